@@ -1,0 +1,124 @@
+"""`nereid`: tritonserver's command line."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from app.flags import SettingsError
+from app.settings import DEPRECATED, SETTINGS, ServerSettings, from_args, known_names, suggestion
+
+HINT: Final = "Usage: nereid --model-repository=DIRECTORY [--FLAG=VALUE ...]\nAll flags: nereid --help"
+
+
+class HelpRequested(Exception):
+    """The user asked for the usage text."""
+
+
+def parse(argv: Sequence[str]) -> ServerSettings:
+    """Read a command line, without the program's name, as getopt_long would.
+
+    `--flag=value` and `--flag value` are the same; a unique beginning of a flag is enough.
+
+    Raises:
+        HelpRequested: `--help` was given.
+        SettingsError: a flag or value that cannot be used.
+    """
+    args: dict[str, str | list[str]] = {}
+    for name, value in _flags(argv):
+        earlier = args.get(name, [])
+        args[name] = [*earlier, value] if _repeats(name) else value
+    return from_args(args, _spelling)
+
+
+def _repeats(name: str) -> bool:
+    return name in DEPRECATED or (name in SETTINGS and SETTINGS[name].repeats)
+
+
+def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Split arguments into setting names and values."""
+    words = iter(argv)
+    for word in words:
+        if word == "--":
+            word = next(words, "")
+            if word:
+                raise SettingsError(f"Unexpected argument: {word}")
+            return
+        if not word.startswith("--"):
+            raise SettingsError(f"Unexpected argument: {word}")
+        written, equals, value = word[2:].partition("=")
+        name = _complete(written)
+        if name == "help":
+            raise HelpRequested
+        if name in SETTINGS and SETTINGS[name].flag.bare:
+            if equals:
+                raise SettingsError(f"option '{_spelling(name)}' doesn't allow an argument")
+            value = "true"
+        elif not equals:
+            following = next(words, None)
+            if following is None:
+                raise SettingsError(f"option '{_spelling(name)}' requires an argument")
+            value = following
+        yield name, value
+
+
+def _complete(written: str) -> str:
+    """The setting a flag, or the beginning of one, means."""
+    names = {_spelling(name)[2:]: name for name in ("help", *known_names())}
+    matches = [flag for flag in names if flag.startswith(written)]
+    if written in names or len(matches) == 1:
+        return names[written if written in names else matches[0]]
+    if matches:
+        possible = " ".join(f"'--{flag}'" for flag in matches)
+        raise SettingsError(f"option '--{written}' is ambiguous; possibilities: {possible}")
+    raise SettingsError(
+        f"unrecognized option '--{written}'{suggestion(written.replace('-', '_'), _spelling)}"
+    )
+
+
+def _spelling(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def usage() -> str:
+    """The text of `--help`."""
+    lines = [HINT.splitlines()[0]]
+    for setting in SETTINGS.values():
+        if setting.flag.heading:
+            lines += ["", f"{setting.flag.heading}:"]
+        kind = "" if setting.flag.bare else f" <{_kind(setting.name)}>"
+        lines += [f"  {_spelling(setting.name)}{kind}", f"\t{setting.flag.help}{_default(setting.name)}"]
+    return "\n".join(lines)
+
+
+def _kind(name: str) -> str:
+    setting = SETTINGS[name]
+    if setting.flag.choices:
+        return "|".join(setting.flag.choices)
+    return {bool: "boolean", int: "integer", float: "float"}.get(setting.type, "string")
+
+
+def _default(name: str) -> str:
+    setting = SETTINGS[name]
+    if setting.flag.bare or setting.default in ("", ()):
+        return ""
+    default = str(setting.default).lower() if isinstance(setting.default, bool) else setting.default
+    return f" Default: {default}."
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the server; exits with status 1 when the command line cannot be used."""
+    try:
+        settings = parse(sys.argv[1:] if argv is None else argv)
+    except HelpRequested:
+        print(usage())
+        return
+    except SettingsError as error:
+        sys.exit(f"{error}\n{HINT}")
+    for warning in settings.warnings:
+        print(warning, file=sys.stderr)
+    from app.launcher import run  # brings in Ray, which takes seconds
+
+    try:
+        sys.exit(run(settings))
+    except SettingsError as error:
+        sys.exit(str(error))

@@ -1,0 +1,172 @@
+"""What a configuration leaves out: backend and file name found from the files, and Triton's defaults.
+
+Sources: AutoCompleteBackendFields, NormalizeModelConfig, NormalizeInstanceGroup and SetDefaultInstanceCount
+in Triton's core (src/model_config_utils.cc).
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
+
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.errors import invalid_arg
+
+ENSEMBLE: Final = "ensemble"
+SEQUENCE_IDLE_DEFAULT_US: Final = 1_000_000
+_INSTANCES_ON_CPU: Final = {"onnxruntime": 2, "tensorflow": 2}
+
+
+class KnownModel(NamedTuple):
+    """One row of the table: a platform, its backend, its file's default name, whether that is a directory."""
+
+    platform: str
+    backend: str
+    file_name: str
+    directory: bool | None
+
+
+KNOWN_MODELS: Final = (
+    KnownModel("tensorflow_savedmodel", "tensorflow", "model.savedmodel", True),
+    KnownModel("tensorflow_graphdef", "tensorflow", "model.graphdef", False),
+    KnownModel("tensorrt_plan", "tensorrt", "model.plan", False),
+    # Large ONNX models are a directory that holds model.onnx and its weights.
+    KnownModel("onnxruntime_onnx", "onnxruntime", "model.onnx", None),
+    KnownModel("", "openvino", "model.xml", None),
+    KnownModel("pytorch_libtorch", "pytorch", "model.pt", False),
+    KnownModel("torch_aoti", "pytorch", "model.pt2", False),
+    KnownModel("", "python", "model.py", None),
+)
+"""In the order in which Triton looks for the files."""
+
+_OLD_PLATFORM_NAMES: Final = {"libtorch": "pytorch_libtorch"}
+BACKEND_OF_PLATFORM: Final = {known.platform: known.backend for known in KNOWN_MODELS if known.platform} | {
+    old: next(known.backend for known in KNOWN_MODELS if known.platform == new)
+    for old, new in _OLD_PLATFORM_NAMES.items()
+}
+
+
+def infer_backend(config: mc.ModelConfig, listing: Collection[str]) -> mc.ModelConfig:
+    """Return a copy with `backend`, `platform` and `default_model_filename` filled where they can be known.
+
+    Platform and backend decide first, then `default_model_filename`, then the files, then a model name of
+    the form `<anything>.<backend>`, then a single file `model.<backend>` (the last is not Triton's).
+
+    Args:
+        config: `name` must be set.
+        listing: what the model's first version directory holds, directories with a "/" behind the name.
+
+    Raises:
+        InferError: INVALID_ARG when nothing tells the backend.
+    """
+    result = _copy(config)
+    if result.HasField("ensemble_scheduling") and not result.platform and not result.backend:
+        result.platform = ENSEMBLE
+    if result.platform == ENSEMBLE:
+        return result
+    known = _known_model(result, listing)
+    if known is not None:
+        _fill(result, known)
+    elif not (result.backend or result.platform or result.default_model_filename):
+        result.backend = _custom_backend(result.name, listing)
+        result.default_model_filename = f"model.{result.backend}"
+    return result
+
+
+def _known_model(config: mc.ModelConfig, listing: Collection[str]) -> KnownModel | None:
+    rows = [row for row in KNOWN_MODELS if config.backend in ("", row.backend)]
+    platform = _OLD_PLATFORM_NAMES.get(config.platform, config.platform)
+    if platform in BACKEND_OF_PLATFORM:
+        return next((row for row in rows if row.platform == platform), None)
+    # TorchScript for "pytorch", whatever the files: AOTInductor must be asked for by its platform.
+    if config.backend and config.backend != "tensorflow":
+        return rows[0] if rows else None
+    if platform:
+        return None
+    if config.default_model_filename:
+        return next((row for row in rows if row.file_name == config.default_model_filename), None)
+    return next((row for row in rows if _is_listed(row, listing)), None)
+
+
+def _is_listed(row: KnownModel, listing: Collection[str]) -> bool:
+    as_file = row.directory is not True and row.file_name in listing
+    return as_file or (row.directory is not False and row.file_name + "/" in listing)
+
+
+def _fill(config: mc.ModelConfig, known: KnownModel) -> None:
+    config.backend = config.backend or known.backend
+    config.platform = config.platform or known.platform
+    config.default_model_filename = config.default_model_filename or known.file_name
+
+
+def _custom_backend(model: str, listing: Collection[str]) -> str:
+    _, dot, backend = model.partition(".")
+    if dot:
+        return str(backend)
+    files = [name for name in listing if name.startswith("model.") and not name.endswith("/")]
+    if len(files) == 1:
+        return files[0].removeprefix("model.")
+    raise invalid_arg(
+        f"Invalid model name: Could not determine backend for model '{model}' with no backend in model "
+        "configuration. Expected model name of the form 'model.<backend_name>'."
+    )
+
+
+def normalise(config: mc.ModelConfig, gpus: Sequence[int] = ()) -> mc.ModelConfig:
+    """Return a copy with Triton's defaults filled in; applying it twice changes nothing more.
+
+    Args:
+        config: with `name`, and `backend` or `platform`, already filled.
+        gpus: CUDA ordinals this server may use; without any, KIND_AUTO means KIND_CPU.
+    """
+    result = _copy(config)
+    if not result.HasField("version_policy"):
+        result.version_policy.latest.num_versions = 1
+    _default_batching(result)
+    if not result.HasField("ensemble_scheduling"):
+        _default_pinned_memory(result.optimization)
+        _default_instances(result, gpus)
+    return result
+
+
+def _copy(config: mc.ModelConfig) -> mc.ModelConfig:
+    copy = mc.ModelConfig()
+    copy.CopyFrom(config)
+    return copy
+
+
+def _default_batching(config: mc.ModelConfig) -> None:
+    largest = [config.max_batch_size] if config.max_batch_size > 0 else []
+    if config.HasField("dynamic_batching") and not config.dynamic_batching.preferred_batch_size:
+        config.dynamic_batching.preferred_batch_size.extend(largest)
+    if not config.HasField("sequence_batching"):
+        return
+    sequence = config.sequence_batching
+    if not sequence.max_sequence_idle_microseconds:
+        sequence.max_sequence_idle_microseconds = SEQUENCE_IDLE_DEFAULT_US
+    if sequence.HasField("oldest") and not sequence.oldest.preferred_batch_size:
+        sequence.oldest.preferred_batch_size.extend(largest)
+
+
+def _default_pinned_memory(optimization: mc.ModelOptimizationPolicy) -> None:
+    for name in ("input_pinned_memory", "output_pinned_memory"):
+        if not optimization.HasField(name):
+            getattr(optimization, name).enable = True
+
+
+def _default_instances(config: mc.ModelConfig, gpus: Sequence[int]) -> None:
+    if not config.instance_group:
+        config.instance_group.add(name=config.name)
+    for index, group in enumerate(config.instance_group):
+        group.name = group.name or f"{config.name}_{index}"
+        if group.kind == mc.ModelInstanceGroup.KIND_AUTO:
+            group.kind = _automatic_kind(group, gpus)
+        if group.count < 1:
+            on_cpu = group.kind == mc.ModelInstanceGroup.KIND_CPU
+            group.count = _INSTANCES_ON_CPU.get(config.backend, 1) if on_cpu else 1
+        if group.kind == mc.ModelInstanceGroup.KIND_GPU and not group.gpus:
+            group.gpus.extend(gpus)
+
+
+def _automatic_kind(group: mc.ModelInstanceGroup, gpus: Sequence[int]) -> int:
+    usable = bool(gpus) and set(group.gpus) <= set(gpus)
+    return int(mc.ModelInstanceGroup.KIND_GPU if usable else mc.ModelInstanceGroup.KIND_CPU)

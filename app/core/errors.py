@@ -1,0 +1,72 @@
+"""The one error family of the server.
+
+Codes are those of Triton's `TRITONSERVER_Error_Code`. `app/protocol/status.py` is the only place that
+maps them to HTTP and gRPC.
+"""
+
+from enum import Enum
+
+
+class ErrorCode(str, Enum):
+    """Transport-neutral error codes, spelled as in Triton's C API."""
+
+    UNKNOWN = "UNKNOWN"
+    INTERNAL = "INTERNAL"
+    NOT_FOUND = "NOT_FOUND"
+    INVALID_ARG = "INVALID_ARG"
+    UNAVAILABLE = "UNAVAILABLE"
+    UNSUPPORTED = "UNSUPPORTED"
+    ALREADY_EXISTS = "ALREADY_EXISTS"
+    CANCELLED = "CANCELLED"
+
+
+class FailureReason(str, Enum):
+    """The `reason` label of `nv_inference_request_failure`."""
+
+    REJECTED = "REJECTED"
+    CANCELED = "CANCELED"
+    BACKEND = "BACKEND"
+    OTHER = "OTHER"
+
+
+class InferError(Exception):
+    """A failure with a code a client can act on.
+
+    Both arguments go to `Exception.__init__` so that the error survives pickle with code and message intact.
+    """
+
+    def __init__(
+        self, code: ErrorCode, message: str, reason: FailureReason = FailureReason.OTHER
+    ) -> None:
+        super().__init__(code, message, reason)
+        self.code = code
+        self.message = message
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def invalid_arg(message: str) -> InferError:
+    """The client sent something that can never succeed (HTTP 400)."""
+    return InferError(ErrorCode.INVALID_ARG, message)
+
+
+def internal(message: str) -> InferError:
+    """Something broke that the client did not cause; also Triton's code for malformed JSON (HTTP 500)."""
+    return InferError(ErrorCode.INTERNAL, message)
+
+
+def not_found(message: str) -> InferError:
+    """The named thing does not exist (HTTP 404)."""
+    return InferError(ErrorCode.NOT_FOUND, message)
+
+
+def unavailable(message: str) -> InferError:
+    """The named thing exists but cannot answer now (HTTP 503)."""
+    return InferError(ErrorCode.UNAVAILABLE, message)
+
+
+def unsupported(message: str) -> InferError:
+    """The request asks for something this server or model does not do (HTTP 501)."""
+    return InferError(ErrorCode.UNSUPPORTED, message)

@@ -1,0 +1,119 @@
+"""What travels between the parts of the server: tensors, requests and responses.
+
+A tensor holds its wire bytes, not an array: an ingress passes them on untouched, and only who computes
+(a backend, the JSON codec, classification) views them as numpy.
+"""
+
+from math import prod
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from app.core.datatypes import DATATYPES, datatype_of, pack_bytes, unpack_bytes
+from app.core.errors import ErrorCode, FailureReason, InferError
+
+Buffer = bytes | bytearray | memoryview
+ParameterValue = bool | int | float | str
+Parameters = dict[str, ParameterValue]
+
+
+class Tensor(msgspec.Struct, frozen=True, gc=False):
+    """A named tensor.
+
+    `data` is contiguous, row-major and little-endian; BYTES elements are length-prefixed (`pack_bytes`).
+    `len(data)` agrees with datatype and shape once the request was validated by the replica.
+    `data` may be a view of shared memory: it stays valid as long as a reference to it lives.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: Any
+
+    def array(self) -> npt.NDArray[Any]:
+        """View the data as numpy, without a copy except for BYTES (an object array of `bytes`).
+
+        Raises:
+            InferError: INVALID_ARG when a BYTES tensor's prefixes or element count are wrong.
+            ValueError: when the byte count does not fit the shape.
+        """
+        if self.datatype == "BYTES":
+            elements = unpack_bytes(self.data, prod(self.shape))
+            array = np.empty(len(elements), dtype=object)
+            array[:] = elements
+            return array.reshape(self.shape)
+        return np.frombuffer(self.data, dtype=DATATYPES[self.datatype].dtype).reshape(self.shape)
+
+    @classmethod
+    def of(cls, name: str, array: npt.NDArray[Any], datatype: str = "") -> "Tensor":
+        """Wrap an array; contiguous numeric arrays are viewed, others copied once.
+
+        Args:
+            name: tensor name.
+            array: any shape; object, `S` and `U` dtypes become BYTES.
+            datatype: v2 name to use instead of the dtype's own (BF16 for uint16 patterns).
+        """
+        name_of_type = datatype or datatype_of(array)
+        if name_of_type == "BYTES":
+            return cls(name, "BYTES", array.shape, pack_bytes(array.ravel().tolist()))
+        flat = np.ascontiguousarray(array).reshape(-1)
+        return cls(name, name_of_type, array.shape, memoryview(flat.view(np.uint8)))
+
+
+class RequestedOutput(msgspec.Struct, frozen=True, gc=False):
+    """One entry of a request's `outputs`.
+
+    `binary` and `classification` concern the ingress alone; `binary` is None when the request's
+    `binary_data_output` (or the protocol's default) decides.
+    """
+
+    name: str
+    binary: bool | None = None
+    classification: int = 0
+
+
+class InferRequest(msgspec.Struct, frozen=True, gc=False):
+    """One inference request, decoded once at the edge.
+
+    `model_version` is "" when the version policy decides. `outputs` empty asks for all outputs.
+    `parameters` holds only custom parameters; the reserved ones have fields of their own.
+    `timeout_us` is the schedule policy's `timeout`; `deadline` is the transport's, in `time.monotonic`
+    seconds (0 = none).
+    """
+
+    model_name: str
+    model_version: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[RequestedOutput, ...] = ()
+    id: str = ""
+    parameters: Parameters = {}
+    sequence_id: int | str = 0
+    sequence_start: bool = False
+    sequence_end: bool = False
+    priority: int = 0
+    timeout_us: int = 0
+    deadline: float = 0.0
+
+
+class InferResponse(msgspec.Struct, frozen=True, gc=False):
+    """One response. A request has exactly one final response; a decoupled model may send others before it.
+
+    A failed response carries `error` and no outputs. A decoupled model's last response may be empty.
+    """
+
+    model_name: str = ""
+    model_version: str = ""
+    outputs: tuple[Tensor, ...] = ()
+    id: str = ""
+    parameters: Parameters = {}
+    final: bool = True
+    error: InferError | None = None
+
+
+def failed(error: BaseException, request_id: str = "", final: bool = True) -> InferResponse:
+    """Make the response for an error; anything but an `InferError` becomes INTERNAL with its plain text."""
+    if not isinstance(error, InferError):
+        error = InferError(ErrorCode.INTERNAL, str(error) or type(error).__name__, FailureReason.BACKEND)
+    return InferResponse(id=request_id, final=final, error=error)

@@ -1,0 +1,86 @@
+"""The ingress: it joins the two fronts to one service and follows the repository manager.
+
+A plain class; `app/main.py` makes it a Serve deployment. Everything runs on a data-plane loop of its own.
+"""
+
+import asyncio
+import logging
+import uuid
+from typing import Any
+
+import msgspec
+import ray
+
+from app.core.errors import InferError
+from app.core.log import configure_logging
+from app.ingress.fronts import Front, open_fronts
+from app.ingress.metrics import render
+from app.ingress.routed_service import ManagerClient, RoutedInferenceService
+from app.routing.router import Router
+from app.routing.table import RoutingTable
+from app.settings import ServerSettings
+from app.transport.loop import LoopThread
+from app.transport.settings import TransportSettings
+
+logger = logging.getLogger(__name__)
+
+_NOTICE_S = 0.5
+"""How long health says not-ready, before the listening sockets close, so that balancers look elsewhere."""
+_RETRY_S = 0.5
+
+
+class Ingress:
+    """One ingress replica. Several on one node share the ports (SO_REUSEPORT)."""
+
+    def __init__(self, settings: ServerSettings, key: bytes, manager: Any) -> None:
+        configure_logging(settings)
+        self._settings = settings
+        self._key = key
+        self._id = uuid.uuid4().hex
+        self._fronts: list[Front] = []
+        self._manager = ManagerClient(manager)
+        self._plane = LoopThread("data-plane")
+        self._node_id = ray.get_runtime_context().get_node_id()
+        self._plane.call(self._start())
+
+    async def check_health(self) -> None:
+        """Serve's health hook; raising makes Serve replace this replica."""
+        if not self._plane.alive or self._watching.done():
+            raise RuntimeError("the ingress no longer follows the repository manager")
+
+    async def __del__(self) -> None:
+        """Serve's shutdown hook."""
+        await self._plane.run(self.drain())
+        self._plane.stop()
+
+    async def drain(self) -> None:
+        """Turn not ready, take nothing new, answer what is under way."""
+        self._service.begin_exit()
+        await asyncio.sleep(_NOTICE_S)
+        grace = self._settings.exit_timeout_secs
+        await asyncio.gather(*(front.stop(grace) for front in self._fronts))
+        self._watching.cancel()
+        await self._router.close(1.0)
+
+    async def _start(self) -> None:
+        settings = self._settings
+        transport = TransportSettings(arena_bytes=settings.arena_bytes)
+        self._router = Router(self._node_id, self._key, transport)
+        self._service = RoutedInferenceService(settings, self._router, self._manager)
+        self._watching = asyncio.get_running_loop().create_task(self._follow_manager())
+        self._fronts = await open_fronts(settings, self._service, lambda: render(self._service))
+
+    async def _follow_manager(self) -> None:
+        while True:
+            try:
+                answer = await self._manager.watch(self._id, self._router.table.number)
+                table = msgspec.msgpack.decode(answer, type=RoutingTable)
+                if table.number != self._router.table.number:
+                    await self._manager.receive(self._id, table.number)
+                    await self._router.apply(table)
+            except InferError as error:
+                logger.warning("%s; serving on by the last routing table", error.message)
+                await asyncio.sleep(_RETRY_S)
+            except Exception:
+                logger.exception("following the repository manager")
+                await asyncio.sleep(_RETRY_S)

@@ -1,0 +1,66 @@
+"""The fronts that the settings ask for, each with its limits."""
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from app.ingress.service import InferenceService
+from app.settings import ServerSettings
+
+
+class Front(Protocol):
+    """Something that listens."""
+
+    async def stop(self, grace_s: float) -> None: ...
+
+
+async def open_fronts(
+    settings: ServerSettings, service: InferenceService, metrics: Callable[[], Awaitable[bytes]]
+) -> list[Front]:
+    """Start to listen for HTTP, gRPC and metrics; what is switched off is not even imported.
+
+    Raises:
+        OSError: an address or port cannot be used.
+    """
+    fronts: list[Front] = []
+    if settings.allow_http:
+        fronts.append(await _open_http(settings, service))
+    if settings.allow_grpc:
+        fronts.append(await _open_grpc(settings, service))
+    if settings.allow_metrics:
+        fronts.append(await _open_metrics(settings, metrics))
+    return fronts
+
+
+async def _open_http(settings: ServerSettings, service: InferenceService) -> Front:
+    from app.ingress.http_front import HttpFront
+
+    front = HttpFront(service, settings)
+    await front.start(settings.http_address, settings.http_port)
+    return front
+
+
+async def _open_grpc(settings: ServerSettings, service: InferenceService) -> Front:
+    from app.ingress.grpc_front import GrpcFront, GrpcSettings
+
+    limits = GrpcSettings(
+        concurrent_rpcs=settings.max_pending_requests,
+        keepalive_time_ms=settings.grpc_keepalive_time,
+        keepalive_timeout_ms=settings.grpc_keepalive_timeout,
+        keepalive_without_calls=settings.grpc_keepalive_permit_without_calls,
+        max_pings_without_data=settings.grpc_http2_max_pings_without_data,
+        min_ping_interval_ms=settings.grpc_http2_min_recv_ping_interval_without_data,
+        max_ping_strikes=settings.grpc_http2_max_ping_strikes,
+        max_connection_age_ms=settings.grpc_max_connection_age,
+        max_connection_age_grace_ms=settings.grpc_max_connection_age_grace,
+    )
+    front = GrpcFront(service, limits)
+    await front.start(settings.grpc_address, settings.grpc_port)
+    return front
+
+
+async def _open_metrics(settings: ServerSettings, metrics: Callable[[], Awaitable[bytes]]) -> Front:
+    from app.ingress.metrics_front import MetricsFront
+
+    front = MetricsFront(metrics)
+    await front.start(settings.metrics_address, settings.metrics_port)
+    return front

@@ -1,0 +1,244 @@
+"""One ModelStreamInfer call: requests in, serialised responses out, in the order the protocol promises.
+
+Responses of ordinary models leave in the order of their requests; those of decoupled models leave as they
+come, between the others. A request's slot is free again once its last response was taken by the writer, so
+what a slow reader can make the server hold is bounded: no further request is read while the slots are taken
+or as many responses wait, and a decoupled request that goes on filling the buffer is cancelled.
+
+Nothing here knows gRPC; `grpc_front` moves the bytes.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from tritonclient.grpc import service_pb2 as pb
+
+from app.core.errors import InferError, unavailable
+from app.core.tensors import Buffer, InferRequest, InferResponse, failed
+from app.ingress.service import Call, InferenceService
+from app.protocol.grpc_parameters import wants_empty_final
+from app.protocol.grpc_v2 import decode_infer, encode_stream_error, encode_stream_failure, parse_infer
+
+Encoder = Callable[[InferRequest, InferResponse], bytes]
+
+
+@dataclass(frozen=True)
+class StreamLimits:
+    """Bounds of one stream.
+
+    Attributes:
+        requests: requests under way; also the number of waiting responses at which reading pauses.
+        responses: waiting responses at which a decoupled request is cancelled.
+        byte_size: waiting response bytes at which a decoupled request is cancelled.
+    """
+
+    requests: int = 1024
+    responses: int = 65536
+    byte_size: int = 256 * 1024 * 1024
+
+
+@dataclass(eq=False)
+class _Pending:
+    """A request whose last response the writer has not taken yet."""
+
+    id: str
+    decoupled: bool
+    empty_final: bool = False
+    # None until the request was decoded, and until it reached its model.
+    request: InferRequest | None = None
+    call: Call | None = None
+    # Responses of an ordinary request that wait for their turn.
+    held: list[InferResponse] = field(default_factory=list)
+    # The last response came, or none is wanted any more.
+    closed: bool = False
+
+    def cancel(self) -> None:
+        if self.call is not None and not self.closed:
+            self.call.cancel()
+        self.closed = True
+
+    def is_silent(self, response: InferResponse) -> bool:
+        """Whether this is a decoupled request's empty last response, which clients get only on demand."""
+        empty = response.final and response.error is None and not (response.outputs or response.parameters)
+        return empty and self.decoupled and not self.empty_final
+
+
+class InferStream:
+    """The state of one stream; every method runs on the event loop of the service's sinks."""
+
+    def __init__(
+        self,
+        service: InferenceService,
+        encode: Encoder,
+        limits: StreamLimits,
+        deadline: float = 0.0,
+        fail_fast: bool = False,
+    ) -> None:
+        """
+        Args:
+            service: where requests go.
+            encode: makes the message of a response, or of its in-band error.
+            limits: bounds of this stream.
+            deadline: `time.monotonic` seconds at which every request of the stream expires; 0 for none.
+            fail_fast: end the stream with the first error instead of sending it in-band.
+        """
+        self._service = service
+        self._encode = encode
+        self._limits = limits
+        self._deadline = deadline
+        self._fail_fast = fail_fast
+        # Requests under way, and of those the ordinary ones in the order their responses must leave.
+        self._open: set[_Pending] = set()
+        self._ordered: deque[_Pending] = deque()
+        # Responses the writer may take.
+        self._ready: deque[tuple[_Pending, InferResponse]] = deque()
+        self._ready_bytes = 0
+        # The client sent its last request; or the stream must end with an error, at once or when idle.
+        self._ended = False
+        self._broken: Exception | None = None
+        self._draining: InferError | None = None
+        self._room = asyncio.Event()
+        self._news = asyncio.Event()
+
+    async def room(self) -> None:
+        """Wait until another request may be read."""
+        limit = self._limits.requests
+        while len(self._open) >= limit or len(self._ready) >= limit:
+            self._room.clear()
+            await self._room.wait()
+
+    def accept(self, data: bytes) -> None:
+        """Start one serialised ModelInferRequest; its errors become its response.
+
+        Raises:
+            InferError: INTERNAL when `data` is no such message.
+        """
+        message, raw = parse_infer(data)
+        pending = _Pending(message.id, self._is_decoupled(message))
+        self._open.add(pending)
+        if not pending.decoupled:
+            self._ordered.append(pending)
+        try:
+            self._submit(pending, message, raw)
+        except InferError as error:
+            self._receive(pending, failed(error, pending.id))
+
+    def end(self) -> None:
+        """The client will send no more; what is under way still finishes."""
+        self._ended = True
+        self._news.set()
+
+    def fail(self, error: Exception) -> None:
+        """Reading broke: end the stream with `error`."""
+        self._broken = error
+        self._news.set()
+
+    def drain(self, reason: InferError) -> None:
+        """Refuse further requests, and end the stream with `reason` once nothing is under way."""
+        self._draining = reason
+        self._news.set()
+
+    def cancel(self) -> None:
+        """Cancel everything under way: the client is gone, or the stream ended early."""
+        for pending in self._open:
+            pending.cancel()
+        self._open.clear()
+        self._ordered.clear()
+        self._ready.clear()
+
+    async def next(self) -> bytes | None:
+        """Wait for the next message to write; None when the stream is complete.
+
+        Raises:
+            InferError: the stream must end with this error.
+        """
+        while not self._ready:
+            if self._is_complete():
+                return None
+            self._news.clear()
+            await self._news.wait()
+        return self._take()
+
+    def _is_complete(self) -> bool:
+        if self._broken is not None:
+            raise self._broken
+        if self._open:
+            return False
+        if self._draining is not None and not self._ended:
+            raise self._draining
+        return self._ended
+
+    def _take(self) -> bytes:
+        pending, response = self._ready.popleft()
+        self._ready_bytes -= _byte_size(response)
+        if response.final:
+            self._open.discard(pending)
+        self._room.set()
+        if response.error is not None and self._fail_fast:
+            raise response.error
+        if response.error is not None and (pending.request is None or pending.call is None):
+            return encode_stream_error(pending.id, response.error)
+        assert pending.request is not None, "a request that failed to decode has an error response"
+        return self._encoded(pending.request, response)
+
+    def _encoded(self, request: InferRequest, response: InferResponse) -> bytes:
+        try:
+            return self._encode(request, response)
+        except InferError as error:
+            if self._fail_fast:
+                raise
+            return encode_stream_failure(request, error, response.final)
+
+    def _is_decoupled(self, message: pb.ModelInferRequest) -> bool:
+        try:
+            config = self._service.model_config(message.model_name, message.model_version)
+        except InferError:
+            return False
+        return bool(config.model_transaction_policy.decoupled)
+
+    def _submit(self, pending: _Pending, message: pb.ModelInferRequest, raw: Sequence[Buffer]) -> None:
+        if self._draining is not None:
+            raise self._draining
+        pending.request = decode_infer(message, raw, self._deadline)
+        pending.empty_final = wants_empty_final(message.parameters)
+        pending.call = self._service.submit(pending.request, partial(self._receive, pending))
+
+    def _receive(self, pending: _Pending, response: InferResponse) -> None:
+        """The service's sink of one request."""
+        if pending.closed:
+            return
+        pending.closed = response.final
+        if pending.decoupled:
+            self._put(pending, response)
+        else:
+            pending.held.append(response)
+            self._release()
+        self._news.set()
+
+    def _release(self) -> None:
+        while self._ordered and self._ordered[0].closed:
+            pending = self._ordered.popleft()
+            for response in pending.held:
+                self._put(pending, response)
+
+    def _put(self, pending: _Pending, response: InferResponse) -> None:
+        if pending.is_silent(response):
+            self._open.discard(pending)
+            self._room.set()
+            return
+        if not response.final and self._is_full():
+            pending.cancel()
+            response = failed(unavailable("the stream's responses are read too slowly"), pending.id)
+        self._ready.append((pending, response))
+        self._ready_bytes += _byte_size(response)
+
+    def _is_full(self) -> bool:
+        limits = self._limits
+        return len(self._ready) >= limits.responses or self._ready_bytes >= limits.byte_size
+
+
+def _byte_size(response: InferResponse) -> int:
+    return sum(len(tensor.data) for tensor in response.outputs)

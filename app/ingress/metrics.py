@@ -1,0 +1,117 @@
+"""`/metrics`: Triton's metric families, from the counters of the replicas on this node.
+
+Only this node's, so that Prometheus may sum over nodes. Text format 0.0.4; written by hand because
+prometheus_client appends `_total` to the name of every counter, which Triton's names do not have.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from app.ingress.replica_statistics import ReplicaStatistics, merge
+from app.ingress.routed_service import RoutedInferenceService
+
+CONTENT_TYPE = "text/plain; charset=utf-8"
+_REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
+
+
+class Family(NamedTuple):
+    """One metric family; `value` reads it from a version's counters."""
+
+    name: str
+    kind: str
+    help: str
+    value: Callable[[ReplicaStatistics], int]
+
+
+_FAMILIES = (
+    Family(
+        "nv_inference_request_success",
+        "counter",
+        "Number of successful inference requests, all batch sizes",
+        lambda s: s.statistics.inference_stats.success.count,
+    ),
+    Family(
+        "nv_inference_count",
+        "counter",
+        "Number of inferences performed (does not include cached requests)",
+        lambda s: s.statistics.inference_count,
+    ),
+    Family(
+        "nv_inference_exec_count",
+        "counter",
+        "Number of model executions performed (does not include cached requests)",
+        lambda s: s.statistics.execution_count,
+    ),
+    Family(
+        "nv_inference_request_duration_us",
+        "counter",
+        "Cumulative inference request duration in microseconds (includes cached requests)",
+        lambda s: s.statistics.inference_stats.success.ns // 1000,
+    ),
+    Family(
+        "nv_inference_queue_duration_us",
+        "counter",
+        "Cumulative inference queuing duration in microseconds (includes cached requests)",
+        lambda s: s.statistics.inference_stats.queue.ns // 1000,
+    ),
+    Family(
+        "nv_inference_compute_input_duration_us",
+        "counter",
+        "Cumulative compute input duration in microseconds (does not include cached requests)",
+        lambda s: s.statistics.inference_stats.compute_input.ns // 1000,
+    ),
+    Family(
+        "nv_inference_compute_infer_duration_us",
+        "counter",
+        "Cumulative compute inference duration in microseconds (does not include cached requests)",
+        lambda s: s.statistics.inference_stats.compute_infer.ns // 1000,
+    ),
+    Family(
+        "nv_inference_compute_output_duration_us",
+        "counter",
+        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
+        lambda s: s.statistics.inference_stats.compute_output.ns // 1000,
+    ),
+    Family(
+        "nv_inference_pending_request_count",
+        "gauge",
+        "Instantaneous number of pending requests awaiting execution per-model.",
+        lambda s: s.pending,
+    ),
+)
+
+
+async def render(service: RoutedInferenceService) -> bytes:
+    """The body of `/metrics`."""
+    entries = service.served()
+    parts = await service.replica_statistics(entries, local=True)
+    tags = {(e.name, e.version): dict(e.model_config.metric_tags) for e in entries}
+    rows = [(_labels(*key, tags[key]), merge(part)) for key, part in parts.items()]
+    lines: list[str] = []
+    for family in _FAMILIES:
+        lines += _header(family.name, family.kind, family.help)
+        lines += (f"{family.name}{{{labels}}} {family.value(stats)}" for labels, stats in rows)
+    lines += _failures(rows)
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _failures(rows: Iterable[tuple[str, ReplicaStatistics]]) -> list[str]:
+    name = "nv_inference_request_failure"
+    lines = _header(name, "counter", "Number of failed inference requests, all batch sizes")
+    for labels, stats in rows:
+        for reason in _REASONS:
+            lines.append(f'{name}{{{labels},reason="{reason}"}} {stats.failures.get(reason, 0)}')
+    return lines
+
+
+def _header(name: str, kind: str, text: str) -> list[str]:
+    return [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+
+
+def _labels(model: str, version: int, tags: dict[str, str]) -> str:
+    pairs = {"model": model, "version": str(version), **{f"_{key}": value for key, value in tags.items()}}
+    return ",".join(f'{key}="{_escape(value)}"' for key, value in pairs.items())
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

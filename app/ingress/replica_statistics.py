@@ -1,0 +1,88 @@
+"""Counters of replicas, read over their channels and added up."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+import msgspec
+from tritonclient.grpc import service_pb2 as pb
+
+from app.core.errors import InferError
+from app.routing.table import VersionEntry
+from app.transport.client import Channel
+
+logger = logging.getLogger(__name__)
+
+
+class ReplicaStatistics(msgspec.Struct):
+    """One replica's counters, or the sum over several."""
+
+    statistics: pb.ModelStatistics
+    failures: dict[str, int]
+    pending: int = 0
+
+
+async def collect(entry: VersionEntry, channels: Iterable[Channel]) -> list[ReplicaStatistics]:
+    """Ask each replica; one that is going away meanwhile is left out."""
+    answers = await asyncio.gather(
+        *(channel.control("statistics", None) for channel in channels), return_exceptions=True
+    )
+    found = [_empty(entry)]
+    for answer in answers:
+        if isinstance(answer, dict):
+            message = pb.ModelStatistics.FromString(answer["statistics"])
+            found.append(ReplicaStatistics(message, dict(answer["failures"]), answer["pending"]))
+        elif isinstance(answer, (InferError, OSError, TimeoutError)):
+            logger.debug("no statistics from a replica of %s: %s", entry.name, answer)
+        elif isinstance(answer, BaseException):
+            raise answer
+    return found
+
+
+def merge(parts: Iterable[ReplicaStatistics]) -> ReplicaStatistics:
+    """Add up the replicas of one model version."""
+    total: ReplicaStatistics | None = None
+    for part in parts:
+        if total is None:
+            message = pb.ModelStatistics()
+            message.CopyFrom(part.statistics)
+            total = ReplicaStatistics(message, dict(part.failures), part.pending)
+        else:
+            _add(total, part)
+    assert total is not None, "no replica statistics to merge. This is a bug."
+    return total
+
+
+def _empty(entry: VersionEntry) -> ReplicaStatistics:
+    return ReplicaStatistics(pb.ModelStatistics(name=entry.name, version=str(entry.version)), {})
+
+
+def _add(total: ReplicaStatistics, part: ReplicaStatistics) -> None:
+    target, source = total.statistics, part.statistics
+    target.last_inference = max(target.last_inference, source.last_inference)
+    target.inference_count += source.inference_count
+    target.execution_count += source.execution_count
+    for field in pb.InferStatistics.DESCRIPTOR.fields:
+        _add_duration(
+            getattr(target.inference_stats, field.name), getattr(source.inference_stats, field.name)
+        )
+    _add_batches(target, source)
+    total.pending += part.pending
+    for reason, count in part.failures.items():
+        total.failures[reason] = total.failures.get(reason, 0) + count
+
+
+def _add_duration(target: pb.StatisticDuration, source: pb.StatisticDuration) -> None:
+    target.count += source.count
+    target.ns += source.ns
+
+
+def _add_batches(target: pb.ModelStatistics, source: pb.ModelStatistics) -> None:
+    by_size = {batch.batch_size: batch for batch in target.batch_stats}
+    for batch in source.batch_stats:
+        known = by_size.get(batch.batch_size)
+        if known is None:
+            target.batch_stats.add().CopyFrom(batch)
+            continue
+        for name in ("compute_input", "compute_infer", "compute_output"):
+            _add_duration(getattr(known, name), getattr(batch, name))

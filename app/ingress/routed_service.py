@@ -1,0 +1,211 @@
+"""The inference service of an ingress: answers from the routing table, sends inference to replicas."""
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from typing import Any, Protocol
+
+from tritonclient.grpc import model_config_pb2 as mc
+from tritonclient.grpc import service_pb2 as pb
+
+from app.core.errors import InferError, invalid_arg, unavailable, unsupported
+from app.core.model_config import input_specs, output_specs
+from app.core.tensors import InferRequest, InferResponse
+from app.ingress.replica_statistics import ReplicaStatistics, collect, merge
+from app.ingress.service import Call, Sink
+from app.routing.router import Router
+from app.routing.table import ModelState, VersionEntry
+from app.settings import ServerSettings
+
+VERSION = "2.73.0"
+EXTENSIONS = (
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+)
+
+
+class Repository(Protocol):
+    """The repository manager as an ingress calls it; each method may raise `InferError`."""
+
+    async def index(self) -> list[tuple[str, str, str, str]]: ...
+
+    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None: ...
+
+    async def unload(self, name: str, unload_dependents: bool) -> None: ...
+
+
+class RoutedInferenceService:
+    """Implements `app.ingress.service.InferenceService` over a `Router`. Runs on the data-plane loop."""
+
+    def __init__(self, settings: ServerSettings, router: Router, repository: Repository) -> None:
+        self._settings = settings
+        self._router = router
+        self._repository = repository
+        self._exiting = False
+
+    def live(self) -> bool:
+        return not self._exiting
+
+    def exiting(self) -> bool:
+        return self._exiting
+
+    def begin_exit(self) -> None:
+        """Turn not ready; requests are still served."""
+        self._exiting = True
+
+    def ready(self) -> bool:
+        table = self._router.table
+        if self._exiting or not table.initialised:
+            return False
+        if not self._settings.strict_readiness:
+            return True
+        return table.all_ready and all(map(self._router.available, table.applications.values()))
+
+    def model_ready(self, name: str, version: str = "") -> bool:
+        try:
+            return not self._exiting and self._router.available(self._router.resolve(name, version))
+        except InferError as error:
+            if self._known(name, version):
+                return False
+            raise error
+
+    def server_metadata(self) -> pb.ServerMetadataResponse:
+        return pb.ServerMetadataResponse(name=self._settings.id, version=VERSION, extensions=EXTENSIONS)
+
+    def model_metadata(self, name: str, version: str = "") -> pb.ModelMetadataResponse:
+        entry = self._router.resolve(name, version)
+        config = entry.model_config
+        versions = [entry.version] if version else self._router.table.ready_versions(name)
+        message = pb.ModelMetadataResponse(
+            name=name, versions=map(str, versions), platform=config.platform or config.backend
+        )
+        for target, specs in ((message.inputs, input_specs(config)), (message.outputs, output_specs(config))):
+            for spec in specs:
+                target.add(name=spec.name, datatype=spec.datatype, shape=spec.shape)
+        return message
+
+    def model_config(self, name: str, version: str = "") -> mc.ModelConfig:
+        return self._router.resolve(name, version).model_config
+
+    def labels(self, name: str, version: str, output: str) -> tuple[str, ...]:
+        return self._router.resolve(name, version).labels.get(output, ())
+
+    async def statistics(self, name: str = "", version: str = "") -> pb.ModelStatisticsResponse:
+        parts = await self.replica_statistics(self._statistics_entries(name, version))
+        return pb.ModelStatisticsResponse(model_stats=[merge(part).statistics for part in parts.values()])
+
+    async def replica_statistics(
+        self, entries: list[VersionEntry], local: bool = False
+    ) -> dict[tuple[str, int], list[ReplicaStatistics]]:
+        """Counters of each replica of some versions, of this node's replicas only with `local`."""
+        pools = [self._router.pool(entry) for entry in entries]
+        channels = [pool.local_channels() if local else pool.channels for pool in pools]
+        answers = await asyncio.gather(
+            *(collect(entry, group) for entry, group in zip(entries, channels, strict=True))
+        )
+        return {(entry.name, entry.version): answer for entry, answer in zip(entries, answers, strict=True)}
+
+    def served(self) -> list[VersionEntry]:
+        """Versions at READY state, by name and version."""
+        table = self._router.table
+        return sorted(table.applications.values(), key=lambda entry: (entry.name, entry.version))
+
+    async def repository_index(self, ready: bool = False) -> pb.RepositoryIndexResponse:
+        response = pb.RepositoryIndexResponse()
+        for name, version, state, reason in await self._repository.index():
+            if not ready or state == ModelState.READY.value:
+                response.models.add(name=name, version=version, state=state, reason=reason)
+        return response
+
+    async def load_model(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        await self._repository.load(name, config, files)
+
+    async def unload_model(self, name: str, unload_dependents: bool = False) -> None:
+        await self._repository.unload(name, unload_dependents)
+
+    def submit(self, request: InferRequest, sink: Sink) -> Call:
+        return self._router.submit(request, sink)
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        entry = self._router.resolve(request.model_name, request.model_version)
+        if entry.decoupled:
+            raise unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
+        answered: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
+
+        def sink(response: InferResponse) -> None:
+            if not answered.done():
+                answered.set_result(response)
+
+        call = self._router.submit(request, sink)
+        try:
+            response = await answered
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+        if response.error is not None:
+            raise response.error
+        return response
+
+    def _known(self, name: str, version: str) -> bool:
+        versions = self._router.table.by_name.get(name)
+        return versions is not None and (not version or any(str(v) == version for v in versions))
+
+    def _statistics_entries(self, name: str, version: str) -> list[VersionEntry]:
+        if not name:
+            return self.served()
+        ready = self._router.table.ready_versions(name)
+        if not ready:
+            raise invalid_arg(f"requested model '{name}' is not available")
+        if version and version not in map(str, ready):
+            raise invalid_arg(f"requested model version is not available for model '{name}'")
+        return [self._router.table.by_name[name][v] for v in ready if not version or str(v) == version]
+
+
+class ManagerClient:
+    """The repository manager behind its Serve handle."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    async def index(self) -> list[tuple[str, str, str, str]]:
+        rows: list[tuple[str, str, str, str]] = await _call(self._handle.index.remote())
+        return rows
+
+    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        await _call(self._handle.load.remote(name, config, dict(files)))
+
+    async def unload(self, name: str, unload_dependents: bool) -> None:
+        await _call(self._handle.unload.remote(name, unload_dependents))
+
+    async def watch(self, ingress: str, applied: int) -> bytes:
+        """The next routing table."""
+        table: bytes = await _call(self._handle.watch.remote(ingress, applied))
+        return table
+
+    async def receive(self, ingress: str, number: int) -> None:
+        """Tell the manager that a table has arrived."""
+        await _call(self._handle.receive.remote(ingress, number))
+
+
+async def _call(response: Awaitable[Any]) -> Any:
+    """Await a Serve call; an `InferError` raised over there comes out as itself."""
+    try:
+        return await response
+    except InferError as error:
+        # Serve raises a subclass made of our error and its own task error.
+        raise InferError(error.code, error.message, error.reason) from None
+    except Exception as error:
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, InferError):
+            raise cause from None
+        raise unavailable(f"the repository manager does not answer: {type(error).__name__}") from error

@@ -1,0 +1,112 @@
+"""Runs the server as a program: start a cluster or join one, wait until loaded, drain on a signal."""
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from types import FrameType
+
+from app.flags import SettingsError
+from app.settings import ServerSettings
+
+_POLL_S = 0.2
+
+
+def run(settings: ServerSettings) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit status (0 after a drain, 1 when the start failed).
+
+    Without a reachable cluster (`RAY_ADDRESS`), a local one is started, with token authentication.
+    """
+    _check_ports(settings)
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    import ray
+    from ray import serve
+
+    from app.main import APPLICATION, compose
+
+    ray.init(
+        log_to_driver=True,
+        configure_logging=False,
+    )
+    stop = _stop_on_signal()  # after ray.init, which installs handlers of its own
+    serve.start(proxy_location="Disabled")
+    try:
+        serve.run(compose(settings), name=APPLICATION, route_prefix=None)
+        if not _loaded(settings, stop):
+            return 1
+        stop.wait()
+        print(f"Signal ({stop.number}) received.", flush=True)
+        return 0
+    finally:
+        # The ingress first: it answers what is under way while the models still run.
+        serve.delete(APPLICATION)
+        serve.shutdown()
+        ray.shutdown()
+
+
+class StopSignal(threading.Event):
+    """Set by SIGTERM or SIGINT; `number` tells which."""
+
+    number = 0
+
+
+def _stop_on_signal() -> StopSignal:
+    stop = StopSignal()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        stop.number = number
+        stop.set()
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, handle)
+    return stop
+
+
+def _loaded(settings: ServerSettings, stop: threading.Event) -> bool:
+    """Wait for the models of the start-up; False when one failed and `exit_on_error` is set."""
+    import msgspec
+    from ray import serve
+
+    from app.main import APPLICATION, MANAGER
+    from app.routing.table import RoutingTable
+
+    manager = serve.get_deployment_handle(MANAGER, APPLICATION)
+    while not stop.is_set():
+        table = msgspec.msgpack.decode(manager.status.remote().result(), type=RoutingTable)
+        if table.initialised:
+            if settings.exit_on_error and not table.all_ready:
+                print("error: creating server: Internal - failed to load all models", file=sys.stderr)
+                return False
+            return True
+        time.sleep(_POLL_S)
+    return True
+
+
+def _check_ports(settings: ServerSettings) -> None:
+    """Refuse a port that another program has: SO_REUSEPORT alone would let two servers share it unseen.
+
+    Raises:
+        SettingsError: which service cannot listen, in tritonserver's words.
+    """
+    wanted = (
+        ("HTTP", settings.allow_http, settings.http_address, settings.http_port),
+        ("GRPC", settings.allow_grpc, settings.grpc_address, settings.grpc_port),
+        (
+            "Metrics",
+            settings.allow_metrics,
+            settings.metrics_address or settings.http_address,
+            settings.metrics_port,
+        ),
+    )
+    for service, allowed, address, port in wanted:
+        if not allowed or port == 0:
+            continue
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((address, port))
+            except OSError as error:
+                taken = f"Unavailable - Socket '{address}:{port}' already in use"
+                raise SettingsError(f"failed to start {service} service: {taken}") from error

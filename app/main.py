@@ -1,0 +1,60 @@
+"""The composition root: from settings to a Serve application."""
+
+import secrets
+from typing import Any
+
+from ray import serve
+from ray.serve.deployment import Application
+
+from app.ingress.deployment import Ingress
+from app.settings import ServerSettings, from_args
+from deployments.builder import QUIET
+from deployments.repository.manager import RepositoryManager
+
+APPLICATION = "nereid"
+MANAGER = "repository-manager"
+
+
+def build(args: dict[str, Any]) -> Application:
+    """The application that `serve_config.yaml` names; `args` are tritonserver's flags with underscores.
+
+    Raises:
+        SettingsError: an unknown or contradictory setting, in one line.
+    """
+    return compose(from_args(args))
+
+
+def compose(settings: ServerSettings) -> Application:
+    """Bind the repository manager and the ingress that follows it.
+
+    The channel key is made here, so that it stays the same when either of them is restarted.
+    """
+    key = secrets.token_bytes(32)
+    manager = _deployment(RepositoryManager).options(
+        name=MANAGER,
+        num_replicas=1,
+        ray_actor_options={"num_cpus": 0},
+        max_ongoing_requests=4096,
+        logging_config=QUIET,
+        health_check_period_s=1,
+        health_check_timeout_s=10,
+        graceful_shutdown_wait_loop_s=0.1,
+        graceful_shutdown_timeout_s=5,
+    )
+    ingress = _deployment(Ingress).options(
+        name="ingress",
+        num_replicas=settings.ingress_replicas,
+        ray_actor_options={"num_cpus": 0},
+        max_surge_percent=100,
+        logging_config=QUIET,
+        health_check_period_s=1,
+        health_check_timeout_s=10,
+        graceful_shutdown_wait_loop_s=0.1,
+        graceful_shutdown_timeout_s=settings.exit_timeout_secs + 10,
+    )
+    application: Application = ingress.bind(settings, key, manager.bind(settings, key))
+    return application
+
+
+def _deployment(kind: type) -> Any:
+    return serve.deployment(kind)  # untyped in Ray

@@ -1,0 +1,314 @@
+"""The gRPC codec: `inference.GRPCInferenceService` messages to and from the server's own values. No I/O.
+
+Tensor bytes do not go through protobuf where that costs a copy. Its Python runtime copies a bytes field three
+times on the way out (a 600 KB output takes 0.9 ms so, 20 us joined by hand) and twice on the way in. Hence a
+response is a serialised header with the raw contents appended, and a large request is cut into its header and
+views of its raw contents before protobuf sees it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2 as pb
+
+from app.core.datatypes import DATATYPES, pack_bytes
+from app.core.errors import InferError, internal, invalid_arg, not_found
+from app.core.tensors import (
+    Buffer,
+    InferRequest,
+    InferResponse,
+    RequestedOutput,
+    Tensor,
+)
+from app.protocol.grpc_parameters import decode_parameters, encode_parameters
+
+MAX_MESSAGE_BYTES: Final = 2**31 - 1
+Classifier = Callable[[Tensor, int], Tensor]
+
+# Below this protobuf's own copies cost less than looking for the raw contents in Python.
+_CUT_FROM_BYTES: Final = 65536
+_RAW_INPUT_FIELD: Final = 7
+_RAW_OUTPUT_TAG: Final = b"\x32"
+_STREAM_RESPONSE_TAG: Final = b"\x12"
+
+
+# Field of InferTensorContents -> the datatypes it may carry; the first names the field in an error.
+_CONTENTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "bool_contents": ("BOOL",),
+    "int_contents": ("INT32", "INT8", "INT16"),
+    "int64_contents": ("INT64",),
+    "uint_contents": ("UINT32", "UINT8", "UINT16"),
+    "uint64_contents": ("UINT64",),
+    "fp32_contents": ("FP32",),
+    "fp64_contents": ("FP64",),
+    "bytes_contents": ("BYTES",),
+}
+
+
+def parse_infer(data: bytes) -> tuple[pb.ModelInferRequest, Sequence[Buffer]]:
+    """Parse a serialised ModelInferRequest.
+
+    Returns:
+        The message and its raw input contents; those of a large message are views of `data`, absent from the
+        message.
+
+    Raises:
+        InferError: INTERNAL when `data` is no such message.
+    """
+    try:
+        if len(data) >= _CUT_FROM_BYTES:
+            cut = _cut(data)
+            if cut is not None:
+                header, raw = cut
+                return pb.ModelInferRequest.FromString(header), raw
+        message = pb.ModelInferRequest.FromString(data)
+    except DecodeError:
+        raise internal("failed to parse the request message") from None
+    return message, message.raw_input_contents
+
+
+def _cut(data: bytes) -> tuple[bytes, list[memoryview]] | None:
+    """Separate raw_input_contents from the rest; None when anything but plain known fields is met.
+
+    Every field of ModelInferRequest is length-delimited (wire type 2), so that a tag and a length are all
+    there is to read.
+    """
+    view, position, end = memoryview(data), 0, len(data)
+    header: list[memoryview] = []
+    raw: list[memoryview] = []
+    while position < end:
+        tag = data[position]
+        length, start = _read_varint(data, position + 1)
+        stop = start + length
+        if tag & 7 != 2 or tag > 0x7F or stop > end:
+            return None
+        if tag >> 3 == _RAW_INPUT_FIELD:
+            raw.append(view[start:stop])
+        else:
+            header.append(view[position:stop])
+        position = stop
+    return b"".join(header), raw
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    for byte in data[position : position + 5]:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, position + shift // 7
+    raise DecodeError("length runs past the message")
+
+
+def decode_infer(
+    message: pb.ModelInferRequest, raw: Sequence[Buffer] | None = None, deadline: float = 0.0
+) -> InferRequest:
+    """Decode a request; tensor data are views of `raw` (by default of the message's own raw contents).
+
+    Raises:
+        InferError: INVALID_ARG with Triton's text for parameters or tensor data that do not fit the protocol,
+            NOT_FOUND for an unregistered shared memory region. Whether the tensors fit the model is for the
+            model's replica to say.
+    """
+    fields, parameters = decode_parameters(message.parameters) if message.parameters else ({}, {})
+    return InferRequest(
+        model_name=message.model_name,
+        model_version=message.model_version,
+        inputs=_decode_inputs(message, message.raw_input_contents if raw is None else raw),
+        outputs=tuple(_decode_output(output) for output in message.outputs),
+        id=message.id,
+        parameters=parameters,
+        deadline=deadline,
+        **fields,
+    )
+
+
+def _decode_inputs(message: pb.ModelInferRequest, raw: Sequence[Buffer]) -> tuple[Tensor, ...]:
+    """Raw contents are counted over the inputs that have no other source."""
+    inputs: list[Tensor] = []
+    unread = list(raw)[::-1]
+    for tensor in message.inputs:
+        if tensor.parameters:
+            _refuse_shared_memory(tensor, message.model_name)
+        if tensor.HasField("contents"):
+            data: Buffer = _typed_data(tensor, message.model_name, bool(raw))
+        elif unread:
+            data = unread.pop()
+        else:
+            raise invalid_arg(
+                f"unable to find data for input tensor '{tensor.name}' for model '{message.model_name}' "
+                "in request."
+            )
+        inputs.append(Tensor(tensor.name, tensor.datatype, tuple(tensor.shape), data))
+    return tuple(inputs)
+
+
+def _refuse_shared_memory(tensor: Any, model_name: str) -> None:
+    """Answer a tensor that names a region: none can be registered, so it is always unknown."""
+    if "shared_memory_region" not in tensor.parameters:
+        return
+    if "shared_memory_byte_size" not in tensor.parameters:
+        raise invalid_arg(
+            "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter "
+            f"for tensor '{tensor.name}'"
+        )
+    if "contents" in tensor.DESCRIPTOR.fields_by_name and tensor.HasField("contents"):
+        raise invalid_arg(
+            "unexpected 'content' provided when using shared memory for input tensor "
+            f"'{tensor.name}' for model '{model_name}'"
+        )
+    region = tensor.parameters["shared_memory_region"].string_param
+    raise not_found(f"Unable to find shared memory region: '{region}'")
+
+
+def _typed_data(tensor: Any, model_name: str, has_raw: bool) -> bytes:
+    """Pack InferTensorContents into the wire layout; integers are cut to the tensor's width like a C cast."""
+    if has_raw:
+        raise invalid_arg(
+            "contents field must not be specified when using raw_input_contents for "
+            f"'{tensor.name}' for model '{model_name}'"
+        )
+    data = b""
+    for field, values in tensor.contents.ListFields():
+        if data:
+            raise invalid_arg(
+                f"unexpected explicit tensor data for input tensor '{tensor.name}' for model '{model_name}', "
+                "binary data was already supplied."
+            )
+        allowed = _CONTENTS[field.name]
+        if tensor.datatype not in allowed:
+            expected = tensor.datatype if tensor.datatype in DATATYPES else "<invalid>"
+            raise invalid_arg(
+                f"unexpected explicit tensor data for input tensor '{tensor.name}' for model '{model_name}' "
+                f"of type '{allowed[0]}', expected datatype '{expected}'"
+            )
+        data = _pack(tensor.datatype, values)
+    return data
+
+
+def _pack(datatype: str, values: Sequence[Any]) -> bytes:
+    if datatype == "BYTES":
+        return pack_bytes(values)
+    # The widest type first: numpy refuses to narrow out-of-range Python integers by itself.
+    dtype = DATATYPES[datatype].dtype
+    wide = np.dtype(np.int64) if dtype.kind in "iu" and dtype.itemsize < 8 else dtype
+    return np.fromiter(values, wide, len(values)).astype(dtype, copy=False).tobytes()
+
+
+def _decode_output(output: Any) -> RequestedOutput:
+    if not output.parameters:
+        return RequestedOutput(output.name)
+    count = _classification(output.parameters)
+    if count and "shared_memory_region" in output.parameters:
+        raise invalid_arg("output can't set both 'shared_memory_region' and 'classification'")
+    _refuse_shared_memory(output, "")
+    return RequestedOutput(output.name, classification=count)
+
+
+def _classification(parameters: Mapping[str, Any]) -> int:
+    if "classification" not in parameters:
+        return 0
+    parameter = parameters["classification"]
+    if parameter.WhichOneof("parameter_choice") != "int64_param":
+        raise invalid_arg("invalid value type for 'classification' parameter, expected int64_param")
+    if parameter.int64_param <= 0:
+        raise invalid_arg("invalid value for 'classification' parameter, expected >= 0")
+    return int(parameter.int64_param)
+
+
+def encode_infer(request: InferRequest, response: InferResponse, classifier: Classifier) -> bytes:
+    """Serialise a ModelInferResponse.
+
+    Outputs keep the backend's order and always use raw_output_contents, one entry each.
+
+    Args:
+        request: what was asked, for its id and its classification outputs.
+        response: a response without `error`.
+        classifier: an output tensor and a count to its best classes.
+
+    Raises:
+        InferError: INVALID_ARG when the message would exceed gRPC's limit, UNSUPPORTED or INVALID_ARG from
+            classification.
+    """
+    return b"".join(_infer_parts(request, response, classifier, stream=False))
+
+
+def encode_stream(request: InferRequest, response: InferResponse, classifier: Classifier) -> bytes:
+    """Serialise a ModelStreamInferResponse, with the parameter `triton_final_response`.
+
+    A response with `error` becomes an in-band error that names the request.
+    """
+    if response.error is not None:
+        return encode_stream_failure(request, response.error, response.final)
+    parts = _infer_parts(request, response, classifier, stream=True)
+    size = sum(map(len, parts))
+    return b"".join((_STREAM_RESPONSE_TAG, _varint(size), *parts))
+
+
+def encode_stream_error(request_id: str, error: InferError) -> bytes:
+    """Serialise the in-band error of a request that reached no model: its id and the text."""
+    message = pb.ModelStreamInferResponse(error_message=error.message)
+    message.infer_response.id = request_id
+    return bytes(message.SerializeToString())
+
+
+def encode_stream_failure(request: InferRequest, error: InferError, final: bool) -> bytes:
+    """Serialise the in-band error of a request that reached its model."""
+    message = pb.ModelStreamInferResponse(error_message=error.message)
+    message.infer_response.id = request.id
+    message.infer_response.model_name = request.model_name
+    message.infer_response.model_version = request.model_version
+    message.infer_response.parameters["triton_final_response"].bool_param = final
+    return bytes(message.SerializeToString())
+
+
+def _infer_parts(
+    request: InferRequest, response: InferResponse, classifier: Classifier, stream: bool
+) -> list[Buffer]:
+    """A serialised ModelInferResponse in pieces: its fields up to 5, then each of field 6 by hand."""
+    outputs = _classified(request, response.outputs, classifier)
+    header = pb.ModelInferResponse(
+        model_name=response.model_name, model_version=response.model_version, id=request.id
+    )
+    if response.parameters:
+        encode_parameters(header.parameters, response.parameters)
+    if stream:
+        header.parameters["triton_final_response"].bool_param = response.final
+    for tensor in outputs:
+        header.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+    parts: list[Buffer] = [header.SerializeToString()]
+    for tensor in outputs:
+        parts += (_RAW_OUTPUT_TAG, _varint(len(tensor.data)), tensor.data)
+    _check_size(parts)
+    return parts
+
+
+def _check_size(parts: Sequence[Buffer]) -> None:
+    size = sum(map(len, parts))
+    if size > MAX_MESSAGE_BYTES:
+        raise invalid_arg(
+            f"Response has byte size {size} which exceeds gRPC's byte size limit {MAX_MESSAGE_BYTES}."
+        )
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _classified(
+    request: InferRequest, outputs: tuple[Tensor, ...], classifier: Classifier
+) -> tuple[Tensor, ...]:
+    """Replace outputs requested as classification by their top classes."""
+    counts = {output.name: output.classification for output in request.outputs if output.classification}
+    if not counts:
+        return outputs
+    return tuple(
+        classifier(tensor, counts[tensor.name]) if tensor.name in counts else tensor for tensor in outputs
+    )

@@ -1,0 +1,45 @@
+"""A bounded memory of decoded headers.
+
+Clients repeat the same header bytes request after request; what was decoded once need not be decoded again.
+A client that never repeats itself costs the cache nothing but its bound.
+"""
+
+from threading import Lock
+from typing import Generic, TypeVar
+
+Value = TypeVar("Value")
+
+
+class HeaderCache(Generic[Value]):
+    """Maps exact header bytes to what they mean, oldest entry out first.
+
+    Args:
+        max_entries: entries held.
+        max_key_bytes: longer headers are not held.
+        max_bytes: sum of the lengths of the headers held.
+    """
+
+    def __init__(self, max_entries: int, max_key_bytes: int, max_bytes: int) -> None:
+        self._entries: dict[bytes, Value] = {}
+        self._max_entries = max_entries
+        self.max_key_bytes = max_key_bytes
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._lock = Lock()
+        self.get = self._entries.get
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def put(self, key: bytes, value: Value) -> None:
+        """Remember a value, unless its header is too long."""
+        if len(key) > self.max_key_bytes:
+            return
+        with self._lock:
+            if key not in self._entries:
+                self._entries[key] = value
+                self._bytes += len(key)
+            while len(self._entries) > self._max_entries or self._bytes > self._max_bytes:
+                oldest = next(iter(self._entries))
+                del self._entries[oldest]
+                self._bytes -= len(oldest)

@@ -1,0 +1,293 @@
+"""HTTP/1.1 messages without I/O: request heads, chunked bodies, content codings, response heads.
+
+httptools parses heads; bodies are framed here, so that a body of known length can be received in place. What
+is ambiguous about where a message ends is refused, never guessed (RFC 9112, section 6.3).
+"""
+
+import zlib
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
+
+import httptools
+
+from app.core.errors import InferError, invalid_arg
+
+MAX_CHUNKS: Final = 65536
+_MAX_CHUNK_LINE: Final = 1024
+_MAX_TRAILERS: Final = 8192
+_HEX: Final = frozenset(b"0123456789abcdefABCDEF")
+
+
+class HttpError(Exception):
+    """A message that cannot be answered within the protocol above; its connection must be closed."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(status, message)
+        self.status = status
+        self.message = message
+
+
+class RequestHead(NamedTuple):
+    """A request line and headers.
+
+    `path` is the raw target without its query, not percent-decoded. Header names are lower case.
+    `content_length` is 0 without a body and None for a chunked one.
+    """
+
+    method: str
+    path: str
+    query: bytes
+    version: str
+    headers: tuple[tuple[bytes, bytes], ...]
+    keep_alive: bool
+    content_length: int | None
+    expects_continue: bool
+
+    def get(self, name: bytes) -> str | None:
+        """Return the first value of a header, by lower-case name."""
+        return next((value.decode("latin-1") for key, value in self.headers if key == name), None)
+
+
+class _Collector:
+    def __init__(self) -> None:
+        self.url = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.complete = False
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self.complete = True
+
+
+def parse_head(data: bytes) -> RequestHead:
+    """Parse a request head, its final empty line included.
+
+    Raises:
+        HttpError: 400 for a malformed or ambiguous head, 417 and 501 for what is not supported.
+    """
+    collector = _Collector()
+    parser = httptools.HttpRequestParser(collector)
+    try:
+        parser.feed_data(data)
+    except httptools.HttpParserUpgrade:
+        pass  # A server may ignore an upgrade it does not speak (RFC 9110, section 7.8).
+    except httptools.HttpParserError:
+        raise HttpError(400, "Bad Request") from None
+    if not collector.complete:
+        raise HttpError(400, "Bad Request")
+    path, query = _target(collector.url)
+    return RequestHead(
+        parser.get_method().decode("latin-1"),
+        path,
+        query,
+        parser.get_http_version(),
+        tuple(collector.headers),
+        parser.should_keep_alive(),
+        _body_length(collector.headers, parser.get_http_version()),
+        _expects_continue(collector.headers),
+    )
+
+
+def _target(url: bytes) -> tuple[str, bytes]:
+    if not url.startswith(b"/"):
+        try:
+            parsed = httptools.parse_url(url)
+        except httptools.HttpParserInvalidURLError:
+            raise HttpError(400, "Bad Request") from None
+        return (parsed.path or b"/").decode("latin-1"), parsed.query or b""
+    path, _, query = url.partition(b"#")[0].partition(b"?")
+    return path.decode("latin-1"), query
+
+
+def _values(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> list[bytes]:
+    return [value for name, value in headers if name == wanted]
+
+
+def _body_length(headers: list[tuple[bytes, bytes]], version: str) -> int | None:
+    codings = _values(headers, b"transfer-encoding")
+    lengths = _values(headers, b"content-length")
+    if codings:
+        if lengths or version == "1.0" or len(codings) > 1:
+            raise HttpError(400, "Bad Request")
+        if codings[0].strip().lower() != b"chunked":
+            raise HttpError(501, "Unsupported transfer encoding")
+        return None
+    if not lengths:
+        return 0
+    value = lengths[0]
+    if len(lengths) > 1 or not value.isdigit() or len(value) > 19:
+        raise HttpError(400, "Bad Request")
+    return int(value)
+
+
+def _expects_continue(headers: list[tuple[bytes, bytes]]) -> bool:
+    expectations = _values(headers, b"expect")
+    if expectations and expectations[0].lower() != b"100-continue":
+        raise HttpError(417, "Expectation Failed")
+    return bool(expectations)
+
+
+class ChunkedBody:
+    """Receives a chunked body.
+
+    Args:
+        max_bytes: decoded bytes accepted.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.data = bytearray()
+        self._max_bytes = max_bytes
+        self._chunks = 0
+        self._rest = b""
+        self._left = 0
+        self._in_data = False
+        self._trailers = -1
+
+    def feed(self, data: bytes) -> bytes | None:
+        """Take received bytes; return those behind the body's end, or None while it goes on.
+
+        Raises:
+            HttpError: 400 for bad framing or too many chunks, 413 for too many bytes.
+        """
+        data = self._rest + data
+        position = 0
+        while True:
+            if self._in_data:
+                position = self._take_data(data, position)
+                if self._in_data:
+                    self._rest = data[position:]
+                    return None
+            end = data.find(b"\r\n", position)
+            if end < 0 or end - position > _MAX_CHUNK_LINE:
+                self._rest = data[position:]
+                if len(self._rest) > _MAX_CHUNK_LINE:
+                    raise HttpError(400, "Bad Request")
+                return None
+            line, position = data[position:end], end + 2
+            if self._take_line(line):
+                return data[position:]
+
+    def _take_data(self, data: bytes, position: int) -> int:
+        """Take chunk data and the CRLF behind it."""
+        taken = min(self._left, len(data) - position)
+        self.data += memoryview(data)[position : position + taken]
+        self._left -= taken
+        position += taken
+        if self._left or len(data) - position < 2:
+            return position
+        if data[position : position + 2] != b"\r\n":
+            raise HttpError(400, "Bad Request")
+        self._in_data = False
+        return position + 2
+
+    def _take_line(self, line: bytes) -> bool:
+        """Take a size or trailer line; return whether the body has ended."""
+        if self._trailers >= 0:
+            self._trailers += len(line)
+            if self._trailers > _MAX_TRAILERS:
+                raise HttpError(400, "Bad Request")
+            return not line
+        self._start_chunk(_chunk_size(line))
+        return False
+
+    def _start_chunk(self, size: int) -> None:
+        if size == 0:
+            self._trailers = 0
+            return
+        self._chunks += 1
+        if self._chunks > MAX_CHUNKS:
+            raise HttpError(
+                400,
+                f"Chunked request body exceeds maximum of {MAX_CHUNKS} non-empty chunks. "
+                "Send fewer or larger HTTP chunks.",
+            )
+        if len(self.data) + size > self._max_bytes:
+            raise too_large(len(self.data) + size, self._max_bytes)
+        self._left = size
+        self._in_data = True
+
+
+def too_large(size: int, limit: int) -> HttpError:
+    """Make the refusal of a body beyond the limit."""
+    return HttpError(
+        413, f"request body size of {size} bytes exceeds the maximum allowed size of {limit} bytes"
+    )
+
+
+def _chunk_size(line: bytes) -> int:
+    digits = line.partition(b";")[0].rstrip(b" \t")
+    if not 0 < len(digits) <= 16 or not _HEX.issuperset(digits):
+        raise HttpError(400, "Bad Request")
+    return int(digits, 16)
+
+
+def decompress(data: Any, limit: int) -> bytes:
+    """Inflate a gzip or zlib body, stopping at the limit.
+
+    Raises:
+        InferError: INVALID_ARG when it is empty, broken, or larger than `limit` bytes decompressed.
+    """
+    if not data:
+        raise invalid_arg("nothing to be decompressed")
+    inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: gzip or zlib, whichever the data says
+    try:
+        inflated = inflater.decompress(data, limit + 1)
+    except zlib.error:
+        raise _broken() from None
+    if len(inflated) > limit:
+        raise invalid_arg(
+            f"Decompressed data size exceeds the maximum allowed value of {limit} bytes. "
+            "Use --http-max-input-size to increase the limit."
+        )
+    if not inflater.eof:
+        raise _broken()
+    return inflated
+
+
+def _broken() -> InferError:
+    return invalid_arg("failed to decompress the request body")
+
+
+def response_encoding(accept: str | None) -> str:
+    """Choose gzip, deflate or "" (none) from an `Accept-Encoding` header, the first of the highest weight."""
+    chosen, highest = "", 0.0
+    for entry in (accept or "").split(","):
+        name, _, weight_text = entry.strip(" ").partition(";q=")
+        try:
+            weight = float(weight_text) if weight_text else 1.0
+        except ValueError:
+            continue
+        if name in ("identity", "deflate", "gzip") and weight > highest:
+            chosen, highest = ("" if name == "identity" else name), weight
+    return chosen
+
+
+def compress(parts: Iterable[Any], encoding: str) -> bytes:
+    """Compress body parts as one gzip or deflate (zlib) stream."""
+    deflater = zlib.compressobj(wbits=zlib.MAX_WBITS | (16 if encoding == "gzip" else 0))
+    return b"".join([*map(deflater.compress, parts), deflater.flush()])
+
+
+_STATUS_LINES: Final = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+
+
+def response_head(status: int, headers: bytes, length: int | None, keep_alive: bool) -> bytes:
+    """Return a response head.
+
+    Args:
+        status: HTTP status.
+        headers: complete header lines, each with its CRLF.
+        length: bytes of the body; None for a chunked one.
+        keep_alive: whether the connection stays open; said only when it does not.
+    """
+    line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+    framing = b"Transfer-Encoding: chunked\r\n" if length is None else b"Content-Length: %d\r\n" % length
+    return b"".join((line, headers, framing, b"\r\n" if keep_alive else b"Connection: close\r\n\r\n"))

@@ -1,0 +1,39 @@
+"""The one table from error codes to HTTP and gRPC status codes.
+
+HTTP statuses are those of Triton's HTTP front end, gRPC ones those of its gRPC front end. gRPC codes are
+plain numbers, so that nothing here needs the gRPC library.
+"""
+
+from typing import Final, NamedTuple
+
+from app.core.errors import ErrorCode, InferError
+
+
+class Status(NamedTuple):
+    """What a front answers for one error code."""
+
+    http: int
+    grpc: int
+    grpc_name: str
+
+
+STATUSES: Final[dict[ErrorCode, Status]] = {
+    ErrorCode.UNKNOWN: Status(400, 2, "UNKNOWN"),
+    ErrorCode.INTERNAL: Status(500, 13, "INTERNAL"),
+    ErrorCode.NOT_FOUND: Status(404, 5, "NOT_FOUND"),
+    ErrorCode.INVALID_ARG: Status(400, 3, "INVALID_ARGUMENT"),
+    ErrorCode.UNAVAILABLE: Status(503, 14, "UNAVAILABLE"),
+    ErrorCode.UNSUPPORTED: Status(501, 12, "UNIMPLEMENTED"),
+    ErrorCode.ALREADY_EXISTS: Status(400, 6, "ALREADY_EXISTS"),
+    ErrorCode.CANCELLED: Status(400, 1, "CANCELLED"),
+}
+
+
+def http_status(error: BaseException) -> int:
+    """Return the HTTP status for an error; anything but an `InferError` is 500."""
+    return STATUSES[error.code].http if isinstance(error, InferError) else 500
+
+
+def grpc_status(error: BaseException) -> int:
+    """Return the numeric gRPC status for an error; anything but an `InferError` is INTERNAL (13)."""
+    return STATUSES[error.code].grpc if isinstance(error, InferError) else 13

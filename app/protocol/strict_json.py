@@ -1,0 +1,150 @@
+"""JSON as Triton reads it: what it accepts, and its error texts where it does not.
+
+Triton parses with rapidjson (NaN and Infinity allowed, strings not checked for UTF-8) and reads values
+through typed accessors, whose failures are INTERNAL errors. msgspec does the common case; the standard
+library takes what msgspec refuses and rapidjson would not.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import msgspec
+
+from app.core.errors import InferError, internal, invalid_arg
+
+MAX_DEPTH: Final = 100
+
+# Standard library message (its beginning) -> rapidjson's.
+_SYNTAX: Final = (
+    ("Expecting value", "Invalid value."),
+    ("Expecting property name", "Missing a name for object member."),
+    ("Illegal trailing comma", "Missing a name for object member."),
+    ("Expecting ':'", "Missing a colon after a name of object member."),
+    ("Expecting ','", "Missing a comma or ']' after an array element."),
+    ("Unterminated string", "Missing a closing quotation mark in string."),
+    ("Invalid \\uXXXX", "Incorrect hex digit after \\u escape in string."),
+    ("Invalid \\", "Invalid escape character in string."),
+    ("Invalid control", "Invalid encoding in string."),
+    ("Extra data", "The document root must not be followed by other values."),
+)
+
+
+def parse(data: bytes | bytearray | memoryview) -> Any:
+    """Decode a JSON document; bytes that are not UTF-8 stay in its strings as surrogate escapes.
+
+    Raises:
+        InferError: INTERNAL for a syntax error, INVALID_ARG when nested too deeply for any parser. Depths
+            up to about 1000 are returned: see `check_depth`.
+    """
+    try:
+        return msgspec.json.decode(data)
+    except RecursionError:
+        raise too_deep() from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _parse_leniently(bytes(data))
+
+
+def check_depth(value: Any) -> None:
+    """Refuse arrays and objects nested more than 100 deep.
+
+    Raises:
+        InferError: INVALID_ARG.
+    """
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [child for node in level for child in _children(node)]
+        if not level:
+            return
+    if any(isinstance(node, dict | list) for node in level):
+        raise too_deep()
+
+
+def _children(node: Any) -> Any:
+    if isinstance(node, dict):
+        return node.values()
+    return node if isinstance(node, list) else ()
+
+
+def too_deep() -> InferError:
+    return invalid_arg(f"JSON nesting depth exceeds maximum allowed limit ({MAX_DEPTH})")
+
+
+def syntax_error(reason: str, offset: int) -> InferError:
+    return internal(f"failed to parse the request JSON buffer: {reason} at {offset}")
+
+
+def _parse_leniently(data: bytes) -> Any:
+    if not data.strip(b" \t\r\n"):
+        raise syntax_error("The document is empty.", len(data))
+    try:
+        return json.loads(data.decode("utf-8", "surrogateescape"), parse_float=_float, parse_int=_int)
+    except RecursionError:
+        raise too_deep() from None
+    except json.JSONDecodeError as error:
+        raise syntax_error(_rapidjson_reason(error.msg), error.pos) from None
+
+
+def _rapidjson_reason(message: str) -> str:
+    return next((reason for start, reason in _SYNTAX if message.startswith(start)), "Invalid value.")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise json.JSONDecodeError("Number too big to be stored in double.", "", 0)
+    return value
+
+
+def _int(text: str) -> int | float:
+    # Beyond 64 bits a number is a double to rapidjson; int() of long digit strings would also be quadratic.
+    return int(text) if len(text) <= 20 else _float(text)
+
+
+def as_text(value: Any) -> str:
+    """Return a string that can be encoded again, as names and identifiers must."""
+    if not isinstance(value, str):
+        raise internal("attempt to access JSON non-string as string")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise syntax_error("Invalid encoding in string.", 0) from None
+    return value
+
+
+def as_bool(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise internal("attempt to access JSON non-boolean as boolean")
+    return value
+
+
+def as_uint(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 64:
+        raise internal("attempt to access JSON non-unsigned-integer as unsigned-integer")
+    return value
+
+
+def member(document: Any, key: str) -> Any:
+    """Return a member that must be there."""
+    if not isinstance(document, dict) or key not in document:
+        raise internal(f"attempt to access non-existing object member '{key}'")
+    return document[key]
+
+
+def member_array(document: Any, key: str) -> list[Any]:
+    """Return a member that must be there and be an array."""
+    value = member(document, key)
+    if not isinstance(value, list):
+        raise internal("attempt to access JSON non-array as array")
+    return value
+
+
+@contextmanager
+def explaining(prefix: str) -> Iterator[None]:
+    """Prefix the text of an `InferError` raised inside, as Triton does when it passes errors up."""
+    try:
+        yield
+    except InferError as error:
+        raise InferError(error.code, f"{prefix}: {error.message}", error.reason) from None

@@ -1,0 +1,146 @@
+"""The channels to the replicas of one model application."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from app.core.tensors import InferRequest, InferResponse
+from app.routing.replicas import ReplicaAddress
+from app.transport.client import Call, Channel
+from app.transport.settings import TransportSettings
+
+logger = logging.getLogger(__name__)
+
+Sink = Callable[[InferResponse], None]
+_RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+class ReplicaPool:
+    """Keeps a channel open to each replica that Serve lists, and picks one for each request.
+
+    All methods but `update_from_thread` run on the data-plane loop.
+    """
+
+    def __init__(self, model: str, node_id: str, key: bytes, settings: TransportSettings) -> None:
+        self._model = model
+        self._node_id = node_id
+        self._key = key
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._wanted: dict[str, ReplicaAddress] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._channels: dict[str, Channel] = {}
+        self._open: list[Channel] = []
+        self._changed = asyncio.Event()
+
+    @property
+    def available(self) -> bool:
+        """Whether a request could be sent now."""
+        return any(not channel.draining for channel in self._open)
+
+    @property
+    def channels(self) -> list[Channel]:
+        """Open channels, draining ones included."""
+        return list(self._open)
+
+    def local_channels(self) -> list[Channel]:
+        """Open channels to replicas on this node."""
+        return [
+            channel
+            for replica_id, channel in self._channels.items()
+            if self._wanted.get(replica_id, _NOWHERE).node_id == self._node_id
+        ]
+
+    def submit(self, request: InferRequest, sink: Sink) -> Call | None:
+        """Send to the replica with the fewest outstanding requests; None when there is none to send to."""
+        channels = self._open
+        best: Channel | None = None
+        for channel in channels:
+            if not channel.draining and (best is None or channel.outstanding < best.outstanding):
+                best = channel
+        if best is None:
+            return None
+        return best.submit(request, sink)
+
+    def update_from_thread(self, replicas: tuple[ReplicaAddress, ...]) -> None:
+        """Take Serve's list of replicas; may be called from any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._update, replicas)
+        except RuntimeError:  # the loop is closed: the process is exiting
+            logger.debug("replica update for %s after shutdown", self._model)
+
+    async def wait_available(self, timeout: float) -> bool:
+        """Wait until a request could be sent."""
+        try:
+            async with asyncio.timeout(timeout):
+                while not self.available:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self, grace: float) -> None:
+        """Stop connecting; close each channel once its outstanding requests are answered."""
+        self._wanted = {}
+        for task in self._tasks.values():
+            task.cancel()
+        deadline = self._loop.time() + grace
+        while any(channel.outstanding for channel in self._open) and self._loop.time() < deadline:
+            await asyncio.sleep(0.02)
+        for channel in list(self._open):
+            channel.close()
+
+    def _update(self, replicas: tuple[ReplicaAddress, ...]) -> None:
+        self._wanted = {replica.replica_id: replica for replica in replicas}
+        for replica_id in self._wanted:
+            if replica_id not in self._tasks:
+                task = self._loop.create_task(self._keep_connected(replica_id))
+                self._tasks[replica_id] = task
+                task.add_done_callback(lambda _, replica_id=replica_id: self._tasks.pop(replica_id, None))
+        for replica_id, channel in list(self._channels.items()):
+            if replica_id not in self._wanted:
+                channel.retire()
+
+    async def _keep_connected(self, replica_id: str) -> None:
+        attempt = 0
+        while replica_id in self._wanted:
+            closed = asyncio.Event()
+            try:
+                channel = await self._connect(self._wanted[replica_id], closed)
+            except (OSError, TimeoutError) as error:
+                logger.debug("connecting to %s of %s: %s", replica_id, self._model, error)
+            else:
+                attempt = 0
+                self._add(replica_id, channel)
+                await closed.wait()
+                self._remove(replica_id, channel)
+            delay = _RETRY_S[min(attempt, len(_RETRY_S) - 1)]
+            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+            attempt += 1
+
+    async def _connect(self, replica: ReplicaAddress, closed: asyncio.Event) -> Channel:
+        address = replica.unix if replica.node_id == self._node_id and replica.unix else replica.tcp
+        return await Channel.connect(
+            address,
+            self._key,
+            self._settings,
+            on_close=lambda channel, error: closed.set(),
+            lost_text=self._lost_text,
+        )
+
+    def _lost_text(self, cause: str) -> str:
+        return f"model '{self._model}': connection to its replica lost: {cause}"
+
+    def _add(self, replica_id: str, channel: Channel) -> None:
+        self._channels[replica_id] = channel
+        self._open = [*self._open, channel]
+        self._changed.set()
+
+    def _remove(self, replica_id: str, channel: Channel) -> None:
+        self._channels.pop(replica_id, None)
+        self._open = [other for other in self._open if other is not channel]
+
+
+_NOWHERE = ReplicaAddress("", "", "", "")

@@ -1,0 +1,117 @@
+"""From a model's name to a replica, by the current routing table."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from ray import serve
+
+from app.core.errors import unavailable
+from app.core.tensors import InferRequest, InferResponse
+from app.routing import replicas
+from app.routing.pool import ReplicaPool
+from app.routing.table import ModelState, RoutingTable, VersionEntry, not_ready
+from app.transport.client import Call
+from app.transport.settings import TransportSettings
+
+logger = logging.getLogger(__name__)
+
+Sink = Callable[[InferResponse], None]
+
+_CONNECT_S = 10.0
+_CLOSE_S = 60.0
+
+
+class Router:
+    """Holds the table and a pool of channels for each application in it.
+
+    Runs on the data-plane loop. A new table replaces the old one when what it adds is connected.
+    """
+
+    def __init__(self, node_id: str, key: bytes, settings: TransportSettings) -> None:
+        self._node_id = node_id
+        self._key = key
+        self._settings = settings
+        self._pools: dict[str, ReplicaPool] = {}
+        self._handles: dict[str, Any] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self.table = RoutingTable()
+
+    async def apply(self, table: RoutingTable) -> None:
+        """Route by `table` from now on; returns when what it added is connected, or after a time limit."""
+        added = [self._open(entry) for name, entry in table.applications.items() if name not in self._pools]
+        if added:
+            await asyncio.gather(*(pool.wait_available(_CONNECT_S) for pool in added))
+        self.table = table
+        for name in [name for name in self._pools if name not in table.applications]:
+            self._close(name)
+
+    def resolve(self, name: str, version: str = "") -> VersionEntry:
+        """The version a request means; see `RoutingTable.resolve` for what it raises."""
+        return self.table.resolve(name, version)
+
+    def available(self, entry: VersionEntry) -> bool:
+        """Whether a request to this version would be accepted now."""
+        pool = self._pools.get(entry.application)
+        return entry.state is ModelState.READY and pool is not None and pool.available
+
+    def submit(self, request: InferRequest, sink: Sink) -> Call:
+        """Send a request to the least loaded replica of the version it means.
+
+        Raises:
+            InferError: what `resolve` raises; UNAVAILABLE when no replica is connected.
+        """
+        entry = self.table.resolve(request.model_name, request.model_version)
+        pool = self._pools.get(entry.application)
+        call = pool.submit(request, sink) if pool is not None else None
+        if call is None:
+            raise not_ready(entry)
+        return call
+
+    def pool(self, entry: VersionEntry) -> ReplicaPool:
+        """The pool that serves a version.
+
+        Raises:
+            InferError: UNAVAILABLE when the version is not served.
+        """
+        pool = self._pools.get(entry.application)
+        if pool is None:
+            raise unavailable(f"model '{entry.name}' version {entry.version} is not served")
+        return pool
+
+    async def close(self, grace: float) -> None:
+        """Let requests under way end, at most `grace` seconds, and close every channel."""
+        for name in list(self._pools):
+            self._close(name, grace)
+        await asyncio.gather(*self._closing)
+
+    def _open(self, entry: VersionEntry) -> ReplicaPool:
+        pool = ReplicaPool(entry.name, self._node_id, self._key, self._settings)
+        self._pools[entry.application] = pool
+        replicas.subscribe(entry.application, pool.update_from_thread)
+        # Making the handle asks the controller and would block the loop.
+        task = asyncio.get_running_loop().run_in_executor(None, self._follow, entry)
+        task.add_done_callback(_log_failure)
+        return pool
+
+    def _follow(self, entry: VersionEntry) -> None:
+        """Make Serve keep our `DirectRouter` for this application up to date; no request goes through it."""
+        handle: Any = serve.get_deployment_handle(entry.name, entry.application)
+        handle._init()
+        self._handles[entry.application] = handle
+
+    def _close(self, name: str, grace: float = _CLOSE_S) -> None:
+        replicas.unsubscribe(name)
+        loop = asyncio.get_running_loop()
+        handle = self._handles.pop(name, None)
+        if handle is not None:
+            loop.run_in_executor(None, handle.shutdown)
+        task = loop.create_task(self._pools.pop(name).close(grace))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+def _log_failure(task: "asyncio.Future[None]") -> None:
+    if not task.cancelled() and task.exception() is not None:
+        logger.error("cannot follow the replicas of an application: %s", task.exception())

@@ -1,0 +1,28 @@
+"""The request router of every model deployment: it tells this process which replicas there are.
+
+Requests do not pass through it, except those of a plain `DeploymentHandle`, which are spread by Serve's own
+power of two choices. Serve pickles this module by value, so it holds no state.
+"""
+
+from ray.serve._private.request_router.pow_2_router import PowerOfTwoChoicesRequestRouter
+from ray.serve.request_router import RunningReplica
+
+
+class DirectRouter(PowerOfTwoChoicesRequestRouter):
+    """Publishes the channel addresses that replicas gave in `record_replica_metadata`."""
+
+    def update_replicas(self, replicas: list[RunningReplica]) -> None:
+        """Called by Serve with all running replicas at every change."""
+        from app.routing.replicas import ReplicaAddress, publish
+
+        super().update_replicas(replicas)
+        addresses = []
+        for replica in replicas:
+            metadata = replica.replica_metadata
+            if metadata.get("unix") or metadata.get("tcp"):
+                addresses.append(
+                    ReplicaAddress(
+                        replica.replica_id.unique_id, metadata["node_id"], metadata["unix"], metadata["tcp"]
+                    )
+                )
+        publish(self._deployment_id.app_name, tuple(addresses))

@@ -1,0 +1,133 @@
+"""The routing table: what the repository manager publishes and every ingress routes by.
+
+A table is immutable and numbered; a newer one replaces it whole.
+"""
+
+from enum import StrEnum
+from functools import cached_property
+
+import msgspec
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.errors import InferError, not_found, unavailable
+from app.core.version_policy import parse_version
+
+NO_VERSION = -1
+
+
+class ModelState(StrEnum):
+    """Triton's model states; each says what holds when it is reported."""
+
+    UNKNOWN = "UNKNOWN"
+    LOADING = "LOADING"
+    READY = "READY"
+    UNLOADING = "UNLOADING"
+    UNAVAILABLE = "UNAVAILABLE"
+
+
+class VersionEntry(msgspec.Struct, frozen=True, dict=True):
+    """One version of a model as the manager sees it.
+
+    `version` is `NO_VERSION` for a model of which no version could even be tried (a bad configuration, say).
+    `application` names the Serve application that serves it ("" when none does). `config` is the serialised,
+    complete ModelConfig (empty until a load succeeded once). `labels` maps an output to its class labels.
+    """
+
+    name: str
+    version: int
+    state: ModelState
+    reason: str = ""
+    application: str = ""
+    config: bytes = b""
+    labels: dict[str, tuple[str, ...]] = {}
+
+    @cached_property
+    def model_config(self) -> mc.ModelConfig:
+        """`config` parsed, once."""
+        return mc.ModelConfig.FromString(self.config)
+
+    @cached_property
+    def decoupled(self) -> bool:
+        """Whether a request may have any number of responses."""
+        return bool(self.model_config.model_transaction_policy.decoupled)
+
+    @property
+    def deliberately_unloaded(self) -> bool:
+        """Unloaded on request, which does not make the server unready (strict readiness)."""
+        return self.state is ModelState.UNAVAILABLE and self.reason == "unloaded"
+
+
+class RoutingTable(msgspec.Struct, frozen=True, dict=True):
+    """All models known to the manager. `initialised` is set once the loads of the start-up are over."""
+
+    number: int = 0
+    initialised: bool = False
+    entries: tuple[VersionEntry, ...] = ()
+
+    @cached_property
+    def by_name(self) -> dict[str, dict[int, VersionEntry]]:
+        """Entries by model name, then version in ascending order."""
+        models: dict[str, dict[int, VersionEntry]] = {}
+        for entry in sorted(self.entries, key=lambda entry: entry.version):
+            versions = models.setdefault(entry.name, {})
+            if entry.version != NO_VERSION:
+                versions[entry.version] = entry
+        return models
+
+    @cached_property
+    def all_ready(self) -> bool:
+        """Whether every version is READY or was unloaded on request (Triton's strict readiness)."""
+        return all(entry.state is ModelState.READY or entry.deliberately_unloaded for entry in self.entries)
+
+    @cached_property
+    def applications(self) -> dict[str, VersionEntry]:
+        """READY entries by Serve application name."""
+        return {entry.application: entry for entry in self.entries if entry.state is ModelState.READY}
+
+    @cached_property
+    def _resolved(self) -> dict[tuple[str, str], VersionEntry]:
+        return {}
+
+    def ready_versions(self, name: str) -> list[int]:
+        """Versions of a model at READY state, ascending; empty for an unknown model."""
+        versions = self.by_name.get(name, {})
+        return [number for number, entry in versions.items() if entry.state is ModelState.READY]
+
+    def resolve(self, name: str, version: str = "") -> VersionEntry:
+        """Return the READY entry a request means; "" is the highest READY version.
+
+        Raises:
+            InferError: Triton's texts; NOT_FOUND for what is unknown, UNAVAILABLE for a version that is known
+                but not ready, INVALID_ARG for a version string that is no number.
+        """
+        entry = self._resolved.get((name, version))
+        if entry is None:
+            entry = self._find(name, version)
+            if version in ("", str(entry.version)):  # "01", "001", ... would grow the cache without bound
+                self._resolved[(name, version)] = entry
+        return entry
+
+    def _find(self, name: str, version: str) -> VersionEntry:
+        number = parse_version(version)
+        versions = self.by_name.get(name)
+        if versions is None:
+            raise not_found(f"Request for unknown model: '{name}' is not found")
+        if number is None:
+            ready = self.ready_versions(name)
+            if not ready:
+                raise not_found(f"Request for unknown model: '{name}' has no available versions")
+            return versions[ready[-1]]
+        if number not in versions:
+            raise not_found(f"Request for unknown model: '{name}' version {number} is not found")
+        if versions[number].state is not ModelState.READY:
+            raise _not_ready(name, number)
+        return versions[number]
+
+
+def _not_ready(name: str, version: int) -> InferError:
+    return unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state")
+
+
+def not_ready(entry: VersionEntry) -> InferError:
+    """The error for a version the table calls ready but no replica of which is connected."""
+    return _not_ready(entry.name, entry.version)

@@ -1,0 +1,359 @@
+"""The settings of a server: tritonserver's flags, with underscores, and Nereid's own.
+
+`ServerSettings` is the one table of them; the command line, its usage text and the `args` of
+serve_config.yaml all follow from it. Names and defaults are tritonserver's, but for the addresses, which
+open no port to the network unless asked.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated as A
+from typing import Any, Final
+
+import msgspec
+
+from app.flags import Flag, Label, Setting, SettingsError, pairs, table
+
+MIB: Final = 1 << 20
+
+
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Every setting, validated and complete. Sizes are bytes unless the name says otherwise."""
+
+    id: A[str, Flag("Name of this server in its metadata.", heading="Server")] = "triton"
+    exit_timeout_secs: A[int, Flag("Seconds given to requests under way when the server stops.", low=0)] = 30
+
+    log_verbose: A[int, Flag("Verbosity; 0 logs nothing verbose.", heading="Logging", counts=True, low=0)] = 0
+    log_info: A[bool, Flag("Log information.")] = True
+    log_warning: A[bool, Flag("Log warnings.")] = True
+    log_error: A[bool, Flag("Log errors.")] = True
+    log_format: A[str, Flag("Form of a log line's time and severity.", choices=("default", "ISO8601"))] = (
+        "default"
+    )
+    log_file: A[str, Flag("File to log to instead of the console.")] = ""
+
+    model_repository: A[
+        tuple[str, ...],
+        Flag("Directory of models; may be repeated.", heading="Model repository"),
+    ] = ()
+    exit_on_error: A[bool, Flag("Exit when a model cannot be loaded at the start.")] = True
+    disable_auto_complete_config: A[
+        bool, Flag("Take model configurations as they are written.", bare=True)
+    ] = False
+    strict_readiness: A[bool, Flag("Be ready only while every model is ready.")] = True
+    model_control_mode: A[
+        str,
+        Flag(
+            "none: load everything once; poll: follow changes on disk; explicit: load on request.",
+            choices=("none", "poll", "explicit"),
+        ),
+    ] = "none"
+    repository_poll_secs: A[int, Flag("Seconds between polls of the repository.", low=1)] = 15
+    load_model: A[tuple[str, ...], Flag("Model to load at the start; may be repeated; '*' is all.")] = ()
+    model_config_name: A[str, Flag("Use configs/NAME.pbtxt of a model where there is one.")] = ""
+    model_load_thread_count: A[int, Flag("Models loaded at the same time.", low=1)] = 4
+    model_load_retry_count: A[int, Flag("Further tries for a model that failed to load.", low=0)] = 0
+    model_namespacing: A[bool, Flag("Let repositories hold models of the same name.", later=True)] = False
+
+    allow_http: A[bool, Flag("Serve HTTP.", heading="HTTP")] = True
+    http_address: A[str, Flag("Address to listen on; 0.0.0.0 is every interface.")] = "127.0.0.1"
+    http_port: A[int, Flag("Port for HTTP; 0 takes a free one.", low=0, high=65535)] = 8000
+    reuse_http_port: A[bool, Flag("Let several servers listen on the HTTP port.")] = False
+    http_max_input_size: A[int, Flag("Largest request body.")] = 64 * MIB
+    http_header_forward_pattern: A[
+        str, Flag("Regular expression of request headers passed to models.", later=True)
+    ] = ""
+    http_restricted_api: A[
+        tuple[str, ...], Flag("APIS:KEY=VALUE, APIs that need a header; may be repeated.", guards=True)
+    ] = ()
+
+    allow_grpc: A[bool, Flag("Serve gRPC.", heading="gRPC")] = True
+    grpc_address: A[str, Flag("Address to listen on; 0.0.0.0 is every interface.")] = "127.0.0.1"
+    grpc_port: A[int, Flag("Port for gRPC; 0 takes a free one.", low=0, high=65535)] = 8001
+    reuse_grpc_port: A[bool, Flag("Let several servers listen on the gRPC port.")] = False
+    grpc_header_forward_pattern: A[
+        str, Flag("Regular expression of metadata passed to models.", later=True)
+    ] = ""
+    grpc_restricted_protocol: A[
+        tuple[str, ...], Flag("PROTOCOLS:KEY=VALUE, RPCs that need metadata; may be repeated.", guards=True)
+    ] = ()
+    grpc_use_ssl: A[bool, Flag("Serve gRPC over TLS.", guards=True)] = False
+    grpc_use_ssl_mutual: A[bool, Flag("Demand a certificate of gRPC clients.", guards=True)] = False
+    grpc_server_cert: A[str, Flag("PEM file of the server's certificate.", later=True)] = ""
+    grpc_server_key: A[str, Flag("PEM file of the server's key.", later=True)] = ""
+    grpc_root_cert: A[str, Flag("PEM file of the clients' root certificate.", later=True)] = ""
+    grpc_infer_response_compression_level: A[
+        str,
+        Flag("Compression of inference responses.", later=True, choices=("none", "low", "medium", "high")),
+    ] = "none"
+    grpc_keepalive_time: A[int, Flag("Milliseconds between keepalive pings.")] = 7200000
+    grpc_keepalive_timeout: A[int, Flag("Milliseconds to wait for a ping's answer.")] = 20000
+    grpc_keepalive_permit_without_calls: A[bool, Flag("Ping without calls under way.")] = False
+    grpc_http2_max_pings_without_data: A[int, Flag("Pings sent without data between.")] = 2
+    grpc_http2_min_recv_ping_interval_without_data: A[
+        int, Flag("Milliseconds a client leaves between pings.")
+    ] = 300000
+    grpc_http2_max_ping_strikes: A[int, Flag("Bad pings tolerated.")] = 2
+    grpc_max_connection_age: A[int, Flag("Milliseconds a connection lives; 0: any.", low=0)] = 0
+    grpc_max_connection_age_grace: A[int, Flag("Milliseconds of grace after that.", low=0)] = 0
+
+    allow_metrics: A[bool, Flag("Serve Prometheus metrics.", heading="Metrics")] = True
+    allow_gpu_metrics: A[bool, Flag("Report GPUs.")] = True
+    allow_cpu_metrics: A[bool, Flag("Report processors and memory.")] = True
+    metrics_address: A[str, Flag("Address to listen on; by default that of HTTP.")] = ""
+    metrics_port: A[int, Flag("Port for metrics; 0 takes a free one.", low=0, high=65535)] = 8002
+    metrics_interval_ms: A[float, Flag("Milliseconds between readings of the machine.", low=1)] = 2000
+    metrics_config: A[tuple[str, ...], Flag("KEY=VALUE; may be repeated.")] = ()
+
+    trace_config: A[
+        tuple[str, ...], Flag("[MODE,]KEY=VALUE; may be repeated.", heading="Tracing", later=True)
+    ] = ()
+
+    backend_directory: A[str, Flag("Directory of custom backends.", heading="Backends")] = (
+        "/opt/tritonserver/backends"
+    )
+    backend_config: A[tuple[str, ...], Flag("[BACKEND,]KEY=VALUE; may be repeated.")] = ()
+    repoagent_directory: A[str, Flag("Directory of repository agents.", later=True)] = ""
+
+    cache_config: A[
+        tuple[str, ...],
+        Flag("CACHE,KEY=VALUE; may be repeated.", heading="Response cache", later=True),
+    ] = ()
+
+    rate_limit: A[
+        str,
+        Flag(
+            "How instances are chosen.",
+            heading="Rate limiter",
+            later=True,
+            choices=("off", "execution_count"),
+        ),
+    ] = "off"
+    rate_limit_resource: A[
+        tuple[str, ...], Flag("RESOURCE:COUNT[:DEVICE]; may be repeated.", later=True)
+    ] = ()
+
+    allow_client_shm: A[
+        bool, Flag("Let clients register shared memory.", heading="Memory and devices", later=True)
+    ] = False
+    host_policy: A[tuple[str, ...], Flag("POLICY,KEY=VALUE; may be repeated.", later=True)] = ()
+    model_load_gpu_limit: A[
+        tuple[str, ...], Flag("DEVICE:FRACTION of GPU memory in use above which no model loads.", later=True)
+    ] = ()
+
+    allow_sagemaker: A[bool, Flag("Serve SageMaker's protocol.", heading="Clouds", later=True)] = False
+    sagemaker_port: A[int, Flag("Port for SageMaker.", later=True, low=0, high=65535)] = 8080
+    sagemaker_safe_port_range: A[str, Flag("FIRST-LAST, ports the other endpoints may use.", later=True)] = ""
+    allow_vertex_ai: A[bool, Flag("Serve Vertex AI's protocol.", later=True)] = False
+    vertex_ai_port: A[int, Flag("Port for Vertex AI.", later=True, low=0, high=65535)] = 8080
+    vertex_ai_default_model: A[str, Flag("Model of requests that name none.", later=True)] = ""
+
+    ingress_replicas: A[
+        int, Flag("Processes that listen for requests, on each node.", heading="Nereid", low=1)
+    ] = 1
+    max_connections: A[int, Flag("Open client connections of an ingress replica.", low=1)] = 4096
+    max_pending_requests: A[int, Flag("Requests under way in an ingress replica.", low=1)] = 65536
+    max_pending_bytes: A[int, Flag("Bytes of the requests under way in an ingress replica.", low=1)] = (
+        4096 * MIB
+    )
+    http_idle_timeout_secs: A[float, Flag("Seconds an idle HTTP connection is kept; 0: always.", low=0)] = 300
+    http_read_timeout_secs: A[float, Flag("Seconds an HTTP request may take to arrive; 0: any.", low=0)] = 60
+    http_max_header_size: A[int, Flag("Largest request line and headers.", low=1024)] = 64 * 1024
+    grpc_max_message_size: A[int, Flag("Largest gRPC message.", low=1, high=2**31 - 1)] = 2**31 - 1
+    channel_address: A[
+        str,
+        Flag("Address for the channels between nodes; 'node' is each node's address in the cluster."),
+    ] = "127.0.0.1"
+    arena_bytes: A[int, Flag("Shared memory for tensors on each channel; 0 sends them inline.", low=0)] = (
+        256 * MIB
+    )
+    arena_threshold: A[int, Flag("Smallest tensor that travels through shared memory.", low=1)] = 32 * 1024
+    allow_dashboard: A[bool, Flag("Start Ray's dashboard, on this machine only.")] = False
+    model_load_timeout_secs: A[int, Flag("Seconds a model may take to load.", low=1)] = 600
+
+    warnings: tuple[str, ...] = ()
+    """What the user should be told once; not a setting."""
+
+    def backend_settings(self) -> dict[str, dict[str, str]]:
+        """`--backend-config`, by backend name; "" holds those of every backend."""
+        return pairs(self.backend_config, _backend_config_error, named=False)
+
+    def metrics_settings(self) -> dict[str, str]:
+        """`--metrics-config`, key to value."""
+        return pairs(self.metrics_config, _metrics_config_error, named=False).get("", {})
+
+
+SETTINGS: Final = table(ServerSettings)
+
+IGNORED: Final = (
+    "buffer_manager_thread_count",
+    "cache_directory",
+    "cuda_memory_pool_byte_size",
+    "cuda_virtual_address_size",
+    "enable_peer_access",
+    "grpc_infer_allocation_pool_size",
+    "grpc_infer_thread_count",
+    "grpc_max_response_pool_size",
+    "http_thread_count",
+    "min_supported_compute_capability",
+    "pinned_memory_pool_byte_size",
+    "sagemaker_thread_count",
+    "vertex_ai_thread_count",
+)
+"""Flags of tritonserver that describe how it is built inside: accepted, warned about, without effect."""
+
+DEPRECATED: Final[Mapping[str, Callable[[str], tuple[str, str]]]] = {
+    "model_store": lambda value: ("model_repository", value),
+    "response_cache_byte_size": lambda value: ("cache_config", f"local,size={value}"),
+    "trace_file": lambda value: ("trace_config", f"triton,file={value}"),
+    "trace_level": lambda value: ("trace_config", f"level={value}"),
+    "trace_rate": lambda value: ("trace_config", f"rate={value}"),
+    "trace_count": lambda value: ("trace_config", f"count={value}"),
+    "trace_log_frequency": lambda value: ("trace_config", f"triton,log-frequency={value}"),
+}
+"""Old names that still work: what each becomes."""
+
+STRICT_MODEL_CONFIG: Final = "strict_model_config"
+"""An old opposite of `disable_auto_complete_config`, which wins over it."""
+
+
+def from_args(args: Mapping[str, object], label: Label = str) -> ServerSettings:
+    """Make the settings of what a user wrote.
+
+    Args:
+        args: setting name to value; a value is a string, or what YAML made of one; a list for a setting that
+            may be repeated; None leaves the default.
+        label: how messages name a setting.
+
+    Raises:
+        SettingsError: an unknown name, a value that does not fit, or settings that contradict each other.
+    """
+    given = {name: value for name, value in args.items() if value is not None}
+    for name in given:
+        if name not in known_names():
+            raise SettingsError(f"unknown setting '{label(name)}'{suggestion(name, label)}")
+    warnings = [f"warning: {label(name)} has no effect in Nereid" for name in given if name in IGNORED]
+    _modernise(given, label, warnings)
+    values = {
+        name: SETTINGS[name].read(value, label(name)) for name, value in given.items() if name in SETTINGS
+    }
+    for name, value in values.items():
+        _heed(SETTINGS[name], value, label(name), warnings)
+    values["model_repository"] = _directories(values.get("model_repository", ()), label("model_repository"))
+    settings = ServerSettings(**values, warnings=tuple(warnings))
+    if not settings.metrics_address:
+        settings = msgspec.structs.replace(settings, metrics_address=settings.http_address)
+    _check(settings)
+    return settings
+
+
+def known_names() -> tuple[str, ...]:
+    """Every name `from_args` takes."""
+    return (*SETTINGS, *IGNORED, *DEPRECATED, STRICT_MODEL_CONFIG)
+
+
+def suggestion(name: str, label: Label) -> str:
+    """A "; did you mean" for a name that does not exist, or nothing."""
+    close = get_close_matches(name, known_names(), n=1)
+    return f"; did you mean '{label(close[0])}'?" if close else ""
+
+
+def _modernise(given: dict[str, Any], label: Label, warnings: list[str]) -> None:
+    """Replace deprecated names by what they mean now; entries under the new name come after, and win."""
+    for name in [name for name in given if name in DEPRECATED]:
+        old = given.pop(name)
+        if name == "response_cache_byte_size" and "cache_config" in given:
+            raise SettingsError(
+                f"Error: Incompatible flags {label(name)} and {label('cache_config')} both provided. "
+                "Please provide one or the other."
+            )
+        renamed = [DEPRECATED[name](str(value)) for value in _listed(old)]
+        for modern, text in renamed:
+            if name != "model_store":
+                warnings.append(f"warning: {label(name)} is deprecated, use {label(modern)}={text}")
+        if renamed:
+            modern = renamed[0][0]
+            given[modern] = [*(text for _, text in renamed), *_listed(given.get(modern, []))]
+    if STRICT_MODEL_CONFIG in given:
+        warnings.append(
+            "Warning: '--strict-model-config' has been deprecated! "
+            "Please use '--disable-auto-complete-config' instead."
+        )
+        strict = given.pop(STRICT_MODEL_CONFIG)
+        probe = SETTINGS["disable_auto_complete_config"]
+        given.setdefault(probe.name, probe.read(strict, label(STRICT_MODEL_CONFIG)))
+
+
+def _listed(value: object) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _heed(setting: Setting, value: object, label: str, warnings: list[str]) -> None:
+    """Refuse or warn about a value that this version does nothing with."""
+    if value == setting.default:
+        return
+    if setting.flag.guards:
+        raise SettingsError(
+            f"{label}: not supported yet, and starting without the protection it asks for would be unsafe"
+        )
+    if setting.flag.later:
+        warnings.append(f"warning: {label} has no effect yet")
+
+
+def _directories(paths: tuple[str, ...], label: str) -> tuple[str, ...]:
+    """Make repository paths absolute, each once."""
+    if not paths:
+        raise SettingsError(f"{label} must be specified")
+    for path in paths:
+        if "://" in path:
+            raise SettingsError(f"{label}: expected a local directory, got '{path}'")
+        if not Path(path).exists():
+            raise SettingsError(f"{label}: directory '{path}' does not exist")
+        if not Path(path).is_dir():
+            raise SettingsError(f"{label}: '{path}' is not a directory")
+    return tuple(dict.fromkeys(str(Path(path).resolve()) for path in paths))
+
+
+def _check(settings: ServerSettings) -> None:
+    """Refuse settings that contradict each other, in tritonserver's words where it has some."""
+    if settings.load_model and settings.model_control_mode != "explicit":
+        raise SettingsError(
+            "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
+        )
+    if "*" in settings.load_model and len(set(settings.load_model)) > 1:
+        raise SettingsError("Wildcard model name '*' must be the ONLY startup model if specified at all.")
+    if settings.http_max_input_size <= 0:
+        raise SettingsError("Error: --http-max-input-size must be greater than 0.")
+    settings.backend_settings()
+    settings.metrics_settings()
+    listeners = list(_listeners(settings))
+    for position, (name, address, port) in enumerate(listeners):
+        for other, other_address, other_port in listeners[position + 1 :]:
+            if port == other_port != 0 and address == other_address:
+                raise SettingsError(
+                    f"The server cannot listen to {name} requests and {other} requests at the same "
+                    f"address and port {address}:{port}"
+                )
+
+
+def _listeners(settings: ServerSettings) -> Iterator[tuple[str, str, int]]:
+    if settings.allow_http:
+        yield "HTTP", settings.http_address, settings.http_port
+    if settings.allow_grpc:
+        yield "GRPC", settings.grpc_address, settings.grpc_port
+    if settings.allow_metrics:
+        yield "metrics", settings.metrics_address, settings.metrics_port
+
+
+def _backend_config_error(entry: str) -> str:
+    if entry.startswith(","):
+        return (
+            "No backend specified. --backend-config option format is <backend name>,<setting>=<value> or "
+            f"<setting>=<value>. Got {entry}"
+        )
+    return f"--backend-config option format is '<backend name>,<setting>=<value>'. Got {entry}"
+
+
+def _metrics_config_error(entry: str) -> str:
+    return f"--metrics-config option format is <setting>=<value>. Got {entry}"

@@ -1,0 +1,177 @@
+"""The wire format, without I/O: bytes in, frames out.
+
+A frame is a fixed header, a msgpack `meta`, and an optional payload of tensor bytes:
+
+    0        1        2          4           8              16        24              32
+    +--------+--------+----------+-----------+--------------+---------+---------------+------+-----+---------+
+    | kind   | flags  | reserved | meta size | payload size | stream  | deadline (us) | meta | pad | payload |
+    +--------+--------+----------+-----------+--------------+---------+---------------+------+-----+---------+
+
+All integers are little-endian. A payload, and each tensor in it, starts at a multiple of 64 from the start of
+the frame; without a payload there is no padding. `stream` names the request that a frame belongs to, or the
+control call. `deadline` is the time a request has left when it is written, 0 for none: clocks of two machines
+never meet.
+"""
+
+from collections.abc import Iterator
+from enum import IntEnum
+from struct import Struct
+from typing import Final
+
+import msgspec
+import numpy as np
+
+PROTOCOL_VERSION: Final = 1
+ALIGNMENT: Final = 64
+
+HEADER: Final = Struct("<BBHIQQQ")
+HEADER_SIZE: Final = HEADER.size
+
+
+class Kind(IntEnum):
+    """What a frame is; its meta and its direction follow from it."""
+
+    INFER = 1
+    """Client: a request (`messages.encode_request`)."""
+    RESPONSE = 2
+    """Server: a response or an error, the last of its stream when `FINAL` is set."""
+    CANCEL = 3
+    """Client: the stream's answer is no longer wanted. No meta."""
+    RELEASE = 4
+    """Both: the peer's arena slabs this end has let go of; meta is a msgpack array of offsets."""
+    CONTROL = 5
+    """Client: a verb and its argument."""
+    CONTROL_REPLY = 6
+    """Server: what the verb returned, or an error when `FAILED` is set."""
+    DRAIN = 7
+    """Server: send nothing new, and close once every answer has come. No meta."""
+
+
+_LAST_KIND: Final = 7
+
+
+FINAL: Final = 1
+"""RESPONSE flag: no other response follows on this stream."""
+FAILED: Final = 2
+"""CONTROL_REPLY flag: the meta is an error."""
+
+
+class ProtocolError(Exception):
+    """The peer broke the protocol. It costs the peer this connection and nobody anything else."""
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """A parsed frame. `meta` and `payload` are valid until the next one is asked for, unless `owned`.
+
+    `owned` says that the payload has memory of its own that views may keep alive.
+    """
+
+    kind: int
+    flags: int
+    stream: int
+    deadline_us: int
+    meta: memoryview
+    payload: memoryview
+    owned: bool
+
+
+def padded(nbytes: int) -> int:
+    """Round up to the alignment of payloads."""
+    return (nbytes + ALIGNMENT - 1) & -ALIGNMENT
+
+
+_NO_PAYLOAD: Final = memoryview(b"")
+_HEADER_ONLY: Final = {kind: HEADER.pack(kind, 0, 0, 0, 0, 0, 0) for kind in Kind}
+
+
+def encode_frame(kind: Kind, stream: int = 0, meta: bytes = b"", flags: int = 0) -> bytes:
+    """Build a frame that has no payload."""
+    if not meta and not stream:
+        return _HEADER_ONLY[kind]
+    return HEADER.pack(kind, flags, 0, len(meta), 0, stream, 0) + meta
+
+
+def aligned_buffer(nbytes: int) -> memoryview:
+    """Allocate writable memory on a 64-byte boundary; the kernel commits it as it is written."""
+    block = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -block.ctypes.data % ALIGNMENT
+    return block.data[start : start + nbytes]
+
+
+class FrameDecoder:
+    """Incremental parser that owns the memory it is received into.
+
+    Theory of operation: a driver receives into `get_buffer()` and says how much came with `received(n)`,
+    which yields the complete frames. Small frames are parsed in place in one buffer that is used again and
+    again, so whatever outlives the call must be copied out of them. A frame that does not fit the buffer gets
+    memory of its own, received into directly: its tensors are views of it and keep nothing else alive.
+    """
+
+    def __init__(self, max_frame_bytes: int, max_meta_bytes: int, read_buffer_bytes: int) -> None:
+        self._max = max_frame_bytes
+        self._max_meta = max_meta_bytes
+        self._shared = aligned_buffer(max(read_buffer_bytes, 2 * HEADER_SIZE))
+        self._buffer = self._shared
+        self._start = 0
+        self._end = 0
+
+    def get_buffer(self) -> memoryview:
+        """Memory to receive into; never empty."""
+        return self._buffer[self._end :]
+
+    def received(self, nbytes: int) -> Iterator[Frame]:
+        """Account for bytes written to `get_buffer()` and yield each frame they complete.
+
+        Raises:
+            ProtocolError: a bound is broken or a kind unknown; the decoder must not be used again.
+        """
+        end = self._end = self._end + nbytes
+        buffer, start = self._buffer, self._start
+        owned = buffer is not self._shared
+        missing = HEADER_SIZE
+        while end - start >= HEADER_SIZE:
+            kind, flags, reserved, meta_size, payload_size, stream, left = HEADER.unpack_from(buffer, start)
+            meta_start = start + HEADER_SIZE
+            frame_end = meta_end = meta_start + meta_size
+            payload = _NO_PAYLOAD
+            if payload_size:
+                payload_start = start + padded(HEADER_SIZE + meta_size)
+                frame_end = payload_start + payload_size
+            size = frame_end - start
+            if not 1 <= kind <= _LAST_KIND or reserved or meta_size > self._max_meta or size > self._max:
+                raise self._refusal(kind, meta_size, size)
+            if frame_end > end:
+                missing = size
+                break
+            if payload_size:
+                payload = buffer[payload_start:frame_end]
+            yield Frame(kind, flags, stream, left, buffer[meta_start:meta_end], payload, owned)
+            start = frame_end
+        self._start = start
+        self._make_room(missing)
+
+    def _refusal(self, kind: int, meta_size: int, frame_size: int) -> ProtocolError:
+        if meta_size > self._max_meta:
+            return ProtocolError(f"frame meta of {meta_size} bytes exceeds the maximum of {self._max_meta}")
+        if frame_size > self._max:
+            return ProtocolError(f"frame of {frame_size} bytes exceeds the maximum of {self._max}")
+        return ProtocolError(f"not a frame (kind {kind})")
+
+    def _make_room(self, frame_size: int) -> None:
+        """Keep the unparsed rest where a frame of this size can be completed behind it."""
+        start, end = self._start, self._end
+        if frame_size > len(self._shared):
+            if self._buffer is self._shared:
+                self._adopt(aligned_buffer(frame_size))
+        elif self._buffer is not self._shared:
+            self._adopt(self._shared)
+        elif start == end:
+            self._start = self._end = 0
+        elif start + frame_size > len(self._shared) or start > len(self._shared) // 2:
+            self._adopt(self._shared)
+
+    def _adopt(self, target: memoryview) -> None:
+        rest = self._end - self._start
+        # Through bytes: source and target may overlap.
+        target[:rest] = bytes(self._buffer[self._start : self._end])
+        self._buffer, self._start, self._end = target, 0, rest

@@ -1,0 +1,337 @@
+"""Requests, responses and errors as frames.
+
+The meta of a request or response is a msgpack array that ends early when the rest has default values. Each
+tensor in it is `[name, datatype, shape, data]`, where data says where the bytes are:
+
+- msgpack bin: here. Small tensors only; one decode yields them with memory of their own.
+- an integer: in the payload, that many bytes, behind those of the tensors before it.
+- `[offset, size]`: in the sender's arena.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from app.core.errors import ErrorCode, FailureReason, InferError, internal, invalid_arg
+from app.core.tensors import Buffer, InferRequest, InferResponse, Parameters, RequestedOutput, Tensor
+from app.transport.arena import ArenaReader, ArenaWriter
+from app.transport.frames import FINAL, HEADER, Frame, Kind, ProtocolError, padded
+
+IN_META: Final = 4096
+"""Tensors up to this size are copied into the meta: below, copying costs less than a view."""
+
+_PIN_RATIO: Final = 8
+"""A view may keep alive at most this many times its own size of received memory; smaller ones are copied."""
+
+_INFER: Final = int(Kind.INFER)
+_RESPONSE: Final = int(Kind.RESPONSE)
+
+
+class _WireTensor(msgspec.Struct, array_like=True, gc=False):
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: bytes | int | tuple[int, int]
+
+
+class _WireRequest(msgspec.Struct, array_like=True, gc=False):
+    model_name: str
+    model_version: str
+    inputs: tuple[_WireTensor, ...]
+    outputs: tuple[str, ...] = ()
+    id: str = ""
+    parameters: Parameters = {}
+    sequence_id: int | str = 0
+    sequence_start: bool = False
+    sequence_end: bool = False
+    priority: int = 0
+    timeout_us: int = 0
+
+
+class _WireError(msgspec.Struct, array_like=True, gc=False):
+    code: ErrorCode
+    message: str
+    reason: FailureReason
+
+
+class _WireResponse(msgspec.Struct, array_like=True, gc=False):
+    model_name: str
+    model_version: str
+    outputs: tuple[_WireTensor, ...]
+    id: str = ""
+    parameters: Parameters = {}
+    error: _WireError | None = None
+
+
+class _WireControl(msgspec.Struct, array_like=True):
+    verb: str
+    argument: Any = None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_request = msgspec.msgpack.Decoder(_WireRequest).decode
+_decode_response = msgspec.msgpack.Decoder(_WireResponse).decode
+_decode_error = msgspec.msgpack.Decoder(_WireError).decode
+_decode_control = msgspec.msgpack.Decoder(_WireControl).decode
+_decode_any = msgspec.msgpack.Decoder().decode
+_decode_offsets = msgspec.msgpack.Decoder(list[int]).decode
+
+# What msgspec raises for bytes a peer made up, and for values that have no encoding.
+_UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError, OverflowError)
+_UNENCODABLE: Final = (TypeError, ValueError, OverflowError, RecursionError)
+
+_ZEROS: Final = bytes(64)
+
+
+class Outbox:
+    """Places the tensors of what is sent: into the meta, the arena or the payload."""
+
+    def __init__(self, arena: ArenaWriter | None, threshold: int) -> None:
+        self._arena = arena
+        self._threshold = max(threshold, IN_META + 1)
+
+    def request(self, queue: list[Buffer], stream: int, request: InferRequest, deadline_us: int) -> int:
+        """Append an INFER frame to a queue of buffers to be written in turn; returns its size.
+
+        Raises:
+            InferError: INVALID_ARG when the request holds a value that has no encoding.
+        """
+        tensors, pieces, size = self._place(request.inputs)
+        meta: tuple[Any, ...] = (
+            request.model_name,
+            request.model_version,
+            tensors,
+            [output.name for output in request.outputs],
+            request.id,
+        )
+        if request.parameters or request.sequence_id or request.priority or request.timeout_us:
+            meta += (
+                request.parameters,
+                request.sequence_id,
+                request.sequence_start,
+                request.sequence_end,
+                request.priority,
+                request.timeout_us,
+            )
+        try:
+            encoded = _encode(meta)
+        except _UNENCODABLE as error:
+            self._take_back(tensors)
+            raise invalid_arg(f"the request cannot be sent to the model: {error}") from error
+        header = HEADER.pack(_INFER, 0, 0, len(encoded), size, stream, deadline_us)
+        return _append(queue, header + encoded, pieces, size)
+
+    def response(self, queue: list[Buffer], stream: int, response: InferResponse) -> int:
+        """Append a RESPONSE frame to a queue of buffers, like `request`.
+
+        Raises:
+            InferError: INTERNAL when the response holds a value that has no encoding.
+        """
+        tensors, pieces, size = self._place(response.outputs)
+        meta: tuple[Any, ...] = (response.model_name, response.model_version, tensors, response.id)
+        error = response.error
+        if error is not None:
+            meta += (response.parameters, (error.code, error.message, error.reason))
+        elif response.parameters:
+            meta += (response.parameters,)
+        try:
+            encoded = _encode(meta)
+        except _UNENCODABLE as cause:
+            self._take_back(tensors)
+            raise internal(f"the model's response cannot be sent: {cause}") from cause
+        flags = FINAL if response.final else 0
+        header = HEADER.pack(_RESPONSE, flags, 0, len(encoded), size, stream, 0)
+        return _append(queue, header + encoded, pieces, size)
+
+    def _place(self, tensors: Sequence[Tensor]) -> tuple[list[tuple[Any, ...]], list[Buffer], int]:
+        placed: list[tuple[Any, ...]] = []
+        pieces: list[Buffer] = []
+        size = 0
+        for tensor in tensors:
+            data = tensor.data
+            nbytes = data.nbytes if type(data) is memoryview else len(data)
+            if nbytes > IN_META:
+                where = self._share(data, nbytes) if nbytes >= self._threshold else None
+                if where is None:
+                    gap = padded(size) - size
+                    pieces += (_ZEROS[:gap], data) if gap else (data,)
+                    size += gap + nbytes
+                data = where or nbytes
+            placed.append((tensor.name, tensor.datatype, tensor.shape, data))
+        return placed, pieces, size
+
+    def _share(self, data: Buffer, nbytes: int) -> tuple[int, int] | None:
+        slab = self._arena.allocate(nbytes) if self._arena is not None else None
+        if slab is None:
+            return None
+        offset, target = slab
+        target[:] = memoryview(data).cast("B")
+        return offset, nbytes
+
+    def _take_back(self, placed: list[tuple[Any, ...]]) -> None:
+        for *_, data in placed:
+            if type(data) is tuple and self._arena is not None:
+                self._arena.release(data[0])
+
+
+def _append(queue: list[Buffer], head: bytes, pieces: list[Buffer], size: int) -> int:
+    if not pieces:
+        queue.append(head)
+        return len(head)
+    start = padded(len(head))
+    queue.append(head + _ZEROS[: start - len(head)])
+    queue += pieces
+    return start + size
+
+
+def decode_request(frame: Frame, deadline: float, arena: ArenaReader | None) -> InferRequest:
+    """Read an INFER frame; `deadline` is its time left, added to this process's clock.
+
+    Raises:
+        ProtocolError: the frame is malformed.
+    """
+    try:
+        wire = _decode_request(frame.meta)
+    except _UNDECODABLE as error:
+        raise ProtocolError(f"malformed request: {error}") from error
+    return InferRequest(
+        wire.model_name,
+        wire.model_version,
+        _tensors(wire.inputs, frame, arena),
+        tuple([RequestedOutput(name) for name in wire.outputs]),
+        wire.id,
+        wire.parameters,
+        wire.sequence_id,
+        wire.sequence_start,
+        wire.sequence_end,
+        wire.priority,
+        wire.timeout_us,
+        deadline,
+    )
+
+
+def decode_response(frame: Frame, arena: ArenaReader | None) -> InferResponse:
+    """Read a RESPONSE frame.
+
+    Raises:
+        ProtocolError: the frame is malformed.
+    """
+    try:
+        wire = _decode_response(frame.meta)
+    except _UNDECODABLE as error:
+        raise ProtocolError(f"malformed response: {error}") from error
+    fault = wire.error
+    return InferResponse(
+        wire.model_name,
+        wire.model_version,
+        _tensors(wire.outputs, frame, arena),
+        wire.id,
+        wire.parameters,
+        bool(frame.flags & FINAL),
+        None if fault is None else InferError(fault.code, fault.message, fault.reason),
+    )
+
+
+def _tensors(wire: tuple[_WireTensor, ...], frame: Frame, arena: ArenaReader | None) -> tuple[Tensor, ...]:
+    tensors: list[Tensor] = []
+    position = 0
+    for tensor in wire:
+        data: Any = tensor.data
+        if type(data) is bytes:
+            pass
+        elif type(data) is int:
+            position = padded(position)
+            data, position = _from_payload(frame, position, data), position + data
+        else:
+            if arena is None:
+                raise ProtocolError("a tensor in shared memory on a connection that has none")
+            data = arena.view(*data)
+        tensors.append(Tensor(tensor.name, tensor.datatype, tensor.shape, data))
+    if position != len(frame.payload):
+        raise ProtocolError(f"payload of {len(frame.payload)} bytes, but its tensors have {position}")
+    return tuple(tensors)
+
+
+def _from_payload(frame: Frame, start: int, nbytes: int) -> Buffer:
+    payload = frame.payload
+    if nbytes <= 0 or start + nbytes > len(payload):
+        raise ProtocolError(f"tensor of {nbytes} bytes at {start} is outside a payload of {len(payload)}")
+    piece = payload[start : start + nbytes]
+    if frame.owned and nbytes * _PIN_RATIO >= len(payload) + len(frame.meta):
+        return piece
+    return bytes(piece)
+
+
+def encode_release(offsets: list[int]) -> bytes:
+    """Encode the meta of a RELEASE frame."""
+    return _encode(offsets)
+
+
+def decode_release(frame: Frame) -> list[int]:
+    """Read a RELEASE frame.
+
+    Raises:
+        ProtocolError: the frame is malformed.
+    """
+    try:
+        return _decode_offsets(frame.meta)
+    except _UNDECODABLE as error:
+        raise ProtocolError(f"malformed release: {error}") from error
+
+
+def encode_control(verb: str, argument: Any) -> bytes:
+    """Encode the meta of a CONTROL frame.
+
+    Raises:
+        TypeError: the argument has no msgpack encoding.
+    """
+    return _encode((verb, argument))
+
+
+def decode_control(frame: Frame) -> tuple[str, Any]:
+    """Read a CONTROL frame: verb and argument.
+
+    Raises:
+        ProtocolError: the frame is malformed.
+    """
+    try:
+        wire = _decode_control(frame.meta)
+    except _UNDECODABLE as error:
+        raise ProtocolError(f"malformed control call: {error}") from error
+    return wire.verb, wire.argument
+
+
+def encode_value(value: Any) -> bytes:
+    """Encode the meta of a successful CONTROL_REPLY."""
+    return _encode(value)
+
+
+def encode_error(error: InferError) -> bytes:
+    """Encode the meta of a failed CONTROL_REPLY."""
+    return _encode((error.code, error.message, error.reason))
+
+
+def decode_value(frame: Frame) -> Any:
+    """Read a successful CONTROL_REPLY.
+
+    Raises:
+        ProtocolError: the frame is malformed.
+    """
+    try:
+        return _decode_any(frame.meta)
+    except _UNDECODABLE as error:
+        raise ProtocolError(f"malformed reply: {error}") from error
+
+
+def decode_error(frame: Frame) -> InferError:
+    """Read a failed CONTROL_REPLY.
+
+    Raises:
+        ProtocolError: the frame is malformed.
+    """
+    try:
+        wire = _decode_error(frame.meta)
+    except _UNDECODABLE as error:
+        raise ProtocolError(f"malformed error: {error}") from error
+    return InferError(wire.code, wire.message, wire.reason)

@@ -1,0 +1,117 @@
+"""Backends by name: those of a backend directory, of installed packages, and the built-in ones.
+
+Importing this package imports no framework; a backend's module is imported when a model first asks for it.
+"""
+
+import sys
+from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+from app.core.errors import internal, invalid_arg, unsupported
+
+if TYPE_CHECKING:
+    from backends.base import Backend
+
+ENTRY_POINT_GROUP: Final = "nereid.backends"
+
+BUILT_IN: Final[dict[str, str]] = {
+    "onnxruntime": "backends.onnxruntime_impl:OnnxRuntimeBackend",
+    "pytorch": "backends.torch_impl:TorchBackend",
+    "python": "backends.python.backend:PythonBackend",
+    "identity": "backends.identity_impl:IdentityBackend",
+    "repeat": "backends.repeat_impl:RepeatBackend",
+    "square": "backends.square_impl:SquareBackend",
+}
+
+# Built-in backend: the module it needs, and what to call it.
+_FRAMEWORKS: Final = {"onnxruntime": ("onnxruntime", "ONNX Runtime"), "pytorch": ("torch", "PyTorch")}
+
+
+def find_backend(name: str, backend_directory: Path | None = None) -> "type[Backend]":
+    """Find the class for `backend: "<name>"`.
+
+    The first of these that has the name: `<backend_directory>/<name>/backend.py`, which defines
+    `TritonBackend`; an installed package's entry point in group `nereid.backends`; the built-in backends.
+
+    Raises:
+        InferError: INVALID_ARG for a name that nobody has or that is no plain file name; UNSUPPORTED when
+            its framework is not installed; INTERNAL when its module fails to import.
+    """
+    if name in ("", ".", "..") or any(character in name for character in "/\\\0"):
+        raise invalid_arg(f"backend library name '{name}' escapes backend directory")
+    return (
+        _from_directory(name, backend_directory)
+        or _from_entry_point(name)
+        or _from_built_in(name)
+        or _unknown(name)
+    )
+
+
+def _from_directory(name: str, backend_directory: Path | None) -> "type[Backend] | None":
+    path = backend_directory / name / "backend.py" if backend_directory else None
+    if path is None or not path.is_file():
+        return None
+    return _checked(name, getattr(_load_file(name, path), "TritonBackend", None), f"{path} TritonBackend")
+
+
+def _load_file(name: str, path: Path) -> ModuleType:
+    """Import the file as a package of its own, so that it may import its neighbours relatively."""
+    module_name = f"nereid_backend_{name}"
+    loaded = sys.modules.get(module_name)
+    if loaded is not None and loaded.__file__ == str(path):
+        return loaded
+    spec = spec_from_file_location(module_name, path, submodule_search_locations=[str(path.parent)])
+    if spec is None or spec.loader is None:
+        raise internal(f"unable to load backend library '{path}'")
+    module = module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[module_name]
+        raise internal(f"unable to load backend library for backend '{name}': {error}") from error
+    return module
+
+
+def _from_entry_point(name: str) -> "type[Backend] | None":
+    for entry_point in entry_points(group=ENTRY_POINT_GROUP, name=name):
+        try:
+            return _checked(name, entry_point.load(), entry_point.value)
+        except ImportError as error:
+            raise internal(f"unable to load backend library for backend '{name}': {error}") from error
+    return None
+
+
+def _from_built_in(name: str) -> "type[Backend] | None":
+    if name not in BUILT_IN:
+        return None
+    module_name, _, attribute = BUILT_IN[name].partition(":")
+    try:
+        return _checked(name, getattr(import_module(module_name), attribute), BUILT_IN[name])
+    except ImportError as error:
+        module, title = _FRAMEWORKS.get(name, ("", ""))
+        if module and error.name == module:
+            raise unsupported(
+                f"backend '{name}' needs {title}, which is not installed; install the extra:"
+                f" pip install 'nereid[{name}]'"
+            ) from error
+        raise internal(f"unable to load backend library for backend '{name}': {error}") from error
+
+
+def _checked(name: str, found: Any, where: str) -> "type[Backend]":
+    from backends.base import Backend
+
+    if isinstance(found, type) and issubclass(found, Backend):
+        return found
+    raise internal(f"backend '{name}': {where} is not a subclass of backends.base.Backend")
+
+
+def _unknown(name: str) -> "type[Backend]":
+    raise invalid_arg(
+        f"unable to find backend library for backend '{name}', try specifying runtime on the model"
+        " configuration."
+    )

@@ -1,0 +1,252 @@
+"""What a backend is: Triton's seven-function life cycle as a Python class.
+
+The order of calls is Triton's (TRITONBACKEND_* in its backend API): `initialize` once in the process,
+`model_initialize` once for the model version, `instance_initialize` once for each instance, then
+`instance_execute` any number of times, then the three `*_finalize` in reverse. An instance is never
+entered twice at a time; different instances of a model run in threads of their own.
+"""
+
+# ruff: noqa: B027  (the functions an author may leave out are empty, not abstract)
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy.typing as npt
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.errors import invalid_arg
+from app.core.tensors import InferRequest, InferResponse
+from backends.signature import Signature
+
+Reply = Callable[[InferResponse], None]
+
+
+class Model:
+    """A model version as its backend sees it.
+
+    Attributes:
+        config: the complete, normalised configuration.
+        directory: the model's directory in the repository (holds config.pbtxt, labels, version directories).
+        version_directory: `<directory>/<version>`.
+        backend_config: `--backend-config` settings for this backend, name to value.
+        state: whatever the backend keeps for the model.
+    """
+
+    def __init__(
+        self,
+        config: mc.ModelConfig,
+        version: int,
+        directory: Path,
+        backend_config: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name: str = config.name
+        self.version = version
+        self.version_text = str(version)
+        self.config = config
+        self.directory = directory
+        self.version_directory = directory / str(version)
+        self.backend_config = dict(backend_config or {})
+        self.state: Any = None
+
+    @cached_property
+    def signature(self) -> Signature:
+        """The tensors of `config`, compiled when first asked for: after auto-completion."""
+        return Signature(self.config)
+
+    @property
+    def file(self) -> Path:
+        """The model file: `default_model_filename` inside the version directory."""
+        return self.artifact("")
+
+    def artifact(self, default: str) -> Path:
+        """The model file: `default_model_filename`, or `default`, inside the version directory.
+
+        The name may come from a client (a configuration override), so it may not lead out of the directory.
+
+        Raises:
+            InferError: INVALID_ARG for an absolute name, or one with "..", a backslash or a NUL.
+        """
+        name = self.config.default_model_filename or default
+        path = PurePath(name)
+        if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
+            raise invalid_arg(f"model file name '{name}' escapes the directory of model '{self.name}'")
+        return self.version_directory / path
+
+    def parameter(self, key: str, default: str = "") -> str:
+        """A `parameters { key value { string_value } }` entry of the configuration."""
+        return self.config.parameters[key].string_value if key in self.config.parameters else default
+
+
+class Instance:
+    """One execution instance of a model version.
+
+    Attributes:
+        name: `<model>_<group>_<index>`, as Triton names them.
+        kind: "CPU", "GPU" or "MODEL".
+        device_id: CUDA ordinal for kind GPU, otherwise 0.
+        index: position among the instances of the model version, from 0.
+        state: whatever the backend keeps for the instance.
+        compute_start_ns, compute_end_ns: a backend may set both inside `instance_execute` with
+            `time.monotonic_ns()`; the statistics then split the execution into compute_input,
+            compute_infer and compute_output. Left at 0, all of it counts as compute_infer.
+    """
+
+    def __init__(
+        self, model: Model, name: str, kind: str = "CPU", device_id: int = 0, index: int = 0
+    ) -> None:
+        self.model = model
+        self.name = name
+        self.kind = kind
+        self.device_id = device_id
+        self.index = index
+        self.state: Any = None
+        self.compute_start_ns = 0
+        self.compute_end_ns = 0
+
+
+class Request:
+    """A request in a backend's hands.
+
+    It was validated against the model's configuration. The backend owes it exactly one response with
+    `final=True`; a decoupled model may send others before. `reply` may be called from any thread.
+
+    Attributes:
+        infer: what the client asked.
+        answered: the final response was sent.
+        detached: set by a backend that answers after `instance_execute` returned, from a thread of its own.
+        rescheduled: set by a backend that wants the request executed again instead of answered
+            (Triton's TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, for iterative sequences).
+    """
+
+    __slots__ = ("_is_cancelled", "_reply", "answered", "detached", "infer", "rescheduled")
+
+    def __init__(self, infer: InferRequest, reply: Reply, is_cancelled: Callable[[], bool]) -> None:
+        self.infer = infer
+        self.answered = False
+        self.detached = False
+        self.rescheduled = False
+        self._reply = reply
+        self._is_cancelled = is_cancelled
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether nobody will answer: what a scheduler asks when `instance_execute` has returned."""
+        return not (self.answered or self.detached or self.rescheduled)
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has gone or asked to cancel; the answer may change at any time."""
+        return self._is_cancelled()
+
+    def reply(self, response: InferResponse) -> None:
+        """Send a response; after the final one nothing more is sent.
+
+        Raises:
+            RuntimeError: a response after the final one.
+        """
+        if self.answered:
+            raise RuntimeError("Unable to send response. Response sender has been closed.")
+        if response.final:
+            self.answered = True
+        self._reply(response)
+
+
+class Backend(ABC):
+    """The seven functions, and what a backend can say of a model file before it is loaded.
+
+    Any method may raise `InferError`; other exceptions are reported as INTERNAL with their text.
+    Only `instance_execute` must be written.
+    """
+
+    def initialize(self, config: Mapping[str, str]) -> None:
+        """Called once in a process, before any model, with the backend's `--backend-config` settings."""
+
+    def finalize(self) -> None:
+        """Called last."""
+
+    def model_initialize(self, model: Model) -> None:
+        """Prepare what all instances share; may set `model.state`."""
+
+    def model_finalize(self, model: Model) -> None:
+        """Undo `model_initialize`."""
+
+    def instance_initialize(self, instance: Instance) -> None:
+        """Load the model for one instance; expensive work belongs here; may set `instance.state`."""
+
+    def instance_finalize(self, instance: Instance) -> None:
+        """Undo `instance_initialize`."""
+
+    @abstractmethod
+    def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
+        """Execute one batch and reply to every request.
+
+        What is raised here, or a request left `abandoned` by a model that is not decoupled, fails the
+        unanswered requests of this batch and no other.
+        """
+
+    def instance_ready(self, instance: Instance) -> bool:
+        """Whether the instance could execute now; False makes the model version not ready."""
+        return True
+
+    @classmethod
+    def auto_complete(cls, model: Model) -> mc.ModelConfig:
+        """Return `model.config` completed by what the model file itself says.
+
+        May set max_batch_size, input, output, a scheduler when none is set, and the decoupled policy,
+        and nothing else (Triton's rule). Called before `model_initialize`, unless
+        `--disable-auto-complete-config`.
+
+        Raises:
+            InferError: INVALID_ARG when the file contradicts the configuration.
+        """
+        return model.config
+
+
+class ArrayBackend(Backend):
+    """A backend of a framework that maps named arrays to named arrays.
+
+    Subclasses write `load` and `execute`; batching is done here: requests of a batch are joined along
+    axis 0, executed once and split again. When a joined execution fails, each request is executed alone,
+    so that only the one at fault fails.
+
+    Attributes:
+        checks_dims: compare the shape of every output with the configuration at each execution.
+    """
+
+    checks_dims = True
+
+    @abstractmethod
+    def load(self, instance: Instance) -> Any:
+        """Load the model for one instance and return what `execute` and `close` take as `loaded`."""
+
+    @abstractmethod
+    def execute(
+        self, loaded: Any, inputs: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str]
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Run the model once.
+
+        Args:
+            loaded: what `load` returned.
+            inputs: arrays by input name, batch dimension included; BYTES as object arrays of bytes.
+            outputs: names wanted; all of them exist in the configuration.
+
+        Returns:
+            At least the outputs wanted. Arrays the framework may still write to, or that others may read,
+            must be copies: responses are views of them.
+        """
+
+    def close(self, loaded: Any) -> None:
+        """Release what `load` made."""
+
+    def instance_initialize(self, instance: Instance) -> None:
+        instance.state = self.load(instance)
+
+    def instance_finalize(self, instance: Instance) -> None:
+        self.close(instance.state)
+
+    def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
+        from backends.merge import execute_merged
+
+        execute_merged(self, instance, requests)

@@ -1,0 +1,200 @@
+"""ONNX models by ONNX Runtime: one session for each instance; the GIL is released while it runs."""
+
+import ctypes
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.errors import InferError, internal, invalid_arg, unavailable
+from backends.base import ArrayBackend, Instance, Model
+from backends.onnxruntime_io import OnnxIO, check, complete, read_io
+from backends.onnxruntime_session import (
+    Provider,
+    providers,
+    run_options,
+    session_options,
+    uses_global_threads,
+)
+from backends.parameters import boolean
+from backends.signature import Shape
+
+Array = npt.NDArray[Any]
+
+# ONNX's own number for bfloat16 (TensorProto.DataType).
+_ONNX_BFLOAT16: Final = 16
+_ORT_TEXT: Final = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
+
+
+class _Sessions:
+    """Sessions that instances of a group share, when the configuration asks for that."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.by_group: dict[str, ort.InferenceSession] = {}
+
+
+class _Loaded:
+    """A session, and what its tensors need before and after a run."""
+
+    def __init__(self, session: ort.InferenceSession, io: OnnxIO, model: Model) -> None:
+        self.session = session
+        self.options = run_options(model)
+        tensors = {**io.optional, **io.inputs}
+        self.strings = frozenset(
+            name for name, tensor in tensors.items() if tensor.config_type == "TYPE_STRING"
+        )
+        self.bfloats = frozenset(
+            name for name, tensor in {**tensors, **io.outputs}.items() if tensor.config_type == "TYPE_BF16"
+        )
+        signature = model.signature
+        self.scalar_inputs = frozenset(
+            name for name in signature.inputs if name in tensors and not tensors[name].shape
+        )
+        self.scalar_outputs: dict[str, Shape] = {
+            output.name: output.expected
+            for output in signature.outputs
+            if not io.outputs[output.name].shape and not signature.batched
+        }
+        self.is_plain = not (self.strings or self.bfloats or self.scalar_inputs or self.scalar_outputs)
+
+
+class OnnxRuntimeBackend(ArrayBackend):
+    """Backend `onnxruntime`: `model.onnx`, a file, or a directory that holds a `model.onnx`.
+
+    `share_session_between_instances` lets the instances of a group run in one session, so that the
+    weights are in memory once.
+    """
+
+    def initialize(self, config: Mapping[str, str]) -> None:
+        if uses_global_threads(config):
+            intra = int(config.get("intra-op-thread-count", "0"))
+            ort.set_global_thread_pool_sizes(intra, int(config.get("inter-op-thread-count", "0")))
+
+    def model_initialize(self, model: Model) -> None:
+        model.state = _Sessions()
+
+    def model_finalize(self, model: Model) -> None:
+        model.state = None
+
+    def load(self, instance: Instance) -> _Loaded:
+        model = instance.model
+        session = self._session(instance)
+        io = read_io(session)
+        check(model.config, io)
+        return _Loaded(session, io, model)
+
+    def _session(self, instance: Instance) -> ort.InferenceSession:
+        model = instance.model
+        if not boolean(model, "share_session_between_instances"):
+            return _open(model, session_options(model), providers(instance))
+        sessions: _Sessions = model.state
+        group = instance.name.rpartition("_")[0] + f"@{instance.kind}{instance.device_id}"
+        with sessions.lock:
+            if group not in sessions.by_group:
+                sessions.by_group[group] = _open(model, session_options(model), providers(instance))
+            return sessions.by_group[group]
+
+    def execute(
+        self, loaded: _Loaded, inputs: Mapping[str, Array], outputs: Sequence[str]
+    ) -> dict[str, Array]:
+        try:
+            if loaded.is_plain:
+                arrays = loaded.session.run(outputs, inputs, loaded.options)
+                return dict(zip(outputs, arrays, strict=True))
+            feed = {name: _prepare(loaded, name, array) for name, array in inputs.items()}
+            run = _run_values if loaded.bfloats else _run_arrays
+            found = dict(zip(outputs, run(loaded, feed, outputs), strict=True))
+        except InferError:
+            raise
+        except Exception as error:
+            raise _explained(error) from error
+        for name, shape in loaded.scalar_outputs.items():
+            if name in found:
+                found[name] = found[name].reshape(shape)
+        return found
+
+    @classmethod
+    def auto_complete(cls, model: Model) -> mc.ModelConfig:
+        config = model.config
+        if (config.input or config.batch_input) and config.output:
+            return config
+        options = ort.SessionOptions()
+        # Only the tensors are read here; optimising the graph would take longer than loading it.
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.intra_op_num_threads = 1
+        for library in config.model_operations.op_library_filename:
+            options.register_custom_ops_library(library)
+        return complete(model, read_io(_open(model, options, [("CPUExecutionProvider", {})])))
+
+
+def _open(model: Model, options: ort.SessionOptions, chosen: Sequence[Provider]) -> ort.InferenceSession:
+    path = model.artifact("model.onnx")
+    if path.is_dir():
+        path /= "model.onnx"
+    if not path.is_file():
+        raise unavailable(f"unable to find '{path}' for model instance '{model.name}'")
+    try:
+        return ort.InferenceSession(str(path), options, providers=list(chosen))
+    except Exception as error:
+        raise _explained(error) from error
+
+
+def _prepare(loaded: _Loaded, name: str, array: Array) -> Array:
+    if name in loaded.strings:
+        array = _text(name, array)
+    if name in loaded.scalar_inputs:
+        array = array.reshape(())
+    return array
+
+
+def _text(name: str, array: Array) -> Array:
+    """Decode string elements: ONNX Runtime's Python interface takes `str` only."""
+    text = np.empty(array.size, dtype=object)
+    try:
+        text[:] = [element.decode() for element in array.ravel()]
+    except UnicodeDecodeError as error:
+        raise invalid_arg(f"a string element of input '{name}' is not valid UTF-8: {error}") from None
+    return text.reshape(array.shape)
+
+
+def _run_arrays(loaded: _Loaded, feed: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
+    return list(loaded.session.run(outputs, feed, loaded.options))
+
+
+def _run_values(loaded: _Loaded, feed: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
+    """Run with OrtValues, which know bfloat16; numpy does not."""
+    values = {name: _value(loaded, name, array) for name, array in feed.items()}
+    results = loaded.session.run_with_ort_values(outputs, values, loaded.options)
+    return [
+        _bfloat_bits(result) if name in loaded.bfloats else result.numpy()
+        for name, result in zip(outputs, results, strict=True)
+    ]
+
+
+def _value(loaded: _Loaded, name: str, array: Array) -> ort.OrtValue:
+    if name not in loaded.bfloats:
+        return ort.OrtValue.ortvalue_from_numpy(array)
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, _ONNX_BFLOAT16)
+
+
+def _bfloat_bits(value: ort.OrtValue) -> Array:
+    """Copy a bfloat16 tensor out as its 16-bit patterns."""
+    shape = value.shape()
+    if value.device_name() != "cpu":
+        raise internal("bfloat16 output is not in CPU memory")
+    data = ctypes.string_at(value.data_ptr(), int(np.prod(shape, dtype=np.int64)) * 2)
+    return np.frombuffer(data, np.uint16).reshape(shape)
+
+
+def _explained(error: Exception) -> InferError:
+    """Word a failure as Triton does: the number of ONNX Runtime's error code and its first line."""
+    found = _ORT_TEXT.search(str(error))
+    text = found[2] if found else str(error)
+    first_line = (text.strip().splitlines() or [type(error).__name__])[0]
+    return internal(f"onnx runtime error {found[1]}: {first_line}" if found else first_line)

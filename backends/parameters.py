@@ -1,0 +1,49 @@
+"""Reading `parameters` of a configuration, which are all strings."""
+
+from app.core.errors import invalid_arg
+from backends.base import Model
+
+
+def integer(model: Model, key: str, default: int = 0) -> int:
+    """A whole number, or `default` when the parameter is absent or empty.
+
+    Raises:
+        InferError: INVALID_ARG when it is no number.
+    """
+    value = model.parameter(key)
+    try:
+        return int(value) if value else default
+    except ValueError:
+        raise invalid_arg(
+            f"failed to convert parameter '{key}' value '{value}' of model '{model.name}' to integral number"
+        ) from None
+
+
+def positive(model: Model, key: str, default: int) -> int:
+    """A whole number above 0, or `default`."""
+    value = integer(model, key)
+    return value if value > 0 else default
+
+
+def boolean(model: Model, key: str, default: bool = False) -> bool:
+    """true or false, or `default` when the parameter is absent or empty.
+
+    Raises:
+        InferError: INVALID_ARG when it is neither.
+    """
+    value = model.parameter(key)
+    return parse_boolean(key, value) if value else default
+
+
+def parse_boolean(key: str, value: str) -> bool:
+    """Read true, 1, on, false, 0 or off, in any case.
+
+    Raises:
+        InferError: INVALID_ARG for anything else.
+    """
+    lowered = value.lower()
+    if lowered in ("1", "true", "on"):
+        return True
+    if lowered in ("0", "false", "off"):
+        return False
+    raise invalid_arg(f"failed to convert parameter '{key}' value '{value}' to boolean")

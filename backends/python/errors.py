@@ -1,0 +1,101 @@
+"""Errors of Python models, and how Triton words what a model raises."""
+
+import traceback
+from types import TracebackType
+from typing import Final
+
+from app.core.errors import ErrorCode, FailureReason, InferError, internal
+
+# The numbers are those of TRITONSERVER_Error_Code.
+_CODES: Final = (
+    ErrorCode.UNKNOWN,
+    ErrorCode.INTERNAL,
+    ErrorCode.NOT_FOUND,
+    ErrorCode.INVALID_ARG,
+    ErrorCode.UNAVAILABLE,
+    ErrorCode.UNSUPPORTED,
+    ErrorCode.ALREADY_EXISTS,
+    ErrorCode.CANCELLED,
+)
+
+
+class TritonError:
+    """The error of one response: `InferenceResponse(error=TritonError("text", TritonError.INVALID_ARG))`."""
+
+    UNKNOWN: Final = 0
+    INTERNAL: Final = 1
+    NOT_FOUND: Final = 2
+    INVALID_ARG: Final = 3
+    UNAVAILABLE: Final = 4
+    UNSUPPORTED: Final = 5
+    ALREADY_EXISTS: Final = 6
+    CANCELLED: Final = 7
+
+    __slots__ = ("_code", "_message")
+
+    def __init__(self, message: str, code: int = INTERNAL) -> None:
+        if not 0 <= code < len(_CODES):
+            raise ValueError(f"unknown error code {code}")
+        self._message = message
+        self._code = code
+
+    def message(self) -> str:
+        """The text."""
+        return self._message
+
+    def code(self) -> int:
+        """One of the codes of this class."""
+        return self._code
+
+    def as_infer_error(self) -> InferError:
+        """The error a client is given."""
+        return InferError(_CODES[self._code], self._message, FailureReason.BACKEND)
+
+    def __str__(self) -> str:
+        return self._message
+
+
+class TritonModelException(Exception):
+    """What a model raises, and what the functions of `pb_utils` raise, when something goes wrong."""
+
+    def message(self) -> str:
+        """The text."""
+        return str(self)
+
+
+class ContractError(Exception):
+    """The model broke a rule of the interface; reported without a traceback."""
+
+
+def execution_failed(instance_name: str, error: BaseException, skip: str) -> InferError:
+    """The error of every unanswered request of an execution that failed."""
+    text = describe(error, skip)
+    return InferError(
+        ErrorCode.INTERNAL,
+        f"Failed to process the request(s) for model instance '{instance_name}', message: {text}",
+        FailureReason.BACKEND,
+    )
+
+
+def loading_failed(error: BaseException, skip: str) -> InferError:
+    """The error of a model that could not be imported or initialised."""
+    return error if isinstance(error, InferError) else internal(describe(error, skip))
+
+
+def describe(error: BaseException, skip: str) -> str:
+    """Word an exception as Triton does: `ValueError: text`, and the frames it came through, innermost first.
+
+    Args:
+        error: what was raised.
+        skip: frames of files under this folder (ours) are left out.
+    """
+    if isinstance(error, ContractError):
+        return str(error)
+    lines = [f"{type(error).__name__}: {error}", "", "At:", *_frames(error.__traceback__, skip)]
+    return "\n".join(lines) + "\n"
+
+
+def _frames(trace: TracebackType | None, skip: str) -> list[str]:
+    hidden = (skip, "<frozen ")
+    frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(hidden)]
+    return [f"  {frame.filename}({frame.lineno}): {frame.name}" for frame in reversed(frames)]

@@ -1,0 +1,127 @@
+"""Importing a model's `model.py` as Triton's stub does, without leaving anything behind.
+
+It is module `<version>.model`; the version's and the model's directory are at the end of `sys.path`. A
+process serves one Python model, but the module is imported for auto-completion as well as for the instance,
+so loads of the same file are counted and share the import.
+"""
+
+import sys
+import threading
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from app.core.errors import InferError, invalid_arg, unavailable
+from backends.base import Model
+from backends.python.errors import loading_failed
+
+OUR_FOLDER = str(Path(__file__).parent)
+
+_lock = threading.RLock()
+_loaded: dict[Path, "_Loaded"] = {}
+
+
+class _Loaded:
+    def __init__(self, module: ModuleType, shadowed: dict[str, ModuleType | None], paths: list[str]) -> None:
+        self.module = module
+        self.shadowed = shadowed
+        self.paths = paths
+        self.users = 1
+
+
+def acquire(model: Model) -> Any:
+    """Import the model's file, unless it is imported, and return its class `TritonPythonModel`.
+
+    Raises:
+        InferError: INVALID_ARG when the file is outside the model's directory, UNAVAILABLE when it is not
+            there, INTERNAL with the text and place of whatever importing it raised.
+    """
+    path = _model_file(model)
+    with _lock:
+        if path in _loaded:
+            _loaded[path].users += 1
+        else:
+            _loaded[path] = _import(model, path)
+        try:
+            return _loaded[path].module.TritonPythonModel
+        except AttributeError as error:
+            release(model)
+            raise loading_failed(error, OUR_FOLDER) from error
+
+
+def release(model: Model) -> None:
+    """Undo one `acquire`; the last one removes the module, and those beside it, from the process."""
+    path = _model_file(model)
+    with _lock:
+        loaded = _loaded.get(path)
+        if loaded is None:
+            return
+        loaded.users -= 1
+        if not loaded.users:
+            del _loaded[path]
+            _remove(loaded)
+
+
+def current_directory() -> str:
+    """The folder of the file imported last: a process serves one Python model."""
+    with _lock:
+        return str(next(reversed(_loaded)).parent) if _loaded else ""
+
+
+def _model_file(model: Model) -> Path:
+    path = model.artifact("model.py").absolute()
+    # A link may lead elsewhere: what runs in the server is what lies in the repository.
+    if not path.resolve().is_relative_to(model.directory.resolve()):
+        raise invalid_arg(f"model file '{path.name}' escapes the directory of model '{model.name}'")
+    return path
+
+
+def _import(model: Model, path: Path) -> _Loaded:
+    if not path.is_file():
+        raise unavailable(f"Python model file not found in '{path}'")
+    _register_utils()
+    package_name = model.version_text
+    module_name = f"{package_name}.{path.stem}"
+    package = ModuleType(package_name)
+    package.__path__ = [str(path.parent)]
+    spec = spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise invalid_arg(f"model file '{path.name}' of model '{model.name}' is not a Python file")
+    module = module_from_spec(spec)
+    shadowed = {name: sys.modules.get(name) for name in (package_name, module_name)}
+    paths = [str(path.parent), str(model.directory.absolute())]
+    loaded = _Loaded(module, shadowed, paths)
+    sys.path.extend(paths)
+    sys.modules[package_name], sys.modules[module_name] = package, module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        _remove(loaded)
+        if isinstance(error, InferError | Exception | SystemExit):
+            raise loading_failed(error, OUR_FOLDER) from error
+        raise
+    return loaded
+
+
+def _register_utils() -> None:
+    from backends.python import pb_utils
+
+    sys.modules["triton_python_backend_utils"] = pb_utils
+    # The compiled half of Triton's module; some models import it by name.
+    sys.modules["c_python_backend_utils"] = pb_utils
+
+
+def _remove(loaded: _Loaded) -> None:
+    for folder in loaded.paths:
+        if folder in sys.path:
+            sys.path.remove(folder)
+    for name, module in list(sys.modules.items()):
+        # Helpers imported from the model's folders must not be found by the next model that has such names.
+        origin = getattr(module, "__file__", None)
+        if origin and any(str(origin).startswith(folder + "/") for folder in loaded.paths):
+            del sys.modules[name]
+    for name, previous in loaded.shadowed.items():
+        sys.modules.pop(name, None)
+        if previous is not None:
+            sys.modules[name] = previous

@@ -1,0 +1,72 @@
+"""The seam between Python models and the rest of the server: calls to other models, and custom metrics.
+
+A replica that can offer them installs an implementation before the model is initialised; without one, each
+call raises an error that says what is missing.
+"""
+
+from collections.abc import Awaitable, Mapping
+from typing import Any, Protocol
+
+from backends.python.errors import TritonModelException
+
+
+class Services(Protocol):
+    """What `pb_utils` offers a model beyond its own requests. Every method may be called from any thread."""
+
+    def exec(self, request: Any, decoupled: bool) -> Any:
+        """Execute an `InferenceRequest` on another model: its response, or an iterator of responses."""
+
+    def async_exec(self, request: Any, decoupled: bool) -> Awaitable[Any]:
+        """`exec` for a running event loop."""
+
+    def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
+        """Load a model, `config` (JSON) and `files` overriding what the repository holds."""
+
+    def unload_model(self, name: str, unload_dependents: bool) -> None:
+        """Unload a model."""
+
+    def is_model_ready(self, name: str, version: str) -> bool:
+        """Whether the model (its version, or any) can be called now."""
+
+    def metric_family(self, name: str, description: str, kind: int) -> Any:
+        """Make or find a family of custom metrics."""
+
+
+class Unavailable:
+    """Stands in until a replica installs its services."""
+
+    def exec(self, request: Any, decoupled: bool) -> Any:
+        raise TritonModelException("BLS is only supported during the 'execute' function.")
+
+    def async_exec(self, request: Any, decoupled: bool) -> Awaitable[Any]:
+        raise TritonModelException("BLS is only supported during the 'execute' function.")
+
+    def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
+        raise _not_available("load_model")
+
+    def unload_model(self, name: str, unload_dependents: bool) -> None:
+        raise _not_available("unload_model")
+
+    def is_model_ready(self, name: str, version: str) -> bool:
+        raise _not_available("is_model_ready")
+
+    def metric_family(self, name: str, description: str, kind: int) -> Any:
+        raise _not_available("MetricFamily")
+
+
+def _not_available(function: str) -> TritonModelException:
+    return TritonModelException(f"pb_utils.{function} is not available in this server")
+
+
+class _Installed:
+    services: Services = Unavailable()
+
+
+def install(services: Services) -> None:
+    """Offer these services to the Python model of this process."""
+    _Installed.services = services
+
+
+def current() -> Services:
+    """The services installed."""
+    return _Installed.services

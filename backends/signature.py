@@ -1,0 +1,108 @@
+"""What a model's configuration says of its tensors, compiled once for the execution path."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.datatypes import DATATYPES
+from app.core.errors import internal
+from app.core.model_config import TensorSpec, dims_text, input_specs, output_specs
+from app.core.tensors import RequestedOutput
+
+Shape = tuple[int, ...]
+
+
+class Output(NamedTuple):
+    """An output of a model.
+
+    Attributes:
+        name: tensor name.
+        datatype: v2 name.
+        dtype: numpy dtype of `datatype`.
+        expected: shape the framework has to give, -1 for any size, batch dimension included.
+        spec: the configuration's entry.
+        is_state: the sequence scheduler keeps it for the sequence's next request.
+    """
+
+    name: str
+    datatype: str
+    dtype: np.dtype[Any]
+    expected: Shape
+    spec: TensorSpec
+    is_state: bool
+
+
+class Signature:
+    """Inputs and outputs of a model.
+
+    Attributes:
+        model_name: the model.
+        batched: max_batch_size > 0.
+        inputs: by name. Controls and states of sequences are not listed; they have no reshape.
+        outputs: in configuration order, then outputs of sequence states that are not outputs as well.
+            States are part of every response; the sequence scheduler takes them out.
+        names: the names of `outputs`.
+    """
+
+    def __init__(self, config: mc.ModelConfig) -> None:
+        self.model_name = config.name
+        self.batched = config.max_batch_size > 0
+        self.inputs = {spec.name: spec for spec in input_specs(config)}
+        self._reshapes = any(spec.reshape is not None for spec in self.inputs.values())
+        states = [state for state in config.sequence_batching.state if state.output_name]
+        kept = {state.output_name for state in states}
+        specs = output_specs(config)
+        listed = {spec.name for spec in specs}
+        specs += tuple(self._state(state) for state in states if state.output_name not in listed)
+        self.outputs = tuple(self._output(spec, spec.name in kept) for spec in specs)
+        self.names = [output.name for output in self.outputs]
+
+    def select(self, requested: Sequence[RequestedOutput]) -> tuple[Output, ...]:
+        """The outputs of a response to a request that asks for `requested`; none asks for all."""
+        if not requested:
+            return self.outputs
+        wanted = {output.name for output in requested}
+        return tuple(output for output in self.outputs if output.is_state or output.name in wanted)
+
+    def model_shape(self, name: str, shape: Shape) -> Shape:
+        """The shape in which the framework sees an input of this shape."""
+        if self._reshapes and name in self.inputs:
+            return self.inputs[name].backend_shape(shape)
+        return shape
+
+    def check(self, output: Output, array: np.ndarray[Any, Any], check_dims: bool = True) -> None:
+        """Compare what a model returned with its configuration.
+
+        Raises:
+            InferError: INTERNAL naming the output and both sides.
+        """
+        dtype = array.dtype
+        if dtype != output.dtype and not (output.datatype == "BYTES" and dtype.kind in "SU"):
+            raise internal(
+                f"unexpected datatype for output '{output.name}' of model '{self.model_name}': configuration"
+                f" expects {output.datatype}, model provides numpy dtype '{dtype}'"
+            )
+        if check_dims and array.shape != output.expected and not _fits(array.shape, output.expected):
+            raise internal(
+                f"unexpected shape for output '{output.name}' of model '{self.model_name}': configuration"
+                f" expects {dims_text(output.expected)}, model provides {dims_text(array.shape)}"
+            )
+
+    def _output(self, spec: TensorSpec, is_state: bool) -> Output:
+        dims = spec.dims if spec.reshape is None else spec.reshape
+        expected = (-1, *dims) if self.batched else dims
+        dtype = DATATYPES[spec.datatype or "BYTES"].dtype
+        return Output(spec.name, spec.datatype, dtype, expected, spec, is_state)
+
+    def _state(self, state: mc.ModelSequenceBatching.State) -> TensorSpec:
+        as_output = mc.ModelOutput(name=state.output_name, data_type=state.data_type, dims=state.dims)
+        config = mc.ModelConfig(max_batch_size=int(self.batched), output=[as_output])
+        return output_specs(config)[0]
+
+
+def _fits(actual: Shape, expected: Shape) -> bool:
+    return len(actual) == len(expected) and all(
+        dim < 0 or dim == size for size, dim in zip(actual, expected, strict=True)
+    )

@@ -1,0 +1,297 @@
+"""TorchScript models (`model.pt`) by PyTorch."""
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.errors import InferError, internal, invalid_arg, unavailable, unsupported
+from app.core.model_config import datatype_name
+from backends.base import ArrayBackend, Instance, Model
+from backends.cpus import threads_per_instance
+from backends.parameters import boolean, integer, positive
+from backends.torch_naming import input_arguments, output_indices
+
+logger = logging.getLogger(__name__)
+
+Array = npt.NDArray[Any]
+
+_TYPES: Final = {
+    torch.bool: "TYPE_BOOL",
+    torch.uint8: "TYPE_UINT8",
+    torch.int8: "TYPE_INT8",
+    torch.int16: "TYPE_INT16",
+    torch.int32: "TYPE_INT32",
+    torch.int64: "TYPE_INT64",
+    torch.float16: "TYPE_FP16",
+    torch.bfloat16: "TYPE_BF16",
+    torch.float32: "TYPE_FP32",
+    torch.float64: "TYPE_FP64",
+}
+_SUPPORTED: Final = frozenset({*_TYPES.values(), "TYPE_STRING"})
+
+# Parameters that change the process, which serves this model only, and what sets them.
+_PROCESS_SWITCHES: Final = {
+    "ENABLE_JIT_EXECUTOR": torch._C._jit_set_profiling_executor,
+    "ENABLE_JIT_PROFILING": torch._C._jit_set_profiling_mode,
+    "ENABLE_TENSOR_FUSER": torch._C._jit_set_texpr_fuser_enabled,
+}
+
+
+class _Shared:
+    """Modules that instances on the same device share, when the configuration asks for that."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.by_device: dict[str, Any] = {}
+
+
+class _Loaded:
+    """A module and how the configuration's names relate to its `forward`."""
+
+    def __init__(self, module: Any, instance: Instance, device: torch.device | None) -> None:
+        model = instance.model
+        config = model.config
+        self.module = module
+        self.device = device
+        arguments, self.takes_dict = _forward_arguments(module)
+        names = [tensor.name for tensor in config.input]
+        self.arguments = {n: n for n in names} if self.takes_dict else input_arguments(config, arguments)
+        self.outputs = output_indices(config)
+        self.types = {
+            tensor.name: datatype_name(tensor.data_type) for tensor in (*config.input, *config.output)
+        }
+        for state in config.sequence_batching.state:
+            self.types[state.input_name] = self.types[state.output_name] = datatype_name(state.data_type)
+        self.inference_mode = boolean(model, "INFERENCE_MODE", True)
+        self.optimized = not boolean(model, "DISABLE_OPTIMIZED_EXECUTION")
+        self.cleans_cache = boolean(model, "ENABLE_CACHE_CLEANING")
+        self.stream = torch.cuda.Stream(device) if device is not None and device.type == "cuda" else None
+
+    def contexts(self) -> list[AbstractContextManager[Any]]:
+        """What an execution runs in."""
+        contexts: list[AbstractContextManager[Any]] = [
+            torch.inference_mode() if self.inference_mode else torch.no_grad()
+        ]
+        if not self.optimized:
+            contexts.append(torch.jit.optimized_execution(False))
+        if self.stream is not None:
+            contexts.append(torch.cuda.stream(self.stream))
+        return contexts
+
+
+class TorchBackend(ArrayBackend):
+    """Backend `pytorch`. A module may take tensors, lists of strings, or one dictionary of tensors.
+
+    Threads within an operator default to an equal share of the CPUs for each instance.
+    """
+
+    # TorchScript says nothing of shapes, and Triton sends what the model returns.
+    checks_dims = False
+
+    def model_initialize(self, model: Model) -> None:
+        model.state = _Shared()
+        torch.set_num_threads(positive(model, "INTRA_OP_THREAD_COUNT", threads_per_instance(model.config)))
+        inter_op = integer(model, "INTER_OP_THREAD_COUNT")
+        if inter_op > 0:
+            try:
+                torch.set_num_interop_threads(inter_op)
+            except RuntimeError as error:
+                logger.warning("INTER_OP_THREAD_COUNT of model '%s' is not set: %s", model.name, error)
+        for key, switch in _PROCESS_SWITCHES.items():
+            if model.parameter(key):
+                switch(boolean(model, key))
+        if boolean(model, "DISABLE_CUDNN"):
+            torch.backends.cudnn.enabled = False
+
+    def model_finalize(self, model: Model) -> None:
+        model.state = None
+
+    def load(self, instance: Instance) -> _Loaded:
+        device = _device(instance)
+        loaded = _Loaded(self._module(instance, device), instance, device)
+        _check_types(instance.model.config)
+        return loaded
+
+    def _module(self, instance: Instance, device: torch.device | None) -> Any:
+        model = instance.model
+        if not boolean(model, "ENABLE_WEIGHT_SHARING"):
+            return _open(model, device)
+        shared: _Shared = model.state
+        with shared.lock:
+            if str(device) not in shared.by_device:
+                shared.by_device[str(device)] = _open(model, device)
+            return shared.by_device[str(device)]
+
+    def execute(
+        self, loaded: _Loaded, inputs: Mapping[str, Array], outputs: Sequence[str]
+    ) -> dict[str, Array]:
+        with ExitStack() as stack:
+            for context in loaded.contexts():
+                stack.enter_context(context)
+            tensors = {
+                loaded.arguments[name]: _to_torch(loaded, name, array) for name, array in inputs.items()
+            }
+            try:
+                result = loaded.module(tensors) if loaded.takes_dict else loaded.module(**tensors)
+            except Exception as error:
+                raise _explained(error) from error
+            results = _results(result)
+            found = {name: _from_torch(loaded, name, results) for name in outputs}
+        if loaded.cleans_cache and loaded.stream is not None:
+            torch.cuda.empty_cache()
+        return found
+
+    @classmethod
+    def auto_complete(cls, model: Model) -> mc.ModelConfig:
+        if not (model.config.input and model.config.output):
+            logger.warning(
+                "skipping model configuration auto-complete for '%s': not supported for pytorch backend",
+                model.name,
+            )
+        return model.config
+
+
+def _device(instance: Instance) -> torch.device | None:
+    """Where the module goes; None leaves it where the file says, for kind MODEL."""
+    if instance.kind == "GPU":
+        if not torch.cuda.is_available():
+            raise unsupported(
+                f"instance '{instance.name}' has kind KIND_GPU but this PyTorch has no CUDA device;"
+                " install the extra: pip install 'nereid[gpu]'"
+            )
+        return torch.device("cuda", instance.device_id)
+    return None if instance.kind == "MODEL" else torch.device("cpu")
+
+
+def _open(model: Model, device: torch.device | None) -> Any:
+    path: Path = model.artifact("model.pt")
+    if not path.is_file():
+        raise unavailable(f"unable to find '{path}' for model instance '{model.name}'")
+    try:
+        return torch.jit.load(str(path), map_location=device).eval()
+    except Exception as error:
+        raise internal(f"failed to load model '{model.name}': {_last_line(error)}") from error
+
+
+def _forward_arguments(module: Any) -> tuple[list[str], bool]:
+    """Names of the arguments of `forward`, and whether the only one is a dictionary.
+
+    Raises:
+        InferError: INTERNAL for arguments of other types than tensor, list, or one dictionary.
+    """
+    arguments = [arg for arg in module.forward.schema.arguments if arg.type.kind() != "ClassType"]
+    kinds = [argument.type.kind() for argument in arguments]
+    if kinds == ["DictType"]:
+        return [], True
+    if "DictType" in kinds[1:]:
+        raise internal(
+            "Multiple inputs of kind DictType were detected. Only a single input of type Dict(str, Tensor)"
+            " is supported."
+        )
+    for argument, kind in zip(arguments, kinds, strict=True):
+        if kind not in ("TensorType", "ListType"):
+            raise internal(
+                f"An input of type '{argument.type}' was detected in the model. Only a single input of type"
+                " Dict(str, Tensor) or input(s) of type Tensor are supported."
+            )
+    return [argument.name for argument in arguments], False
+
+
+def _check_types(config: mc.ModelConfig) -> None:
+    for direction, tensors in (("input", config.input), ("output", config.output)):
+        for tensor in tensors:
+            kind = datatype_name(tensor.data_type)
+            if kind not in _SUPPORTED:
+                raise internal(
+                    f"unsupported datatype {kind} for {direction} '{tensor.name}' for model '{config.name}'"
+                )
+            dims = tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims
+            if kind == "TYPE_STRING" and len(dims) + (config.max_batch_size > 0) > 1:
+                raise internal(
+                    f"Triton only supports 1 dimensional List of String as {direction} for '{tensor.name}'"
+                    f" for model '{config.name}'"
+                )
+
+
+def _to_torch(loaded: _Loaded, name: str, array: Array) -> Any:
+    if array.dtype.kind == "O":
+        return [element.decode() for element in array.ravel()]
+    if not array.flags.writeable:
+        # A model may change its input in place; the request's own bytes are not its to change.
+        array = array.copy()
+    if loaded.types.get(name) == "TYPE_BF16":
+        tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    else:
+        tensor = torch.from_numpy(array)
+    return tensor if loaded.device is None else tensor.to(loaded.device)
+
+
+def _results(result: Any) -> Sequence[Any]:
+    """The results of `forward` in order.
+
+    Raises:
+        InferError: INTERNAL for anything but tensors, lists of strings and tuples of them.
+    """
+    if isinstance(result, tuple):
+        return result
+    if isinstance(result, torch.Tensor | list):
+        return [result]
+    raise internal(
+        "PyTorch execute failure: output must be of type Tensor, List[str] or Tuple containing one of these"
+        " two types. It should not be a List / Dictionary of Tensors or a Scalar"
+    )
+
+
+def _from_torch(loaded: _Loaded, name: str, results: Sequence[Any]) -> Array:
+    index = loaded.outputs[name]
+    if index >= len(results):
+        raise invalid_arg(
+            f"The output {name} in the model configuration refers to an output index which doesn't exist."
+            f" This model has {len(results)} outputs"
+        )
+    result = results[index]
+    if isinstance(result, list):
+        return _strings(name, result)
+    if not isinstance(result, torch.Tensor):
+        raise invalid_arg(f"output '{name}' must be of type Tensor or List[str].")
+    expected, actual = loaded.types[name], _TYPES.get(result.dtype, str(result.dtype))
+    if actual != expected:
+        raise invalid_arg(
+            f"configuration expects datatype {expected} for output '{name}', model provides {actual}"
+        )
+    if not result.dim():
+        raise invalid_arg(f"output '{name}' is a scalar which is not supported.")
+    # Always a copy: a module may return a buffer it keeps, and write the next request's data to it.
+    host = result.detach().to("cpu", copy=True).contiguous()
+    if result.dtype == torch.bfloat16:
+        return np.asarray(host.view(torch.int16).numpy().view(np.uint16))
+    return np.asarray(host.numpy())
+
+
+def _strings(name: str, result: list[Any]) -> Array:
+    if not all(isinstance(element, str) for element in result):
+        raise internal(
+            f"PyTorch execute failure: output '{name}' must be of type Tensor or List[str], received a list"
+            " of another type"
+        )
+    array = np.empty(len(result), dtype=object)
+    array[:] = result
+    return array
+
+
+def _explained(error: Exception) -> InferError:
+    return internal(f"PyTorch execute failure: {_last_line(error)}")
+
+
+def _last_line(error: Exception) -> str:
+    """What went wrong: TorchScript puts its own traceback in front of it."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(error).__name__

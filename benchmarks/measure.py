@@ -1,0 +1,112 @@
+"""One measurement: a server, a workload, a number of connections, for a few seconds; and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.load import LoadFailed, LoadResult, PerfAnalyzer, h2load, wrk
+from benchmarks.processes import CpuMeter, Usage
+from benchmarks.servers import Counts, Server, frozen
+from benchmarks.workloads import Workload, ask_grpc, ask_http, check_same
+
+Generator = Callable[["Cell", int, float], LoadResult]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A row of the table."""
+
+    workload: Workload
+    protocol: str
+    connections: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.protocol} {self.workload.name} x{self.connections}"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    cell: str
+    server: str
+    round: int
+    load: LoadResult
+    mean_batch: float
+    usage: dict[str, Usage]
+    complaint: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    seconds: float
+    warmup_s: float
+    generate: Generator
+    freeze: bool = True
+
+
+def light_generator(scratch: Path) -> Generator:
+    def generate(cell: Cell, port: int, seconds: float) -> LoadResult:
+        tool = wrk if cell.protocol == "http" else h2load
+        return tool(cell.workload, port, cell.connections, seconds, scratch)
+
+    return generate
+
+
+def perf_analyzer_generator(tool: PerfAnalyzer, scratch: Path) -> Generator:
+    def generate(cell: Cell, port: int, seconds: float) -> LoadResult:
+        return tool.run(cell.workload, cell.protocol, port, cell.connections, seconds, scratch)
+
+    return generate
+
+
+def measure(server: Server, idle: Sequence[Server], cell: Cell, plan: Plan, round_: int) -> Measurement:
+    """Loads `server` while `idle` ones are frozen."""
+    port = server.port(cell.protocol)
+    with frozen(idle if plan.freeze else ()):
+        plan.generate(cell, port, plan.warmup_s)
+        before = server.counts(cell.workload.model)
+        meter = CpuMeter(server.process)
+        load = plan.generate(cell, port, plan.seconds)
+        usage = meter.stop()
+        counts = server.counts(cell.workload.model).since(before)
+    mean_batch = counts.inferences / counts.executions if counts.executions else 0.0
+    return Measurement(cell.key, server.name, round_, load, mean_batch, usage, complaint(load, counts))
+
+
+def complaint(load: LoadResult, counts: Counts) -> str:
+    """Why the figures are not to be trusted: failed requests, or fewer executed than were answered."""
+    if load.errors or counts.failures:
+        return f"{load.errors} errors at the client, {counts.failures} at the server"
+    if counts.inferences < 0.98 * load.requests:
+        return f"{load.requests} answers, {counts.inferences} inferences counted"
+    return ""
+
+
+def measure_interleaved(servers: Sequence[Server], cell: Cell, plan: Plan, rounds: int) -> list[Measurement]:
+    """A B C, C B A, ...: each round holds every server once, so that a drift of the machine cancels out."""
+    able = [server for server in servers if server.port(cell.protocol)]
+    results = []
+    for round_ in range(rounds):
+        for server in able if round_ % 2 == 0 else reversed(able):
+            idle = [other for other in servers if other is not server]
+            try:
+                results.append(measure(server, idle, cell, plan, round_))
+            except LoadFailed as error:
+                nothing = LoadResult(0.0, 0.0, 0.0, 0, 0)
+                results.append(Measurement(cell.key, server.name, round_, nothing, 0.0, {}, str(error)))
+    return results
+
+
+def check_answers(servers: Sequence[Server], workload: Workload, protocols: Sequence[str]) -> None:
+    """Every server answers the very bytes that will be sent, and all answer alike."""
+    ask = {"http": ask_http, "grpc": ask_grpc}
+    answers = [
+        ask[protocol](workload, server.port(protocol))
+        for server in servers
+        for protocol in protocols
+        if server.port(protocol)
+    ]
+    for answer in answers:
+        check_same(workload, answer, answers[0])

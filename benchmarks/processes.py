@@ -1,0 +1,109 @@
+"""What each process of a server costs: CPU seconds and peak resident memory, by the role it plays."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+MIB = 1 << 20
+# The first match names the process. Ray titles its workers; a replica's holds application and deployment.
+ROLES = (
+    (r"ray::ServeReplica:(\S+)", "replica {0}"),
+    (r"ray::ServeController", "serve controller"),
+    (r"ray::ProxyActor|ray::HAProxyManager", "serve proxy"),
+    (r"ray::(\w+)", "ray::{0}"),
+    (r"(?:^|/)haproxy\b", "haproxy"),
+    (r"gcs_server", "gcs"),
+    (r"raylet/raylet", "raylet"),
+    (r"triton_python_backend_stub\s+\S*?([^/]+)/\d+/model.py", "stub {0}"),
+    (r"(?:^|/)tritonserver\s", "tritonserver"),
+    (r"ray/(?:dashboard|_private|autoscaler|core)/", "ray agents"),
+)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Of one role: CPU cores used during a measurement, peak resident memory during it."""
+
+    cores: float
+    peak_mib: float
+
+
+class CpuMeter:
+    """Measures a process tree between its construction and `stop`."""
+
+    def __init__(self, root: psutil.Process) -> None:
+        self._root = root
+        self._started = time.monotonic()
+        self._before = {process.pid: cpu_seconds(process) for process in tree(root)}
+        for pid in self._before:
+            reset_peak(pid)
+
+    def stop(self) -> dict[str, Usage]:
+        wall = time.monotonic() - self._started
+        cores: defaultdict[str, float] = defaultdict(float)
+        peaks: defaultdict[str, float] = defaultdict(float)
+        for process in tree(self._root):
+            role = role_of(process, is_root=process.pid == self._root.pid)
+            cores[role] += (cpu_seconds(process) - self._before.get(process.pid, 0.0)) / wall
+            peaks[role] += peak_mib(process.pid)
+        return {role: Usage(cores[role], peaks[role]) for role in peaks}
+
+
+def tree(root: psutil.Process) -> Iterator[psutil.Process]:
+    try:
+        yield root
+        yield from root.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return
+
+
+def role_of(process: psutil.Process, is_root: bool = False) -> str:
+    try:
+        title = " ".join(process.cmdline()) or process.name()
+    except psutil.Error:
+        return "gone"
+    for pattern, name in ROLES:
+        if found := re.search(pattern, title):
+            return name.format(*found.groups())
+    return "driver" if is_root else "other"
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.user + times.system)
+
+
+def reset_peak(pid: int) -> None:
+    """Makes VmHWM restart from the present size: see proc(5), clear_refs."""
+    try:
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+    except OSError:
+        pass  # then the peak is the one since the process began
+
+
+def peak_mib(pid: int) -> float:
+    return status_kib(pid, "status", "VmHWM") / 1024
+
+
+def status_kib(pid: int, file: str, field: str) -> int:
+    """A `Field:   123 kB` line of /proc/PID/FILE; 0 when the process has gone."""
+    try:
+        text = Path(f"/proc/{pid}/{file}").read_text()
+    except OSError:
+        return 0
+    found = re.search(rf"^{field}:\s+(\d+) kB", text, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def total(usage: Mapping[str, Usage]) -> Usage:
+    return Usage(sum(u.cores for u in usage.values()), sum(u.peak_mib for u in usage.values()))

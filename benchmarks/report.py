@@ -1,0 +1,132 @@
+"""Measurements as monospace tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from statistics import median
+
+from benchmarks.measure import Measurement
+from benchmarks.onnx_loop import LoopRatio
+from benchmarks.processes import total
+
+Rows = list[list[str]]
+
+
+def table(header: Sequence[str], rows: Rows) -> str:
+    """Columns as wide as their widest cell; the first is aligned left, the rest right."""
+    widths = [max(len(line[column]) for line in [list(header), *rows]) for column in range(len(header))]
+    lines = [list(header), ["-" * width for width in widths], *rows]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if n < 2 else cell.rjust(width)
+            for n, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    )
+
+
+def cell_rows(results: Sequence[Measurement]) -> Rows:
+    """One row a server, the first server being the one the others are compared with."""
+    servers = unique(result.server for result in results)
+    return [server_row(results, server, servers[0]) for server in servers]
+
+
+def server_row(results: Sequence[Measurement], server: str, base: str) -> list[str]:
+    mine = [result for result in results if result.server == server]
+    rate = middle(mine, lambda m: m.load.infer_per_s)
+    cores = middle(mine, lambda m: total(m.usage).cores)
+    return [
+        mine[0].cell if server == base else "",
+        server,
+        f"{rate:,.0f}",
+        f"{middle(mine, lambda m: m.load.p50_ms):.2f}",
+        f"{middle(mine, lambda m: m.load.p99_ms):.2f}",
+        f"{middle(mine, lambda m: m.mean_batch):.1f}",
+        f"{cores:.2f}",
+        f"{cores / rate * 1e6:,.0f}" if rate else "",
+        f"{max(total(m.usage).peak_mib for m in mine):,.0f}",
+        "" if server == base else ratio_text(results, base, server),
+        "; ".join(unique(m.complaint for m in mine if m.complaint)),
+    ]
+
+
+def ratio_text(results: Sequence[Measurement], base: str, peer: str) -> str:
+    ratios = paired_ratios(results, base, peer)
+    if not ratios:
+        return "-"
+    spread = f" ({min(ratios):.2f}-{max(ratios):.2f})" if len(ratios) > 1 else ""
+    return f"{median(ratios):.2f}x{spread}"
+
+
+def paired_ratios(results: Sequence[Measurement], base: str, peer: str) -> list[float]:
+    """Throughput of `base` over that of `peer`, round by round."""
+    rates = {
+        (m.server, m.round): m.load.infer_per_s for m in results if m.load.infer_per_s and not m.complaint
+    }
+    rounds = sorted({round_ for _, round_ in rates})
+    return [
+        rates[base, round_] / rates[peer, round_]
+        for round_ in rounds
+        if (base, round_) in rates and (peer, round_) in rates
+    ]
+
+
+def cells_header(base: str) -> list[str]:
+    return [
+        "cell",
+        "server",
+        "infer/s",
+        "p50 ms",
+        "p99 ms",
+        "batch",
+        "cores",
+        "CPU us",
+        "peak MiB",
+        f"{base}/it",
+        "",
+    ]
+
+
+def process_rows(results: Sequence[Measurement]) -> Rows:
+    """Each process of each server: its busiest cell and its highest peak."""
+    rows = []
+    for server in unique(result.server for result in results):
+        mine = [result for result in results if result.server == server]
+        for role in unique(role for result in mine for role in result.usage):
+            used = [(result.usage[role], result.cell) for result in mine if role in result.usage]
+            busiest, cell = max(used, key=lambda pair: pair[0].cores)
+            mean = sum(usage.cores for usage, _ in used) / len(used)
+            peak = max(usage.peak_mib for usage, _ in used)
+            rows.append([server, role, f"{mean:.2f}", f"{busiest.cores:.2f}", cell, f"{peak:,.0f}"])
+    return rows
+
+
+PROCESS_HEADER = ["server", "process", "mean cores", "most cores", "in", "peak MiB"]
+
+
+def loop_rows(ratios: Sequence[LoopRatio]) -> Rows:
+    rows = []
+    for server in unique(ratio.server for ratio in ratios):
+        mine = [ratio for ratio in ratios if ratio.server == server]
+        shares = [ratio.server_per_s / ratio.loop_per_s for ratio in mine]
+        rows.append(
+            [
+                server,
+                "/".join(unique(str(ratio.batch) for ratio in mine)),
+                f"{median(ratio.server_per_s for ratio in mine):,.0f}",
+                f"{median(ratio.loop_per_s for ratio in mine):,.0f}",
+                f"{median(shares):.3f} ({min(shares):.3f}-{max(shares):.3f})",
+            ]
+        )
+    return rows
+
+
+LOOP_HEADER = ["server", "batch", "server infer/s", "bare ONNX Runtime", "server/bare"]
+
+
+def middle(results: Sequence[Measurement], value: Callable[[Measurement], float]) -> float:
+    return median(value(result) for result in results)
+
+
+def unique(items: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(items))

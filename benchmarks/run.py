@@ -1,0 +1,221 @@
+"""Nereid, tritonserver and plain Ray Serve under the same load, interleaved: `make bench`.
+
+python -m benchmarks.run --quick
+python -m benchmarks.run --only 'http identity x' --sides nereid,triton --json results.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks import memory, onnx_loop, report, servers, tools
+from benchmarks.measure import (
+    Cell,
+    Generator,
+    Measurement,
+    Plan,
+    check_answers,
+    light_generator,
+    measure_interleaved,
+    perf_analyzer_generator,
+)
+from benchmarks.processes import CpuMeter, Usage, total
+from benchmarks.repository import bench_repository, triton_repository
+from benchmarks.servers import Command, Server
+from benchmarks.tools import ROOT
+from benchmarks.workloads import EFFICIENTNET, Workload, WrongAnswer, all_workloads
+
+Section = tuple[str, object]
+IDLE_S = 3.0
+QUICK = {"seconds": 2.0, "rounds": 1, "connections": [1, 32]}
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--sides", type=commas, default=list(servers.NAMES), help="the first is compared with the rest"
+    )
+    parser.add_argument(
+        "--only", default="", metavar="REGEX", help="cells whose name matches, as 'grpc simple x8'"
+    )
+    parser.add_argument("--protocols", type=commas, default=["http", "grpc"])
+    parser.add_argument("--connections", type=lambda text: [int(n) for n in commas(text)], default=[1, 8, 32])
+    parser.add_argument("--rounds", type=int, default=3, help="interleaved measurements of each cell")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement, whole seconds")
+    parser.add_argument("--warmup", type=float, default=1.0, help="seconds of load before each measurement")
+    parser.add_argument("--quick", action="store_true", help=f"a look, no result: {QUICK}")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every measurement")
+    parser.add_argument("--skip", type=commas, default=[], help="of: loop, memory")
+    parser.add_argument(
+        "--idle", choices=("freeze", "run"), default="freeze", help="the servers not being measured"
+    )
+    parser.add_argument("--generator", choices=("light", "perf_analyzer"), default="light")
+    parser.add_argument("--repository", type=Path, default=ROOT / "model_repository")
+    parser.add_argument("--nereid", type=Path, default=Path(sys.executable).parent / "nereid")
+    parser.add_argument("--triton-python", help=f"a Python {tools.TRITON_PYTHON}, which its wheel needs")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        vars(options).update(QUICK)
+    return options
+
+
+def commas(text: str) -> list[str]:
+    return [item for item in text.split(",") if item]
+
+
+def commands(options: argparse.Namespace, bench: Path, scratch: Path) -> list[Command]:
+    """The sides, in the order asked for."""
+    makers = {
+        "nereid": lambda: servers.nereid(bench, scratch, options.nereid),
+        "triton": lambda: servers.triton(
+            triton_repository(bench, scratch / "triton"), tools.install_triton(options.triton_python)
+        ),
+        "serve": lambda: servers.plain_serve(bench, scratch),
+    }
+    return [makers[side]() for side in options.sides]
+
+
+def choose_cells(options: argparse.Namespace, workloads: Sequence[Workload]) -> list[Cell]:
+    cells = [
+        Cell(workload, protocol, connections)
+        for workload in workloads
+        for protocol in options.protocols
+        for connections in options.connections
+    ]
+    return [cell for cell in cells if re.search(options.only, cell.key)]
+
+
+def make_generator(options: argparse.Namespace, scratch: Path) -> Generator:
+    if options.generator == "perf_analyzer":
+        return perf_analyzer_generator(tools.install_perf_analyzer(), scratch)
+    return light_generator(scratch)
+
+
+def run_cells(
+    options: argparse.Namespace, up: list[Server], cells: list[Cell], plan: Plan
+) -> list[Measurement]:
+    results, rows = [], []
+    for number, cell in enumerate(cells, 1):
+        progress(f"{number}/{len(cells)} {cell.key}")
+        found = measure_interleaved(up, cell, plan, options.rounds)
+        results += found
+        rows += report.cell_rows(found)
+    print(report.table(report.cells_header(up[0].name), rows), "\n")
+    print(report.table(report.PROCESS_HEADER, report.process_rows(results)), "\n")
+    return results
+
+
+def run_loop(
+    options: argparse.Namespace, up: list[Server], bench: Path, plan: Plan
+) -> list[onnx_loop.LoopRatio]:
+    workload = next((w for w in all_workloads(bench) if w.model == EFFICIENTNET), None)
+    if workload is None:
+        return []
+    found: list[onnx_loop.LoopRatio] = []
+    for server in up:
+        progress(f"{server.name} beside a bare ONNX Runtime loop")
+        others = [other for other in up if other is not server]
+        cell = Cell(workload, "http", max(options.connections))
+        found += onnx_loop.pair_with_loop(server, others, cell, plan, options.rounds, bench)
+    print(report.table(report.LOOP_HEADER, report.loop_rows(found)), "\n")
+    return found
+
+
+def run_memory(up: list[Server], bench: Path) -> dict[str, list[memory.Weight]]:
+    weights = {server.name: memory.weigh_server(server, bench) for server in up if server.name != "triton"}
+    rows = [row for name, found in weights.items() for row in memory.rows(name, found)]
+    if rows:
+        print(report.table(memory.HEADER, rows), "\n")
+    return weights
+
+
+def machine() -> dict[str, object]:
+    return {
+        "cpus": os.cpu_count(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "load_average": os.getloadavg(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+def introduce(up: list[Server]) -> dict[str, dict[str, Usage]]:
+    """Prints, and returns, what each server takes while nobody calls it."""
+    print(f"{os.cpu_count()} CPUs, for server and load generator; load average {os.getloadavg()[0]:.1f}")
+    meters = {server.name: CpuMeter(server.process) for server in up}
+    time.sleep(IDLE_S)
+    idle = {name: meter.stop() for name, meter in meters.items()}
+    for server in up:
+        sum_ = total(idle[server.name])
+        print(
+            f"{server.name}: ready after {server.ready_s:.1f} s; idle {sum_.cores:.2f} cores, {sum_.peak_mib:,.0f} MiB"
+        )
+    print()
+    return idle
+
+
+def progress(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def run_all(options: argparse.Namespace, plan: Plan, up: list[Server], bench: Path) -> Iterator[Section]:
+    """Each part of the results as soon as it is known."""
+    cells = choose_cells(options, all_workloads(bench))
+    for workload in {cell.workload.name: cell.workload for cell in cells}.values():
+        check_answers(up, workload, options.protocols)
+    yield "cells", run_cells(options, up, cells, plan)
+    if "loop" not in options.skip:
+        yield "onnx_loop", run_loop(options, up, bench, plan)
+    if "memory" not in options.skip:
+        yield "memory", run_memory(up, bench)
+
+
+def main() -> None:
+    options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    tools.require_debian_tools()
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="nb-", ignore_cleanup_errors=True))
+        scratch = Path(folder)
+        bench = bench_repository(options.repository, scratch / "models")
+        if not choose_cells(options, all_workloads(bench)):
+            sys.exit(f"nothing to measure: no such cell, or {options.repository} is not built (make models)")
+        plan = Plan(
+            options.seconds, options.warmup, make_generator(options, scratch), options.idle == "freeze"
+        )
+        chosen = commands(options, bench, scratch)
+        up = [stack.enter_context(servers.running(command, scratch)) for command in chosen]
+        introduce(up)
+        outcome: dict[str, object] = {
+            "machine": machine(),
+            "ready_s": {server.name: server.ready_s for server in up},
+        }
+        for section, found in run_all(options, plan, up, bench):
+            outcome[section] = found
+            if options.json:
+                options.json.write_text(json.dumps(outcome, default=asdict, indent=1))
+
+
+def start() -> None:
+    try:
+        main()
+    except (tools.MissingTool, servers.ServerFailed, WrongAnswer) as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    start()

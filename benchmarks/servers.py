@@ -1,0 +1,243 @@
+"""Starting, watching, freezing and stopping the servers that are compared.
+
+Each runs in a session of its own and is stopped by its own pid, then by those of whatever it left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from benchmarks.processes import tree
+from benchmarks.tools import ROOT, MissingTool, TritonInstall
+
+READY_S = 240
+STOP_S = 60
+NAMES = ("nereid", "triton", "serve")
+
+
+class ServerFailed(RuntimeError):
+    """A server ended, or did not become ready, or stopped answering."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """A model's counters since its server started."""
+
+    inferences: int
+    executions: int
+    failures: int
+
+    def since(self, before: Counts) -> Counts:
+        return Counts(
+            self.inferences - before.inferences,
+            self.executions - before.executions,
+            self.failures - before.failures,
+        )
+
+
+@dataclass(frozen=True)
+class Command:
+    """How to run one server. `grpc_port` 0: it speaks HTTP only."""
+
+    name: str
+    arguments: Sequence[str]
+    http_port: int
+    grpc_port: int
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Server:
+    command: Command
+    process: psutil.Process
+    log: Path
+    ready_s: float
+
+    @property
+    def name(self) -> str:
+        return self.command.name
+
+    def port(self, protocol: str) -> int:
+        """0 when it does not speak `protocol`."""
+        return self.command.http_port if protocol == "http" else self.command.grpc_port
+
+    def counts(self, model: str) -> Counts:
+        with urllib.request.urlopen(
+            url(self.command.http_port, f"/v2/models/{model}/stats"), timeout=20
+        ) as reply:
+            stats = json.load(reply)["model_stats"][-1]
+        failures = stats.get("inference_stats", {}).get("fail", {}).get("count", 0)
+        return Counts(int(stats["inference_count"]), int(stats["execution_count"]), int(failures))
+
+    def freeze(self) -> None:
+        """Stops every process: an idle Ray cluster's heartbeats would cost the loaded server CPU time."""
+        signal_tree(self.process, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        signal_tree(self.process, signal.SIGCONT)
+        wait_ready(self.command, self.process, self.log, deadline=time.monotonic() + 30)
+
+
+def signal_tree(root: psutil.Process, number: int) -> None:
+    for process in tree(root):
+        try:
+            process.send_signal(number)
+        except psutil.NoSuchProcess:
+            continue
+
+
+@contextmanager
+def frozen(servers: Sequence[Server]) -> Iterator[None]:
+    for server in servers:
+        server.freeze()
+    try:
+        yield
+    finally:
+        for server in servers:
+            server.thaw()
+
+
+@contextmanager
+def running(command: Command, scratch: Path) -> Iterator[Server]:
+    log = scratch / f"{command.name}.log"
+    began = time.monotonic()
+    with log.open("wb") as output:
+        process = psutil.Popen(
+            list(command.arguments),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**clean_environment(), **command.env},
+            cwd=ROOT,
+            start_new_session=True,
+        )
+    try:
+        wait_ready(command, process, log, deadline=began + READY_S)
+        yield Server(command, process, log, time.monotonic() - began)
+    finally:
+        stop(process)
+
+
+def clean_environment() -> dict[str, str]:
+    """Without what would join another Ray cluster or change its settings."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+
+
+def wait_ready(command: Command, process: psutil.Process, log: Path, deadline: float) -> None:
+    address = url(command.http_port, "/v2/health/ready")
+    while time.monotonic() < deadline:
+        if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+            raise ServerFailed(f"{command.name} ended before it was ready:\n{tail(log)}")
+        try:
+            with urllib.request.urlopen(address, timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    raise ServerFailed(f"{command.name} was not ready in time:\n{tail(log)}")
+
+
+def stop(process: psutil.Popen) -> None:
+    """SIGTERM to the server alone, so that it ends its children itself; then SIGKILL to what is left."""
+    family = list(tree(process))
+    signal_tree(process, signal.SIGCONT)
+    process.terminate()
+    try:
+        process.wait(STOP_S)
+    except psutil.TimeoutExpired:
+        print(f"pid {process.pid} did not stop in {STOP_S} s: killed", file=sys.stderr)
+    _, left = psutil.wait_procs(family, timeout=5)
+    for survivor in left:
+        survivor.kill()
+    psutil.wait_procs(left, timeout=5)
+
+
+def url(port: int, path: str) -> str:
+    return f"http://127.0.0.1:{port}{path}"
+
+
+def tail(log: Path) -> str:
+    return log.read_text(errors="replace")[-2000:]
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [sock.getsockname()[1] for sock in sockets]
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+def nereid(repository: Path, scratch: Path, executable: Path) -> Command:
+    if not executable.exists():
+        raise MissingTool(
+            f"{executable} does not exist: pip install -e . (or make), or name it with --nereid"
+        )
+    http, grpc, metrics = free_ports(3)
+    return Command(
+        "nereid",
+        [
+            *(str(executable), f"--model-repository={repository}"),
+            *(f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"),
+        ],
+        http,
+        grpc,
+        env={"RAY_TMPDIR": str(scratch / "n")},  # short: Ray puts unix sockets under it
+    )
+
+
+def triton(repository: Path, install: TritonInstall) -> Command:
+    http, grpc, metrics = free_ports(3)
+    return Command(
+        "triton",
+        [
+            *(str(install.binary), f"--model-repository={repository}"),
+            *(f"--backend-directory={install.backends}", f"--cache-directory={install.package / 'caches'}"),
+            *(f"--{front}-address=127.0.0.1" for front in ("http", "grpc", "metrics")),
+            *(f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"),
+        ],
+        http,
+        grpc,
+        env={
+            "LD_LIBRARY_PATH": install.library_path,
+            "PATH": f"{install.python.parent}:{os.environ['PATH']}",
+            "VIRTUAL_ENV": str(install.python.parent.parent),
+        },
+    )
+
+
+def plain_serve(repository: Path, scratch: Path) -> Command:
+    http, stats, metrics = free_ports(3)
+    state = scratch / "haproxy"
+    state.mkdir()
+    return Command(
+        "serve",
+        [
+            *(sys.executable, "-m", "benchmarks.plain_serve"),
+            *(f"--port={http}", f"--repository={repository}", f"--temp-dir={scratch / 's'}"),
+        ],
+        http,
+        0,
+        env={
+            "PYTHONPATH": str(ROOT),
+            "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(state / "haproxy.cfg"),
+            "RAY_SERVE_HAPROXY_SOCKET_PATH": str(state / "admin.sock"),
+            "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(state),
+            "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(state / "server-state"),
+            "RAY_SERVE_HAPROXY_STATS_PORT": str(stats),
+            "RAY_SERVE_HAPROXY_METRICS_PORT": str(metrics),
+        },
+    )

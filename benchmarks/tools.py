@@ -1,0 +1,118 @@
+"""What the suite needs besides Nereid: Debian tools are asked for, Python wheels are installed.
+
+The wheels go into virtual environments of their own (`.venv-peers`, `.venv-perf`): they pin other versions.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks.load import PerfAnalyzer
+
+ROOT = Path(__file__).resolve().parent.parent
+TRITON_WHEEL = "nvidia-pytriton==0.7.0"
+TRITON_PYTHON = "3.12"  # the newest whose stub both the wheel and its numpy<2 pin support
+PERF_WHEELS = ("tritonclient==2.41.0", "nvidia-cuda-runtime-cu12")
+DEBIAN_TOOLS = {"wrk": "wrk", "h2load": "nghttp2-client"}
+
+
+class MissingTool(RuntimeError):
+    """Something that the suite cannot install by itself; the message says how to."""
+
+
+def require_debian_tools() -> None:
+    missing = [package for tool, package in DEBIAN_TOOLS.items() if shutil.which(tool) is None]
+    if missing:
+        raise MissingTool(f"load generators are missing: apt-get install {' '.join(missing)}")
+
+
+@dataclass(frozen=True)
+class TritonInstall:
+    """A tritonserver, laid out as its wheel is not: one backend directory, the stub beside the library."""
+
+    python: Path
+    package: Path
+    backends: Path
+    library_path: str
+
+    @property
+    def binary(self) -> Path:
+        return self.package / "bin" / "tritonserver"
+
+
+def install_triton(python: str | None) -> TritonInstall:
+    venv = make_venv(
+        ROOT / ".venv-peers", find_python(python), [TRITON_WHEEL, f"onnxruntime=={version('onnxruntime')}"]
+    )
+    site = next((venv / "lib").glob("python3*/site-packages"))
+    package = site / "pytriton" / "tritonserver"
+    install = TritonInstall(
+        python=venv / "bin" / "python",
+        package=package,
+        backends=lay_out_backends(package, venv / "triton-backends"),
+        library_path=f"{site / 'nvidia_pytriton.libs'}:{library_directory(venv / 'bin' / 'python')}",
+    )
+    install.binary.chmod(0o755)
+    return install
+
+
+def lay_out_backends(package: Path, target: Path) -> Path:
+    stub = target / "python" / "triton_python_backend_stub"
+    if not stub.exists():
+        shutil.copytree(package / "backends" / "python", target / "python", dirs_exist_ok=True)
+        shutil.copy(package / "python_backend_stubs" / TRITON_PYTHON / stub.name, stub)
+        stub.chmod(0o755)
+    return target
+
+
+def install_perf_analyzer() -> PerfAnalyzer:
+    if not any(Path("/usr/lib").glob("*/libb64.so.0d")):
+        raise MissingTool("perf_analyzer needs libb64: apt-get install libb64-0d")
+    venv = make_venv(ROOT / ".venv-perf", Path(sys.executable), ["--no-deps", *PERF_WHEELS])
+    site = next((venv / "lib").glob("python3*/site-packages"))
+    return PerfAnalyzer(venv / "bin" / "perf_analyzer", str(site / "nvidia" / "cuda_runtime" / "lib"))
+
+
+def make_venv(path: Path, python: Path, requirements: list[str]) -> Path:
+    """Creates and fills the environment once; its stamp names what it holds."""
+    stamp, wanted = path / "installed.txt", "\n".join(requirements)
+    if stamp.exists() and stamp.read_text() == wanted:
+        return path
+    print(f"installing {' '.join(requirements)} into {path.name} ...", file=sys.stderr, flush=True)
+    subprocess.run([python, "-m", "venv", "--clear", path], check=True)
+    subprocess.run([path / "bin" / "python", "-m", "pip", "install", "-q", *requirements], check=True)
+    stamp.write_text(wanted)
+    return path
+
+
+def find_python(given: str | None) -> Path:
+    """The interpreter the tritonserver wheel needs: the one given, or any of that version that runs."""
+    for candidate in [given] if given else python_candidates():
+        code = "import sys; print('%d.%d' % sys.version_info[:2])"
+        try:
+            found = subprocess.run([candidate, "-c", code], capture_output=True, text=True, check=False)
+        except OSError:
+            continue
+        if found.stdout.strip() == TRITON_PYTHON:
+            return Path(candidate)
+    raise MissingTool(f"tritonserver's wheel needs Python {TRITON_PYTHON}: name one with --triton-python")
+
+
+def python_candidates() -> Iterator[str]:
+    if on_path := shutil.which(f"python{TRITON_PYTHON}"):
+        yield on_path
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    yield from sorted(map(str, pyenv.glob(f"versions/{TRITON_PYTHON}*/bin/python")), reverse=True)
+
+
+def library_directory(python: Path) -> str:
+    """Where the interpreter's own libpython lies; the stub links to it."""
+    code = "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))"
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()

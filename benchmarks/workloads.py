@@ -1,0 +1,154 @@
+"""What is sent: each workload is one v2 request, encoded once for HTTP and once for gRPC."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2, service_pb2
+
+MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
+IDENTITY = "identity_fp32"
+EFFICIENTNET = "efficientnet_lite0_onnx"
+HEADER_LENGTH = "Inference-Header-Content-Length"
+DTYPES: Mapping[str, type[np.generic]] = {"FP32": np.float32, "INT32": np.int32}
+TYPE_NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
+
+
+class WrongAnswer(RuntimeError):
+    """A server's reply to a workload is an error, or is not what the others answer."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One request to one model. The arrays carry the batch dimension."""
+
+    name: str
+    model: str
+    inputs: Mapping[str, np.ndarray]
+    outputs: tuple[str, ...]
+
+    @property
+    def path(self) -> str:
+        return f"/v2/models/{self.model}/infer"
+
+    def http_body(self) -> tuple[bytes, int]:
+        """The v2 body with binary tensors, and the length of its JSON header."""
+        header = json.dumps(
+            {
+                "inputs": [
+                    {
+                        "name": name,
+                        "shape": array.shape,
+                        "datatype": TYPE_NAMES[array.dtype],
+                        "parameters": {"binary_data_size": array.nbytes},
+                    }
+                    for name, array in self.inputs.items()
+                ],
+                "outputs": [{"name": name, "parameters": {"binary_data": True}} for name in self.outputs],
+            },
+            separators=(",", ":"),
+        ).encode()
+        return header + b"".join(array.tobytes() for array in self.inputs.values()), len(header)
+
+    def grpc_message(self) -> bytes:
+        request = service_pb2.ModelInferRequest(model_name=self.model)
+        for name, array in self.inputs.items():
+            request.inputs.add(name=name, datatype=TYPE_NAMES[array.dtype], shape=array.shape)
+            request.raw_input_contents.append(array.tobytes())
+        for name in self.outputs:
+            request.outputs.add(name=name)
+        return bytes(request.SerializeToString())
+
+
+def all_workloads(repository: Path) -> tuple[Workload, ...]:
+    """The suite's requests; models that `repository` lacks are left out."""
+    random = np.random.default_rng(0)
+    ints = np.arange(16, dtype=np.int32).reshape(1, 16)
+    suite = (
+        float_workload(repository, "identity", IDENTITY, random, elements=16),
+        Workload("simple", "simple", {"INPUT0": ints, "INPUT1": np.ones_like(ints)}, ("OUTPUT0", "OUTPUT1")),
+        float_workload(repository, "identity_600KB", IDENTITY, random, elements=150_000),
+        float_workload(repository, "efficientnet", EFFICIENTNET, random),
+    )
+    return tuple(workload for workload in suite if workload and (repository / workload.model).exists())
+
+
+def float_workload(
+    repository: Path, name: str, model: str, random: np.random.Generator, elements: int = 1
+) -> Workload | None:
+    """One FP32 tensor in, one out; the model's last free dimension, if it has any, holds `elements`."""
+    if not (repository / model).exists():
+        return None
+    config = read_config(repository, model)
+    dims = [1 if size < 0 else size for size in config.input[0].dims]
+    if config.input[0].dims[-1] < 0:
+        dims[-1] = elements
+    array = random.standard_normal((1, *dims), dtype=np.float32)
+    return Workload(name, model, {config.input[0].name: array}, (config.output[0].name,))
+
+
+def read_config(repository: Path, model: str) -> Any:
+    """The model's configuration as a protobuf message."""
+    text = (repository / model / "config.pbtxt").read_text()
+    return text_format.Parse(text, model_config_pb2.ModelConfig())
+
+
+def ask_http(workload: Workload, port: int) -> dict[str, np.ndarray]:
+    """Sends the very bytes the load generator sends, once, and decodes the reply."""
+    body, header_length = workload.http_body()
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request("POST", workload.path, body, {HEADER_LENGTH: str(header_length)})
+        reply = connection.getresponse()
+        content = reply.read()
+    finally:
+        connection.close()
+    if reply.status != 200:
+        raise WrongAnswer(f"{workload.name} over HTTP: {reply.status} {content[:300]!r}")
+    split = int(reply.headers.get(HEADER_LENGTH, len(content)))
+    return decode_binary(json.loads(content[:split]), content[split:])
+
+
+def decode_binary(header: Any, tail: bytes) -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = {}
+    offset = 0
+    for output in header["outputs"]:
+        array = np.frombuffer(tail, DTYPES[output["datatype"]], math.prod(output["shape"]), offset)
+        offset += array.nbytes
+        arrays[output["name"]] = array.reshape(output["shape"])
+    return arrays
+
+
+def ask_grpc(workload: Workload, port: int) -> dict[str, np.ndarray]:
+    """Sends the recorded message through grpcio, which checks the status that h2load does not look at."""
+    with grpc.insecure_channel(
+        f"127.0.0.1:{port}", options=[("grpc.max_receive_message_length", -1)]
+    ) as channel:
+        call = channel.unary_unary(
+            MODEL_INFER, response_deserializer=service_pb2.ModelInferResponse.FromString
+        )
+        try:
+            reply = call(workload.grpc_message(), timeout=60)
+        except grpc.RpcError as error:
+            raise WrongAnswer(f"{workload.name} over gRPC: {error}") from error
+    return {
+        output.name: np.frombuffer(raw, DTYPES[output.datatype]).reshape(tuple(output.shape))
+        for output, raw in zip(reply.outputs, reply.raw_output_contents, strict=True)
+    }
+
+
+def check_same(
+    workload: Workload, answer: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]
+) -> None:
+    for name, array in expected.items():
+        if name not in answer or not np.allclose(answer[name], array, rtol=1e-3, atol=1e-4):
+            raise WrongAnswer(f"{workload.name}: output {name} differs between servers")

@@ -1,0 +1,135 @@
+"""Execution instances: one thread each, entered by one batch at a time."""
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from app.core.errors import ErrorCode, FailureReason, InferError
+from backends.base import Backend, Instance
+from deployments.scheduling.pending import Outbox, Pending
+
+logger = logging.getLogger(__name__)
+
+UNANSWERED = "model instance '{}' returned without a response for this request"
+
+
+class Batch:
+    """Requests that one execution answers; times are `time.monotonic_ns`."""
+
+    __slots__ = (
+        "done",
+        "end_ns",
+        "infer_end_ns",
+        "infer_start_ns",
+        "release",
+        "requests",
+        "rows",
+        "start_ns",
+    )
+
+    def __init__(self, requests: list[Pending], rows: int, release: str = "direct") -> None:
+        self.requests = requests
+        self.rows = rows
+        self.release = release
+        self.done: asyncio.Future[None] | None = None
+        self.start_ns = self.infer_start_ns = self.infer_end_ns = self.end_ns = 0
+
+
+class InstanceThread:
+    """A thread that loads one instance, executes its batches and finally unloads it."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        instance: Instance,
+        outbox: Outbox,
+        decoupled: bool,
+        loop: asyncio.AbstractEventLoop,
+        finished: Callable[["InstanceThread", Batch], None],
+    ) -> None:
+        self.instance = instance
+        self._backend = backend
+        self._outbox = outbox
+        self._hold = not decoupled
+        self._loop = loop
+        self._finished = finished
+        self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._loaded = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=instance.name, daemon=True)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread can take batches."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Begin loading, in the thread that will execute (frameworks keep state per thread)."""
+        self._thread.start()
+
+    def wait_loaded(self) -> None:
+        """Wait for the load.
+
+        Raises:
+            Exception: what the backend's `instance_initialize` raised.
+        """
+        self._loaded.wait()
+        if self._error is not None:
+            raise self._error
+
+    def execute(self, batch: Batch) -> None:
+        """Hand over a batch; `finished` is called on the loop when it is done."""
+        self._batches.put(batch)
+
+    def stop(self, timeout: float) -> None:
+        """Unload once the current batch is done."""
+        self._batches.put(None)
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        try:
+            self._backend.instance_initialize(self.instance)
+        except BaseException as error:
+            self._error = error
+            self._loaded.set()
+            return
+        self._loaded.set()
+        self._outbox.hold(self._hold)
+        while (batch := self._batches.get()) is not None:
+            self._execute(batch)
+            self._loop.call_soon_threadsafe(self._report, batch)
+            del batch  # its tensors must not live until the next one comes
+        try:
+            self._backend.instance_finalize(self.instance)
+        except Exception:
+            logger.exception("finalizing instance %s", self.instance.name)
+
+    def _report(self, batch: Batch) -> None:
+        self._outbox.flush()
+        self._finished(self, batch)
+
+    def _execute(self, batch: Batch) -> None:
+        instance = self.instance
+        instance.compute_start_ns = instance.compute_end_ns = 0
+        batch.start_ns = time.monotonic_ns()
+        try:
+            self._backend.instance_execute(instance, batch.requests)
+        except InferError as error:
+            _fail(batch, InferError(error.code, error.message, FailureReason.BACKEND))
+        except Exception as error:
+            logger.exception("executing a batch on instance %s", instance.name)
+            _fail(batch, InferError(ErrorCode.INTERNAL, str(error) or repr(error), FailureReason.BACKEND))
+        batch.end_ns = time.monotonic_ns()
+        batch.infer_start_ns = instance.compute_start_ns or batch.start_ns
+        batch.infer_end_ns = instance.compute_end_ns or batch.end_ns
+        if self._hold and not all(pending.answered for pending in batch.requests):
+            text = UNANSWERED.format(instance.name)
+            _fail(batch, InferError(ErrorCode.INTERNAL, text, FailureReason.BACKEND))
+
+
+def _fail(batch: Batch, error: InferError) -> None:
+    for pending in batch.requests:
+        pending.fail(error)

@@ -1,0 +1,99 @@
+"""The deployment of one model version: a served model behind a channel server.
+
+A plain class; `deployments/builder.py` makes it a Serve deployment.
+"""
+
+import logging
+import os
+import time
+
+import msgspec
+import ray
+
+from app.core.errors import InferError
+from app.transport.loop import LoopThread
+from app.transport.server import ChannelServer
+from app.transport.settings import TransportSettings
+from deployments.served_model import ServedModel
+from deployments.spec import Description, ModelSpec
+
+logger = logging.getLogger(__name__)
+
+_DRAIN_S = 60.0
+
+
+class ModelVersion:
+    """One replica of a model version.
+
+    A load that fails does not raise: Serve would retry it and bury the reason in a traceback. The manager
+    reads the reason with `describe`, deletes the application and reports it. A replica that Serve restarts
+    later has nobody to ask; its health check fails instead, so that Serve tries again.
+    """
+
+    def __init__(self, spec: bytes) -> None:
+        self._spec = msgspec.msgpack.decode(spec, type=ModelSpec)
+        self._plane = LoopThread("data-plane")
+        self._node_id = ray.get_runtime_context().get_node_id()
+        self._served: ServedModel | None = None
+        self._server: ChannelServer | None = None
+        self._addresses: dict[str, str] = {}
+        self._described = False
+        self._loaded_at = time.monotonic()
+        self._description = self._load()
+
+    def record_replica_metadata(self) -> dict[str, str]:
+        """Tell every router where this replica listens (a Serve hook, called once)."""
+        return {"node_id": self._node_id, **self._addresses}
+
+    async def describe(self) -> bytes:
+        """The outcome of the load, as a msgpack `Description`."""
+        self._described = True
+        return msgspec.msgpack.encode(self._description)
+
+    async def check_health(self) -> None:
+        """Serve's health hook; raising makes Serve replace this replica."""
+        if self._description.error:
+            if self._described or time.monotonic() - self._loaded_at > 10:
+                raise RuntimeError(self._description.error)
+            return
+        if not self._plane.alive or self._served is None or not self._served.healthy:
+            raise RuntimeError(f"an instance thread of model '{self._spec.name}' has died")
+
+    async def __del__(self) -> None:
+        """Serve's shutdown hook: tell the callers to go elsewhere, answer what is under way, unload."""
+        if self._server is not None:
+            await self._plane.run(self._server.drain(_DRAIN_S))
+            await self._plane.run(self._server.close())
+        if self._served is not None:
+            self._served.close(timeout=5)
+        self._plane.stop()
+
+    def _load(self) -> Description:
+        started = time.monotonic()
+        try:
+            self._served = ServedModel.load(self._spec, self._plane)
+            self._plane.call(self._listen(self._served))
+            labels = self._served.labels()
+        except InferError as error:
+            return Description(self._spec, error=error.message)
+        except Exception as error:
+            logger.exception("loading model '%s' version %s", self._spec.name, self._spec.version)
+            return Description(self._spec, error=f"{type(error).__name__}: {error}")
+        return Description(
+            self._spec, self._served.config.SerializeToString(), labels, time.monotonic() - started
+        )
+
+    def _channel_host(self) -> str:
+        address = self._spec.channel_address
+        return str(ray.util.get_node_ip_address()) if address == "node" else address
+
+    async def _listen(self, served: ServedModel) -> None:
+        await served.open()
+        settings = TransportSettings(arena_bytes=self._spec.arena_bytes)
+        self._server = ChannelServer(served, self._spec.key, settings)
+        addresses = await self._server.listen(
+            unix_path=os.path.join(self._spec.socket_directory, f"{os.getpid()}.sock"),
+            tcp_host=self._channel_host(),
+        )
+        for address in addresses:
+            self._addresses[address.partition(":")[0]] = address

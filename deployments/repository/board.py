@@ -1,0 +1,94 @@
+"""Publishes routing tables and knows which ingresses route by which."""
+
+import asyncio
+import time
+
+from app.routing.table import RoutingTable, VersionEntry
+
+WATCH_S = 5.0
+RECEIPT_S = 2.0
+APPLY_S = 15.0
+
+
+class _Ingress:
+    """What one ingress said last; times are `time.monotonic`."""
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.applied = 0
+        self.heard = 0.0
+        self.waiting = 0
+
+
+class Board:
+    """The current table, its watchers and their acknowledgements.
+
+    An ingress first says that it has received a table, then, by watching for the next one, that it routes by
+    it. One that does not even say the first within `RECEIPT_S` is taken for dead.
+    """
+
+    def __init__(self) -> None:
+        # Numbers go on rising when a restarted manager starts over.
+        self.table = RoutingTable(number=time.time_ns() // 1_000_000)
+        self._changed = asyncio.Condition()
+        self._ingresses: dict[str, _Ingress] = {}
+
+    async def publish(self, entries: tuple[VersionEntry, ...], initialised: bool) -> int:
+        """Make a new table the current one and return its number."""
+        async with self._changed:
+            self.table = RoutingTable(self.table.number + 1, initialised, entries)
+            self._changed.notify_all()
+        return self.table.number
+
+    async def receive(self, ingress: str, number: int) -> None:
+        """An ingress has table `number` and is connecting to what it adds."""
+        async with self._changed:
+            state = self._hear(ingress)
+            state.received = max(state.received, number)
+            self._changed.notify_all()
+
+    async def watch(self, ingress: str, applied: int) -> RoutingTable:
+        """An ingress routes by table `applied`; return the next one, or the same after `WATCH_S` seconds."""
+        async with self._changed:
+            state = self._hear(ingress)
+            state.received = state.applied = applied
+            state.waiting += 1
+            self._changed.notify_all()
+            try:
+                async with asyncio.timeout(WATCH_S):
+                    await self._changed.wait_for(lambda: self.table.number != applied)
+            except TimeoutError:
+                pass
+            finally:
+                state.waiting -= 1
+                state.heard = time.monotonic()
+        return self.table
+
+    async def settled(self, number: int) -> None:
+        """Wait until every live ingress routes by table `number` or a later one."""
+        started = time.monotonic()
+        while True:
+            self._forget_dead(number, started)
+            behind = [i for i in self._ingresses.values() if i.applied < number]
+            if not behind:
+                return
+            async with self._changed:
+                try:
+                    async with asyncio.timeout(0.2):
+                        await self._changed.wait()
+                except TimeoutError:
+                    continue
+
+    def _hear(self, ingress: str) -> _Ingress:
+        state = self._ingresses.setdefault(ingress, _Ingress())
+        state.heard = time.monotonic()
+        return state
+
+    def _forget_dead(self, number: int, started: float) -> None:
+        now = time.monotonic()
+        for name, state in list(self._ingresses.items()):
+            silent = now - max(state.heard, started)
+            if (state.received < number and silent > RECEIPT_S) or (
+                state.applied < number and silent > APPLY_S
+            ):
+                del self._ingresses[name]

@@ -1,0 +1,319 @@
+"""A model repository on a local path: which models and versions are there, and what their files say.
+
+`<repository>/<model>/[config.pbtxt] [configs/<name>.pbtxt] [labels] <version>/<model file>`. Everything here
+reads; nothing is cached and nothing is written. No path a configuration or a name gives leads out of where it
+belongs, links resolved.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from stat import S_ISREG
+from typing import Final
+
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.config_normalise import infer_backend
+from app.core.config_text import MAX_CONFIG_BYTES, parse_pbtxt
+from app.core.errors import ErrorCode, InferError, internal, invalid_arg
+
+CONFIG_FILE: Final = "config.pbtxt"
+CONFIGS_DIRECTORY: Final = "configs"
+MAX_LABEL_BYTES: Final = 64 << 20
+"""Largest label file read."""
+
+_INT64_MAX: Final = (1 << 63) - 1
+_NOT_VERSIONS: Final = frozenset({"warmup", "initial_state", CONFIGS_DIRECTORY})
+_NAME_MAX: Final = 255
+_PATH_CHARACTERS: Final = re.compile(r"[/\\\x00]")
+# Names reach log lines, paths and command lines of model processes: nothing a terminal or a shell acts on.
+_UNSAFE_CHARACTERS: Final = re.compile(r"[\x00-\x1f\x7f;|&$<>`'\"*?!]")
+_IN_TWO_REPOSITORIES: Final = "model appears in two or more repositories"
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """A model's directory as found.
+
+    Attributes:
+        name: the directory's name, which is the model's.
+        repository: the repository's path, links resolved.
+        directory: `<repository>/<name>`.
+        versions: versions that have a directory, ascending.
+        reason: why the model cannot be served; "" when nothing here speaks against it.
+        warnings: what was ignored, in Triton's words; for the log when the model is loaded.
+    """
+
+    name: str
+    repository: Path
+    directory: Path
+    versions: tuple[int, ...] = ()
+    reason: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+def check_model_name(name: str) -> None:
+    """Refuse a name that could not be a model's directory.
+
+    Raises:
+        InferError: INVALID_ARG.
+    """
+    shown = name[:_NAME_MAX].encode("unicode_escape").decode("ascii")
+    if not name:
+        raise invalid_arg("Model name cannot be empty. Please enter a valid name to deploy.")
+    if _PATH_CHARACTERS.search(name) or name in (".", ".."):
+        raise invalid_arg(
+            f"invalid model name '{shown}', model name must not contain path traversal characters"
+        )
+    if _UNSAFE_CHARACTERS.search(name):
+        raise invalid_arg(
+            f"invalid model name '{shown}', model name must not contain quotes, control or shell characters"
+        )
+    if len(os.fsencode(name)) > _NAME_MAX:
+        raise invalid_arg(f"invalid model name '{shown}', model name must not exceed {_NAME_MAX} bytes")
+
+
+def scan(repositories: Sequence[Path]) -> dict[str, ModelEntry]:
+    """List the models of one or more repositories, by name in alphabetical order.
+
+    Every directory is a model, except those whose name begins with a dot. A name found in two repositories is
+    listed once, with a reason and without versions: neither is served.
+
+    Raises:
+        InferError: INTERNAL when a repository cannot be read.
+    """
+    found: dict[str, ModelEntry] = {}
+    for repository in dict.fromkeys(Path(path).resolve() for path in repositories):
+        for name in _directories(repository):
+            entry = _entry(repository, name)
+            if name in found:
+                entry = replace(found[name], versions=(), reason=_IN_TWO_REPOSITORIES, warnings=())
+            found[name] = entry
+    return dict(sorted(found.items()))
+
+
+def find(repositories: Sequence[Path], name: str) -> ModelEntry | None:
+    """Look one model up without listing the others; None when no repository has it.
+
+    Raises:
+        InferError: INVALID_ARG when no model can have this name.
+    """
+    check_model_name(name)
+    resolved = dict.fromkeys(Path(path).resolve() for path in repositories)
+    entries = [_entry(path, name) for path in resolved if name[0] != "." and os.path.isdir(path / name)]
+    if len(entries) > 1:
+        return replace(entries[0], versions=(), reason=_IN_TWO_REPOSITORIES, warnings=())
+    return entries[0] if entries else None
+
+
+def _directories(parent: Path) -> list[str]:
+    try:
+        with os.scandir(parent) as entries:
+            # os.path.isdir says no where a link is broken or runs in a ring; entry.is_dir would raise.
+            return sorted(
+                entry.name
+                for entry in entries
+                if not entry.name.startswith(".") and os.path.isdir(entry.path)
+            )
+    except OSError as error:
+        raise internal(f"failed to open directory {parent}: {error.strerror}") from None
+
+
+def _entry(repository: Path, name: str) -> ModelEntry:
+    entry = ModelEntry(name, repository, repository / name)
+    try:
+        check_model_name(name)
+        if not _is_inside(entry.directory, repository):
+            raise invalid_arg(f"model directory '{entry.directory}' is outside model repository")
+        versions, warnings = _versions(entry)
+    except InferError as error:
+        return replace(entry, reason=error.message)
+    return replace(entry, versions=tuple(versions), warnings=tuple(warnings))
+
+
+def _versions(entry: ModelEntry) -> tuple[list[int], list[str]]:
+    versions, warnings = [], []
+    for name in _directories(entry.directory):
+        if name in _NOT_VERSIONS:
+            continue
+        fault = _version_fault(entry, name)
+        if fault:
+            warnings.append(f"ignore version directory '{name}' which {fault}")
+        else:
+            versions.append(int(name))
+    return sorted(versions), warnings
+
+
+def _version_fault(entry: ModelEntry, name: str) -> str:
+    if len(name) > 1 and name[0] == "0":
+        return "contains leading zeros in its directory name"
+    if not (name.isascii() and name.isdigit()) or len(name) > 19 or int(name) > _INT64_MAX:
+        return "fails to convert to integral number"
+    return "" if _is_inside(entry.directory / name, entry.repository) else "leads out of the model repository"
+
+
+def _is_inside(path: Path, parent: Path) -> bool:
+    try:
+        return path.resolve().is_relative_to(parent.resolve())
+    except (OSError, RuntimeError, ValueError):  # a loop of links, a name too long, a NUL
+        return False
+
+
+def read_config(entry: ModelEntry, config_name: str = "", auto_complete: bool = True) -> mc.ModelConfig:
+    """Read a model's configuration and fill in what its files tell: name, backend, platform, file name.
+
+    Args:
+        entry: a usable entry.
+        config_name: `--model-config-name`: `configs/<config_name>.pbtxt` if there, else `config.pbtxt`.
+        auto_complete: whether a configuration may be missing.
+
+    Raises:
+        InferError: INTERNAL when the file cannot be read or parsed; INVALID_ARG when the name is not the
+            directory's, a path leaves the model, or nothing tells the backend.
+    """
+    path = _config_path(entry, config_name)
+    config = mc.ModelConfig()
+    if path is not None:
+        config = parse_pbtxt(_read_text(entry, path, MAX_CONFIG_BYTES), str(path))
+    elif not auto_complete:
+        raise _unreadable(entry.directory / CONFIG_FILE, "No such file or directory")
+    config.name = config.name or entry.name
+    if config.name != entry.name:
+        raise invalid_arg(
+            f"unexpected directory name '{entry.name}' for model '{config.name}', "
+            "directory name must equal model name"
+        )
+    config = infer_backend(config, version_listing(entry))
+    check_paths(entry, config)
+    return config
+
+
+def _config_path(entry: ModelEntry, config_name: str) -> Path | None:
+    if _PATH_CHARACTERS.search(config_name) or config_name == "..":
+        raise invalid_arg(f"invalid model config name {config_name!r}: give the name of a file in configs/")
+    candidates = [entry.directory / CONFIG_FILE]
+    if config_name:
+        candidates.insert(0, entry.directory / CONFIGS_DIRECTORY / f"{config_name}.pbtxt")
+    return next((path for path in candidates if os.path.lexists(path)), None)
+
+
+def version_listing(entry: ModelEntry) -> frozenset[str]:
+    """Return the names in the first version directory, directories with a "/" behind; empty without versions.
+
+    "First" is alphabetical, "10" before "2", as Triton takes it when it looks for the model's file.
+    """
+    if not entry.versions:
+        return frozenset()
+    try:
+        with os.scandir(entry.directory / min(map(str, entry.versions))) as found:
+            return frozenset(item.name + "/" if os.path.isdir(item.path) else item.name for item in found)
+    except OSError as error:
+        raise internal(f"failed to open directory {entry.directory}: {error.strerror}") from None
+
+
+def check_paths(entry: ModelEntry, config: mc.ModelConfig) -> None:
+    """Refuse a configuration whose file names lead out of the model, as written or through links.
+
+    Label files, warmup data and initial states belong inside the model's directory; model files are named
+    inside the version directory and may be links within the repository.
+
+    Raises:
+        InferError: UNSUPPORTED for a label file (Triton's text), otherwise INVALID_ARG.
+    """
+    for output in config.output:
+        if output.label_filename:
+            _label_path(entry, output)
+    for field, name in _model_files(config):
+        for version in entry.versions or (1,):
+            base = entry.directory / str(version)
+            if not _stays_inside(base, name) or not _is_inside(base / name, entry.repository):
+                raise _leads_out(entry, field, name, "version directory")
+    for field, folder, name in _data_files(config):
+        base = entry.directory / folder
+        if not _stays_inside(base, name) or not _is_inside(base / name, entry.directory):
+            raise _leads_out(entry, field, name, f"directory '{folder}'")
+
+
+def _leads_out(entry: ModelEntry, field: str, name: str, place: str) -> InferError:
+    return invalid_arg(
+        f"'{field}' of model '{entry.name}' is {name!r}, which leads out of the {place}; "
+        "give a relative path that stays inside"
+    )
+
+
+def _model_files(config: mc.ModelConfig) -> Iterator[tuple[str, str]]:
+    if config.default_model_filename:
+        yield "default_model_filename", config.default_model_filename
+    for name in config.cc_model_filenames.values():
+        yield "cc_model_filenames", name
+
+
+def _data_files(config: mc.ModelConfig) -> Iterator[tuple[str, str, str]]:
+    for warmup in config.model_warmup:
+        for tensor in warmup.inputs.values():
+            if tensor.input_data_file:
+                yield "input_data_file", "warmup", tensor.input_data_file
+    for state in config.sequence_batching.state:
+        for initial in state.initial_state:
+            if initial.data_file:
+                yield "data_file", "initial_state", initial.data_file
+
+
+def _stays_inside(base: Path, name: str) -> bool:
+    """Whether a name, as written, stays under `base`; links are `_is_inside`'s matter."""
+    if "\x00" in name or "\\" in name:
+        return False
+    return Path(os.path.normpath(base / name)).is_relative_to(base)
+
+
+def read_labels(entry: ModelEntry, config: mc.ModelConfig) -> dict[str, tuple[str, ...]]:
+    """Read the label files: output name to its labels, the label of class i in line i.
+
+    Raises:
+        InferError: UNSUPPORTED when a file is outside the model's directory; INTERNAL when it cannot be read.
+    """
+    labelled = [output for output in config.output if output.label_filename]
+    return {output.name: _lines(entry, _label_path(entry, output)) for output in labelled}
+
+
+def _label_path(entry: ModelEntry, output: mc.ModelOutput) -> Path:
+    path = entry.directory / str(output.label_filename)
+    if not _stays_inside(entry.directory, output.label_filename) or not _is_inside(path, entry.directory):
+        raise InferError(
+            ErrorCode.UNSUPPORTED,
+            f"label file path '{path}' for output '{output.name}' in model '{entry.name}' is outside model "
+            "directory",
+        )
+    return path
+
+
+def _lines(entry: ModelEntry, path: Path) -> tuple[str, ...]:
+    text = _read_text(entry, path, MAX_LABEL_BYTES)
+    return tuple(text.removesuffix("\n").split("\n")) if text else ()
+
+
+def _read_text(entry: ModelEntry, path: Path, limit: int) -> str:
+    """Read a regular file of the model's directory, `limit` bytes at most."""
+    if not _is_inside(path, entry.directory):
+        raise invalid_arg(f"file '{path}' of model '{entry.name}' is outside model directory")
+    try:
+        # Not blocking: a pipe in place of the file must not hold the manager up.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            regular = S_ISREG(os.fstat(descriptor).st_mode)
+            data = file.read(limit + 1) if regular else b""
+    except OSError as error:
+        raise _unreadable(path, error.strerror) from None
+    if not regular or len(data) > limit:
+        raise _unreadable(path, f"larger than {limit} bytes" if regular else "not a regular file")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise _unreadable(path, f"line {line} is not UTF-8; save the file as UTF-8") from None
+
+
+def _unreadable(path: Path, why: str | None) -> InferError:
+    return internal(f"failed to open text file for read {path}: {why}")

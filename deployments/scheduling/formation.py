@@ -1,0 +1,66 @@
+"""How a batch is formed from the head of a queue: a pure function of the queue and the clock."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+
+class Queued(Protocol):
+    """What formation looks at; times are `time.monotonic_ns`."""
+
+    rows: int
+    shapes: tuple[object, ...] | None
+    arrival_ns: int
+
+
+class BatchPolicy(NamedTuple):
+    """The `dynamic_batching` settings that decide a release.
+
+    `preferred` are batch sizes (rows) in ascending order; `max_delay_ns` counts from the oldest request.
+    """
+
+    max_rows: int
+    preferred: tuple[int, ...] = ()
+    max_delay_ns: int = 0
+
+
+class Formation(NamedTuple):
+    """Release `size` requests with `rows` rows now, or wait until `wait_until_ns` for more (size 0)."""
+
+    size: int
+    rows: int = 0
+    wait_until_ns: int = 0
+    reason: str = ""
+
+
+def form(policy: BatchPolicy, queue: Sequence[Queued], now_ns: int) -> Formation:
+    """Decide what the head of the queue makes.
+
+    As Triton's dynamic batcher: take requests in order while they fit and agree in shape. The largest
+    preferred size reached is released at once, unless the oldest request has waited `max_delay_ns`; then,
+    or when nothing more can join, all of them are; otherwise wait.
+    """
+    rows = count = preferred_rows = preferred_count = 0
+    largest = policy.preferred[-1] if policy.preferred else policy.max_rows
+    shapes = queue[0].shapes
+    closed = False
+    for pending in queue:
+        if count and rows + pending.rows > largest and not preferred_count:
+            preferred_rows, preferred_count = rows, count
+        if rows + pending.rows > policy.max_rows or pending.shapes != shapes:
+            closed = True
+            break
+        rows += pending.rows
+        count += 1
+        if rows in policy.preferred:
+            preferred_rows, preferred_count = rows, count
+        if rows == policy.max_rows:
+            closed = True
+            break
+    waited = now_ns - queue[0].arrival_ns >= policy.max_delay_ns
+    if preferred_count and not (policy.max_delay_ns and waited):
+        return Formation(preferred_count, preferred_rows, reason="preferred")
+    if closed or rows >= largest:
+        return Formation(count, rows, reason="full")
+    if waited:
+        return Formation(count, rows, reason="delay" if policy.max_delay_ns else "idle")
+    return Formation(0, wait_until_ns=queue[0].arrival_ns + policy.max_delay_ns)

@@ -1,0 +1,93 @@
+"""A request on its way through a replica."""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from app.core.errors import ErrorCode, FailureReason, InferError
+from app.core.tensors import InferRequest, InferResponse, failed
+from backends.base import Request
+
+Sink = Callable[[InferResponse], None]
+CANCELLED = InferError(ErrorCode.CANCELLED, "Request Cancelled", FailureReason.CANCELED)
+
+
+class Pending(Request):
+    """A validated request with its place in time; times are `time.monotonic_ns`.
+
+    `rows` is its batch size. `shapes` tells with which requests it may share a batch: None where the
+    configuration leaves no choice.
+    """
+
+    __slots__ = ("_outbox", "arrival_ns", "cancelled", "dispatch_ns", "rows", "shapes", "sink")
+
+    def __init__(
+        self,
+        infer: InferRequest,
+        sink: Sink,
+        outbox: "Outbox",
+        rows: int,
+        shapes: tuple[object, ...] | None,
+    ) -> None:
+        self.infer = infer
+        self.answered = False
+        self.sink = sink
+        self.rows = rows
+        self.shapes = shapes
+        self.cancelled = False
+        self.arrival_ns = time.monotonic_ns()
+        self.dispatch_ns = 0
+        self._outbox = outbox
+
+    def is_cancelled(self) -> bool:
+        return self.cancelled
+
+    def reply(self, response: InferResponse) -> None:
+        if self.answered:
+            raise RuntimeError("Unable to send response. Response sender has been closed.")
+        if response.final:
+            self.answered = True
+        self._outbox.put(self, response)
+
+    def fail(self, error: BaseException) -> None:
+        """Reply with an error, unless the final response is out already."""
+        if not self.answered:
+            self.reply(failed(error, self.infer.id))
+
+
+class Outbox:
+    """Carries responses from whatever thread made them to the data-plane loop.
+
+    Waking the loop costs more than a small response, so one wake-up serves all that came meanwhile, and a
+    thread that is about to report the end of an execution anyway holds its own back.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, deliver: Callable[[Pending, InferResponse], None]
+    ) -> None:
+        self._loop = loop
+        self._deliver = deliver
+        self._responses: deque[tuple[Pending, InferResponse]] = deque()
+        self._scheduled = False
+        self._thread = threading.local()
+
+    def put(self, pending: Pending, response: InferResponse) -> None:
+        """Queue a response; from any thread."""
+        self._responses.append((pending, response))
+        if self._scheduled or getattr(self._thread, "held", False):
+            return
+        self._scheduled = True
+        self._loop.call_soon_threadsafe(self.flush)
+
+    def hold(self, held: bool) -> None:
+        """Whether the calling thread will flush by itself at the end of its execution."""
+        self._thread.held = held
+
+    def flush(self) -> None:
+        """Deliver what is queued; on the loop."""
+        self._scheduled = False
+        responses = self._responses
+        while responses:
+            self._deliver(*responses.popleft())

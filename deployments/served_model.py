@@ -1,0 +1,238 @@
+"""A loaded model version: backend, instances, scheduler and counters, behind one `submit`."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ray import serve
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.config_normalise import normalise
+from app.core.config_validation import validate
+from app.core.errors import ErrorCode, InferError
+from app.core.request_check import RequestChecker
+from app.core.tensors import InferRequest, InferResponse
+from app.transport.loop import LoopThread
+from backends import find_backend
+from backends.base import Backend, Instance, Model
+from deployments.instances import InstanceThread
+from deployments.repository.layout import ModelEntry, read_labels
+from deployments.scheduling.base import Scheduler
+from deployments.scheduling.direct import DirectScheduler
+from deployments.scheduling.dynamic import DynamicScheduler
+from deployments.scheduling.formation import BatchPolicy
+from deployments.scheduling.pending import Outbox, Pending, Sink
+from deployments.spec import ModelSpec
+from deployments.statistics import Statistics
+from deployments.warmup import warm_up
+
+logger = logging.getLogger(__name__)
+
+
+class ServedModel:
+    """What a replica serves. `load` runs on the calling thread; everything else on the data-plane loop."""
+
+    def __init__(self, spec: ModelSpec, model: Model, backend: Backend, plane: LoopThread) -> None:
+        self._spec = spec
+        self._backend = backend
+        self._model = model
+        self._version = str(model.version)
+        self._outbox = Outbox(plane.loop, self._deliver)
+        self._checker = RequestChecker(model.config)
+        self._shapes = ShapeKey(model.config)
+        self._live: set[Pending] = set()
+        self.statistics = Statistics(model.name, str(model.version))
+        self._scheduler = _scheduler(model.config, self.statistics, spec.max_pending_requests)
+        self._instances = [
+            InstanceThread(
+                backend,
+                instance,
+                self._outbox,
+                model.config.model_transaction_policy.decoupled,
+                plane.loop,
+                self._scheduler.finished,
+            )
+            for instance in _instances(model)
+        ]
+
+    @classmethod
+    def load(cls, spec: ModelSpec, plane: LoopThread) -> "ServedModel":
+        """Complete the configuration, load every instance and warm it up.
+
+        Raises:
+            InferError: why the model cannot be served.
+        """
+        declared = mc.ModelConfig.FromString(spec.config)
+        kind = find_backend(
+            declared.backend, Path(spec.backend_directory) if spec.backend_directory else None
+        )
+        settings = {**spec.backend_config.get("", {}), **spec.backend_config.get(declared.backend, {})}
+        model = Model(declared, spec.version, Path(spec.directory), settings)
+        if spec.auto_complete:
+            model.config = normalise(kind.auto_complete(model))
+        validate(model.config)
+        backend = kind()
+        backend.initialize(settings)
+        backend.model_initialize(model)
+        served = cls(spec, model, backend, plane)
+        served._start()
+        return served
+
+    @property
+    def config(self) -> mc.ModelConfig:
+        """The complete configuration."""
+        return self._model.config
+
+    def labels(self) -> dict[str, tuple[str, ...]]:
+        """Class labels by output, from the label files of the configuration."""
+        directory = self._model.directory.resolve()
+        return read_labels(ModelEntry(self._model.name, directory.parent, directory), self.config)
+
+    @property
+    def outstanding(self) -> int:
+        """Requests taken and not finally answered."""
+        return len(self._live)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether every instance can still take batches."""
+        return all(thread.alive for thread in self._instances)
+
+    def submit(self, request: InferRequest, sink: Sink) -> Callable[[], None]:
+        """Validate and queue a request; returns what cancels it.
+
+        Raises:
+            InferError: INVALID_ARG for what the configuration forbids, UNAVAILABLE when the queue is full.
+        """
+        arrival = time.monotonic_ns()
+        try:
+            rows = self._checker.check(request)
+            pending = Pending(request, sink, self._outbox, rows, self._shapes(request))
+            self._scheduler.submit(pending)
+        except InferError as error:
+            self.statistics.record_failure(time.monotonic_ns() - arrival, error.reason)
+            raise
+        self._live.add(pending)
+        return lambda: self._cancel(pending)
+
+    async def control(self, verb: str, payload: Any) -> Any:
+        """Answer a CONTROL frame: `statistics` gives counters of this replica."""
+        if verb == "statistics":
+            return {
+                "statistics": self.statistics.message().SerializeToString(),
+                "failures": {reason.value: n for reason, n in self.statistics.failures.items()},
+                "pending": self._scheduler.pending,
+            }
+        raise InferError(ErrorCode.UNSUPPORTED, f"unknown control verb '{verb}'")
+
+    def close(self, timeout: float) -> None:
+        """Stop the instances and finalize the backend; on any thread but the loop's."""
+        for thread in self._instances:
+            thread.stop(timeout)
+        self._backend.model_finalize(self._model)
+        self._backend.finalize()
+
+    def _start(self) -> None:
+        for thread in self._instances:
+            thread.start()
+        for thread in self._instances:
+            thread.wait_loaded()
+        for thread in self._instances:
+            warm_up(self._backend, thread.instance)
+
+    async def open(self) -> None:
+        """Begin to execute what is submitted."""
+        for thread in self._instances:
+            self._scheduler.add_instance(thread)
+
+    def _cancel(self, pending: Pending) -> None:
+        pending.cancelled = True
+        self._scheduler.cancel(pending)
+
+    def _deliver(self, pending: Pending, response: InferResponse) -> None:
+        if response.final:
+            self._live.discard(pending)
+            self._account(pending, response)
+        infer = pending.infer
+        pending.sink(
+            InferResponse(
+                self._model.name,
+                self._version,
+                response.outputs,
+                infer.id,
+                response.parameters,
+                response.final,
+                response.error,
+            )
+        )
+
+    def _account(self, pending: Pending, response: InferResponse) -> None:
+        now = time.monotonic_ns()
+        if response.error is None:
+            self.statistics.record_success(now - pending.arrival_ns, pending.dispatch_ns - pending.arrival_ns)
+        else:
+            self.statistics.record_failure(now - pending.arrival_ns, response.error.reason)
+
+
+class ShapeKey:
+    """Tells which requests may share a batch: equal shapes but for the batch dimension, same inputs.
+
+    None for every request of a model whose configuration leaves no choice, which is the common case.
+    """
+
+    def __init__(self, config: mc.ModelConfig) -> None:
+        self._fixed = all(not spec.optional and -1 not in spec.dims for spec in config.input)
+
+    def __call__(self, request: InferRequest) -> tuple[object, ...] | None:
+        if self._fixed:
+            return None
+        if len(request.inputs) == 1:
+            tensor = request.inputs[0]
+            return (tensor.name, tensor.shape[1:])
+        return tuple(sorted((tensor.name, tensor.shape[1:]) for tensor in request.inputs))
+
+
+def _instances(model: Model) -> list[Instance]:
+    """Instances of this replica, named `<group>_<index>` as Triton does.
+
+    A Python model is one instance a process; other backends run `count` threads per listed device.
+    """
+    found: list[Instance] = []
+    for group in model.config.instance_group:
+        kind = mc.ModelInstanceGroup.Kind.Name(group.kind).removeprefix("KIND_")
+        devices = list(group.gpus) or [0]
+        for device in devices:
+            for index in range(group.count):
+                name = f"{group.name}_{index}" if kind != "GPU" else f"{group.name}_{index}_gpu{device}"
+                found.append(Instance(model, name, kind, device, len(found)))
+    return found[:1] if model.config.backend == "python" else found
+
+
+def _scheduler(config: mc.ModelConfig, statistics: Statistics, max_pending: int) -> Scheduler:
+    choice = config.WhichOneof("scheduling_choice")
+    if choice in ("sequence_batching", "ensemble_scheduling"):
+        raise InferError(
+            ErrorCode.UNSUPPORTED, f"model '{config.name}': {choice} is not available in this release"
+        )
+    if choice != "dynamic_batching" or config.max_batch_size < 2:
+        return DirectScheduler(statistics, max_pending)
+    batching = config.dynamic_batching
+    policy = BatchPolicy(
+        config.max_batch_size,
+        tuple(sorted(batching.preferred_batch_size)),
+        batching.max_queue_delay_microseconds * 1000,
+    )
+    instances = sum(group.count for group in config.instance_group)
+
+    def batched(execute: Any) -> Any:
+        return serve.batch(
+            max_batch_size=config.max_batch_size,
+            batch_wait_timeout_s=0,
+            max_concurrent_batches=max(1, instances),
+            batch_size_fn=lambda items: sum(batch.rows for _, batch in items),
+        )(execute)
+
+    max_queue = batching.default_queue_policy.max_queue_size
+    return DynamicScheduler(statistics, max_pending, policy, max_queue, batched)

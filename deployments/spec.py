@@ -1,0 +1,36 @@
+"""What a replica is told about the model version it is to serve."""
+
+import msgspec
+
+
+class ModelSpec(msgspec.Struct, frozen=True):
+    """Everything a replica needs; travels as a constructor argument of its deployment.
+
+    `config` is the serialised ModelConfig, normalised but not yet completed from the model file.
+    `fingerprint` identifies the files on disk that were loaded. `key` is the cluster's channel secret.
+    """
+
+    name: str
+    version: int
+    directory: str
+    config: bytes
+    application: str
+    fingerprint: str
+    key: bytes
+    socket_directory: str
+    auto_complete: bool = True
+    backend_directory: str = ""
+    backend_config: dict[str, dict[str, str]] = {}
+    channel_address: str = "127.0.0.1"
+    max_pending_requests: int = 65536
+    arena_bytes: int = 256 << 20
+
+
+class Description(msgspec.Struct, frozen=True):
+    """What a replica reports after its load: the complete configuration, or why the load failed."""
+
+    spec: ModelSpec
+    config: bytes = b""
+    labels: dict[str, tuple[str, ...]] = {}
+    load_seconds: float = 0.0
+    error: str = ""

@@ -1,0 +1,12 @@
+"""OUTPUT0 is INPUT0, for strings of any number."""
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self._respond(request) for request in requests]
+
+    def _respond(self, request):
+        strings = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", strings)])

@@ -1,0 +1,208 @@
+"""The `nereid` command line."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from app.cli import HINT, HelpRequested, main, parse, usage
+from app.flags import SettingsError
+from app.settings import IGNORED, SETTINGS, ServerSettings
+
+# fmt: off
+TRITONSERVER_FLAGS = [
+    "id", "exit-timeout-secs", "log-verbose", "log-info", "log-warning", "log-error", "log-format",
+    "log-file", "model-store", "model-repository", "exit-on-error", "disable-auto-complete-config",
+    "strict-readiness", "model-control-mode", "repository-poll-secs", "load-model", "model-config-name",
+    "model-load-thread-count", "model-load-retry-count", "model-namespacing", "enable-peer-access",
+    "strict-model-config", "allow-http", "http-address", "http-port", "reuse-http-port",
+    "http-header-forward-pattern", "http-thread-count", "http-max-input-size", "http-restricted-api",
+    "allow-grpc", "grpc-address", "grpc-port", "reuse-grpc-port", "grpc-header-forward-pattern",
+    "grpc-infer-thread-count", "grpc-infer-allocation-pool-size", "grpc-max-response-pool-size",
+    "grpc-use-ssl", "grpc-use-ssl-mutual", "grpc-server-cert", "grpc-server-key", "grpc-root-cert",
+    "grpc-infer-response-compression-level", "grpc-keepalive-time", "grpc-keepalive-timeout",
+    "grpc-keepalive-permit-without-calls", "grpc-http2-max-pings-without-data",
+    "grpc-http2-min-recv-ping-interval-without-data", "grpc-http2-max-ping-strikes",
+    "grpc-max-connection-age", "grpc-max-connection-age-grace", "grpc-restricted-protocol",
+    "allow-metrics", "allow-gpu-metrics", "allow-cpu-metrics", "metrics-address", "metrics-port",
+    "metrics-interval-ms", "metrics-config", "allow-sagemaker", "sagemaker-port",
+    "sagemaker-safe-port-range", "sagemaker-thread-count", "allow-vertex-ai", "vertex-ai-port",
+    "vertex-ai-thread-count", "vertex-ai-default-model", "trace-config", "trace-file", "trace-level",
+    "trace-rate", "trace-count", "trace-log-frequency", "backend-directory", "backend-config",
+    "repoagent-directory", "cache-config", "cache-directory", "response-cache-byte-size", "rate-limit",
+    "rate-limit-resource", "pinned-memory-pool-byte-size", "cuda-memory-pool-byte-size",
+    "cuda-virtual-address-size", "min-supported-compute-capability", "buffer-manager-thread-count",
+    "host-policy", "model-load-gpu-limit", "allow-client-shm",
+]
+# fmt: on
+
+VALUES = {"bool": "false", "int": "1", "float": "1"}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+
+def parsed(*flags: str) -> ServerSettings:
+    return parse(["--model-repository=models", *flags])
+
+
+def flag_with_value(flag: str) -> str:
+    """A flag of tritonserver with a value it takes, the default where others would be refused."""
+    special = {
+        "model-store": "models",
+        "model-repository": "models",
+        "trace-rate": "1",
+        "response-cache-byte-size": "1",
+        "strict-model-config": "false",
+        "http-restricted-api": "",
+        "grpc-restricted-protocol": "",
+        "backend-config": "a,b=c",
+        "metrics-config": "b=c",
+    }
+    setting = SETTINGS.get(flag.replace("-", "_"))
+    if setting and setting.flag.bare:
+        return f"--{flag}"
+    if setting and setting.flag.choices:
+        return f"--{flag}={setting.flag.choices[0]}"
+    kind = getattr(setting.type, "__name__", "") if setting else ""
+    return f"--{flag}={special.get(flag, VALUES.get(kind, 'x'))}"
+
+
+@pytest.mark.parametrize("flag", TRITONSERVER_FLAGS)
+def test_every_flag_of_tritonserver_is_known(flag: str) -> None:
+    refused = {"http-restricted-api", "grpc-restricted-protocol"}
+    extra = ["--model-control-mode=explicit"] if flag == "load-model" else []
+    if flag in refused:
+        with pytest.raises(SettingsError, match="not supported yet"):
+            parsed(flag_with_value(flag))
+    else:
+        parsed(flag_with_value(flag), *extra)
+
+
+@pytest.mark.parametrize(
+    ("flags", "name", "expected"),
+    [
+        (["--http-port=9000"], "http_port", 9000),
+        (["--http-port", "9000"], "http_port", 9000),
+        (["--http-p", "9000"], "http_port", 9000),
+        (["--http-port=1", "--http-port=2"], "http_port", 2),
+        (["--allow-grpc=OFF"], "allow_grpc", False),
+        (["--log-verbose=true"], "log_verbose", 1),
+        (["--disable-auto"], "disable_auto_complete_config", True),
+        (["--backend-config=a,b=c", "--backend-config", "d=e"], "backend_config", ("a,b=c", "d=e")),
+        (["--id", "--http-port"], "id", "--http-port"),
+        (["--id="], "id", ""),
+        (["--id=a=b"], "id", "a=b"),
+        (["--strict-model-config=false", "--strict-model-config=true"], "disable_auto_complete_config", True),
+        (["--trace-level=TENSORS", "--trace-level=OFF"], "trace_config", ("level=TENSORS", "level=OFF")),
+        (["--ingress-replicas=2"], "ingress_replicas", 2),
+        (["--"], "http_port", 8000),
+    ],
+)
+def test_spellings(flags: Sequence[str], name: str, expected: object) -> None:
+    assert getattr(parsed(*flags), name) == expected
+
+
+def test_several_repositories() -> None:
+    Path("more").mkdir()
+    settings = parse(["--model-repository=models", "--model-store", "more", "--model-repo=models"])
+    assert [Path(path).name for path in settings.model_repository] == ["more", "models"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "--model-repository must be specified"),
+        (["--model-repository=no"], "--model-repository: directory 'no' does not exist"),
+        (["--http-prot=1"], "unrecognized option '--http-prot'; did you mean '--http-port'?"),
+        (["--http_port=1"], "unrecognized option '--http_port'; did you mean '--http-port'?"),
+        (["--zzz"], "unrecognized option '--zzz'"),
+        (
+            ["--reuse"],
+            "option '--reuse' is ambiguous; possibilities: '--reuse-http-port' '--reuse-grpc-port'",
+        ),
+        (["--http-port"], "option '--http-port' requires an argument"),
+        (
+            ["--disable-auto-complete-config=true"],
+            "option '--disable-auto-complete-config' doesn't allow an argument",
+        ),
+        (["models"], "Unexpected argument: models"),
+        (["-h"], "Unexpected argument: -h"),
+        (["--", "models"], "Unexpected argument: models"),
+        (["--http-port=x"], "--http-port: expected an integer, got 'x'"),
+        (
+            ["--allow-http=perhaps"],
+            "--allow-http: invalid value for bool option: 'perhaps', expected true, false, on, off, 1 or 0",
+        ),
+        (
+            ["--model-repository=models", "--load-model=a"],
+            "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
+        ),
+        (
+            ["--model-repository=models", "--grpc-use-ssl=true"],
+            "--grpc-use-ssl: not supported yet, and starting without the protection it asks for would be "
+            "unsafe",
+        ),
+    ],
+)
+def test_refused(flags: Sequence[str], message: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        parse(flags)
+    assert str(raised.value) == message
+
+
+def test_a_flag_without_effect_is_warned_about_once() -> None:
+    settings = parsed("--cuda-memory-pool-byte-size=0:1", "--cuda-memory-pool-byte-size=1:1")
+    assert settings.warnings == ("warning: --cuda-memory-pool-byte-size has no effect in Nereid",)
+
+
+def test_every_ignored_flag_is_tritonservers() -> None:
+    assert {name.replace("_", "-") for name in IGNORED} <= set(TRITONSERVER_FLAGS)
+
+
+@pytest.mark.parametrize("flag", ["--help", "--he"])
+def test_help(flag: str) -> None:
+    with pytest.raises(HelpRequested):
+        parse([flag])
+
+
+def test_usage_lists_every_setting() -> None:
+    text = usage()
+    for name in SETTINGS:
+        assert f"  --{name.replace('_', '-')}" in text
+    assert "  --http-port <integer>\n\tPort for HTTP; 0 takes a free one. Default: 8000." in text
+    assert "  --disable-auto-complete-config\n\tTake" in text
+    assert "  --model-control-mode <none|poll|explicit>\n" in text
+
+
+def test_main_runs_the_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    ran: list[ServerSettings] = []
+
+    def run(settings: ServerSettings) -> int:
+        ran.append(settings)
+        return 3
+
+    module = ModuleType("app.launcher")
+    module.run = run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "app.launcher", module)
+    with pytest.raises(SystemExit) as exited:
+        main(["--model-repository=models", "--http-thread-count=4"])
+    assert exited.value.code == 3
+    assert [settings.http_port for settings in ran] == [8000]
+    assert capsys.readouterr().err == "warning: --http-thread-count has no effect in Nereid\n"
+
+
+def test_main_exits_with_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        main(["--http-port=x"])
+    assert exited.value.code == f"--http-port: expected an integer, got 'x'\n{HINT}"
+
+
+def test_main_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--help"])
+    assert capsys.readouterr().out == usage() + "\n"

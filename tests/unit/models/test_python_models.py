@@ -1,0 +1,159 @@
+"""The Python models of the example repository, on a stand-in for pb_utils."""
+
+import io
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+
+from tests.unit.models.conftest import DATA, Load
+from tests.unit.models.fake_pb_utils import Request
+
+
+def encoded(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, form, **options)
+    return buffer.getvalue()
+
+
+def images(*files: bytes) -> npt.NDArray[Any]:
+    array = np.empty((len(files), 1), dtype=object)
+    array[:, 0] = files
+    return array
+
+
+@pytest.fixture
+def preprocess(load_python: Load) -> Any:
+    return load_python("image_preprocess", max_bytes=1 << 20, max_pixels=1_000_000)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "LA", "P", "1", "I;16", "CMYK"])
+@pytest.mark.parametrize("size", [(224, 224), (300, 451), (1, 1), (3, 900)])
+def test_any_picture_becomes_a_tensor(preprocess: Any, mode: str, size: tuple[int, int]) -> None:
+    file = encoded(Image.new(mode, size), "JPEG" if mode == "CMYK" else "PNG")
+    (response,) = preprocess.execute([Request(image=images(file))])
+    assert response.error is None
+    pixels = response.outputs["pixels"]
+    assert (pixels.shape, pixels.dtype) == ((1, 3, 224, 224), np.float32)
+    assert -1 <= pixels.min() <= pixels.max() <= 1
+
+
+def test_values_are_scaled(preprocess: Any) -> None:
+    (response,) = preprocess.execute(
+        [Request(image=images(encoded(Image.new("RGB", (256, 256), (255, 127, 0)))))]
+    )
+    assert response.outputs["pixels"][0, :, 100, 100].tolist() == [1.0, 0.0, -127 / 128]
+
+
+def test_sixteen_bits_are_scaled_not_clipped(preprocess: Any) -> None:
+    grey = Image.fromarray(np.full((256, 256), 0x8000, np.uint16))
+    (response,) = preprocess.execute([Request(image=images(encoded(grey)))])
+    assert response.outputs["pixels"][0, 0, 0, 0] == 1 / 128
+
+
+def test_orientation_is_honoured(preprocess: Any) -> None:
+    upright = Image.new("RGB", (256, 256))
+    upright.paste((255, 255, 255), (0, 0, 256, 128))
+    exif = Image.Exif()
+    exif[0x0112] = 3  # stored upside down
+    turned = encoded(upright.rotate(180), exif=exif)
+    (response,) = preprocess.execute([Request(image=images(encoded(upright), turned))])
+    pixels = response.outputs["pixels"]
+    assert np.array_equal(pixels[0], pixels[1])
+    assert pixels[1, 0, 10, 100] == 1
+
+
+def test_batches_answer_in_order(preprocess: Any) -> None:
+    files = [encoded(Image.new("L", (32, 32), shade)) for shade in (0, 127, 255)]
+    first, second = preprocess.execute([Request(image=images(*files[:2])), Request(image=images(files[2]))])
+    assert first.outputs["pixels"][:, 0, 0, 0].tolist() == [-127 / 128, 0.0]
+    assert second.outputs["pixels"][:, 0, 0, 0].tolist() == [1.0]
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A PNG that promises a size and holds next to nothing."""
+    header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    data = b"IDAT" + zlib.compress(b"")
+    chunks = [struct.pack(">I", len(c) - 4) + c + struct.pack(">I", zlib.crc32(c)) for c in (header, data)]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        (b"", "input 'image': expected a JPEG or PNG file"),
+        (b"not a picture", "input 'image': expected a JPEG or PNG file"),
+        (encoded(Image.new("RGB", (8, 8)), "GIF"), "input 'image': expected a JPEG or PNG file"),
+        (b"\xff" * ((1 << 20) + 1), "input 'image': 1048577 bytes exceed the limit of 1048576"),
+        (png_header(50000, 50000), "input 'image': 50000 x 50000 pixels exceed the limit of 1000000"),
+        (
+            encoded(Image.new("L", (1001, 1000))),
+            "input 'image': 1001 x 1000 pixels exceed the limit of 1000000",
+        ),
+    ],
+)
+def test_refusals_concern_one_request(preprocess: Any, file: bytes, message: str) -> None:
+    good = encoded(Image.new("RGB", (8, 8)))
+    refused, served = preprocess.execute([Request(image=images(good, file)), Request(image=images(good))])
+    assert (refused.error.message, refused.error.code) == (message, 3)
+    assert served.error is None
+
+
+@pytest.mark.parametrize("keep", [0.2, 0.5, 0.99])
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+def test_damaged_files_are_refused(preprocess: Any, form: str, keep: float) -> None:
+    file = encoded(Image.open(DATA / "cat.jpg"), form)
+    (response,) = preprocess.execute([Request(image=images(file[: int(len(file) * keep)]))])
+    assert response.error.message.startswith("input 'image': damaged file: ")
+
+
+def test_damaged_orientation_is_refused(preprocess: Any) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    file = encoded(Image.new("RGB", (8, 8)), "JPEG", exif=exif)
+    for byte in range(file.index(b"Exif"), file.index(b"Exif") + 40):
+        damaged = file[:byte] + b"\xa5" + file[byte + 1 :]
+        (response,) = preprocess.execute([Request(image=images(damaged))])
+        assert response.error is None or response.error.message.startswith("input 'image': ")
+
+
+@pytest.mark.parametrize("model", ["identity_fp32", "simple_identity"])
+def test_identity(load_python: Load, model: str) -> None:
+    values = (
+        np.array([[b"a", b""]], dtype=object) if model == "simple_identity" else np.ones((1, 2), np.float32)
+    )
+    (response,) = load_python(model).execute([Request(INPUT0=values)])
+    assert response.outputs["OUTPUT0"] is values
+
+
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_square(load_python: Load, n: int) -> None:
+    request = Request(IN=np.array([n], np.int32))
+    assert load_python("square_int32").execute([request]) is None
+    assert [response.outputs["OUT"].tolist() for response in request.sent] == [[n]] * n
+    assert request.final
+
+
+def repeat_request(values: list[int], delays: list[int]) -> Request:
+    return Request(
+        IN=np.array(values, np.int32), DELAY=np.array(delays, np.uint32), WAIT=np.array([0], np.uint32)
+    )
+
+
+def test_repeat(load_python: Load) -> None:
+    model = load_python("repeat_int32")
+    requests = [repeat_request([4, 5, 6], [0, 1, 0]), repeat_request([], []), repeat_request([1], [0, 0])]
+    assert model.execute(requests) is None
+    model.finalize()
+    full, empty, uneven = requests
+    assert [(r.outputs["OUT"].item(), r.outputs["IDX"].item()) for r in full.sent] == [(4, 0), (5, 1), (6, 2)]
+    assert full.sent[0].outputs["OUT"].dtype == np.dtype(np.int32)
+    assert full.sent[0].outputs["IDX"].dtype == np.dtype(np.uint32)
+    assert empty.sent == []
+    assert uneven.sent[0].error is not None
+    assert uneven.sent[0].error.message == "expected IN and DELAY of the same length, got 1 and 2"
+    assert all(request.final for request in requests)

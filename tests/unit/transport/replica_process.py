@@ -1,0 +1,35 @@
+"""A model replica in a process of its own: echoes, holds, streams; drains when its standard input says so."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from app.core.tensors import InferRequest, InferResponse, Tensor
+from app.transport.server import ChannelServer
+
+
+class Replica:
+    def submit(self, request: InferRequest, reply: Callable[[InferResponse], None]) -> Callable[[], None]:
+        outputs = tuple(Tensor(t.name, t.datatype, t.shape, t.data) for t in request.inputs)
+        response = InferResponse(request.model_name, "1", outputs, request.id)
+        if request.model_name == "slow":
+            asyncio.get_running_loop().call_later(0.05, reply, response)
+        elif request.model_name != "hold":
+            reply(response)
+        return lambda: None
+
+    async def control(self, verb: str, payload: Any) -> Any:
+        return payload
+
+
+async def main(path: str, key: bytes) -> None:
+    server = ChannelServer(Replica(), key)
+    print(*await server.listen(path, "127.0.0.1"), flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    await server.drain(10)
+    await server.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], bytes.fromhex(sys.argv[2])))

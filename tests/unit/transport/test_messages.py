@@ -1,0 +1,252 @@
+"""Requests and responses as frames, and metas that lie."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.core.errors import ErrorCode, FailureReason, InferError
+from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
+from app.transport.arena import ArenaReader, ArenaWriter
+from app.transport.frames import Frame, FrameDecoder, Kind, ProtocolError
+from app.transport.messages import (
+    IN_META,
+    Outbox,
+    decode_control,
+    decode_error,
+    decode_release,
+    decode_request,
+    decode_response,
+    decode_value,
+    encode_control,
+    encode_error,
+)
+
+pack = msgspec.msgpack.encode
+
+
+def received(queue: list[Any]) -> Frame:
+    """Pass a queue through a decoder that has room for it."""
+    data = b"".join(queue)
+    decoder = FrameDecoder(1 << 30, 1 << 24, len(data) + 64)
+    decoder.get_buffer()[: len(data)] = data
+    (frame,) = decoder.received(len(data))
+    return frame
+
+
+def frame_of(meta: bytes, payload: bytes = b"", kind: Kind = Kind.INFER) -> Frame:
+    return Frame(kind, 0, 1, 0, memoryview(meta), memoryview(payload), False)
+
+
+def plain(tensors: tuple[Tensor, ...]) -> list[tuple[str, str, tuple[int, ...], bytes]]:
+    return [(t.name, t.datatype, t.shape, bytes(t.data)) for t in tensors]
+
+
+datas = st.one_of(
+    st.binary(max_size=80),
+    st.integers(IN_META - 1, IN_META + 200).map(lambda n: bytes(range(256)) * (n // 256) + bytes(n % 256)),
+)
+wraps: st.SearchStrategy[Callable[[bytes], Any]] = st.sampled_from([bytes, bytearray, memoryview])
+tensors = st.builds(
+    lambda name, datatype, shape, data, wrap: Tensor(name, datatype, shape, wrap(data)),
+    st.text(max_size=10),
+    st.sampled_from(["FP32", "BYTES", "weird"]),
+    st.lists(st.integers(-1, 2**40), max_size=4).map(tuple),
+    datas,
+    wraps,
+)
+parameters = st.dictionaries(
+    st.text(max_size=5),
+    st.one_of(
+        st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(allow_nan=False), st.text(max_size=5)
+    ),
+    max_size=3,
+)
+u64 = st.integers(0, 2**64 - 1)
+requests = st.builds(
+    InferRequest,
+    st.text(max_size=8),
+    st.text(max_size=3),
+    st.lists(tensors, max_size=4).map(tuple),
+    st.lists(st.text(max_size=5).map(RequestedOutput), max_size=3).map(tuple),
+    st.text(max_size=8),
+    parameters,
+    st.one_of(u64, st.text(max_size=5)),
+    st.booleans(),
+    st.booleans(),
+    u64,
+    u64,
+)
+
+
+@given(requests)
+def test_requests_round_trip(request: InferRequest) -> None:
+    queue: list[Any] = []
+    size = Outbox(None, 1 << 15).request(queue, 7, request, 1500)
+    assert size == sum(len(piece) for piece in queue)
+    frame = received(queue)
+    result = decode_request(frame, 12.5, None)
+    assert (frame.kind, frame.stream, frame.deadline_us, result.deadline) == (Kind.INFER, 7, 1500, 12.5)
+    assert plain(result.inputs) == plain(request.inputs)
+    for field in ("model_name", "model_version", "outputs", "id", "parameters", "priority", "timeout_us"):
+        assert getattr(result, field) == getattr(request, field)
+    if request.sequence_id:
+        assert (result.sequence_id, result.sequence_start, result.sequence_end) == (
+            request.sequence_id,
+            request.sequence_start,
+            request.sequence_end,
+        )
+
+
+@given(st.lists(tensors, max_size=4).map(tuple), st.booleans(), parameters, st.booleans())
+def test_responses_round_trip(
+    outputs: tuple[Tensor, ...], final: bool, values: dict[str, Any], wrong: bool
+) -> None:
+    error = InferError(ErrorCode.NOT_FOUND, "é", FailureReason.REJECTED) if wrong else None
+    queue: list[Any] = []
+    Outbox(None, 1 << 15).response(queue, 9, InferResponse("m", "2", outputs, "id", values, final, error))
+    result = decode_response(received(queue), None)
+    assert plain(result.outputs) == plain(outputs)
+    assert (result.model_name, result.model_version, result.id) == ("m", "2", "id")
+    assert (result.parameters, result.final) == (values, final)
+    if wrong:
+        assert result.error is not None
+        assert result.error.args == (ErrorCode.NOT_FOUND, "é", FailureReason.REJECTED)
+
+
+def test_golden_request() -> None:
+    request = InferRequest("m", "", (Tensor("I", "FP32", (1, 1), b"\0\0\x80?"),), (RequestedOutput("O"),))
+    queue: list[Any] = []
+    Outbox(None, 1 << 15).request(queue, 1, request, 0)
+    assert b"".join(queue).hex() == (
+        "010000001a000000" "0000000000000000" "0100000000000000" "0000000000000000"
+        "95" "a16d" "a0" "91" "94a149a446503332920101c4040000803f" "91a14f" "a0"
+    )  # fmt: skip
+
+
+def test_payload_tensors_lie_at_multiples_of_64_of_the_frame() -> None:
+    big = b"x" * (IN_META + 1)
+    queue: list[Any] = []
+    Outbox(None, 1 << 30).request(
+        queue, 1, InferRequest("m", "", (Tensor("A", "UINT8", (1,), big), Tensor("B", "UINT8", (1,), big))), 0
+    )
+    data = b"".join(queue)
+    first = data.index(big)
+    second = data.index(big, first + len(big))
+    assert first % 64 == 0
+    assert second % 64 == 0
+
+
+def test_small_tensors_of_a_large_frame_keep_nothing_alive() -> None:
+    queue: list[Any] = []
+    sent = tuple(Tensor(str(n), "UINT8", (n,), bytes(n)) for n in (5000, 1_000_000))
+    Outbox(None, 1 << 30).request(queue, 1, InferRequest("m", "", sent), 0)
+    frame = received(queue)
+    owned = Frame(frame.kind, 0, 1, 0, frame.meta, frame.payload, True)
+    small, large = decode_request(owned, 0.0, None).inputs
+    assert type(small.data) is bytes
+    assert type(large.data) is memoryview
+
+
+def test_arena_round_trip_and_release() -> None:
+    writer = ArenaWriter(1 << 20)
+    released: list[int] = []
+    reader = ArenaReader(writer.fd, writer.nbytes, released.append)
+    data = bytes(range(256)) * 256
+    queue: list[Any] = []
+    Outbox(writer, 1 << 15).response(
+        queue, 1, InferResponse("m", "1", (Tensor("O", "UINT8", (65536,), data),))
+    )
+    assert sum(len(piece) for piece in queue) < 200
+    result = decode_response(received(queue), reader)
+    assert bytes(result.outputs[0].data) == data
+    assert released == []
+    del result
+    assert released == [0]
+    writer.close()
+
+
+def test_unencodable_values_are_refused_and_give_their_slab_back() -> None:
+    writer = ArenaWriter(1 << 20)
+    outbox = Outbox(writer, 1 << 15)
+    large = Tensor("I", "UINT8", (65536,), bytes(65536))
+    queue: list[Any] = []
+    for value in (2**64, object(), "\ud800"):
+        with pytest.raises(InferError) as caught:
+            outbox.request(queue, 1, InferRequest("m", "", (large,), (), "", {"p": value}), 0)  # type: ignore[dict-item]
+        assert caught.value.code == ErrorCode.INVALID_ARG
+        with pytest.raises(InferError) as caught:
+            outbox.response(queue, 1, InferResponse("m", "", (large,), "", {"p": value}))  # type: ignore[dict-item]
+        assert caught.value.code == ErrorCode.INTERNAL
+    assert queue == []
+    assert writer.live == 0
+    writer.close()
+
+
+def tensor(data: Any) -> bytes:
+    return pack(("m", "", [("I", "FP32", [1], data)]))
+
+
+@pytest.mark.parametrize(
+    ("meta", "payload"),
+    [
+        (b"", b""),
+        (b"\xc1", b""),
+        (pack({}), b""),
+        (pack(("m",)), b""),
+        (pack((1, "", [])), b""),
+        (pack(("m", "", [], [1])), b""),
+        (pack(("m", "", [], [], "", {"p": {"nested": 1}})), b""),
+        (pack(("m", "", [], [], "", {}, -1.5)), b""),
+        (b"\x93\xa1m\xa0\xdd\xff\xff\xff\xff", b""),
+        (b"\x93\xa1m\xa0\xdb\xff\xff\xff\xff", b""),
+        (b"\x91" * 100_000, b""),
+        (tensor("text"), b""),
+        (tensor(None), b""),
+        (tensor([1, 2, 3]), b""),
+        (tensor([0, 64]), b""),
+        (tensor(4), b""),
+        (tensor(0), b""),
+        (tensor(-4), b"1234"),
+        (tensor(5), b"1234"),
+        (tensor(3), b"1234"),
+        (tensor(2**64 - 1), b"1234"),
+        (tensor(b"here"), b"1234"),
+        (pack(("m", "", [("I", "FP32", [1], 4), ("J", "FP32", [1], 4)])), b"12345678"),
+        (b"\x95\xa1m\xa0\x90\x90\xa1\xff", b""),
+    ],
+)
+def test_hostile_requests_are_protocol_errors(meta: bytes, payload: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_request(frame_of(meta, payload), 0.0, None)
+
+
+@given(st.binary(max_size=200), st.binary(max_size=20))
+def test_any_meta_is_a_message_or_a_protocol_error(meta: bytes, payload: bytes) -> None:
+    frame = frame_of(meta, payload)
+    for decode in (
+        lambda: decode_request(frame, 0.0, None),
+        lambda: decode_response(frame, None),
+        lambda: decode_release(frame),
+        lambda: decode_control(frame),
+        lambda: decode_error(frame),
+        lambda: decode_value(frame),
+    ):
+        try:
+            decode()
+        except ProtocolError:
+            pass
+
+
+def test_unknown_error_codes_are_protocol_errors() -> None:
+    with pytest.raises(ProtocolError):
+        decode_response(frame_of(pack(("m", "", [], "", {}, ("TEAPOT", "", "OTHER")))), None)
+
+
+def test_control_and_errors_round_trip() -> None:
+    assert decode_control(frame_of(encode_control("STATS", [1, {"a": b"x"}]))) == ("STATS", [1, {"a": b"x"}])
+    error = decode_error(frame_of(encode_error(InferError(ErrorCode.CANCELLED, "", FailureReason.CANCELED))))
+    assert error.args == (ErrorCode.CANCELLED, "", FailureReason.CANCELED)
