@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install -qq --no-compile --no-input --disable-pip-version-check -c constraints.txt
 TESTS := $(wildcard tests/unit tests/contract tests/cluster)
 INSTALL_INPUTS := pyproject.toml constraints.txt model_repository/weights.txt
 

@@ -13,6 +13,7 @@ from deployments.repository.manager import RepositoryManager
 
 APPLICATION = "nereid"
 MANAGER = "repository-manager"
+INGRESS = "ingress"
 
 
 def build(args: dict[str, Any]) -> Application:
@@ -42,7 +43,7 @@ def compose(settings: ServerSettings) -> Application:
         graceful_shutdown_timeout_s=5,
     )
     ingress = _deployment(Ingress).options(
-        name="ingress",
+        name=INGRESS,
         num_replicas=settings.ingress_replicas,
         ray_actor_options={"num_cpus": 0},
         max_surge_percent=100,
@@ -52,7 +53,7 @@ def compose(settings: ServerSettings) -> Application:
         graceful_shutdown_wait_loop_s=0.1,
         graceful_shutdown_timeout_s=settings.exit_timeout_secs + 10,
     )
-    application: Application = ingress.bind(settings, key, manager.bind(settings, key))
+    application: Application = ingress.bind(settings, key, manager.bind(settings, key, (APPLICATION, INGRESS)))
     return application
 
 

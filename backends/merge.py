@@ -71,8 +71,9 @@ def _execute_alone(backend: ArrayBackend, instance: Instance, request: Request) 
     try:
         response = _execute(backend, instance, (request,))[0]
     except Exception as error:
-        if not isinstance(error, InferError):
-            logger.exception("model '%s' failed", instance.model.name)
+        # An InferError is worded for the client; whatever it was made from is there for who looks closer.
+        level = logging.DEBUG if isinstance(error, InferError) else logging.ERROR
+        logger.log(level, "model '%s' failed", instance.model.name, exc_info=error)
         response = failed(plain_error(error), request.infer.id)
     request.reply(response)
 

@@ -15,6 +15,7 @@ from app.core.errors import InferError, internal, invalid_arg, unavailable
 from backends.base import ArrayBackend, Instance, Model
 from backends.onnxruntime_io import OnnxIO, check, complete, read_io
 from backends.onnxruntime_session import (
+    FATAL,
     Provider,
     providers,
     run_options,
@@ -125,6 +126,7 @@ class OnnxRuntimeBackend(ArrayBackend):
         if (config.input or config.batch_input) and config.output:
             return config
         options = ort.SessionOptions()
+        options.log_severity_level = FATAL
         # Only the tensors are read here; optimising the graph would take longer than loading it.
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = 1

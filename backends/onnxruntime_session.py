@@ -15,6 +15,9 @@ from backends.parameters import boolean, integer, parse_boolean, positive
 
 Provider = tuple[str, dict[str, str]]
 
+# Errors reach the client or the server's log as exceptions; ONNX Runtime would print them on its own as well.
+FATAL: Final = 4
+
 _GRAPH_LEVELS: Final = {
     -1: ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
     1: ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
@@ -52,6 +55,7 @@ def session_options(model: Model) -> ort.SessionOptions:
         InferError: INVALID_ARG for a parameter's value.
     """
     options = ort.SessionOptions()
+    options.log_severity_level = FATAL
     options.graph_optimization_level = _GRAPH_LEVELS.get(
         model.config.optimization.graph.level, ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     )

@@ -23,6 +23,10 @@ logger = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 
+# Parts of torch that are not typed.
+_cuda: Any = torch.cuda
+_jit: Any = torch.jit
+
 _TYPES: Final = {
     torch.bool: "TYPE_BOOL",
     torch.uint8: "TYPE_UINT8",
@@ -73,7 +77,7 @@ class _Loaded:
         self.inference_mode = boolean(model, "INFERENCE_MODE", True)
         self.optimized = not boolean(model, "DISABLE_OPTIMIZED_EXECUTION")
         self.cleans_cache = boolean(model, "ENABLE_CACHE_CLEANING")
-        self.stream = torch.cuda.Stream(device) if device is not None and device.type == "cuda" else None
+        self.stream = _cuda.Stream(device) if device is not None and device.type == "cuda" else None
 
     def contexts(self) -> list[AbstractContextManager[Any]]:
         """What an execution runs in."""
@@ -81,9 +85,9 @@ class _Loaded:
             torch.inference_mode() if self.inference_mode else torch.no_grad()
         ]
         if not self.optimized:
-            contexts.append(torch.jit.optimized_execution(False))
+            contexts.append(_jit.optimized_execution(False))
         if self.stream is not None:
-            contexts.append(torch.cuda.stream(self.stream))
+            contexts.append(_cuda.stream(self.stream))
         return contexts
 
 
@@ -176,7 +180,7 @@ def _open(model: Model, device: torch.device | None) -> Any:
     if not path.is_file():
         raise unavailable(f"unable to find '{path}' for model instance '{model.name}'")
     try:
-        return torch.jit.load(str(path), map_location=device).eval()
+        return _jit.load(str(path), map_location=device).eval()
     except Exception as error:
         raise internal(f"failed to load model '{model.name}': {_last_line(error)}") from error
 

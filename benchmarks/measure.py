@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.load import LoadFailed, LoadResult, PerfAnalyzer, h2load, wrk
 from benchmarks.processes import CpuMeter, Usage
-from benchmarks.servers import Counts, Server, frozen
+from benchmarks.servers import Counts, Server, ServerFailed, frozen
 from benchmarks.workloads import Workload, ask_grpc, ask_http, check_same
 
 Generator = Callable[["Cell", int, float], LoadResult]
@@ -93,7 +93,7 @@ def measure_interleaved(servers: Sequence[Server], cell: Cell, plan: Plan, round
             idle = [other for other in servers if other is not server]
             try:
                 results.append(measure(server, idle, cell, plan, round_))
-            except LoadFailed as error:
+            except (LoadFailed, ServerFailed) as error:
                 nothing = LoadResult(0.0, 0.0, 0.0, 0, 0)
                 results.append(Measurement(cell.key, server.name, round_, nothing, 0.0, {}, str(error)))
     return results

@@ -33,21 +33,26 @@ def cell_rows(results: Sequence[Measurement]) -> Rows:
 
 def server_row(results: Sequence[Measurement], server: str, base: str) -> list[str]:
     mine = [result for result in results if result.server == server]
-    rate = middle(mine, lambda m: m.load.infer_per_s)
-    cores = middle(mine, lambda m: total(m.usage).cores)
+    ran = [result for result in mine if result.load.requests] or mine
+    rate = middle(ran, lambda m: m.load.infer_per_s)
+    cores = middle(ran, lambda m: total(m.usage).cores)
     return [
         mine[0].cell if server == base else "",
         server,
         f"{rate:,.0f}",
-        f"{middle(mine, lambda m: m.load.p50_ms):.2f}",
-        f"{middle(mine, lambda m: m.load.p99_ms):.2f}",
-        f"{middle(mine, lambda m: m.mean_batch):.1f}",
+        f"{middle(ran, lambda m: m.load.p50_ms):.2f}",
+        f"{middle(ran, lambda m: m.load.p99_ms):.2f}",
+        f"{middle(ran, lambda m: m.mean_batch):.1f}",
         f"{cores:.2f}",
         f"{cores / rate * 1e6:,.0f}" if rate else "",
-        f"{max(total(m.usage).peak_mib for m in mine):,.0f}",
-        "" if server == base else ratio_text(results, base, server),
-        "; ".join(unique(m.complaint for m in mine if m.complaint)),
+        f"{max(total(m.usage).peak_mib for m in ran):,.0f}",
+        ("" if server == base else ratio_text(results, base, server)) + ("!" if notes(mine) else ""),
     ]
+
+
+def notes(results: Sequence[Measurement]) -> list[str]:
+    """What is behind a `!` in the last column."""
+    return [f"! {m.cell} {m.server}, round {m.round}: {m.complaint}" for m in results if m.complaint]
 
 
 def ratio_text(results: Sequence[Measurement], base: str, peer: str) -> str:
@@ -72,19 +77,8 @@ def paired_ratios(results: Sequence[Measurement], base: str, peer: str) -> list[
 
 
 def cells_header(base: str) -> list[str]:
-    return [
-        "cell",
-        "server",
-        "infer/s",
-        "p50 ms",
-        "p99 ms",
-        "batch",
-        "cores",
-        "CPU us",
-        "peak MiB",
-        f"{base}/it",
-        "",
-    ]
+    figures = ["infer/s", "p50 ms", "p99 ms", "batch", "cores", "CPU us", "peak MiB"]
+    return ["cell", "server", *figures, f"{base}/it"]
 
 
 def process_rows(results: Sequence[Measurement]) -> Rows:

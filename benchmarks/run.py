@@ -115,6 +115,7 @@ def run_cells(
         results += found
         rows += report.cell_rows(found)
     print(report.table(report.cells_header(up[0].name), rows), "\n")
+    print(*report.notes(results), sep="\n", end="\n\n")
     print(report.table(report.PROCESS_HEADER, report.process_rows(results)), "\n")
     return results
 
@@ -160,10 +161,9 @@ def introduce(up: list[Server]) -> dict[str, dict[str, Usage]]:
     time.sleep(IDLE_S)
     idle = {name: meter.stop() for name, meter in meters.items()}
     for server in up:
-        sum_ = total(idle[server.name])
-        print(
-            f"{server.name}: ready after {server.ready_s:.1f} s; idle {sum_.cores:.2f} cores, {sum_.peak_mib:,.0f} MiB"
-        )
+        usage = total(idle[server.name])
+        ready = f"{server.name}: ready after {server.ready_s:.1f} s"
+        print(f"{ready}; idle it takes {usage.cores:.2f} cores, {usage.peak_mib:,.0f} MiB")
     print()
     return idle
 
@@ -199,10 +199,10 @@ def main() -> None:
         )
         chosen = commands(options, bench, scratch)
         up = [stack.enter_context(servers.running(command, scratch)) for command in chosen]
-        introduce(up)
         outcome: dict[str, object] = {
             "machine": machine(),
             "ready_s": {server.name: server.ready_s for server in up},
+            "idle": introduce(up),
         }
         for section, found in run_all(options, plan, up, bench):
             outcome[section] = found

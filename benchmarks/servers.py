@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,11 +20,12 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.processes import tree
+from benchmarks.processes import CpuMeter, total, tree
 from benchmarks.tools import ROOT, MissingTool, TritonInstall
 
 READY_S = 240
 STOP_S = 60
+QUIET_S, QUIET_CORES = 10, 0.25
 NAMES = ("nereid", "triton", "serve")
 
 
@@ -51,12 +51,17 @@ class Counts:
 
 @dataclass(frozen=True)
 class Command:
-    """How to run one server. `grpc_port` 0: it speaks HTTP only."""
+    """How to run one server. `grpc_port` 0: it speaks HTTP only.
+
+    `freezable`: its idle processes use CPU time, and survive being stopped for a while. Triton's use none, and
+    its Python backend may take a stub that was stopped for a dead one.
+    """
 
     name: str
     arguments: Sequence[str]
     http_port: int
     grpc_port: int
+    freezable: bool
     env: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -76,10 +81,12 @@ class Server:
         return self.command.http_port if protocol == "http" else self.command.grpc_port
 
     def counts(self, model: str) -> Counts:
-        with urllib.request.urlopen(
-            url(self.command.http_port, f"/v2/models/{model}/stats"), timeout=20
-        ) as reply:
-            stats = json.load(reply)["model_stats"][-1]
+        address = url(self.command.http_port, f"/v2/models/{model}/stats")
+        try:
+            with urllib.request.urlopen(address, timeout=20) as reply:
+                stats = json.load(reply)["model_stats"][-1]
+        except OSError as error:
+            raise ServerFailed(f"{self.name} does not answer: {error}\n{tail(self.log)}") from error
         failures = stats.get("inference_stats", {}).get("fail", {}).get("count", 0)
         return Counts(int(stats["inference_count"]), int(stats["execution_count"]), int(failures))
 
@@ -102,12 +109,16 @@ def signal_tree(root: psutil.Process, number: int) -> None:
 
 @contextmanager
 def frozen(servers: Sequence[Server]) -> Iterator[None]:
+    """Without the idle cost of `servers`; first they finish what a load generator left behind."""
     for server in servers:
+        wait_quiet(server.process)
+    stopped = [server for server in servers if server.command.freezable]
+    for server in stopped:
         server.freeze()
     try:
         yield
     finally:
-        for server in servers:
+        for server in stopped:
             server.thaw()
 
 
@@ -131,6 +142,16 @@ def running(command: Command, scratch: Path) -> Iterator[Server]:
         stop(process)
 
 
+def wait_quiet(root: psutil.Process) -> None:
+    """Until the process tree works on nothing: requests whose client went away are still executed."""
+    deadline = time.monotonic() + QUIET_S
+    while time.monotonic() < deadline:
+        meter = CpuMeter(root)
+        time.sleep(0.3)
+        if total(meter.stop()).cores < QUIET_CORES:
+            return
+
+
 def clean_environment() -> dict[str, str]:
     """Without what would join another Ray cluster or change its settings."""
     return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
@@ -144,7 +165,7 @@ def wait_ready(command: Command, process: psutil.Process, log: Path, deadline: f
         try:
             with urllib.request.urlopen(address, timeout=5):
                 return
-        except (urllib.error.URLError, OSError):
+        except OSError:
             time.sleep(0.1)
     raise ServerFailed(f"{command.name} was not ready in time:\n{tail(log)}")
 
@@ -195,6 +216,7 @@ def nereid(repository: Path, scratch: Path, executable: Path) -> Command:
         ],
         http,
         grpc,
+        freezable=True,
         env={"RAY_TMPDIR": str(scratch / "n")},  # short: Ray puts unix sockets under it
     )
 
@@ -211,6 +233,7 @@ def triton(repository: Path, install: TritonInstall) -> Command:
         ],
         http,
         grpc,
+        freezable=False,
         env={
             "LD_LIBRARY_PATH": install.library_path,
             "PATH": f"{install.python.parent}:{os.environ['PATH']}",
@@ -231,6 +254,7 @@ def plain_serve(repository: Path, scratch: Path) -> Command:
         ],
         http,
         0,
+        freezable=True,
         env={
             "PYTHONPATH": str(ROOT),
             "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(state / "haproxy.cfg"),

@@ -1,7 +1,7 @@
 """Two processes, an echoing replica: what the data plane costs.
 
     python benchmarks/transport.py            the table
-    python benchmarks/transport.py --sweep    latency by tensor size, arena against inline
+    python benchmarks/transport.py --sweep    by tensor size, arena against inline
 
 CPU time is per request and side, of the whole process: event loop, system calls and the echo included.
 """
@@ -149,27 +149,23 @@ def table() -> None:
 
 
 def sweep() -> None:
-    """By tensor size: round trip at concurrency 1 and throughput at 8, arena against inline."""
-    arena = TransportSettings(arena_threshold=1)
-    print(f"{'tensor':>10}{'arena us':>10}{'inline us':>11}{'arena/s at 8':>14}{'inline/s at 8':>15}")
+    """CPU of both sides per request by tensor size: steadier than rates on a busy machine."""
+    columns = ("arena us at 1", "inline us at 1", "arena us at 8", "inline us at 8")
+    print(f"{'tensor':>10}" + "".join(f"{name:>16}" for name in columns))
     for nbytes in (8 * KIB, 16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB, 256 * KIB, 1024 * KIB):
-        figures = {}
-        for name, settings in (("arena", arena), ("inline", INLINE)):
-
-            def work(
-                addresses: list[str], settings: TransportSettings = settings, nbytes: int = nbytes
-            ) -> list[float]:
-                return [
-                    uvloop.run(measure(addresses[0], settings, nbytes, concurrency))[0]
-                    for concurrency in (1, 8)
-                ]
-
-            figures[name] = with_replica(settings, work)
-        print(
-            f"{nbytes // KIB:6} KiB{1e6 / figures['arena'][0]:10.0f}{1e6 / figures['inline'][0]:11.0f}"
-            f"{figures['arena'][1]:14,.0f}{figures['inline'][1]:15,.0f}",
-            flush=True,
+        arena, inline = (
+            _spent(settings, nbytes) for settings in (TransportSettings(arena_threshold=1), INLINE)
         )
+        cells = (arena[0], inline[0], arena[1], inline[1])
+        print(f"{nbytes // KIB:6} KiB" + "".join(f"{cell:16.0f}" for cell in cells), flush=True)
+
+
+def _spent(settings: TransportSettings, nbytes: int) -> list[float]:
+    def work(addresses: list[str]) -> list[float]:
+        return [sum(uvloop.run(measure(addresses[0], settings, nbytes, n))[1:]) for n in (1, 8)]
+
+    spent: list[float] = with_replica(settings, work)
+    return spent
 
 
 if __name__ == "__main__":

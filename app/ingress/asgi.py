@@ -42,7 +42,7 @@ class AsgiRoute:
             "method": head.method,
             "scheme": "http",
             "path": head.path,
-            "raw_path": head.path.encode("latin-1"),
+            "raw_path": head.path.encode(),
             "query_string": head.query,
             "root_path": "",
             "headers": list(head.headers),

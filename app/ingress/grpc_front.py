@@ -108,14 +108,17 @@ class GrpcFront:
             The port.
 
         Raises:
-            RuntimeError: when the address cannot be bound.
+            OSError: the address cannot be bound.
         """
         self._server = grpc.aio.server(
             options=_channel_options(self._settings, reuse_port),
             maximum_concurrent_rpcs=self._settings.concurrent_rpcs,
         )
         self._server.add_generic_rpc_handlers(self._services())
-        bound = int(self._server.add_insecure_port(f"{address}:{port}"))
+        try:
+            bound = int(self._server.add_insecure_port(f"{address}:{port}"))
+        except RuntimeError as error:
+            raise OSError(f"cannot listen for gRPC on {address}:{port}: {error}") from None
         await self._server.start()
         return bound
 

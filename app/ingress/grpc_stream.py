@@ -83,7 +83,8 @@ class InferStream:
             encode: makes the message of a response, or of its in-band error.
             limits: bounds of this stream.
             deadline: `time.monotonic` seconds at which every request of the stream expires; 0 for none.
-            fail_fast: end the stream with the first error instead of sending it in-band.
+            fail_fast: end the stream with the first error of a model instead of sending it in-band. As in
+                Triton, that of a request that reached no model is in-band all the same.
         """
         self._service = service
         self._encode = encode
@@ -177,11 +178,11 @@ class InferStream:
         if response.final:
             self._open.discard(pending)
         self._room.set()
+        if pending.request is None or pending.call is None:
+            assert response.error is not None, "a request that reached no model has an error"
+            return encode_stream_error(pending.id, response.error)
         if response.error is not None and self._fail_fast:
             raise response.error
-        if response.error is not None and (pending.request is None or pending.call is None):
-            return encode_stream_error(pending.id, response.error)
-        assert pending.request is not None, "a request that failed to decode has an error response"
         return self._encoded(pending.request, response)
 
     def _encoded(self, request: InferRequest, response: InferResponse) -> bytes:

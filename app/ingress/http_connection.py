@@ -40,6 +40,7 @@ class HttpConnection(asyncio.Protocol):
         self._receiving: Receiving | None = None
         self._drain_waiter: asyncio.Future[None] | None = None
         self._blocked_since = 0.0
+        self._blocked_bytes = 0
         self._begun = 0.0
         self._received = 0
         self._rejected = False
@@ -66,6 +67,7 @@ class HttpConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._blocked_since = self._server.now()
+        self._blocked_bytes = self._transport.get_write_buffer_size()
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
@@ -264,8 +266,8 @@ class HttpConnection(asyncio.Protocol):
 
     def check_time(self, now: float) -> None:
         """Close a connection whose client is too slow to send a request or to take a response."""
-        if self._blocked_since and now - self._blocked_since > self._settings.write_timeout_s:
-            self._transport.abort()
+        if self._blocked_since:
+            self._check_taking(now)
         elif self._begun and self._settings.read_timeout_s:
             allowed = self._settings.read_timeout_s + self._received / _SLOWEST
             if now - self._begun > allowed:
@@ -273,9 +275,15 @@ class HttpConnection(asyncio.Protocol):
         elif self._exchange is None and not self._begun:
             self._check_idle(now)
 
+    def _check_taking(self, now: float) -> None:
+        waiting = self._transport.get_write_buffer_size()
+        if waiting < self._blocked_bytes:
+            self._blocked_bytes, self._blocked_since = waiting, now
+        elif now - self._blocked_since > self._settings.write_timeout_s:
+            self._transport.abort()
+
     def _check_idle(self, now: float) -> None:
         if self._answered != self._answered_then:
             self._answered_then, self._idle_since = self._answered, now
         elif self._settings.idle_timeout_s and now - self._idle_since > self._settings.idle_timeout_s:
             self._transport.close()
-

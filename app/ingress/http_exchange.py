@@ -151,6 +151,4 @@ class FixedRoute:
         exchange.respond(*self._response)
 
 
-METHOD_NOT_ALLOWED: Final = FixedRoute(
-    405, JSON_HEADERS, encode_error("Method Not Allowed")
-)
+METHOD_NOT_ALLOWED: Final = FixedRoute(405, JSON_HEADERS, encode_error("Method Not Allowed"))

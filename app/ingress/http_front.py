@@ -37,9 +37,7 @@ _HEAVY: Final = 256 << 10
 class InferRoute:
     """`POST /v2/models/<model>[/versions/<version>]/infer`."""
 
-    def __init__(
-        self, front: "HttpFront", head: RequestHead, model: str, version: str
-    ) -> None:
+    def __init__(self, front: "HttpFront", head: RequestHead, model: str, version: str) -> None:
         self.front = front
         self.model = model
         self.version = version
@@ -60,21 +58,24 @@ class InferRoute:
             raise unsupported("HTTP end point doesn't support models with decoupled transaction policy")
         if self._unsupported is not None:
             exchange.fail(self._unsupported, b"Accept-Encoding: gzip, deflate\r\n")
-        elif self._compressed or (self._header_length is None and len(body) > _HEAVY):
+        elif self._compressed or self._json_size(body) > _HEAVY:
             self.front.run_in_thread(
                 exchange, lambda: self.decode(body, config), lambda infer: self.submit(exchange, infer)
             )
         else:
             self.submit(exchange, self.decode(body, config))
 
-    def _known_json_length(self, content_length: int | None) -> int:
-        """Return the length of the JSON part if the head alone tells it for sure, else 0."""
+    def _known_json_length(self, content_length: int | None) -> int | None:
+        """Return the length of the JSON part if the head alone tells it for sure."""
         if self._compressed or content_length is None or self._header_length is None:
-            return 0
+            return None
         try:
             return parse_header_length(self._header_length, content_length)
         except InferError:
-            return 0
+            return None
+
+    def _json_size(self, body: Buffer) -> int:
+        return len(body) if self._json_length is None else self._json_length
 
     def decode(self, body: Buffer, config: Any) -> HttpInfer:
         limit = self.front.max_input_size
@@ -121,15 +122,32 @@ class _Answer:
         exchange = self._exchange
         if exchange.gone:
             return
+        infer = self._infer
         try:
-            encoded = encode_infer(self._infer, response, self._route.front.classes_of)
+            if infer.prints and sum([len(tensor.data) for tensor in response.outputs]) > _HEAVY:
+                self._encode_in_thread(response)
+            else:
+                self._send(encode_infer(infer, response, self._route.front.classes_of))
         except Exception as error:
             exchange.fail(error)
-            return
+
+    def _encode_in_thread(self, response: InferResponse) -> None:
+        front = self._route.front
+        model, version = response.model_name, response.model_version
+        # The service is asked here, on the loop; the thread gets the answers.
+        classes = {
+            output.name: front.classes_of(model, version, output.name)
+            for output in self._infer.request.outputs
+            if output.classification
+        }
+        work = partial(encode_infer, self._infer, response, lambda _model, _version, name: classes[name])
+        front.run_in_thread(self._exchange, work, self._send)
+
+    def _send(self, encoded: EncodedResponse) -> None:
         if self._route.encoding:
             self._compress(encoded)
         else:
-            exchange.respond(200, encoded.headers, encoded.parts)
+            self._exchange.respond(200, encoded.headers, encoded.parts)
 
     def _count(self, response: InferResponse) -> InferResponse:
         """Count responses that are not a lone final one; return what answers the request."""
@@ -227,9 +245,7 @@ class HttpFront:
         batched = self.service.model_config(model, version).max_batch_size > 0
         return Classes(self.service.labels(model, version, output), batched)
 
-    def run_in_thread(
-        self, exchange: Exchange, work: Callable[[], Any], then: Callable[[Any], None]
-    ) -> None:
+    def run_in_thread(self, exchange: Exchange, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Do long work off the event loop, then go on with its result unless the client has gone."""
 
         def done(future: asyncio.Future[Any]) -> None:

@@ -21,9 +21,7 @@ class MetricsFront:
         settings: limits of connections.
     """
 
-    def __init__(
-        self, collect: Collect, settings: HttpSettings | None = None
-    ) -> None:
+    def __init__(self, collect: Collect, settings: HttpSettings | None = None) -> None:
         self._collect = collect
         self._tasks: set[asyncio.Task[None]] = set()
         self._server = HttpServer(self, settings or HttpSettings(max_body_bytes=1 << 20, max_connections=256))

@@ -11,6 +11,7 @@ from typing import Any, Final
 from fastapi import FastAPI, Request, Response
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from app.core.errors import InferError, internal, invalid_arg, unavailable, unsupported
 from app.ingress.service import InferenceService
@@ -72,7 +73,9 @@ def build_rest_api(service: InferenceService, max_input_size: int = DEFAULT_MAX_
 
 def _add(app: FastAPI, method: str, path: str, endpoint: Callable[..., Any]) -> None:
     # Starlette's route: nothing is declared that FastAPI could validate or describe.
-    app.router.add_route(path, endpoint, methods=[method])
+    route = Route(path, endpoint, methods=[method])
+    route.methods = {method}  # Starlette would add HEAD, which Triton answers with 405.
+    app.router.routes.append(route)
 
 
 async def _answer_http_error(_: Request, error: Exception) -> Response:

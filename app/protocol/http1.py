@@ -54,6 +54,8 @@ class _Collector:
         self.url = b""
         self.headers: list[tuple[bytes, bytes]] = []
         self.complete = False
+        self.keep_alive = False
+        self.parser: Any = httptools.HttpRequestParser(self)
 
     def on_url(self, url: bytes) -> None:
         self.url += url
@@ -63,6 +65,8 @@ class _Collector:
 
     def on_headers_complete(self) -> None:
         self.complete = True
+        # The parser forgets this once the message ends, which without a body is at once.
+        self.keep_alive = self.parser.should_keep_alive()
 
 
 def parse_head(data: bytes) -> RequestHead:
@@ -72,24 +76,27 @@ def parse_head(data: bytes) -> RequestHead:
         HttpError: 400 for a malformed or ambiguous head, 417 and 501 for what is not supported.
     """
     collector = _Collector()
-    parser = httptools.HttpRequestParser(collector)
+    parser = collector.parser
     try:
         parser.feed_data(data)
     except httptools.HttpParserUpgrade:
         pass  # A server may ignore an upgrade it does not speak (RFC 9110, section 7.8).
     except httptools.HttpParserError:
         raise HttpError(400, "Bad Request") from None
-    if not collector.complete:
+    finally:
+        collector.parser = None  # a cycle, which would wait for the garbage collector
+    version = parser.get_http_version()
+    if not collector.complete or version not in ("1.0", "1.1"):
         raise HttpError(400, "Bad Request")
     path, query = _target(collector.url)
     return RequestHead(
         parser.get_method().decode("latin-1"),
         path,
         query,
-        parser.get_http_version(),
+        version,
         tuple(collector.headers),
-        parser.should_keep_alive(),
-        _body_length(collector.headers, parser.get_http_version()),
+        collector.keep_alive,
+        _body_length(collector.headers, version),
         _expects_continue(collector.headers),
     )
 
@@ -100,9 +107,16 @@ def _target(url: bytes) -> tuple[str, bytes]:
             parsed = httptools.parse_url(url)
         except httptools.HttpParserInvalidURLError:
             raise HttpError(400, "Bad Request") from None
-        return (parsed.path or b"/").decode("latin-1"), parsed.query or b""
+        return _decoded(parsed.path or b"/"), parsed.query or b""
     path, _, query = url.partition(b"#")[0].partition(b"?")
-    return path.decode("latin-1"), query
+    return _decoded(path), query
+
+
+def _decoded(path: bytes) -> str:
+    try:
+        return path.decode()
+    except UnicodeDecodeError:
+        return path.decode("latin-1")
 
 
 def _values(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> list[bytes]:

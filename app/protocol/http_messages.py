@@ -70,8 +70,7 @@ def _model_stats(entry: pb.ModelStatistics) -> dict[str, Any]:
             key: _durations(value, _RESPONSE_DURATIONS) for key, value in entry.response_stats.items()
         }
     stats["batch_stats"] = [
-        {"batch_size": batch.batch_size, **_durations(batch, _BATCH_DURATIONS)}
-        for batch in entry.batch_stats
+        {"batch_size": batch.batch_size, **_durations(batch, _BATCH_DURATIONS)} for batch in entry.batch_stats
     ]
     stats["memory_usage"] = [
         {"type": usage.type, "id": usage.id, "byte_size": usage.byte_size} for usage in entry.memory_usage

@@ -40,10 +40,15 @@ ClassesOf = Callable[[str, str, str], Classes]
 
 
 class HttpInfer(msgspec.Struct, frozen=True, gc=False):
-    """A decoded request; `binary_default`: whether outputs it does not list are sent in binary."""
+    """A decoded request, and what its response's encoding depends on.
+
+    `binary_default`: whether outputs it does not list are sent in binary. `prints`: whether any output may
+    have to be printed as JSON or classified, which takes time with its size.
+    """
 
     request: InferRequest
     binary_default: bool
+    prints: bool = True
 
 
 class EncodedResponse(NamedTuple):
@@ -73,9 +78,7 @@ def parse_header_length(value: str, content_length: int) -> int:
         )
     length = int(value)
     if not 0 <= length <= content_length:
-        raise invalid_arg(
-            f"inference header size should be in range (0, {content_length}), got: {value}"
-        )
+        raise invalid_arg(f"inference header size should be in range (0, {content_length}), got: {value}")
     return length
 
 
@@ -107,11 +110,9 @@ def decode_infer(
             f"request JSON size of {length} bytes exceeds the maximum allowed input size of", max_input_size
         )
     if length > len(view):
-        raise invalid_arg(
-            f"unexpected size for request JSON, expecting {length - len(view)} more bytes"
-        )
+        raise invalid_arg(f"unexpected size for request JSON, expecting {length - len(view)} more bytes")
     plan = _plan(view[:length], max_input_size)
-    return HttpInfer(plan.apply(model, version, view[length:]), plan.binary_default)
+    return HttpInfer(plan.apply(model, version, view[length:]), plan.binary_default, plan.prints)
 
 
 def _plan(header: memoryview, max_input_size: int) -> InferPlan:
@@ -155,7 +156,7 @@ def decode_raw(
             f"'{config.name}' model configuration"
         )
     tensor = _raw_tensor(required[0], body, config.max_batch_size > 0)
-    return HttpInfer(InferRequest(model, version, (tensor,)), binary_default=True)
+    return HttpInfer(InferRequest(model, version, (tensor,)), binary_default=True, prints=False)
 
 
 def _raw_error(text: str) -> InferError:
@@ -234,9 +235,7 @@ def _described(tensor: Tensor, binary: bool, parts: list[Buffer]) -> dict[str, A
     return entry
 
 
-def _classified(
-    tensor: Tensor, count: int, response: InferResponse, classes_of: ClassesOf | None
-) -> Tensor:
+def _classified(tensor: Tensor, count: int, response: InferResponse, classes_of: ClassesOf | None) -> Tensor:
     ask = classes_of or (lambda *_: Classes())
     labels, batched = ask(response.model_name, response.model_version, tensor.name)
     return classify(tensor, count, labels, batched)

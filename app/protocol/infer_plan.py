@@ -41,7 +41,8 @@ class InferPlan(NamedTuple):
     """A request without its model and its binary section.
 
     `reserved` are the fields of `InferRequest` that reserved parameters set; `binary_default` says whether
-    outputs that the request does not list are sent in binary.
+    outputs that the request does not list are sent in binary, `prints` whether any output may have to be
+    printed as JSON or classified.
     """
 
     inputs: tuple[InputPlan, ...]
@@ -51,6 +52,7 @@ class InferPlan(NamedTuple):
     parameters: Parameters
     binary_default: bool
     binary_size: int
+    prints: bool
 
     def repeats(self) -> bool:
         """Whether the same JSON part is likely to come again: it has no id and no data of its own."""
@@ -68,9 +70,8 @@ class InferPlan(NamedTuple):
             Tensor(name, datatype, shape, binary[start:end] if data is None else data)
             for name, datatype, shape, start, end, data in self.inputs
         ]
-        return InferRequest(
-            model, version, tuple(inputs), self.outputs, self.id, self.parameters, **self.reserved
-        )
+        request = InferRequest(model, version, tuple(inputs), self.outputs, self.id, self.parameters)
+        return msgspec.structs.replace(request, **self.reserved) if self.reserved else request
 
     def _refuse_size(self, model: str, size: int) -> NoReturn:
         for entry in self.inputs:
@@ -96,7 +97,17 @@ def make_plan(header: InferHeader, max_input_size: int) -> InferPlan:
         inputs.append(_plan_input(entry, position, max_input_size))
         position = inputs[-1].end
     outputs = tuple([_requested(entry) for entry in header.outputs])
-    return InferPlan(tuple(inputs), outputs, header.id, reserved, parameters, binary_default, position)
+    prints = any(not entry.binary or entry.classification for entry in outputs)
+    return InferPlan(
+        tuple(inputs),
+        outputs,
+        header.id,
+        reserved,
+        parameters,
+        binary_default,
+        position,
+        prints or not (outputs or binary_default),
+    )
 
 
 def _plan_input(entry: InputHeader, position: int, max_input_size: int) -> InputPlan:
@@ -155,9 +166,7 @@ def _split_parameters(given: Parameters) -> tuple[dict[str, Any], Parameters, bo
         else:
             custom[key] = custom_parameter(value)
     if len(str(reserved.get("sequence_id", ""))) > MAX_SEQUENCE_ID_LENGTH:
-        raise unsupported(
-            f"string correlation ID cannot be longer than {MAX_SEQUENCE_ID_LENGTH} characters"
-        )
+        raise unsupported(f"string correlation ID cannot be longer than {MAX_SEQUENCE_ID_LENGTH} characters")
     return reserved, custom, reserved.pop("binary_data_output", False)
 
 

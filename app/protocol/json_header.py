@@ -12,7 +12,7 @@ import msgspec
 from app.core.errors import internal, invalid_arg
 from app.core.tensors import Parameters, ParameterValue
 from app.protocol import strict_json
-from app.protocol.strict_json import as_bool, as_text, as_uint, explaining
+from app.protocol.strict_json import MAX_UINT64, as_bool, as_text, as_uint, explaining
 
 # No model has as many; the bound keeps a hostile request from costing more than its bytes.
 MAX_ENTRIES: Final = 4096
@@ -40,6 +40,11 @@ class InputHeader(msgspec.Struct, gc=False):
     datatype: str
     parameters: InputParameters | msgspec.UnsetType = _UNSET
     data: Any = _UNSET
+
+    def exceeds_64_bits(self) -> bool:
+        """Whether a number is larger than the fast road can refuse by itself."""
+        size, _ = self.binary_size_and_region()
+        return max(self.shape, default=0) > MAX_UINT64 or (size or 0) > MAX_UINT64
 
     def binary_size_and_region(self) -> tuple[int | None, str | None]:
         """Return `binary_data_size` and `shared_memory_region`, None where not given."""
@@ -101,6 +106,9 @@ def parse_header(data: bytes | memoryview) -> InferHeader:
         raise strict_json.too_deep() from None
     except (msgspec.DecodeError, UnicodeDecodeError):
         header = read_header(strict_json.parse(data))
+    else:
+        if any(entry.exceeds_64_bits() for entry in header.inputs):
+            header = read_header(strict_json.parse(data))
     if len(header.inputs) > MAX_ENTRIES or len(header.outputs) > MAX_ENTRIES:
         raise invalid_arg(f"a request may have at most {MAX_ENTRIES} inputs and {MAX_ENTRIES} outputs")
     return header
@@ -152,9 +160,7 @@ def _read_input(entry: Any) -> InputHeader:
     fields = entry if isinstance(entry, dict) else {}
     given = fields.get("parameters")
     parameters = given if isinstance(given, dict) else {}
-    check_one_source(
-        "data" in fields, "binary_data_size" in parameters, "shared_memory_region" in parameters
-    )
+    check_one_source("data" in fields, "binary_data_size" in parameters, "shared_memory_region" in parameters)
     return InputHeader(
         _read_text(entry, "name"),
         _read_shape(entry),

@@ -31,7 +31,6 @@ _REFUSALS: Final = {
     "f": "attempt to access JSON non-number as double",
 }
 _ALLOWED: Final = {"b": frozenset((bool,)), "u": frozenset((int,)), "i": frozenset((int,)), "f": _NUMBERS}
-_COUNT_MISMATCH: Final = "hape does not match true shape of 'data' field"
 
 
 def check_shape(name: str, shape: tuple[int, ...]) -> int:
@@ -96,8 +95,9 @@ def tensor_bytes(name: str, datatype: str, count: int, data: Any, max_input_size
             f"receiving {datatype} data via JSON is not supported. "
             f"Please use the binary data format for input {name}"
         )
+    flat = flatten(data)
     with explaining("Unable to parse 'data'"):
-        return _number_bytes(datatype, count, flatten(data))
+        return _number_bytes(datatype, count, flat)
 
 
 def _check_size(name: str, size: int, limit: int) -> None:
@@ -112,10 +112,8 @@ def _number_bytes(datatype: str, count: int, flat: list[Any]) -> bytes:
     kind = DATATYPES[datatype].dtype.kind
     if not set(map(type, flat[:count])) <= _ALLOWED[kind]:
         raise internal(_REFUSALS[kind])
-    if len(flat) > count:
-        raise internal("S" + _COUNT_MISMATCH)
-    if len(flat) < count:
-        raise internal("s" + _COUNT_MISMATCH)
+    if len(flat) != count:
+        raise internal("Shape does not match true shape of 'data' field")
     if kind == "b":
         return bytes(flat)
     try:
@@ -136,7 +134,7 @@ def _string_bytes(name: str, count: int, data: list[Any], max_input_size: int) -
         raise syntax_error("The surrogate pair in string is invalid.", 0) from None
     _check_size(name, sum(map(len, elements)) + 4 * len(elements), max_input_size)
     if len(elements) != count:
-        raise internal("Unable to parse 'data': s" + _COUNT_MISMATCH)
+        raise internal("Unable to parse 'data': shape does not match true shape of 'data' field")
     return pack_bytes(elements)
 
 

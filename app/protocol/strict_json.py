@@ -16,6 +16,7 @@ import msgspec
 from app.core.errors import InferError, internal, invalid_arg
 
 MAX_DEPTH: Final = 100
+MAX_UINT64: Final = (1 << 64) - 1
 
 # Standard library message (its beginning) -> rapidjson's.
 _SYNTAX: Final = (
@@ -54,7 +55,7 @@ def check_depth(value: Any) -> None:
         InferError: INVALID_ARG.
     """
     level = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH):
         level = [child for node in level for child in _children(node)]
         if not level:
             return
@@ -94,7 +95,7 @@ def _rapidjson_reason(message: str) -> str:
 def _float(text: str) -> float:
     value = float(text)
     if math.isinf(value):
-        raise json.JSONDecodeError("Number too big to be stored in double.", "", 0)
+        raise syntax_error("Number too big to be stored in double.", 0)
     return value
 
 
@@ -121,7 +122,7 @@ def as_bool(value: Any) -> bool:
 
 
 def as_uint(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 64:
+    if type(value) is not int or not 0 <= value <= MAX_UINT64:
         raise internal("attempt to access JSON non-unsigned-integer as unsigned-integer")
     return value
 

@@ -37,7 +37,7 @@ class ReplicaPool:
     @property
     def available(self) -> bool:
         """Whether a request could be sent now."""
-        return any(not channel.draining for channel in self._open)
+        return any(not (channel.draining or channel.closing) for channel in self._open)
 
     @property
     def channels(self) -> list[Channel]:
@@ -57,7 +57,11 @@ class ReplicaPool:
         channels = self._open
         best: Channel | None = None
         for channel in channels:
-            if not channel.draining and (best is None or channel.outstanding < best.outstanding):
+            if (
+                not channel.draining
+                and not channel.closing
+                and (best is None or channel.outstanding < best.outstanding)
+            ):
                 best = channel
         if best is None:
             return None
@@ -108,25 +112,30 @@ class ReplicaPool:
         while replica_id in self._wanted:
             closed = asyncio.Event()
             try:
-                channel = await self._connect(self._wanted[replica_id], closed)
+                channel = await self._connect(replica_id, closed)
             except (OSError, TimeoutError) as error:
                 logger.debug("connecting to %s of %s: %s", replica_id, self._model, error)
             else:
                 attempt = 0
                 self._add(replica_id, channel)
                 await closed.wait()
-                self._remove(replica_id, channel)
             delay = _RETRY_S[min(attempt, len(_RETRY_S) - 1)]
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
             attempt += 1
 
-    async def _connect(self, replica: ReplicaAddress, closed: asyncio.Event) -> Channel:
+    async def _connect(self, replica_id: str, closed: asyncio.Event) -> Channel:
+        replica = self._wanted[replica_id]
+
+        def on_close(channel: Channel, cause: BaseException | None) -> None:
+            self._remove(replica_id, channel)
+            closed.set()
+
         address = replica.unix if replica.node_id == self._node_id and replica.unix else replica.tcp
         return await Channel.connect(
             address,
             self._key,
             self._settings,
-            on_close=lambda channel, error: closed.set(),
+            on_close=on_close,
             lost_text=self._lost_text,
         )
 
@@ -134,6 +143,8 @@ class ReplicaPool:
         return f"model '{self._model}': connection to its replica lost: {cause}"
 
     def _add(self, replica_id: str, channel: Channel) -> None:
+        if channel.closing:  # it ended before we got here
+            return
         self._channels[replica_id] = channel
         self._open = [*self._open, channel]
         self._changed.set()

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from ray import serve
+from ray.serve.handle import DeploymentHandle
 
 from app.core.errors import unavailable
 from app.core.tensors import InferRequest, InferResponse
@@ -97,7 +97,8 @@ class Router:
 
     def _follow(self, entry: VersionEntry) -> None:
         """Make Serve keep our `DirectRouter` for this application up to date; no request goes through it."""
-        handle: Any = serve.get_deployment_handle(entry.name, entry.application)
+        # Serve caches the handles it gives out, also those that were shut down; this one is our own.
+        handle: Any = DeploymentHandle(entry.name, entry.application)
         handle._init()
         self._handles[entry.application] = handle
 

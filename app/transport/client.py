@@ -172,7 +172,7 @@ class Channel(Connection):
         Raises:
             InferError: what the handler raised; UNAVAILABLE when the channel is or gets closed.
             TimeoutError: no answer within `timeout`, by default `control_timeout` seconds.
-            TypeError: the argument has no msgpack encoding.
+            TypeError, ValueError: the argument has no msgpack encoding or is too large.
         """
         if self.closing:
             raise self._refusal()

@@ -34,7 +34,7 @@ class Connection(asyncio.BufferedProtocol):
         self.settings = settings
         self.arena = arena
         self.peer_arena: ArenaReader | None = map_peer_arena(peer, settings, self._slab_dropped)
-        self.outbox = Outbox(arena, settings.arena_threshold)
+        self.outbox = Outbox(settings, arena)
         self.closing = False
         self.closed = False
         self._loop = asyncio.get_running_loop()
@@ -80,7 +80,13 @@ class Connection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._flush)
 
     def send_frame(self, kind: Kind, stream: int = 0, meta: bytes = b"", flags: int = 0) -> None:
-        """Queue one frame that has no payload."""
+        """Queue one frame that has no payload.
+
+        Raises:
+            ValueError: the meta is larger than a peer accepts.
+        """
+        if len(meta) > self.settings.max_meta_bytes:
+            raise ValueError(f"{len(meta)} bytes are more than the maximum of {self.settings.max_meta_bytes}")
         frame = encode_frame(kind, stream, meta, flags)
         self._pieces.append(frame)
         self.queued(len(frame))

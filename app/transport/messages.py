@@ -9,7 +9,7 @@ tensor in it is `[name, datatype, shape, data]`, where data says where the bytes
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -17,12 +17,16 @@ from app.core.errors import ErrorCode, FailureReason, InferError, internal, inva
 from app.core.tensors import Buffer, InferRequest, InferResponse, Parameters, RequestedOutput, Tensor
 from app.transport.arena import ArenaReader, ArenaWriter
 from app.transport.frames import FINAL, HEADER, Frame, Kind, ProtocolError, padded
+from app.transport.settings import TransportSettings
 
 IN_META: Final = 4096
 """Tensors up to this size are copied into the meta: below, copying costs less than a view."""
 
 _PIN_RATIO: Final = 8
 """A view may keep alive at most this many times its own size of received memory; smaller ones are copied."""
+
+MAX_TENSORS: Final = 16384
+"""Tensors of one frame, and names of requested outputs."""
 
 _INFER: Final = int(Kind.INFER)
 _RESPONSE: Final = int(Kind.RESPONSE)
@@ -35,11 +39,15 @@ class _WireTensor(msgspec.Struct, array_like=True, gc=False):
     data: bytes | int | tuple[int, int]
 
 
+_WireTensors = Annotated[tuple[_WireTensor, ...], msgspec.Meta(max_length=MAX_TENSORS)]
+_Placed = tuple[str, str, tuple[int, ...], Any]
+
+
 class _WireRequest(msgspec.Struct, array_like=True, gc=False):
     model_name: str
     model_version: str
-    inputs: tuple[_WireTensor, ...]
-    outputs: tuple[str, ...] = ()
+    inputs: _WireTensors
+    outputs: Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_TENSORS)] = ()
     id: str = ""
     parameters: Parameters = {}
     sequence_id: int | str = 0
@@ -58,7 +66,7 @@ class _WireError(msgspec.Struct, array_like=True, gc=False):
 class _WireResponse(msgspec.Struct, array_like=True, gc=False):
     model_name: str
     model_version: str
-    outputs: tuple[_WireTensor, ...]
+    outputs: _WireTensors
     id: str = ""
     parameters: Parameters = {}
     error: _WireError | None = None
@@ -79,43 +87,50 @@ _decode_offsets = msgspec.msgpack.Decoder(list[int]).decode
 
 # What msgspec raises for bytes a peer made up, and for values that have no encoding.
 _UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError, OverflowError)
-_UNENCODABLE: Final = (TypeError, ValueError, OverflowError, RecursionError)
+_UNENCODABLE: Final = (TypeError, ValueError, OverflowError, RecursionError, BufferError, AttributeError)
 
 _ZEROS: Final = bytes(64)
 
 
 class Outbox:
-    """Places the tensors of what is sent: into the meta, the arena or the payload."""
+    """Places the tensors of what is sent: into the meta, the arena or the payload.
 
-    def __init__(self, arena: ArenaWriter | None, threshold: int) -> None:
+    What the peer would have to refuse is refused here: there, it would cost everybody the connection.
+    """
+
+    def __init__(self, settings: TransportSettings, arena: ArenaWriter | None) -> None:
         self._arena = arena
-        self._threshold = max(threshold, IN_META + 1)
+        self._threshold = max(settings.arena_threshold, IN_META + 1)
+        self._max_meta = settings.max_meta_bytes
+        self._max_payload = settings.max_frame_bytes - settings.max_meta_bytes
 
     def request(self, queue: list[Buffer], stream: int, request: InferRequest, deadline_us: int) -> int:
         """Append an INFER frame to a queue of buffers to be written in turn; returns its size.
 
         Raises:
-            InferError: INVALID_ARG when the request holds a value that has no encoding.
+            InferError: INVALID_ARG when the request has no encoding or is too large; the queue is unchanged.
         """
-        tensors, pieces, size = self._place(request.inputs)
-        meta: tuple[Any, ...] = (
-            request.model_name,
-            request.model_version,
-            tensors,
-            [output.name for output in request.outputs],
-            request.id,
-        )
-        if request.parameters or request.sequence_id or request.priority or request.timeout_us:
-            meta += (
-                request.parameters,
-                request.sequence_id,
-                request.sequence_start,
-                request.sequence_end,
-                request.priority,
-                request.timeout_us,
-            )
+        tensors: list[_Placed] = []
+        pieces: list[Buffer] = []
         try:
-            encoded = _encode(meta)
+            size = self._place(request.inputs, tensors, pieces)
+            meta: tuple[Any, ...] = (
+                request.model_name,
+                request.model_version,
+                tensors,
+                [output.name for output in request.outputs],
+                request.id,
+            )
+            if request.parameters or request.sequence_id or request.priority or request.timeout_us:
+                meta += (
+                    _scalars(request.parameters),
+                    request.sequence_id,
+                    request.sequence_start,
+                    request.sequence_end,
+                    request.priority,
+                    request.timeout_us,
+                )
+            encoded = self._bounded(_encode(meta), len(request.outputs))
         except _UNENCODABLE as error:
             self._take_back(tensors)
             raise invalid_arg(f"the request cannot be sent to the model: {error}") from error
@@ -126,17 +141,19 @@ class Outbox:
         """Append a RESPONSE frame to a queue of buffers, like `request`.
 
         Raises:
-            InferError: INTERNAL when the response holds a value that has no encoding.
+            InferError: INTERNAL when the response has no encoding or is too large; the queue is unchanged.
         """
-        tensors, pieces, size = self._place(response.outputs)
-        meta: tuple[Any, ...] = (response.model_name, response.model_version, tensors, response.id)
-        error = response.error
-        if error is not None:
-            meta += (response.parameters, (error.code, error.message, error.reason))
-        elif response.parameters:
-            meta += (response.parameters,)
+        tensors: list[_Placed] = []
+        pieces: list[Buffer] = []
         try:
-            encoded = _encode(meta)
+            size = self._place(response.outputs, tensors, pieces)
+            meta: tuple[Any, ...] = (response.model_name, response.model_version, tensors, response.id)
+            error = response.error
+            if error is not None:
+                meta += (_scalars(response.parameters), (error.code, error.message, error.reason))
+            elif response.parameters:
+                meta += (_scalars(response.parameters),)
+            encoded = self._bounded(_encode(meta))
         except _UNENCODABLE as cause:
             self._take_back(tensors)
             raise internal(f"the model's response cannot be sent: {cause}") from cause
@@ -144,9 +161,10 @@ class Outbox:
         header = HEADER.pack(_RESPONSE, flags, 0, len(encoded), size, stream, 0)
         return _append(queue, header + encoded, pieces, size)
 
-    def _place(self, tensors: Sequence[Tensor]) -> tuple[list[tuple[Any, ...]], list[Buffer], int]:
-        placed: list[tuple[Any, ...]] = []
-        pieces: list[Buffer] = []
+    def _place(self, tensors: Sequence[Tensor], placed: list[_Placed], pieces: list[Buffer]) -> int:
+        """Describe tensors in `placed`, add the payload to `pieces`; returns the size of the payload."""
+        if len(tensors) > MAX_TENSORS:
+            raise ValueError(f"{len(tensors)} tensors are more than {MAX_TENSORS}")
         size = 0
         for tensor in tensors:
             data = tensor.data
@@ -155,24 +173,43 @@ class Outbox:
                 where = self._share(data, nbytes) if nbytes >= self._threshold else None
                 if where is None:
                     gap = padded(size) - size
-                    pieces += (_ZEROS[:gap], data) if gap else (data,)
+                    # As bytes, whatever the format: who writes it counts in elements.
+                    flat = memoryview(data).cast("B")
+                    pieces += (_ZEROS[:gap], flat) if gap else (flat,)
                     size += gap + nbytes
                 data = where or nbytes
             placed.append((tensor.name, tensor.datatype, tensor.shape, data))
-        return placed, pieces, size
+        if size > self._max_payload:
+            raise ValueError(f"{size} bytes of tensors are more than {self._max_payload}")
+        return size
 
     def _share(self, data: Buffer, nbytes: int) -> tuple[int, int] | None:
+        flat = memoryview(data).cast("B")
         slab = self._arena.allocate(nbytes) if self._arena is not None else None
         if slab is None:
             return None
         offset, target = slab
-        target[:] = memoryview(data).cast("B")
+        target[:] = flat
         return offset, nbytes
 
-    def _take_back(self, placed: list[tuple[Any, ...]]) -> None:
+    def _take_back(self, placed: list[_Placed]) -> None:
         for *_, data in placed:
             if type(data) is tuple and self._arena is not None:
                 self._arena.release(data[0])
+
+    def _bounded(self, meta: bytes, names: int = 0) -> bytes:
+        if len(meta) > self._max_meta:
+            raise ValueError(f"{len(meta)} bytes of names and parameters are more than {self._max_meta}")
+        if names > MAX_TENSORS:
+            raise ValueError(f"{names} requested outputs are more than {MAX_TENSORS}")
+        return meta
+
+
+def _scalars(parameters: Parameters) -> Parameters:
+    for name, value in parameters.items():
+        if not isinstance(name, str) or not isinstance(value, bool | int | float | str):
+            raise TypeError(f"parameter '{name}' is neither a number nor text")
+    return parameters
 
 
 def _append(queue: list[Buffer], head: bytes, pieces: list[Buffer], size: int) -> int:

@@ -148,14 +148,13 @@ class _ServerConnection(Connection):
 
     async def _control(self, stream: int, verb: str, payload: Any) -> None:
         try:
-            meta = encode_value(await self._handler.control(verb, payload))
+            reply = await self._handler.control(verb, payload)
+            self.send_frame(Kind.CONTROL_REPLY, stream, encode_value(reply))
         except InferError as error:
             self._refuse_control(stream, error)
         except Exception:
             logger.exception("control verb %r failed", verb)
             self._refuse_control(stream, internal("the model replica failed to answer"))
-        else:
-            self.send_frame(Kind.CONTROL_REPLY, stream, meta)
 
     def _refuse_control(self, stream: int, error: InferError) -> None:
         self.send_frame(Kind.CONTROL_REPLY, stream, encode_error(error), FAILED)
@@ -202,6 +201,14 @@ class ChannelServer:
     def outstanding(self) -> int:
         """Requests and control calls that have not been answered, over all clients."""
         return sum(connection.outstanding for connection in self.connections)
+
+    def statistics(self) -> dict[str, int]:
+        """Gauges and counters summed over the present connections, for metrics."""
+        totals = {"connections": len(self.connections), "outstanding": self.outstanding}
+        for connection in self.connections:
+            for name, value in connection.statistics().items():
+                totals[name] = totals.get(name, 0) + value
+        return totals
 
     async def listen(
         self, unix_path: str | None = None, tcp_host: str | None = None, tcp_port: int = 0

@@ -23,9 +23,9 @@ _loaded: dict[Path, "_Loaded"] = {}
 
 
 class _Loaded:
-    def __init__(self, module: ModuleType, shadowed: dict[str, ModuleType | None], paths: list[str]) -> None:
+    def __init__(self, module: ModuleType, package: ModuleType, paths: list[str]) -> None:
         self.module = module
-        self.shadowed = shadowed
+        self.package = package
         self.paths = paths
         self.users = 1
 
@@ -89,9 +89,8 @@ def _import(model: Model, path: Path) -> _Loaded:
     if spec is None or spec.loader is None:
         raise invalid_arg(f"model file '{path.name}' of model '{model.name}' is not a Python file")
     module = module_from_spec(spec)
-    shadowed = {name: sys.modules.get(name) for name in (package_name, module_name)}
     paths = [str(path.parent), str(model.directory.absolute())]
-    loaded = _Loaded(module, shadowed, paths)
+    loaded = _Loaded(module, package, paths)
     sys.path.extend(paths)
     sys.modules[package_name], sys.modules[module_name] = package, module
     try:
@@ -113,15 +112,12 @@ def _register_utils() -> None:
 
 
 def _remove(loaded: _Loaded) -> None:
+    folders = tuple(folder + "/" for folder in loaded.paths)
     for folder in loaded.paths:
         if folder in sys.path:
             sys.path.remove(folder)
     for name, module in list(sys.modules.items()):
         # Helpers imported from the model's folders must not be found by the next model that has such names.
-        origin = getattr(module, "__file__", None)
-        if origin and any(str(origin).startswith(folder + "/") for folder in loaded.paths):
+        origin = str(getattr(module, "__file__", None))
+        if module is loaded.package or origin.startswith(folders):
             del sys.modules[name]
-    for name, previous in loaded.shadowed.items():
-        sys.modules.pop(name, None)
-        if previous is not None:
-            sys.modules[name] = previous

@@ -6,9 +6,11 @@ Serve's calls block, so each runs in a thread.
 import asyncio
 import logging
 import re
+from typing import Any
 
 import msgspec
 from ray import serve
+from ray.serve.handle import DeploymentHandle
 
 from app.core.errors import internal
 from deployments.builder import build
@@ -47,7 +49,8 @@ async def deploy(spec: ModelSpec) -> Description:
 
 async def describe(model: str, application: str) -> Description:
     """Ask a running application what it serves."""
-    handle = await asyncio.to_thread(serve.get_deployment_handle, model, application)
+    # Serve caches the handles it gives out, also those that were shut down; this one is our own.
+    handle: Any = DeploymentHandle(model, application)
     try:
         answer = await handle.describe.remote()
     finally:
@@ -72,6 +75,14 @@ async def running() -> list[tuple[str, int, int, str]]:
         if parsed and application.status == "RUNNING" and list(application.deployments) == [parsed[0]]:
             found.append((*parsed, name))
     return found
+
+
+async def running_replicas(application: str, deployment: str) -> int:
+    """How many replicas of a deployment run now."""
+    status = await asyncio.to_thread(serve.status)
+    found = status.applications.get(application)
+    states = found.deployments[deployment].replica_states if found and deployment in found.deployments else {}
+    return int(states.get("RUNNING", 0))
 
 
 def _start_failure(spec: ModelSpec, error: Exception) -> str:

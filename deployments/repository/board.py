@@ -64,13 +64,20 @@ class Board:
                 state.heard = time.monotonic()
         return self.table
 
-    async def settled(self, number: int) -> None:
-        """Wait until every live ingress routes by table `number` or a later one."""
+    async def settled(self, number: int, expected: int = 0) -> None:
+        """Wait until every live ingress routes by table `number` or a later one.
+
+        Args:
+            number: a published table.
+            expected: ingress replicas there should be; a restarted manager has not heard of all of them yet
+                and gives them `RECEIPT_S` to speak up.
+        """
         started = time.monotonic()
         while True:
             self._forget_dead(number, started)
             behind = [i for i in self._ingresses.values() if i.applied < number]
-            if not behind:
+            missing = len(self._ingresses) < expected and time.monotonic() - started < RECEIPT_S
+            if not behind and not missing:
                 return
             async with self._changed:
                 try:

@@ -45,9 +45,20 @@ class Candidate(NamedTuple):
         """Whether a load would bring nothing new over what is loaded."""
         return (
             loaded is not None
-            and loaded.config == self.template.config
+            and _loads_alike(mc.ModelConfig.FromString(loaded.config), self.config)
             and loaded.fingerprint == version_fingerprint(self.entry, loaded.version)
         )
+
+
+def _loads_alike(one: mc.ModelConfig, other: mc.ModelConfig) -> bool:
+    """Whether two configurations make the same replica: which versions are served does not concern it."""
+    copies = []
+    for config in (one, other):
+        copy = mc.ModelConfig()
+        copy.CopyFrom(config)
+        copy.ClearField("version_policy")
+        copies.append(copy)
+    return bool(copies[0] == copies[1])
 
 
 class Catalog:

@@ -43,9 +43,11 @@ class RepositoryManager:
     Loads of different models run in parallel, operations on one model one after the other.
     """
 
-    def __init__(self, settings: ServerSettings, key: bytes) -> None:
+    def __init__(self, settings: ServerSettings, key: bytes, ingress: tuple[str, str]) -> None:
+        """`ingress` is the application and deployment name of those who watch."""
         configure_logging(settings)
         self._settings = settings
+        self._ingress = ingress
         self._catalog = Catalog(settings, key)
         self._board = Board()
         self._entries: dict[str, dict[int, VersionEntry]] = {}
@@ -56,10 +58,11 @@ class RepositoryManager:
         self._initialised = False
         self._background: set[asyncio.Task[None]] = set()
         self._start: asyncio.Task[None] | None = None
+        self._recovered = asyncio.Event()
 
     async def watch(self, ingress: str, applied: int) -> bytes:
         """The next routing table (msgpack), for an ingress that routes by table `applied`."""
-        self._ensure_started()
+        await self._ensure_recovered()
         return msgspec.msgpack.encode(await self._board.watch(ingress, applied))
 
     async def receive(self, ingress: str, number: int) -> None:
@@ -68,11 +71,12 @@ class RepositoryManager:
 
     async def status(self) -> bytes:
         """The current routing table (msgpack)."""
-        self._ensure_started()
+        await self._ensure_recovered()
         return msgspec.msgpack.encode(self._board.table)
 
     async def index(self) -> list[tuple[str, str, str, str]]:
         """Name, version, state and reason of every model version, and names of models never loaded."""
+        await self._ensure_recovered()
         rows: list[tuple[str, str, str, str]] = []
         for versions in self._entries.values():
             for entry in versions.values():
@@ -91,21 +95,25 @@ class RepositoryManager:
             InferError: Triton's texts; what was served before still is.
         """
         self._require_explicit()
+        await self._ensure_recovered()
         if files:
             raise unsupported("loading a model from the files of a request is not available in this release")
         await self._load(name, config)
-        failed = [e for e in self._versions(name) if e.state is ModelState.UNAVAILABLE]
-        number = await self._publish()
-        await self._board.settled(number)
+        failed = [
+            e
+            for e in self._versions(name)
+            if e.state is ModelState.UNAVAILABLE and not e.deliberately_unloaded
+        ]
+        await self._publish_settled()
         if failed:
             raise invalid_arg(_load_failure(name, failed))
 
     async def unload(self, name: str, unload_dependents: bool = False) -> None:
         """Take a model out of service; unknown models are no error (as in Triton)."""
         self._require_explicit()
+        await self._ensure_recovered()
         async with self._locks[name]:
-            served = [e for e in self._versions(name) if e.state is ModelState.READY]
-            await self._retire(served)
+            await self._retire(self._versions(name))
 
     async def check_health(self) -> None:
         """Serve's health hook."""
@@ -120,6 +128,11 @@ class RepositoryManager:
         if self._start is None:
             self._start = asyncio.get_running_loop().create_task(self._start_up())
 
+    async def _ensure_recovered(self) -> None:
+        """Wait until what Serve runs is known: a table without it would take it out of service."""
+        self._ensure_started()
+        await self._recovered.wait()
+
     def _require_explicit(self) -> None:
         if self._settings.model_control_mode != "explicit":
             raise unavailable("explicit model load / unload is not allowed if polling is enabled")
@@ -129,6 +142,8 @@ class RepositoryManager:
 
     async def _start_up(self) -> None:
         await self._recover()
+        await self._publish()
+        self._recovered.set()
         self._check_channel_address()
         on_disk = await asyncio.to_thread(self._catalog.scan)
         names = self._catalog.startup_models(on_disk)
@@ -136,8 +151,7 @@ class RepositoryManager:
         await asyncio.gather(*(self._load_quietly(name) for name in names))
         progress.cancel()
         self._initialised = True
-        number = await self._publish()
-        await self._board.settled(number)
+        await self._publish_settled()
         logger.info("\n%s", status_table(self._board.table))
 
     def _check_channel_address(self) -> None:
@@ -229,23 +243,25 @@ class RepositoryManager:
 
     async def _switch(self, previous: VersionEntry) -> None:
         """Route to the new application, then let the old one finish and go."""
-        await self._board.settled(await self._publish())
+        await self._publish_settled()
         self._loaded.pop(previous.application, None)
         self._spawn(applications.delete(previous.application))
 
     async def _retire(self, entries: Iterable[VersionEntry]) -> None:
-        served = [entry for entry in entries if entry.application]
-        if not served:
-            return
+        """Take versions out of service: first no ingress routes to them, then their applications go."""
+        retired = list(entries)
+        served = [entry for entry in retired if entry.application]
         for entry in served:
             self._set(msgspec.structs.replace(entry, state=ModelState.UNLOADING))
-        await self._board.settled(await self._publish())
-        await asyncio.gather(*(applications.delete(entry.application) for entry in served))
-        for entry in served:
+        if served:
+            await self._publish_settled()
+            await asyncio.gather(*(applications.delete(entry.application) for entry in served))
+        for entry in retired:
             self._loaded.pop(entry.application, None)
             self._set(VersionEntry(entry.name, entry.version, ModelState.UNAVAILABLE, "unloaded"))
             logger.info("successfully unloaded '%s' version %d", entry.name, entry.version)
-        await self._board.settled(await self._publish())
+        if retired:
+            await self._publish_settled()
 
     def _serve(self, description: Description) -> None:
         spec = description.spec
@@ -270,6 +286,11 @@ class RepositoryManager:
     async def _publish(self) -> int:
         entries = tuple(e for versions in self._entries.values() for e in versions.values())
         return await self._board.publish(entries, self._initialised)
+
+    async def _publish_settled(self) -> None:
+        """Publish, and return when every ingress routes by what was published."""
+        number = await self._publish()
+        await self._board.settled(number, await applications.running_replicas(*self._ingress))
 
     async def _report_progress(self, names: list[str]) -> None:
         while True:

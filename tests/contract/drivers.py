@@ -1,4 +1,4 @@
-"""The four clients of `tritonclient` behind one synchronous interface, so that one case runs over all of them."""
+"""The four clients of `tritonclient` behind one synchronous interface: one case runs over all of them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -80,7 +80,9 @@ class Response:
         if not isinstance(message, dict):
             return message.raw_output_contents[self.names.index(name)]
         size = self.output(name)["parameters"]["binary_data_size"]
-        start = self._result._output_name_to_buffer_map[name] if size else 0
+        if not size:
+            return b""
+        start = self._result._output_name_to_buffer_map[name]
         return bytes(self._result._buffer[start : start + size])
 
 
@@ -134,7 +136,9 @@ class Driver:
     def infer(
         self, model: str, inputs: Sequence[Input], outputs: Sequence[Output] = (), **options: Any
     ) -> Response:
-        return Response(self.call("infer", model, self._inputs(inputs), outputs=self._outputs(outputs), **options))
+        return Response(
+            self.call("infer", model, self._inputs(inputs), outputs=self._outputs(outputs), **options)
+        )
 
     def describe(self, method: str, *args: str) -> dict[str, Any]:
         """Call a `get_...` method; the answer is its JSON form with int64 as the protocol writes it."""

@@ -39,7 +39,9 @@ def image_batch(rows: int) -> Input:
     return Input("input", pixels, "FP32")
 
 
-def repeat(values: Sequence[int], request_id: str = "", delay_ms: int = 0, **options: object) -> StreamRequest:
+def repeat(
+    values: Sequence[int], request_id: str = "", delay_ms: int = 0, **options: object
+) -> StreamRequest:
     """A request to repeat_int32: one response a value, each `delay_ms` after the one before."""
     inputs = [
         Input("IN", np.array(values, np.int32), "INT32"),

@@ -6,7 +6,7 @@ from google.protobuf.json_format import ParseDict
 from tritonclient.grpc import model_config_pb2 as mc
 from tritonclient.grpc import service_pb2 as pb
 
-from tests.contract.drivers import DRIVERS, Driver, Input, Refused, open_driver
+from tests.contract.drivers import Driver, Input, Refused, open_driver
 from tests.contract.samples import check_simple, simple_inputs
 
 MODELS = [
@@ -100,7 +100,9 @@ def test_metadata_names_all_versions_or_the_one_asked_for(client: Driver) -> Non
 
 @pytest.mark.parametrize("model", MODELS)
 def test_metadata_is_the_same_over_both_protocols(both, model: str) -> None:
-    http, grpc = (ParseDict(c.describe("get_model_metadata", model), pb.ModelMetadataResponse()) for c in both)
+    http, grpc = (
+        ParseDict(c.describe("get_model_metadata", model), pb.ModelMetadataResponse()) for c in both
+    )
     assert http == grpc
 
 
@@ -147,7 +149,9 @@ def test_repository_index(both) -> None:
 
 
 def statistics(client: Driver, model: str, version: str = "") -> pb.ModelStatistics:
-    answer = ParseDict(client.describe("get_inference_statistics", model, version), pb.ModelStatisticsResponse())
+    answer = ParseDict(
+        client.describe("get_inference_statistics", model, version), pb.ModelStatisticsResponse()
+    )
     (only,) = answer.model_stats
     return only
 

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from tests.contract.drivers import DRIVERS, Driver, Input, Output, open_driver
+from tests.contract.drivers import Driver, Input, Output, open_driver
 from tests.contract.samples import check_simple, check_sum_and_difference, image_batch, simple_inputs
 
 NET = "efficientnet_lite0_onnx"
@@ -26,7 +26,7 @@ def test_response_names_model_and_version(client: Driver) -> None:
     assert (response.model_name, response.model_version) == ("simple", "1")
 
 
-@pytest.mark.parametrize("request_id", ["", "7", "an id with spaces, \u00fcmlauts and \"quotes\"", "x" * 1000])
+@pytest.mark.parametrize("request_id", ["", "7", 'an id with spaces, \u00fcmlauts and "quotes"', "x" * 1000])
 def test_request_id_comes_back(client: Driver, request_id: str) -> None:
     assert client.infer("simple", simple_inputs(), request_id=request_id).id == request_id
 
@@ -90,9 +90,7 @@ def test_classification_without_labels(client: Driver) -> None:
 
 def test_classification_of_floats_prints_six_decimals(client: Driver) -> None:
     array = np.array([[[0.5, -31.0, 1e9]]], dtype=np.float32)
-    response = client.infer(
-        "identity_fp32", [Input("INPUT0", array, "FP32")], [Output("OUTPUT0", classes=3)]
-    )
+    response = client.infer("identity_fp32", [Input("INPUT0", array, "FP32")], [Output("OUTPUT0", classes=3)])
     assert response.array("OUTPUT0").tolist() == [[b"1000000000.000000:2", b"0.500000:0", b"-31.000000:1"]]
 
 

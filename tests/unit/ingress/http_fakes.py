@@ -67,7 +67,9 @@ class FakeService:
         return self.is_ready
 
     def server_metadata(self) -> pb.ServerMetadataResponse:
-        return pb.ServerMetadataResponse(name="triton", version="2.0", extensions=["classification", "sequence"])
+        return pb.ServerMetadataResponse(
+            name="triton", version="2.0", extensions=["classification", "sequence"]
+        )
 
     def model_metadata(self, name: str, version: str = "") -> pb.ModelMetadataResponse:
         self._check(name, version)

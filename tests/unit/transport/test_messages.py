@@ -1,5 +1,6 @@
 """Requests and responses as frames, and metas that lie."""
 
+import array
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from app.transport.arena import ArenaReader, ArenaWriter
 from app.transport.frames import Frame, FrameDecoder, Kind, ProtocolError
 from app.transport.messages import (
     IN_META,
+    MAX_TENSORS,
     Outbox,
     decode_control,
     decode_error,
@@ -24,7 +26,9 @@ from app.transport.messages import (
     encode_control,
     encode_error,
 )
+from app.transport.settings import TransportSettings
 
+SETTINGS = TransportSettings()
 pack = msgspec.msgpack.encode
 
 
@@ -85,7 +89,7 @@ requests = st.builds(
 @given(requests)
 def test_requests_round_trip(request: InferRequest) -> None:
     queue: list[Any] = []
-    size = Outbox(None, 1 << 15).request(queue, 7, request, 1500)
+    size = Outbox(SETTINGS, None).request(queue, 7, request, 1500)
     assert size == sum(len(piece) for piece in queue)
     frame = received(queue)
     result = decode_request(frame, 12.5, None)
@@ -107,7 +111,7 @@ def test_responses_round_trip(
 ) -> None:
     error = InferError(ErrorCode.NOT_FOUND, "é", FailureReason.REJECTED) if wrong else None
     queue: list[Any] = []
-    Outbox(None, 1 << 15).response(queue, 9, InferResponse("m", "2", outputs, "id", values, final, error))
+    Outbox(SETTINGS, None).response(queue, 9, InferResponse("m", "2", outputs, "id", values, final, error))
     result = decode_response(received(queue), None)
     assert plain(result.outputs) == plain(outputs)
     assert (result.model_name, result.model_version, result.id) == ("m", "2", "id")
@@ -120,7 +124,7 @@ def test_responses_round_trip(
 def test_golden_request() -> None:
     request = InferRequest("m", "", (Tensor("I", "FP32", (1, 1), b"\0\0\x80?"),), (RequestedOutput("O"),))
     queue: list[Any] = []
-    Outbox(None, 1 << 15).request(queue, 1, request, 0)
+    Outbox(SETTINGS, None).request(queue, 1, request, 0)
     assert b"".join(queue).hex() == (
         "010000001a000000" "0000000000000000" "0100000000000000" "0000000000000000"
         "95" "a16d" "a0" "91" "94a149a446503332920101c4040000803f" "91a14f" "a0"
@@ -130,7 +134,7 @@ def test_golden_request() -> None:
 def test_payload_tensors_lie_at_multiples_of_64_of_the_frame() -> None:
     big = b"x" * (IN_META + 1)
     queue: list[Any] = []
-    Outbox(None, 1 << 30).request(
+    Outbox(SETTINGS, None).request(
         queue, 1, InferRequest("m", "", (Tensor("A", "UINT8", (1,), big), Tensor("B", "UINT8", (1,), big))), 0
     )
     data = b"".join(queue)
@@ -143,7 +147,7 @@ def test_payload_tensors_lie_at_multiples_of_64_of_the_frame() -> None:
 def test_small_tensors_of_a_large_frame_keep_nothing_alive() -> None:
     queue: list[Any] = []
     sent = tuple(Tensor(str(n), "UINT8", (n,), bytes(n)) for n in (5000, 1_000_000))
-    Outbox(None, 1 << 30).request(queue, 1, InferRequest("m", "", sent), 0)
+    Outbox(SETTINGS, None).request(queue, 1, InferRequest("m", "", sent), 0)
     frame = received(queue)
     owned = Frame(frame.kind, 0, 1, 0, frame.meta, frame.payload, True)
     small, large = decode_request(owned, 0.0, None).inputs
@@ -157,7 +161,7 @@ def test_arena_round_trip_and_release() -> None:
     reader = ArenaReader(writer.fd, writer.nbytes, released.append)
     data = bytes(range(256)) * 256
     queue: list[Any] = []
-    Outbox(writer, 1 << 15).response(
+    Outbox(SETTINGS, writer).response(
         queue, 1, InferResponse("m", "1", (Tensor("O", "UINT8", (65536,), data),))
     )
     assert sum(len(piece) for piece in queue) < 200
@@ -171,7 +175,7 @@ def test_arena_round_trip_and_release() -> None:
 
 def test_unencodable_values_are_refused_and_give_their_slab_back() -> None:
     writer = ArenaWriter(1 << 20)
-    outbox = Outbox(writer, 1 << 15)
+    outbox = Outbox(SETTINGS, writer)
     large = Tensor("I", "UINT8", (65536,), bytes(65536))
     queue: list[Any] = []
     for value in (2**64, object(), "\ud800"):
@@ -184,6 +188,42 @@ def test_unencodable_values_are_refused_and_give_their_slab_back() -> None:
     assert queue == []
     assert writer.live == 0
     writer.close()
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (InferRequest("m" * 200, "", ()), "more than 100"),
+        (InferRequest("m", "", (), tuple([RequestedOutput("")] * (MAX_TENSORS + 1))), "more than"),
+        (InferRequest("m", "", tuple([Tensor("", "", (), b"")] * (MAX_TENSORS + 1))), "16386 tensors"),
+        (InferRequest("m", "", (Tensor("I", "UINT8", (), bytes(20_000)),)), "20000 bytes of tensors"),
+        (InferRequest("m", "", (), (), "", {"p": [1]}), "parameter 'p'"),  # type: ignore[dict-item]
+        (InferRequest("m", "", (Tensor("I", "UINT8", (), None),)), "NoneType"),
+        (InferRequest("m", "", (Tensor("I", "UINT8", (), memoryview(bytes(9999))[::2]),)), "C-contiguous"),
+    ],
+)
+def test_what_the_peer_would_refuse_is_not_sent(request_: InferRequest, message: str) -> None:
+    large = Tensor("L", "UINT8", (70_000,), bytes(70_000))
+    writer = ArenaWriter(1 << 20)
+    outbox = Outbox(TransportSettings(max_meta_bytes=100, max_frame_bytes=10_100), writer)
+    queue: list[Any] = []
+    with pytest.raises(InferError, match=message):
+        outbox.request(queue, 1, msgspec.structs.replace(request_, inputs=(large, *request_.inputs)), 0)
+    with pytest.raises(InferError, match="more than 100"):
+        outbox.response(queue, 1, InferResponse("m", "", (large,), "i" * 200))
+    assert queue == []
+    assert writer.live == 0
+    writer.close()
+
+
+def test_typed_memoryviews_travel_as_bytes() -> None:
+    values = array.array("f", range(5000))
+    queue: list[Any] = []
+    Outbox(SETTINGS, None).request(
+        queue, 1, InferRequest("m", "", (Tensor("I", "FP32", (5000,), memoryview(values)),)), 0
+    )
+    assert b"".join(queue).endswith(values.tobytes())
+    assert all(len(piece) == memoryview(piece).nbytes for piece in queue)
 
 
 def tensor(data: Any) -> bytes:

@@ -1,0 +1,5 @@
+"""`python -m app` is `nereid`."""
+
+from app.cli import main
+
+main()

@@ -1,0 +1,50 @@
+"""One server in mode EXPLICIT with two ingress replicas, for the tests that hurt it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.server import Server
+
+CONFIG = """
+backend: "identity"
+max_batch_size: 8
+input {{ name: "INPUT0" data_type: TYPE_FP32 dims: [ 16 ] }}
+output {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 16 ] }}
+parameters {{ key: "execute_delay_ms" value {{ string_value: "{delay}" }} }}
+{more}
+"""
+
+
+def write_model(repository: Path, name: str, delay: int = 0, more: str = "") -> Path:
+    """Write (or change) an identity model; returns its directory."""
+    directory = repository / name
+    (directory / "1").mkdir(parents=True, exist_ok=True)
+    (directory / "config.pbtxt").write_text(CONFIG.format(delay=delay, more=more))
+    return directory
+
+
+@pytest.fixture(scope="session")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("repository")
+    write_model(path, "steady")
+    write_model(path, "victim", delay=5)
+    broken = write_model(path, "broken")
+    (broken / "config.pbtxt").write_text('backend: "nonesuch"\n')
+    return path
+
+
+@pytest.fixture(scope="session")
+def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    log = tmp_path_factory.mktemp("cluster") / "server.log"
+    arguments = [
+        f"--model-repository={repository}",
+        "--model-control-mode=explicit",
+        "--load-model=steady",
+        "--load-model=victim",
+        "--ingress-replicas=2",
+    ]
+    started = Server(arguments, log).start()
+    yield started
+    started.stop()

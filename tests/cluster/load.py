@@ -1,0 +1,92 @@
+"""Clients that keep a server busy and remember every answer."""
+
+import http.client
+import json
+import threading
+import time
+from types import TracebackType
+from typing import NamedTuple
+
+import numpy as np
+
+VALUES = np.arange(16, dtype=np.float32)
+_HEADER = {
+    "inputs": [
+        {"name": "INPUT0", "shape": [1, 16], "datatype": "FP32", "parameters": {"binary_data_size": 64}}
+    ],
+    "parameters": {"binary_data_output": True},
+}
+
+
+class Answer(NamedTuple):
+    """One request: when it ended, its HTTP status (0: the connection broke) and what came back."""
+
+    at: float
+    status: int
+    body: bytes
+
+    @property
+    def correct(self) -> bool:
+        """Whether the model's answer was the input."""
+        return self.status == 200 and self.body.endswith(VALUES.tobytes())
+
+
+class Load:
+    """Threads that send a request each, one after the other, over a connection of their own.
+
+    A connection that the server closes behind a complete answer is opened again, as any client would.
+    """
+
+    def __init__(self, port: int, model: str, clients: int = 8) -> None:
+        self._port = port
+        self._path = f"/v2/models/{model}/infer"
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(clients)]
+        self.answers: list[Answer] = []
+        self.refused = 0
+
+    def __enter__(self) -> "Load":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Let each client finish its request and stop."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(30)
+
+    @property
+    def failures(self) -> list[Answer]:
+        """Answers that are not correct."""
+        return [answer for answer in list(self.answers) if not answer.correct]
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
+            try:
+                connection.connect()
+            except OSError:
+                self.refused += 1
+                time.sleep(0.05)
+                continue
+            while not self._stop.is_set() and connection.sock is not None:
+                self._ask(connection)
+            connection.close()
+
+    def _ask(self, connection: http.client.HTTPConnection) -> None:
+        header = json.dumps(_HEADER).encode()
+        headers = {"Inference-Header-Content-Length": str(len(header))}
+        try:
+            connection.request("POST", self._path, header + VALUES.tobytes(), headers)
+            response = connection.getresponse()
+            answer = Answer(time.monotonic(), response.status, response.read())
+        except (OSError, http.client.HTTPException) as error:
+            answer = Answer(time.monotonic(), 0, repr(error).encode())
+            connection.close()
+        self.answers.append(answer)

@@ -1,0 +1,20 @@
+"""What every suite shares: one real server over the example repository, started once a session."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.server import ROOT, Server
+
+CONTRACT_MODELS = Path(__file__).parent / "contract" / "models"
+
+
+@pytest.fixture(scope="session")
+def nereid_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server in mode NONE over the example repository and the models of the contract suite."""
+    log = tmp_path_factory.mktemp("nereid") / "server.log"
+    repositories = [ROOT / "model_repository", CONTRACT_MODELS]
+    server = Server([f"--model-repository={path}" for path in repositories], log).start()
+    yield server
+    server.stop()

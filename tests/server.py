@@ -1,0 +1,135 @@
+"""A Nereid server as a test sees it: a process to start, ask, hurt and stop."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import psutil
+
+START_S = 180.0
+ROOT = Path(__file__).parent.parent
+
+
+def free_port() -> int:
+    """A port nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(condition: Callable[[], bool], timeout: float, what: str) -> float:
+    """Poll a condition; return the seconds it took, or fail after `timeout` seconds."""
+    started = time.monotonic()
+    while time.monotonic() - started < timeout:
+        if condition():
+            return time.monotonic() - started
+        time.sleep(0.02)
+    raise AssertionError(f"not within {timeout} s: {what}")
+
+
+class Server:
+    """One `nereid` process with its local Ray cluster."""
+
+    def __init__(self, arguments: Iterable[str], log: Path, env: Mapping[str, str] | None = None) -> None:
+        self.http_port, self.grpc_port, self.metrics_port = free_port(), free_port(), free_port()
+        self.http_url = f"127.0.0.1:{self.http_port}"
+        self.grpc_url = f"127.0.0.1:{self.grpc_port}"
+        self.metrics_url = f"127.0.0.1:{self.metrics_port}"
+        self.log = log
+        self._arguments = [
+            *arguments,
+            f"--http-port={self.http_port}",
+            f"--grpc-port={self.grpc_port}",
+            f"--metrics-port={self.metrics_port}",
+        ]
+        self._env = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", **(env or {})}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, wait: bool = True) -> "Server":
+        """Start the process and wait until it is ready."""
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "app", *self._arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT,
+                env=self._env,
+                start_new_session=True,
+            )
+        if wait:
+            try:
+                wait_until(lambda: self.ready() or self.exited(), START_S, "the server is ready")
+                assert not self.exited(), "the server has exited"
+            except AssertionError as error:
+                self.stop()
+                raise AssertionError(f"{error}\n{self.output()[-8000:]}") from None
+        return self
+
+    def stop(self, number: int = signal.SIGTERM, timeout: float = 60.0) -> int:
+        """Send a signal and wait for the exit; returns the exit status."""
+        assert self.process is not None
+        descendants = self._descendants()
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        finally:
+            for process in psutil.wait_procs(descendants, timeout=5)[1]:
+                process.kill()
+
+    def exited(self) -> bool:
+        """Whether the process has ended."""
+        return self.process is not None and self.process.poll() is not None
+
+    def output(self) -> str:
+        """What the server has printed so far."""
+        return self.log.read_text(errors="replace")
+
+    def get(self, path: str, timeout: float = 5.0, port: int = 0) -> tuple[int, bytes]:
+        """GET a path; status 0 when there is no answer."""
+        try:
+            url = f"http://127.0.0.1:{port or self.http_port}{path}"
+            with urllib.request.urlopen(url, timeout=timeout) as response:
+                return response.status, response.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+        except OSError:
+            return 0, b""
+
+    def ready(self) -> bool:
+        """Whether the server says it is ready."""
+        return self.get("/v2/health/ready")[0] == 200
+
+    def model_ready(self, model: str) -> bool:
+        """Whether the server says a model is ready."""
+        return self.get(f"/v2/models/{model}/ready")[0] == 200
+
+    def replicas(self, title: str) -> list[int]:
+        """Process ids of Serve replicas by `application:deployment`, `nereid:ingress` say."""
+        found = []
+        for process in self._descendants():
+            try:
+                command = " ".join(process.cmdline())
+            except psutil.Error:
+                continue
+            if f"ServeReplica:{title}" in command:
+                found.append(process.pid)
+        return sorted(found)
+
+    def _descendants(self) -> list[psutil.Process]:
+        assert self.process is not None
+        try:
+            return psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []

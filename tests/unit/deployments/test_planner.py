@@ -1,0 +1,28 @@
+"""Load plans as functions of what is wanted and what is served."""
+
+from app.routing.table import ModelState, VersionEntry
+from deployments.repository.planner import plan_load
+
+
+def entry(version: int, state: ModelState = ModelState.READY) -> VersionEntry:
+    return VersionEntry("m", version, state, application=f"m:{version}")
+
+
+def test_first_load_starts_everything() -> None:
+    assert plan_load([2, 1], [], []) == ((1, 2), (), ())
+
+
+def test_unchanged_versions_stay() -> None:
+    assert plan_load([1, 2], [entry(1)], [1]) == ((2,), (1,), ())
+
+
+def test_changed_version_starts_beside_the_old_one() -> None:
+    assert plan_load([1], [entry(1)], []) == ((1,), (), ())
+
+
+def test_version_out_of_policy_is_retired() -> None:
+    assert plan_load([2], [entry(1)], [1]) == ((2,), (), (entry(1),))
+
+
+def test_failed_version_is_tried_again() -> None:
+    assert plan_load([1], [entry(1, ModelState.UNAVAILABLE)], [1]) == ((1,), (), ())

@@ -1,0 +1,191 @@
+import asyncio
+import base64
+import json
+
+import pytest
+
+from app.core.errors import internal, unavailable
+from app.ingress.rest_api import build_rest_api
+from tests.unit.ingress.http_fakes import FakeService
+
+
+async def call(api, method, path, body):
+    """Run one request through an ASGI application; return status and body."""
+    sent = []
+
+    async def receive():
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "headers": [],
+        "query_string": b"",
+        "root_path": "",
+    }
+    await api(scope, receive, send)
+    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+
+
+@pytest.fixture
+def service():
+    return FakeService()
+
+
+@pytest.fixture
+def ask(service):
+    api = build_rest_api(service, max_input_size=10_000)
+
+    def ask(method, path, body=b""):
+        return asyncio.run(
+            call(api, method, path, body if isinstance(body, bytes) else json.dumps(body).encode())
+        )
+
+    return ask
+
+
+def error(answer):
+    return answer[0], json.loads(answer[1])["error"]
+
+
+def test_health(ask, service):
+    assert ask("GET", "/v2/health/live") == (200, b"")
+    assert ask("GET", "/v2/health/ready") == (200, b"")
+    assert ask("GET", "/v2/models/identity/ready") == (200, b"")
+    assert ask("GET", "/v2/models/identity/versions/1/ready") == (200, b"")
+    assert error(ask("GET", "/v2/models/none/ready"))[0] == 404
+    service.is_ready = False
+    assert ask("GET", "/v2/health/ready") == (400, b"")
+    assert error(ask("GET", "/v2/models/identity/ready")) == (400, "Model version not ready")
+    service.is_exiting = True
+    for kind in ("live", "ready"):
+        assert error(ask("GET", f"/v2/health/{kind}")) == (503, "Server exiting")
+
+
+def test_descriptions(ask):
+    assert (
+        ask("GET", "/v2")[1]
+        == b'{"name":"triton","version":"2.0","extensions":["classification","sequence"]}'
+    )
+    metadata = (
+        b'{"name":"identity","versions":["1"],"platform":"python",'
+        b'"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[-1,-1]}],"outputs":[]}'
+    )
+    assert ask("GET", "/v2/models/identity") == (200, metadata)
+    assert ask("GET", "/v2/models/identity/versions/1") == (200, metadata)
+    config = json.loads(ask("GET", "/v2/models/identity/config")[1])
+    assert (config["name"], config["max_batch_size"], config["input"][0]["dims"]) == ("identity", 8, [-1])
+    assert error(ask("GET", "/v2/models/none/config"))[0] == 404
+
+
+@pytest.mark.parametrize(
+    "path", ["/v2/models/stats", "/v2/models/identity/stats", "/v2/models/identity/versions/1/stats"]
+)
+def test_statistics(ask, path):
+    status, body = ask("GET", path)
+    (entry,) = json.loads(body)["model_stats"]
+    assert status == 200
+    assert list(entry) == [
+        "name",
+        "version",
+        "last_inference",
+        "inference_count",
+        "execution_count",
+        "inference_stats",
+        "batch_stats",
+        "memory_usage",
+    ]
+    assert list(entry["inference_stats"]) == [
+        "success",
+        "fail",
+        "queue",
+        "compute_input",
+        "compute_infer",
+        "compute_output",
+        "cache_hit",
+        "cache_miss",
+    ]
+    assert entry["inference_stats"]["queue"] == {"count": 0, "ns": 0}
+
+
+@pytest.mark.parametrize("path", ["/v2/repository/index", "/v2/repository/any/index"])
+def test_repository_index(ask, service, path):
+    listed = b'[{"name":"a"},{"name":"b","version":"1","state":"READY"}]'
+    for body in (b"", {}, {"ready": True}):
+        assert ask("POST", path, body) == (200, listed)
+    assert service.indexed == [False, False, True]
+    assert error(ask("POST", path, {"ready": 1})) == (500, "Invalid value for 'ready': expected a boolean")
+
+
+LOAD = "/v2/repository/models/m/load"
+UNLOAD = "/v2/repository/models/m/unload"
+
+
+def test_load(ask, service):
+    assert ask("POST", LOAD) == (200, b"")
+    content = base64.b64encode(b"\0weights").decode()
+    assert ask("POST", LOAD, {"parameters": {"config": "{}", "file:1/model.onnx": content}}) == (200, b"")
+    assert service.loaded == [("m", None, {}), ("m", "{}", {"1/model.onnx": b"\0weights"})]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({"parameters": {"other": "x"}}, 500, "unexpected error on creating Triton parameter"),
+        ({"parameters": {"config": 3}}, 500, "attempt to access JSON non-string as string"),
+        ({"parameters": []}, 500, "attempt to get members for non-object"),
+        (
+            {"parameters": {"file:1/m": "%%%"}},
+            400,
+            "failed to decode the base64 content of load parameter 'file:1/m'",
+        ),
+        (b"{", 500, "failed to parse the request JSON buffer: Missing a name for object member. at 1"),
+        (b"[" * 101 + b"]" * 101, 400, "JSON nesting depth exceeds maximum allowed limit (100)"),
+        (
+            b" " * 10_001,
+            400,
+            "request JSON size of 10001 bytes exceeds the maximum allowed input size of 10000 bytes. "
+            "Use --http-max-input-size to increase the limit.",
+        ),
+    ],
+)
+def test_loads_refused(ask, service, body, status, message):
+    assert error(ask("POST", LOAD, body)) == (status, message)
+    assert service.loaded == []
+
+
+@pytest.mark.parametrize("path", [LOAD, UNLOAD, "/v2/repository/index"])
+def test_deep_nesting_is_refused_on_every_route(service, path):
+    body = b'{"parameters":' + b"[" * 250_000 + b"]" * 250_000 + b"}"
+    answer = asyncio.run(call(build_rest_api(service), "POST", path, body))
+    assert error(answer) == (400, "JSON nesting depth exceeds maximum allowed limit (100)")
+
+
+def test_load_failures_keep_their_code(ask, service):
+    text = "explicit model load / unload is not allowed if polling is enabled"
+    service.failure = unavailable(text)
+    assert error(ask("POST", LOAD)) == (503, text)
+    service.failure = internal("failed to load 'm', failed to poll from model repository")
+    assert ask("POST", LOAD)[0] == 500
+
+
+def test_unload(ask, service):
+    assert ask("POST", UNLOAD) == (200, b"")
+    assert ask("POST", UNLOAD, {"parameters": {"unload_dependents": True}}) == (200, b"")
+    assert service.unloaded == [("m", False), ("m", True)]
+    assert error(ask("POST", UNLOAD, {"parameters": {"unload_dependents": 1}})) == (
+        500,
+        "Unable to parse 'unload_dependents': attempt to access JSON non-boolean as boolean",
+    )
+
+
+@pytest.mark.parametrize("action", ["load", "unload"])
+def test_a_repository_name_is_not_supported(ask, action):
+    assert error(ask("POST", f"/v2/repository/r/models/m/{action}")) == (
+        501,
+        "'repository_name' specification is not supported",
+    )

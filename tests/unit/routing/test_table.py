@@ -1,0 +1,57 @@
+"""Resolution of names and versions, with Triton's texts."""
+
+import msgspec
+import pytest
+
+from app.core.errors import ErrorCode, InferError
+from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
+
+
+def table(*entries: VersionEntry) -> RoutingTable:
+    return RoutingTable(7, True, entries)
+
+
+def entry(name: str, version: int, state: ModelState = ModelState.READY, reason: str = "") -> VersionEntry:
+    return VersionEntry(name, version, state, reason, application=f"{name}:{version}")
+
+
+TABLE = table(
+    entry("m", 1),
+    entry("m", 10),
+    entry("m", 2, ModelState.LOADING),
+    entry("gone", 1, ModelState.UNAVAILABLE, "unloaded"),
+    VersionEntry("bad", NO_VERSION, ModelState.UNAVAILABLE, "why"),
+)
+
+
+@pytest.mark.parametrize(("version", "expected"), [("", 10), ("1", 1), ("10", 10), ("01", 1)])
+def test_resolves(version: str, expected: int) -> None:
+    assert TABLE.resolve("m", version).version == expected
+
+
+REFUSALS = [
+    ("x", "", ErrorCode.NOT_FOUND, "Request for unknown model: 'x' is not found"),
+    ("m", "3", ErrorCode.NOT_FOUND, "Request for unknown model: 'm' version 3 is not found"),
+    ("m", "2", ErrorCode.UNAVAILABLE, "Request for unknown model: 'm' version 2 is not at ready state"),
+    ("gone", "", ErrorCode.NOT_FOUND, "Request for unknown model: 'gone' has no available versions"),
+    ("bad", "", ErrorCode.NOT_FOUND, "Request for unknown model: 'bad' has no available versions"),
+]
+
+
+@pytest.mark.parametrize(("name", "version", "code", "text"), REFUSALS)
+def test_refuses(name: str, version: str, code: ErrorCode, text: str) -> None:
+    with pytest.raises(InferError) as caught:
+        TABLE.resolve(name, version)
+    assert (caught.value.code, caught.value.message) == (code, text)
+
+
+def test_all_ready_ignores_deliberate_unloads() -> None:
+    assert table(entry("m", 1), entry("gone", 1, ModelState.UNAVAILABLE, "unloaded")).all_ready
+    assert not table(entry("m", 1, ModelState.UNAVAILABLE, "it broke")).all_ready
+    assert not table(entry("m", 1, ModelState.LOADING)).all_ready
+
+
+def test_survives_msgpack() -> None:
+    decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(TABLE), type=RoutingTable)
+    assert decoded == TABLE
+    assert decoded.applications.keys() == {"m:1", "m:10"}
