@@ -42,7 +42,7 @@ def run(settings: ServerSettings) -> int:
     finally:
         # The ingress first: it answers what is under way while the models still run.
         serve.delete(APPLICATION)
-        serve.shutdown()
+        serve.shutdown()  # type: ignore[no-untyped-call]
         ray.shutdown()
 
 

@@ -53,7 +53,8 @@ def compose(settings: ServerSettings) -> Application:
         graceful_shutdown_wait_loop_s=0.1,
         graceful_shutdown_timeout_s=settings.exit_timeout_secs + 10,
     )
-    application: Application = ingress.bind(settings, key, manager.bind(settings, key, (APPLICATION, INGRESS)))
+    writer = manager.bind(settings, key, (APPLICATION, INGRESS))
+    application: Application = ingress.bind(settings, key, writer)
     return application
 
 

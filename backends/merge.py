@@ -111,7 +111,9 @@ def _execute(backend: ArrayBackend, instance: Instance, requests: Sequence[Reque
 
 def _view(tensor: Tensor, signature: Signature) -> Array:
     """View one request's input in the model's shape."""
-    shape = signature.model_shape(tensor.name, tensor.shape)
+    shape = tensor.shape
+    if signature.reshapes:
+        shape = signature.model_shape(tensor.name, shape)
     if tensor.datatype == "BYTES":
         return tensor.array().reshape(shape)
     return np.ndarray(shape, DATATYPES[tensor.datatype].dtype, tensor.data)
@@ -175,7 +177,7 @@ def _union(selections: Sequence[tuple[Output, ...]], signature: Signature) -> tu
 
 
 def _tensor(output: Output, array: Array) -> Tensor:
-    shape = output.spec.client_shape(array.shape)
+    shape = output.spec.client_shape(array.shape) if output.reshaped else array.shape
     if output.datatype == "BYTES":
         return Tensor(output.name, "BYTES", shape, pack_bytes(array.ravel().tolist()))
     return Tensor(output.name, output.datatype, shape, flat_bytes(array))

@@ -66,15 +66,7 @@ def session_options(model: Model) -> ort.SessionOptions:
             f" {mode} ."
         )
     options.execution_mode = ort.ExecutionMode.ORT_PARALLEL if mode else ort.ExecutionMode.ORT_SEQUENTIAL
-    if uses_global_threads(model.backend_config):
-        options.use_per_session_threads = False
-    else:
-        options.intra_op_num_threads = positive(
-            model, "intra_op_thread_count", threads_per_instance(model.config)
-        )
-        options.inter_op_num_threads = positive(model, "inter_op_thread_count", 0)
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    _set_threads(options, model)
     for key in model.config.parameters:
         if key.startswith("session."):
             options.add_session_config_entry(key, model.parameter(key))
@@ -85,6 +77,18 @@ def session_options(model: Model) -> ort.SessionOptions:
     for library in model.config.model_operations.op_library_filename:
         options.register_custom_ops_library(library)
     return options
+
+
+def _set_threads(options: ort.SessionOptions, model: Model) -> None:
+    if uses_global_threads(model.backend_config):
+        options.use_per_session_threads = False
+    else:
+        options.intra_op_num_threads = positive(
+            model, "intra_op_thread_count", threads_per_instance(model.config)
+        )
+        options.inter_op_num_threads = positive(model, "inter_op_thread_count", 0)
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
 
 
 def run_options(model: Model) -> ort.RunOptions | None:

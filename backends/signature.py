@@ -22,6 +22,7 @@ class Output(NamedTuple):
         datatype: v2 name.
         dtype: numpy dtype of `datatype`.
         expected: shape the framework has to give, -1 for any size, batch dimension included.
+        reshaped: the client sees another shape.
         spec: the configuration's entry.
         is_state: the sequence scheduler keeps it for the sequence's next request.
     """
@@ -30,6 +31,7 @@ class Output(NamedTuple):
     datatype: str
     dtype: np.dtype[Any]
     expected: Shape
+    reshaped: bool
     spec: TensorSpec
     is_state: bool
 
@@ -40,6 +42,7 @@ class Signature:
     Attributes:
         model_name: the model.
         batched: max_batch_size > 0.
+        reshapes: any input is reshaped.
         inputs: by name. Controls and states of sequences are not listed; they have no reshape.
         outputs: in configuration order, then outputs of sequence states that are not outputs as well.
             States are part of every response; the sequence scheduler takes them out.
@@ -50,7 +53,7 @@ class Signature:
         self.model_name = config.name
         self.batched = config.max_batch_size > 0
         self.inputs = {spec.name: spec for spec in input_specs(config)}
-        self._reshapes = any(spec.reshape is not None for spec in self.inputs.values())
+        self.reshapes = any(spec.reshape is not None for spec in self.inputs.values())
         states = [state for state in config.sequence_batching.state if state.output_name]
         kept = {state.output_name for state in states}
         specs = output_specs(config)
@@ -68,7 +71,7 @@ class Signature:
 
     def model_shape(self, name: str, shape: Shape) -> Shape:
         """The shape in which the framework sees an input of this shape."""
-        if self._reshapes and name in self.inputs:
+        if self.reshapes and name in self.inputs:
             return self.inputs[name].backend_shape(shape)
         return shape
 
@@ -79,12 +82,14 @@ class Signature:
             InferError: INTERNAL naming the output and both sides.
         """
         dtype = array.dtype
+        if dtype is output.dtype and (not check_dims or _fits(array.shape, output.expected)):
+            return
         if dtype != output.dtype and not (output.datatype == "BYTES" and dtype.kind in "SU"):
             raise internal(
                 f"unexpected datatype for output '{output.name}' of model '{self.model_name}': configuration"
                 f" expects {output.datatype}, model provides numpy dtype '{dtype}'"
             )
-        if check_dims and array.shape != output.expected and not _fits(array.shape, output.expected):
+        if check_dims and not _fits(array.shape, output.expected):
             raise internal(
                 f"unexpected shape for output '{output.name}' of model '{self.model_name}': configuration"
                 f" expects {dims_text(output.expected)}, model provides {dims_text(array.shape)}"
@@ -94,7 +99,7 @@ class Signature:
         dims = spec.dims if spec.reshape is None else spec.reshape
         expected = (-1, *dims) if self.batched else dims
         dtype = DATATYPES[spec.datatype or "BYTES"].dtype
-        return Output(spec.name, spec.datatype, dtype, expected, spec, is_state)
+        return Output(spec.name, spec.datatype, dtype, expected, spec.reshape is not None, spec, is_state)
 
     def _state(self, state: mc.ModelSequenceBatching.State) -> TensorSpec:
         as_output = mc.ModelOutput(name=state.output_name, data_type=state.data_type, dims=state.dims)
@@ -103,6 +108,9 @@ class Signature:
 
 
 def _fits(actual: Shape, expected: Shape) -> bool:
-    return len(actual) == len(expected) and all(
-        dim < 0 or dim == size for size, dim in zip(actual, expected, strict=True)
-    )
+    if len(actual) != len(expected):
+        return False
+    for size, dim in zip(actual, expected, strict=True):  # noqa: SIM110  (a generator costs more than the loop)
+        if size != dim and dim >= 0:
+            return False
+    return True

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.processes import MIB, status_kib, tree
+from benchmarks.processes import MIB, REPLICA_TITLE, status_kib, tree
 from benchmarks.servers import Server
 from benchmarks.tools import ROOT
 
@@ -49,7 +49,7 @@ def replicas(root: psutil.Process) -> dict[int, str]:
     found = {}
     for process in tree(root):
         title = " ".join(process.cmdline())
-        if match := re.match(r"ray::ServeReplica:(\S+?)(?:\.\w+)?(?:\s|$)", title):
+        if match := re.match(REPLICA_TITLE, title):
             found[process.pid] = match[1]
     return found
 

@@ -12,9 +12,11 @@ from pathlib import Path
 import psutil
 
 MIB = 1 << 20
-# The first match names the process. Ray titles its workers; a replica's holds application and deployment.
+# Application and deployment; a method's name follows while it runs.
+REPLICA_TITLE = r"^ray::ServeReplica:(\S+?)(?:\.[a-z_]+)?(?:\s|$)"
+# The first match names the process. Ray titles its workers.
 ROLES = (
-    (r"ray::ServeReplica:(\S+)", "replica {0}"),
+    (REPLICA_TITLE, "replica {0}"),
     (r"ray::ServeController", "serve controller"),
     (r"ray::ProxyActor|ray::HAProxyManager", "serve proxy"),
     (r"ray::(\w+)", "ray::{0}"),
@@ -23,6 +25,7 @@ ROLES = (
     (r"raylet/raylet", "raylet"),
     (r"triton_python_backend_stub\s+\S*?([^/]+)/\d+/model.py", "stub {0}"),
     (r"(?:^|/)tritonserver\s", "tritonserver"),
+    (r"ray-dashboard-|ray\.dashboard|multiprocessing\.resource_tracker|ray/dashboard/dashboard", "ray dashboard"),
     (r"ray/(?:dashboard|_private|autoscaler|core)/", "ray agents"),
 )
 

@@ -53,7 +53,7 @@ class Counts:
 class Command:
     """How to run one server. `grpc_port` 0: it speaks HTTP only.
 
-    `freezable`: its idle processes use CPU time, and survive being stopped for a while. Triton's use none, and
+    `freezable`: its idle processes use CPU time, and survive a while stopped. Triton's use none, and
     its Python backend may take a stub that was stopped for a dead one.
     """
 

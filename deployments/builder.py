@@ -8,10 +8,13 @@ from ray.serve.config import RequestRouterConfig
 from ray.serve.deployment import Application
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.errors import invalid_arg
 from deployments.model_version import ModelVersion
 from deployments.spec import ModelSpec
 
 ROUTER = "app.routing.serve_router:DirectRouter"
+
+RAY_RESOURCES = "ray_resources"
 
 QUIET = {"enable_access_log": False, "log_level": "WARNING"}
 """Serve's own log of a replica: what passes through its handles is control traffic, not requests."""
@@ -25,6 +28,26 @@ def replica_count(config: mc.ModelConfig) -> int:
     return max(1, count)
 
 
+def ray_resources(config: mc.ModelConfig) -> dict[str, float]:
+    """Custom Ray resources a replica needs, from the parameter `ray_resources` (`{"worker": 0.01}`).
+
+    This is how a model is placed on some nodes of a cluster; Triton has no such parameter.
+
+    Raises:
+        InferError: INVALID_ARG when the value is not a JSON object of numbers.
+    """
+    if RAY_RESOURCES not in config.parameters:
+        return {}
+    text = config.parameters[RAY_RESOURCES].string_value
+    try:
+        return msgspec.json.decode(text, type=dict[str, float])
+    except msgspec.DecodeError as error:
+        raise invalid_arg(
+            f"model '{config.name}': parameter '{RAY_RESOURCES}' must be a JSON object of numbers, "
+            f"such as {{\"worker\": 0.01}}, got '{text}': {error}"
+        ) from error
+
+
 def options(spec: ModelSpec) -> dict[str, Any]:
     """The Serve options of a model version's deployment.
 
@@ -36,7 +59,7 @@ def options(spec: ModelSpec) -> dict[str, Any]:
     return {
         "name": spec.name,
         "num_replicas": replica_count(config),
-        "ray_actor_options": {"num_cpus": 0},
+        "ray_actor_options": {"num_cpus": 0, "resources": ray_resources(config)},
         "request_router_config": RequestRouterConfig(request_router_class=cast(Any, ROUTER)),
         "max_constructor_retry_count": 1,
         "logging_config": QUIET,

@@ -6,6 +6,7 @@ A plain class; `deployments/builder.py` makes it a Serve deployment.
 import logging
 import os
 import time
+from typing import Any
 
 import msgspec
 import ray
@@ -85,7 +86,8 @@ class ModelVersion:
 
     def _channel_host(self) -> str:
         address = self._spec.channel_address
-        return str(ray.util.get_node_ip_address()) if address == "node" else address
+        node: Any = ray.util
+        return str(node.get_node_ip_address()) if address == "node" else address
 
     async def _listen(self, served: ServedModel) -> None:
         await served.open()

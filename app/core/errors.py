@@ -35,9 +35,7 @@ class InferError(Exception):
     Both arguments go to `Exception.__init__` so that the error survives pickle with code and message intact.
     """
 
-    def __init__(
-        self, code: ErrorCode, message: str, reason: FailureReason = FailureReason.OTHER
-    ) -> None:
+    def __init__(self, code: ErrorCode, message: str, reason: FailureReason = FailureReason.OTHER) -> None:
         super().__init__(code, message, reason)
         self.code = code
         self.message = message

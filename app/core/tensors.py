@@ -59,7 +59,7 @@ class Tensor(msgspec.Struct, frozen=True, gc=False):
         if name_of_type == "BYTES":
             return cls(name, "BYTES", array.shape, pack_bytes(array.ravel().tolist()))
         flat = np.ascontiguousarray(array).reshape(-1)
-        return cls(name, name_of_type, array.shape, memoryview(flat.view(np.uint8)))
+        return cls(name, name_of_type, array.shape, flat.view(np.uint8).data)
 
 
 class RequestedOutput(msgspec.Struct, frozen=True, gc=False):

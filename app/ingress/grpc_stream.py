@@ -46,6 +46,7 @@ class _Pending:
 
     id: str
     decoupled: bool
+    # Whether the client wants the empty final response.
     empty_final: bool = False
     # None until the request was decoded, and until it reached its model.
     request: InferRequest | None = None
@@ -60,10 +61,10 @@ class _Pending:
             self.call.cancel()
         self.closed = True
 
-    def is_silent(self, response: InferResponse) -> bool:
-        """Whether this is a decoupled request's empty last response, which clients get only on demand."""
-        empty = response.final and response.error is None and not (response.outputs or response.parameters)
-        return empty and self.decoupled and not self.empty_final
+    def is_empty_final(self, response: InferResponse) -> bool:
+        """Whether a decoupled model only says that nothing more comes."""
+        said = response.error is not None or response.outputs or response.parameters
+        return self.decoupled and response.final and not said
 
 
 class InferStream:
@@ -226,10 +227,12 @@ class InferStream:
                 self._put(pending, response)
 
     def _put(self, pending: _Pending, response: InferResponse) -> None:
-        if pending.is_silent(response):
-            self._open.discard(pending)
-            self._room.set()
-            return
+        if pending.is_empty_final(response):
+            if not pending.empty_final:
+                self._open.discard(pending)
+                self._room.set()
+                return
+            response = _named_like(pending, response)
         if not response.final and self._is_full():
             pending.cancel()
             response = failed(unavailable("the stream's responses are read too slowly"), pending.id)
@@ -239,6 +242,12 @@ class InferStream:
     def _is_full(self) -> bool:
         limits = self._limits
         return len(self._ready) >= limits.responses or self._ready_bytes >= limits.byte_size
+
+
+def _named_like(pending: _Pending, response: InferResponse) -> InferResponse:
+    """As in Triton, an empty final response repeats the request's model and version, "" included."""
+    assert pending.request is not None, "only a model responds"
+    return InferResponse(pending.request.model_name, pending.request.model_version, final=response.final)
 
 
 def _byte_size(response: InferResponse) -> int:

@@ -16,6 +16,9 @@ from app.core.errors import InferError, invalid_arg
 MAX_CHUNKS: Final = 65536
 _MAX_CHUNK_LINE: Final = 1024
 _MAX_TRAILERS: Final = 8192
+_GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32  # whichever the data says it is
+_PIECE: Final = 32 << 10
+_LIKELY_RATIO: Final = 8
 _HEX: Final = frozenset(b"0123456789abcdefABCDEF")
 
 
@@ -249,23 +252,37 @@ def decompress(data: Any, limit: int) -> bytes:
     """
     if not data:
         raise invalid_arg("nothing to be decompressed")
-    inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: gzip or zlib, whichever the data says
     try:
-        inflated = inflater.decompress(data, limit + 1)
+        inflater = zlib.decompressobj(_GZIP_OR_ZLIB)
+        inflated = inflater.decompress(data, _LIKELY_RATIO * len(data) + _PIECE)
+        if not inflater.eof:
+            # Either a bomb or uncommonly repetitive data: which of them is found out without keeping any.
+            inflated = zlib.decompress(data, _GZIP_OR_ZLIB, _inflated_size(data, limit))
     except zlib.error:
-        raise _broken() from None
+        raise invalid_arg("failed to decompress the request body") from None
     if len(inflated) > limit:
-        raise invalid_arg(
-            f"Decompressed data size exceeds the maximum allowed value of {limit} bytes. "
-            "Use --http-max-input-size to increase the limit."
-        )
-    if not inflater.eof:
-        raise _broken()
+        raise _inflates_beyond(limit)
     return inflated
 
 
-def _broken() -> InferError:
-    return invalid_arg("failed to decompress the request body")
+def _inflated_size(data: Any, limit: int) -> int:
+    inflater = zlib.decompressobj(_GZIP_OR_ZLIB)
+    size = 0
+    for start in range(0, len(data), _PIECE):
+        piece = data[start : start + _PIECE]
+        while piece and not inflater.eof:
+            size += len(inflater.decompress(piece, _PIECE))
+            if size > limit:
+                raise _inflates_beyond(limit)
+            piece = inflater.unconsumed_tail
+    return size or 1
+
+
+def _inflates_beyond(limit: int) -> InferError:
+    return invalid_arg(
+        f"Decompressed data size exceeds the maximum allowed value of {limit} bytes. "
+        "Use --http-max-input-size to increase the limit."
+    )
 
 
 def response_encoding(accept: str | None) -> str:
@@ -303,5 +320,8 @@ def response_head(status: int, headers: bytes, length: int | None, keep_alive: b
         keep_alive: whether the connection stays open; said only when it does not.
     """
     line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
-    framing = b"Transfer-Encoding: chunked\r\n" if length is None else b"Content-Length: %d\r\n" % length
-    return b"".join((line, headers, framing, b"\r\n" if keep_alive else b"Connection: close\r\n\r\n"))
+    if not keep_alive:
+        headers += b"Connection: close\r\n"
+    if length is None:
+        return line + headers + b"Transfer-Encoding: chunked\r\n\r\n"
+    return b"%b%bContent-Length: %d\r\n\r\n" % (line, headers, length)

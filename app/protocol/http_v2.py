@@ -25,6 +25,7 @@ HEADER_LENGTH: Final = "Inference-Header-Content-Length"
 JSON_HEADERS: Final = b"Content-Type: application/json\r\n"
 BINARY_HEADERS: Final = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
 
+_encode: Final = msgspec.json.Encoder().encode
 _plans: Final = HeaderCache[InferPlan](max_entries=4096, max_key_bytes=4096, max_bytes=8 << 20)
 
 
@@ -51,7 +52,7 @@ class HttpInfer(msgspec.Struct, frozen=True, gc=False):
     prints: bool = True
 
 
-class EncodedResponse(NamedTuple):
+class EncodedResponse(msgspec.Struct, frozen=True, gc=False):
     """A response body in parts, and the header lines that describe it."""
 
     headers: bytes
@@ -217,7 +218,7 @@ def encode_infer(
             if requested.classification:
                 tensor = _classified(tensor, requested.classification, response, classes_of)
         outputs.append(_described(tensor, binary, parts))
-    parts[0] = msgspec.json.encode(_document(infer.request, response, outputs))
+    parts[0] = _encode(_document(infer.request, response, outputs))
     if len(parts) == 1:
         return EncodedResponse(JSON_HEADERS, parts)
     return EncodedResponse(BINARY_HEADERS % len(parts[0]), parts)
@@ -259,6 +260,6 @@ def _document(
 def encode_error(message: str) -> bytes:
     """Return an error body, `{"error":"..."}`; what cannot be encoded in the text is replaced."""
     try:
-        return msgspec.json.encode({"error": message})
+        return _encode({"error": message})
     except UnicodeEncodeError:
-        return msgspec.json.encode({"error": message.encode("utf-8", "replace").decode()})
+        return _encode({"error": message.encode("utf-8", "replace").decode()})

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from functools import partial
 
 from app.core.tensors import InferRequest, InferResponse
 from app.routing.replicas import ReplicaAddress
@@ -54,14 +55,11 @@ class ReplicaPool:
 
     def submit(self, request: InferRequest, sink: Sink) -> Call | None:
         """Send to the replica with the fewest outstanding requests; None when there is none to send to."""
-        channels = self._open
         best: Channel | None = None
-        for channel in channels:
-            if (
-                not channel.draining
-                and not channel.closing
-                and (best is None or channel.outstanding < best.outstanding)
-            ):
+        for channel in self._open:
+            if channel.draining or channel.closing:
+                continue
+            if best is None or channel.outstanding < best.outstanding:
                 best = channel
         if best is None:
             return None
@@ -102,10 +100,15 @@ class ReplicaPool:
             if replica_id not in self._tasks:
                 task = self._loop.create_task(self._keep_connected(replica_id))
                 self._tasks[replica_id] = task
-                task.add_done_callback(lambda _, replica_id=replica_id: self._tasks.pop(replica_id, None))
+                task.add_done_callback(partial(self._ended, replica_id))
         for replica_id, channel in list(self._channels.items()):
             if replica_id not in self._wanted:
                 channel.retire()
+
+    def _ended(self, replica_id: str, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(replica_id, None)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("connecting to a replica of '%s': %s", self._model, task.exception())
 
     async def _keep_connected(self, replica_id: str) -> None:
         attempt = 0

@@ -81,7 +81,9 @@ async def running_replicas(application: str, deployment: str) -> int:
     """How many replicas of a deployment run now."""
     status = await asyncio.to_thread(serve.status)
     found = status.applications.get(application)
-    states = found.deployments[deployment].replica_states if found and deployment in found.deployments else {}
+    if found is None or deployment not in found.deployments:
+        return 0
+    states: Any = found.deployments[deployment].replica_states
     return int(states.get("RUNNING", 0))
 
 

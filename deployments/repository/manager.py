@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any
 
 import msgspec
 import ray
@@ -142,6 +143,7 @@ class RepositoryManager:
 
     async def _start_up(self) -> None:
         await self._recover()
+        self._initialised = bool(self._entries)  # a restart of the manager does not make the server unready
         await self._publish()
         self._recovered.set()
         self._check_channel_address()
@@ -155,7 +157,8 @@ class RepositoryManager:
         logger.info("\n%s", status_table(self._board.table))
 
     def _check_channel_address(self) -> None:
-        nodes = sum(1 for node in ray.nodes() if node["Alive"])
+        cluster: Any = ray
+        nodes = len([node for node in cluster.nodes() if node["Alive"]])
         if nodes > 1 and self._settings.channel_address != "node":
             logger.warning(
                 "the cluster has %d nodes, but replicas listen on %s only: models on other nodes than their "

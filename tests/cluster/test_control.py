@@ -50,7 +50,7 @@ def test_failed_reload_keeps_the_old_version(
     client.load_model("fragile")
     (repository / "fragile" / "config.pbtxt").write_text('backend: "nonesuch"\n')
     with Load(server.http_port, "fragile", 2) as load:
-        with pytest.raises(InferenceServerException, match="unable to find backend library for backend 'none"):
+        with pytest.raises(InferenceServerException, match="unable to find backend library"):
             client.load_model("fragile")
         time.sleep(0.3)
     assert load.failures == []

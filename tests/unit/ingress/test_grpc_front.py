@@ -387,7 +387,7 @@ def test_empty_final_response_is_sent_on_demand(server, triton, wanted):
     stream.send("echo", "e")
     if wanted:
         empty = stream.next().get_response()
-        assert (empty.id, empty.model_name, empty.model_version) == ("s", "stream", "1")
+        assert (empty.id, empty.model_name, empty.model_version) == ("s", "stream", "")
         assert empty.parameters["triton_final_response"].bool_param and not empty.outputs
     assert stream.next_values(1) == [("e", 5)]
 

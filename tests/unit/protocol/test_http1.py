@@ -165,7 +165,7 @@ def test_compression_round_trip():
 def test_response_heads():
     assert response_head(200, b"A: b\r\n", 3, True) == b"HTTP/1.1 200 OK\r\nA: b\r\nContent-Length: 3\r\n\r\n"
     assert response_head(503, b"", None, False) == (
-        b"HTTP/1.1 503 Service Unavailable\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+        b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
     )
 
 

@@ -1,0 +1,75 @@
+"""Two nodes (two raylets on this machine): a model on the other node answers over TCP."""
+
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+import pytest
+
+from tests.cluster.conftest import write_model
+from tests.cluster.load import Load
+from tests.server import Server, wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+
+PLACED = 'parameters {{ key: "ray_resources" value {{ string_value: "{{\\"{}\\": 0.01}}" }} }}'
+
+
+class Nodes(NamedTuple):
+    """The environment to reach a cluster by, and the process it hangs on."""
+
+    env: dict[str, str]
+    root: psutil.Process
+
+    def replicas(self, title: str) -> list[int]:
+        return [
+            process.pid
+            for process in self.root.children(recursive=True)
+            if f"ServeReplica:{title}" in " ".join(process.cmdline())
+        ]
+
+
+@pytest.fixture
+def cluster() -> Iterator[Nodes]:
+    """A cluster of two nodes, each with a resource of its own."""
+    env = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    with subprocess.Popen(
+        [sys.executable, str(Path(__file__).parent / "two_nodes.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **env},
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        address = next(line.split()[1] for line in process.stdout if line.startswith("ADDRESS"))
+        yield Nodes({**env, "RAY_ADDRESS": address}, psutil.Process(process.pid))
+        process.communicate("", timeout=60)
+
+
+def has_local_client(pid: int) -> bool:
+    """Whether a replica's unix socket has a connection beside the one that listens."""
+    sockets = psutil.Process(pid).net_connections("unix")
+    return sum(1 for s in sockets if str(s.laddr).endswith(f"{pid}.sock")) > 1
+
+
+def test_model_on_the_other_node(cluster: Nodes, tmp_path: Path) -> None:
+    for node in ("first", "second"):
+        write_model(tmp_path / "repository", node, more=PLACED.format(node))
+    arguments = [f"--model-repository={tmp_path / 'repository'}", "--channel-address=node"]
+    server = Server(arguments, tmp_path / "log", cluster.env)
+    try:
+        server.start()
+        for node in ("first", "second"):
+            with Load(server.http_port, node, 4) as load:
+                wait_until(lambda load=load: len(load.answers) > 100, 20.0, "a hundred answers")
+            assert load.failures == []
+        local = [n for n in ("first", "second") if has_local_client(cluster.replicas(f"{n}:1")[0])]
+        assert len(local) == 1, "one model is on the node of the ingress, the other answered over TCP"
+    finally:
+        server.stop()

@@ -1,0 +1,14 @@
+"""Run as a program: a cluster of two raylets on this machine, until standard input closes.
+
+A program of its own because Ray reads RAY_AUTH_MODE when it is imported.
+"""
+
+import sys
+
+from ray.cluster_utils import Cluster
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "resources": {"first": 1}})
+cluster.add_node(num_cpus=4, resources={"second": 1})
+print("ADDRESS", cluster.address, flush=True)
+sys.stdin.read()
+cluster.shutdown()
