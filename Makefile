@@ -7,6 +7,8 @@ TESTS := $(wildcard tests/unit tests/contract tests/cluster)
 INSTALL_INPUTS := pyproject.toml constraints.txt model_repository/weights.txt
 
 export RAY_USAGE_STATS_ENABLED ?= 0
+# Ray runs its workers at niceness 15, behind anything else on the machine: not what a server wants.
+export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:

@@ -21,6 +21,8 @@ def run(settings: ServerSettings) -> int:
     """
     _check_ports(settings)
     os.environ.setdefault("RAY_AUTH_MODE", "token")
+    # Ray runs its workers at niceness 15, behind anything else on the machine: not what a server wants.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     import ray
     from ray import serve
 

@@ -3,7 +3,7 @@
 Run at the best settings found for it: `RAY_SERVE_THROUGHPUT_OPTIMIZED`, HAProxy, plain pickle between
 deployments, no access log. It takes the very request bytes that Nereid takes, and checks them less.
 
-    python -m benchmarks.plain_serve --port 8100 --repository model_repository --temp-dir /tmp/bench-ray
+    python -m benchmarks.plain_serve --port 8100 --repository model_repository --temp-dir DIR
 """
 
 import argparse

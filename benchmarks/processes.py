@@ -25,7 +25,7 @@ ROLES = (
     (r"raylet/raylet", "raylet"),
     (r"triton_python_backend_stub\s+\S*?([^/]+)/\d+/model.py", "stub {0}"),
     (r"(?:^|/)tritonserver\s", "tritonserver"),
-    (r"ray-dashboard-|ray\.dashboard|multiprocessing\.resource_tracker|ray/dashboard/dashboard", "ray dashboard"),
+    (r"ray-dashboard-|ray\.dashboard|ray/dashboard/dashboard|resource_tracker", "ray dashboard"),
     (r"ray/(?:dashboard|_private|autoscaler|core)/", "ray agents"),
 )
 

@@ -115,7 +115,8 @@ def run_cells(
         results += found
         rows += report.cell_rows(found)
     print(report.table(report.cells_header(up[0].name), rows), "\n")
-    print(*report.notes(results), sep="\n", end="\n\n")
+    if notes := report.notes(results):
+        print(*notes, sep="\n", end="\n\n")
     print(report.table(report.PROCESS_HEADER, report.process_rows(results)), "\n")
     return results
 

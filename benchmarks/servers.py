@@ -213,6 +213,7 @@ def nereid(repository: Path, scratch: Path, executable: Path) -> Command:
         [
             *(str(executable), f"--model-repository={repository}"),
             *(f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"),
+            "--ingress-replicas=2",  # one for each processor, as tritonserver has its threads
         ],
         http,
         grpc,
@@ -257,6 +258,7 @@ def plain_serve(repository: Path, scratch: Path) -> Command:
         freezable=True,
         env={
             "PYTHONPATH": str(ROOT),
+            "RAY_worker_niceness": "0",  # as nereid sets it for itself
             "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(state / "haproxy.cfg"),
             "RAY_SERVE_HAPROXY_SOCKET_PATH": str(state / "admin.sock"),
             "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(state),

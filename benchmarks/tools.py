@@ -102,7 +102,9 @@ def find_python(given: str | None) -> Path:
             continue
         if found.stdout.strip() == TRITON_PYTHON:
             return Path(candidate)
-    raise MissingTool(f"tritonserver's wheel needs Python {TRITON_PYTHON}: name one with --triton-python")
+    raise MissingTool(
+        f"tritonserver's wheel needs Python {TRITON_PYTHON}: use --triton-python or other --sides"
+    )
 
 
 def python_candidates() -> Iterator[str]:

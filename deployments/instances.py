@@ -10,10 +10,12 @@ from collections.abc import Callable
 from app.core.errors import ErrorCode, FailureReason, InferError
 from backends.base import Backend, Instance
 from deployments.scheduling.pending import Outbox, Pending
+from deployments.warmup import warm_up
 
 logger = logging.getLogger(__name__)
 
 UNANSWERED = "model instance '{}' returned without a response for this request"
+RESCHEDULED = "model instance '{}' rescheduled a request, which only iterative sequences can do"
 
 
 class Batch:
@@ -67,14 +69,14 @@ class InstanceThread:
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Begin loading, in the thread that will execute (frameworks keep state per thread)."""
+        """Begin to load and warm up, in the thread that will execute (frameworks keep state per thread)."""
         self._thread.start()
 
     def wait_loaded(self) -> None:
         """Wait for the load.
 
         Raises:
-            Exception: what the backend's `instance_initialize` raised.
+            Exception: what the backend's `instance_initialize`, or a warm-up request, raised.
         """
         self._loaded.wait()
         if self._error is not None:
@@ -96,12 +98,23 @@ class InstanceThread:
             self._error = error
             self._loaded.set()
             return
+        try:
+            warm_up(self._backend, self.instance)
+            self._loaded.set()
+            self._serve()
+        except BaseException as error:
+            self._error = error
+        self._finalize()
         self._loaded.set()
+
+    def _serve(self) -> None:
         self._outbox.hold(self._hold)
         while (batch := self._batches.get()) is not None:
             self._execute(batch)
             self._loop.call_soon_threadsafe(self._report, batch)
             del batch  # its tensors must not live until the next one comes
+
+    def _finalize(self) -> None:
         try:
             self._backend.instance_finalize(self.instance)
         except Exception:
@@ -118,18 +131,32 @@ class InstanceThread:
         try:
             self._backend.instance_execute(instance, batch.requests)
         except InferError as error:
-            _fail(batch, InferError(error.code, error.message, FailureReason.BACKEND))
-        except Exception as error:
+            _fail(batch.requests, InferError(error.code, error.message, FailureReason.BACKEND))
+        except BaseException as error:  # SystemExit too: a model that calls exit() ends a batch, no thread
             logger.exception("executing a batch on instance %s", instance.name)
-            _fail(batch, InferError(ErrorCode.INTERNAL, str(error) or repr(error), FailureReason.BACKEND))
+            _fail(
+                batch.requests,
+                InferError(ErrorCode.INTERNAL, str(error) or repr(error), FailureReason.BACKEND),
+            )
         batch.end_ns = time.monotonic_ns()
         batch.infer_start_ns = instance.compute_start_ns or batch.start_ns
         batch.infer_end_ns = instance.compute_end_ns or batch.end_ns
-        if self._hold and not all(pending.answered for pending in batch.requests):
-            text = UNANSWERED.format(instance.name)
-            _fail(batch, InferError(ErrorCode.INTERNAL, text, FailureReason.BACKEND))
+        for pending in batch.requests:
+            if not pending.answered:
+                self._check_unanswered(pending)
+
+    def _check_unanswered(self, pending: Pending) -> None:
+        """Answer a request that nobody else will; a decoupled model may do so from a thread of its own."""
+        text = ""
+        if pending.rescheduled:
+            text = RESCHEDULED
+        elif self._hold and pending.abandoned:
+            text = UNANSWERED
+        if text:
+            message = text.format(self.instance.name)
+            pending.fail(InferError(ErrorCode.INTERNAL, message, FailureReason.BACKEND))
 
 
-def _fail(batch: Batch, error: InferError) -> None:
-    for pending in batch.requests:
+def _fail(requests: list[Pending], error: InferError) -> None:
+    for pending in requests:
         pending.fail(error)

@@ -12,7 +12,7 @@ import msgspec
 import ray
 
 from app.core.errors import InferError
-from app.transport.loop import LoopThread
+from app.transport.loop import LoopThread, freeze_heap
 from app.transport.server import ChannelServer
 from app.transport.settings import TransportSettings
 from deployments.served_model import ServedModel
@@ -73,13 +73,14 @@ class ModelVersion:
         started = time.monotonic()
         try:
             self._served = ServedModel.load(self._spec, self._plane)
+            freeze_heap()
             self._plane.call(self._listen(self._served))
             labels = self._served.labels()
         except InferError as error:
-            return Description(self._spec, error=error.message)
+            return Description(self._spec, error=error.with_code())
         except Exception as error:
             logger.exception("loading model '%s' version %s", self._spec.name, self._spec.version)
-            return Description(self._spec, error=f"{type(error).__name__}: {error}")
+            return Description(self._spec, error=f"Internal: {type(error).__name__}: {error}")
         return Description(
             self._spec, self._served.config.SerializeToString(), labels, time.monotonic() - started
         )

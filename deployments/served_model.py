@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ray import serve
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config_normalise import normalise
@@ -21,12 +20,12 @@ from deployments.instances import InstanceThread
 from deployments.repository.layout import ModelEntry, read_labels
 from deployments.scheduling.base import Scheduler
 from deployments.scheduling.direct import DirectScheduler
-from deployments.scheduling.dynamic import DynamicScheduler
+from deployments.scheduling.dynamic import DynamicScheduler, MakeBatched, execute, serve_batched
 from deployments.scheduling.formation import BatchPolicy
 from deployments.scheduling.pending import Outbox, Pending, Sink
+from deployments.scheduling.queue import RequestQueue
 from deployments.spec import ModelSpec
 from deployments.statistics import Statistics
-from deployments.warmup import warm_up
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +33,9 @@ logger = logging.getLogger(__name__)
 class ServedModel:
     """What a replica serves. `load` runs on the calling thread; everything else on the data-plane loop."""
 
-    def __init__(self, spec: ModelSpec, model: Model, backend: Backend, plane: LoopThread) -> None:
+    def __init__(
+        self, spec: ModelSpec, model: Model, backend: Backend, plane: LoopThread, batched: MakeBatched
+    ) -> None:
         self._spec = spec
         self._backend = backend
         self._model = model
@@ -44,7 +45,8 @@ class ServedModel:
         self._shapes = ShapeKey(model.config)
         self._live: set[Pending] = set()
         self.statistics = Statistics(model.name, str(model.version))
-        self._scheduler = _scheduler(model.config, self.statistics, spec.max_pending_requests)
+        instances = _instances(model)
+        self._scheduler = _scheduler(model.config, self.statistics, spec, len(instances), batched)
         self._instances = [
             InstanceThread(
                 backend,
@@ -54,12 +56,17 @@ class ServedModel:
                 plane.loop,
                 self._scheduler.finished,
             )
-            for instance in _instances(model)
+            for instance in instances
         ]
 
     @classmethod
-    def load(cls, spec: ModelSpec, plane: LoopThread) -> "ServedModel":
+    def load(cls, spec: ModelSpec, plane: LoopThread, batched: MakeBatched = serve_batched) -> "ServedModel":
         """Complete the configuration, load every instance and warm it up.
+
+        Args:
+            spec: what to load.
+            plane: the thread whose loop requests will come on.
+            batched: makes the batched form of an executor; `@serve.batch` works inside a replica only.
 
         Raises:
             InferError: why the model cannot be served.
@@ -76,8 +83,12 @@ class ServedModel:
         backend = kind()
         backend.initialize(settings)
         backend.model_initialize(model)
-        served = cls(spec, model, backend, plane)
-        served._start()
+        served = cls(spec, model, backend, plane, batched)
+        try:
+            served._start()
+        except BaseException:
+            served.close(timeout=5)
+            raise
         return served
 
     @property
@@ -131,16 +142,17 @@ class ServedModel:
         """Stop the instances and finalize the backend; on any thread but the loop's."""
         for thread in self._instances:
             thread.stop(timeout)
-        self._backend.model_finalize(self._model)
-        self._backend.finalize()
+        try:
+            self._backend.model_finalize(self._model)
+            self._backend.finalize()
+        except Exception:
+            logger.exception("finalizing model '%s'", self._model.name)
 
     def _start(self) -> None:
         for thread in self._instances:
             thread.start()
         for thread in self._instances:
             thread.wait_loaded()
-        for thread in self._instances:
-            warm_up(self._backend, thread.instance)
 
     async def open(self) -> None:
         """Begin to execute what is submitted."""
@@ -152,6 +164,8 @@ class ServedModel:
         self._scheduler.cancel(pending)
 
     def _deliver(self, pending: Pending, response: InferResponse) -> None:
+        if pending not in self._live:  # two threads of a backend have finished it at the same moment
+            return
         if response.final:
             self._live.discard(pending)
             self._account(pending, response)
@@ -210,29 +224,22 @@ def _instances(model: Model) -> list[Instance]:
     return found[:1] if model.config.backend == "python" else found
 
 
-def _scheduler(config: mc.ModelConfig, statistics: Statistics, max_pending: int) -> Scheduler:
+def _scheduler(
+    config: mc.ModelConfig, statistics: Statistics, spec: ModelSpec, instances: int, batched: MakeBatched
+) -> Scheduler:
     choice = config.WhichOneof("scheduling_choice")
     if choice in ("sequence_batching", "ensemble_scheduling"):
         raise InferError(
             ErrorCode.UNSUPPORTED, f"model '{config.name}': {choice} is not available in this release"
         )
     if choice != "dynamic_batching" or config.max_batch_size < 2:
-        return DirectScheduler(statistics, max_pending)
+        return DirectScheduler(statistics, RequestQueue(spec.max_pending_requests, spec.max_pending_bytes))
     batching = config.dynamic_batching
     policy = BatchPolicy(
         config.max_batch_size,
         tuple(sorted(batching.preferred_batch_size)),
         batching.max_queue_delay_microseconds * 1000,
     )
-    instances = sum(group.count for group in config.instance_group)
-
-    def batched(execute: Any) -> Any:
-        return serve.batch(
-            max_batch_size=config.max_batch_size,
-            batch_wait_timeout_s=0,
-            max_concurrent_batches=max(1, instances),
-            batch_size_fn=lambda items: sum(batch.rows for _, batch in items),
-        )(execute)
-
-    max_queue = batching.default_queue_policy.max_queue_size
-    return DynamicScheduler(statistics, max_pending, policy, max_queue, batched)
+    own_limit = batching.default_queue_policy.max_queue_size or spec.max_pending_requests
+    queue = RequestQueue(min(own_limit, spec.max_pending_requests), spec.max_pending_bytes)
+    return DynamicScheduler(statistics, queue, policy, batched(execute, config.max_batch_size, instances))

@@ -23,6 +23,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     backend_config: dict[str, dict[str, str]] = {}
     channel_address: str = "127.0.0.1"
     max_pending_requests: int = 65536
+    max_pending_bytes: int = 4 << 30
     arena_bytes: int = 256 << 20
 
 

@@ -44,6 +44,12 @@ class InferError(Exception):
     def __str__(self) -> str:
         return self.message
 
+    def with_code(self) -> str:
+        """As Triton's `Status::AsString`: `Invalid argument: <message>`; how reasons of failed loads read."""
+        return (
+            f"{self.code.value.capitalize().replace('_arg', ' argument').replace('_', ' ')}: {self.message}"
+        )
+
 
 def invalid_arg(message: str) -> InferError:
     """The client sent something that can never succeed (HTTP 400)."""

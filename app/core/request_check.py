@@ -26,6 +26,9 @@ _BATCH_NOTE: Final = (
 _unpack_length: Final = Struct("<I").unpack_from
 
 
+_ONE_VARIABLE = (-1,)
+
+
 class RequestChecker:
     """Checks requests for one model version; built once, then used for every request from any thread."""
 
@@ -62,15 +65,21 @@ class RequestChecker:
                 return 0
             shape = tensor.shape
             row_bytes = self._row_bytes.get(tensor.name)
-            if row_bytes is None:
-                return 0
-            if self._max_batch:
-                if shape[1:] != spec.dims or not 0 < shape[0] <= self._max_batch or rows not in (0, shape[0]):
+            if not self._max_batch:
+                if row_bytes is None or shape != spec.dims or len(tensor.data) != row_bytes:
                     return 0
-                rows = shape[0]
-            elif shape != spec.dims:
+                continue
+            if row_bytes is None:
+                # One variable dimension is the common case of those; the product of two cannot overflow.
+                if spec.dims != _ONE_VARIABLE or len(shape) != 2 or shape[1] < 1:
+                    return 0
+                row_bytes = shape[1] * spec.itemsize
+            elif shape[1:] != spec.dims:
                 return 0
-            if len(tensor.data) != rows * row_bytes:
+            if not 0 < shape[0] <= self._max_batch or rows not in (0, shape[0]):
+                return 0
+            rows = shape[0]
+            if not row_bytes or len(tensor.data) != rows * row_bytes:
                 return 0
         return rows
 

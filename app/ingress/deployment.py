@@ -19,7 +19,7 @@ from app.ingress.routed_service import ManagerClient, RoutedInferenceService
 from app.routing.router import Router
 from app.routing.table import RoutingTable
 from app.settings import ServerSettings
-from app.transport.loop import LoopThread
+from app.transport.loop import LoopThread, freeze_heap
 from app.transport.settings import TransportSettings
 
 logger = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ class Ingress:
         self._plane = LoopThread("data-plane")
         self._node_id = ray.get_runtime_context().get_node_id()
         self._plane.call(self._start())
+        freeze_heap()
 
     async def check_health(self) -> None:
         """Serve's health hook; raising makes Serve replace this replica."""

@@ -129,6 +129,7 @@ class Exchange:
         """Note that the client has gone."""
         self._connection = None
         self.on_disconnect()
+        self.on_disconnect = _nothing
 
     def _extra(self, headers: bytes, keep_alive: bool) -> bytes:
         if keep_alive and self.head.version == "1.0":
@@ -137,6 +138,7 @@ class Exchange:
 
     def _end(self, connection: Connection, keep_alive: bool) -> None:
         self._connection = None
+        self.on_disconnect = _nothing  # Else a cycle with what is to be told, garbage for the collector.
         connection.exchange_done(keep_alive)
 
 

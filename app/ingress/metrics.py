@@ -4,6 +4,7 @@ Only this node's, so that Prometheus may sum over nodes. Text format 0.0.4; writ
 prometheus_client appends `_total` to the name of every counter, which Triton's names do not have.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -109,7 +110,9 @@ def _header(name: str, kind: str, text: str) -> list[str]:
 
 
 def _labels(model: str, version: int, tags: dict[str, str]) -> str:
-    pairs = {"model": model, "version": str(version), **{f"_{key}": value for key, value in tags.items()}}
+    # A tag comes from the model's author; a character that no label name may have would spoil the whole page.
+    own = {"_" + re.sub(r"[^a-zA-Z0-9_]", "_", key): value for key, value in tags.items()}
+    pairs = {"model": model, "version": str(version), **own}
     return ",".join(f'{key}="{_escape(value)}"' for key, value in pairs.items())
 
 

@@ -13,6 +13,9 @@ from app.transport.client import Channel
 
 logger = logging.getLogger(__name__)
 
+_ANSWER_S = 3.0
+"""A replica that hangs must not take `/metrics` of all others past the scraper's patience (10 s)."""
+
 
 class ReplicaStatistics(msgspec.Struct):
     """One replica's counters, or the sum over several."""
@@ -25,7 +28,7 @@ class ReplicaStatistics(msgspec.Struct):
 async def collect(entry: VersionEntry, channels: Iterable[Channel]) -> list[ReplicaStatistics]:
     """Ask each replica; one that is going away meanwhile is left out."""
     answers = await asyncio.gather(
-        *(channel.control("statistics", None) for channel in channels), return_exceptions=True
+        *(channel.control("statistics", None, _ANSWER_S) for channel in channels), return_exceptions=True
     )
     found = [_empty(entry)]
     for answer in answers:

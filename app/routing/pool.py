@@ -34,6 +34,7 @@ class ReplicaPool:
         self._channels: dict[str, Channel] = {}
         self._open: list[Channel] = []
         self._changed = asyncio.Event()
+        self._closed = False
 
     @property
     def available(self) -> bool:
@@ -85,6 +86,7 @@ class ReplicaPool:
 
     async def close(self, grace: float) -> None:
         """Stop connecting; close each channel once its outstanding requests are answered."""
+        self._closed = True
         self._wanted = {}
         for task in self._tasks.values():
             task.cancel()
@@ -95,6 +97,8 @@ class ReplicaPool:
             channel.close()
 
     def _update(self, replicas: tuple[ReplicaAddress, ...]) -> None:
+        if self._closed:  # on its way from another thread when the pool was closed
+            return
         self._wanted = {replica.replica_id: replica for replica in replicas}
         for replica_id in self._wanted:
             if replica_id not in self._tasks:
@@ -147,6 +151,9 @@ class ReplicaPool:
 
     def _add(self, replica_id: str, channel: Channel) -> None:
         if channel.closing:  # it ended before we got here
+            return
+        if replica_id not in self._wanted:  # Serve dropped it meanwhile
+            channel.retire()
             return
         self._channels[replica_id] = channel
         self._open = [*self._open, channel]

@@ -23,30 +23,30 @@ class ReplicaAddress(msgspec.Struct, frozen=True):
 Listener = Callable[[tuple[ReplicaAddress, ...]], None]
 
 _lock = threading.Lock()
-_replicas: dict[str, tuple[ReplicaAddress, ...]] = {}
 _listeners: dict[str, Listener] = {}
 
 
 def publish(application: str, replicas: tuple[ReplicaAddress, ...]) -> None:
-    """Record an application's replicas and tell its subscriber; called from Serve's router thread."""
+    """Tell an application's subscriber, if it has one, its replicas; called from Serve's router threads.
+
+    Nothing is kept: Serve also tells processes and at times when nobody routes to an application any more.
+    """
     with _lock:
-        _replicas[application] = replicas
         listener = _listeners.get(application)
-    if listener is not None:
-        listener(replicas)
+        if listener is not None:
+            listener(replicas)
 
 
 def subscribe(application: str, listener: Listener) -> None:
-    """Call `listener` with the replicas known now, and at every change from another thread."""
+    """Call `listener` at every change; subscribe before making the handle whose router publishes.
+
+    It is called from other threads, in the order of the changes, and must neither wait nor call back here.
+    """
     with _lock:
         _listeners[application] = listener
-        known = _replicas.get(application)
-    if known is not None:
-        listener(known)
 
 
 def unsubscribe(application: str) -> None:
-    """Forget an application."""
+    """Forget an application; its listener is not called after this returns."""
     with _lock:
         _listeners.pop(application, None)
-        _replicas.pop(application, None)

@@ -21,6 +21,7 @@ Sink = Callable[[InferResponse], None]
 
 _CONNECT_S = 10.0
 _CLOSE_S = 60.0
+_FOLLOW_RETRY_S = 1.0
 
 
 class Router:
@@ -36,6 +37,7 @@ class Router:
         self._pools: dict[str, ReplicaPool] = {}
         self._handles: dict[str, Any] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._following: set[asyncio.Task[None]] = set()
         self.table = RoutingTable()
 
     async def apply(self, table: RoutingTable) -> None:
@@ -90,17 +92,36 @@ class Router:
         pool = ReplicaPool(entry.name, self._node_id, self._key, self._settings)
         self._pools[entry.application] = pool
         replicas.subscribe(entry.application, pool.update_from_thread)
-        # Making the handle asks the controller and would block the loop.
-        task = asyncio.get_running_loop().run_in_executor(None, self._follow, entry)
-        task.add_done_callback(_log_failure)
+        task = asyncio.get_running_loop().create_task(self._keep_followed(entry, pool))
+        self._following.add(task)
+        task.add_done_callback(self._following.discard)
         return pool
 
-    def _follow(self, entry: VersionEntry) -> None:
-        """Make Serve keep our `DirectRouter` for this application up to date; no request goes through it."""
+    async def _keep_followed(self, entry: VersionEntry, pool: ReplicaPool) -> None:
+        """Have a handle made, and try again as long as the controller is away and the pool is wanted."""
+        loop = asyncio.get_running_loop()
+        while self._pools.get(entry.application) is pool:
+            try:
+                handle = await loop.run_in_executor(None, self._follow, entry)
+            except Exception as error:
+                logger.error("cannot follow the replicas of '%s': %s", entry.application, error)
+                await asyncio.sleep(_FOLLOW_RETRY_S)
+                continue
+            if self._pools.get(entry.application) is pool:
+                self._handles[entry.application] = handle
+            else:  # closed meanwhile
+                loop.run_in_executor(None, handle.shutdown)
+            return
+
+    def _follow(self, entry: VersionEntry) -> Any:
+        """Make Serve keep our `DirectRouter` for this application up to date; no request goes through it.
+
+        The handle asks the controller when it is made, and would block the loop.
+        """
         # Serve caches the handles it gives out, also those that were shut down; this one is our own.
         handle: Any = DeploymentHandle(entry.name, entry.application)
         handle._init()
-        self._handles[entry.application] = handle
+        return handle
 
     def _close(self, name: str, grace: float = _CLOSE_S) -> None:
         replicas.unsubscribe(name)
@@ -111,8 +132,3 @@ class Router:
         task = loop.create_task(self._pools.pop(name).close(grace))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
-
-
-def _log_failure(task: "asyncio.Future[None]") -> None:
-    if not task.cancelled() and task.exception() is not None:
-        logger.error("cannot follow the replicas of an application: %s", task.exception())

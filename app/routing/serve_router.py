@@ -22,7 +22,10 @@ class DirectRouter(PowerOfTwoChoicesRequestRouter):
             if metadata.get("unix") or metadata.get("tcp"):
                 addresses.append(
                     ReplicaAddress(
-                        replica.replica_id.unique_id, metadata["node_id"], metadata["unix"], metadata["tcp"]
+                        replica.replica_id.unique_id,
+                        metadata["node_id"],
+                        metadata.get("unix", ""),
+                        metadata.get("tcp", ""),
                     )
                 )
         publish(self._deployment_id.app_name, tuple(addresses))

@@ -6,7 +6,11 @@ Serve's calls block, so each runs in a thread.
 import asyncio
 import logging
 import re
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
+from typing import Any, NamedTuple
 
 import msgspec
 from ray import serve
@@ -19,6 +23,19 @@ from deployments.spec import Description, ModelSpec
 logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"(?P<model>.+):(?P<version>\d+)(?:@(?P<generation>\d+))?")
+
+_GONE = ("NOT_STARTED", "DEPLOY_FAILED", "DELETING")
+_threads = ThreadPoolExecutor(64, "serve-calls")
+
+
+class Found(NamedTuple):
+    """An application of a model version; `up` is false when it does not serve and never will."""
+
+    model: str
+    version: int
+    generation: int
+    application: str
+    up: bool
 
 
 def application_name(model: str, version: int, generation: int) -> str:
@@ -34,6 +51,12 @@ def parse_application(name: str) -> tuple[str, int, int] | None:
     return match["model"], int(match["version"]), int(match["generation"] or 1)
 
 
+async def _in_thread(call: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+    """Run a call that takes seconds in a thread of ours, so that short ones need not wait for those."""
+    bound = partial(copy_context().run, call, *arguments, **options)
+    await asyncio.get_running_loop().run_in_executor(_threads, bound)
+
+
 async def deploy(spec: ModelSpec) -> Description:
     """Start the application and wait for the outcome of its load.
 
@@ -41,9 +64,9 @@ async def deploy(spec: ModelSpec) -> Description:
         InferError: INTERNAL when Serve cannot start the replica (it died while loading, say).
     """
     try:
-        await asyncio.to_thread(serve.run, build(spec), name=spec.application, route_prefix=None)
+        await _in_thread(serve.run, build(spec), name=spec.application, route_prefix=None)
     except Exception as error:
-        raise internal(_start_failure(spec, error)) from error
+        raise internal(await asyncio.to_thread(_start_failure, spec, error)) from error
     return await describe(spec.name, spec.application)
 
 
@@ -61,19 +84,19 @@ async def describe(model: str, application: str) -> Description:
 async def delete(application: str) -> None:
     """Delete an application; its replicas drain first. Failures are logged: nobody can act on them."""
     try:
-        await asyncio.to_thread(serve.delete, application)
+        await _in_thread(serve.delete, application)
     except Exception:
         logger.exception("deleting application '%s'", application)
 
 
-async def running() -> list[tuple[str, int, int, str]]:
-    """Model, version, generation and application name of the model applications that run now."""
+async def listed() -> list[Found]:
+    """The model applications that Serve knows of now."""
     status = await asyncio.to_thread(serve.status)
     found = []
     for name, application in status.applications.items():
         parsed = parse_application(name)
-        if parsed and application.status == "RUNNING" and list(application.deployments) == [parsed[0]]:
-            found.append((*parsed, name))
+        if parsed and list(application.deployments) in ([], [parsed[0]]):
+            found.append(Found(*parsed, name, application.status not in _GONE))
     return found
 
 

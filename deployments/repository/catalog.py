@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config_normalise import infer_backend, normalise
+from app.core.config_normalise import normalise
 from app.core.config_text import parse_config_json
 from app.core.errors import InferError, internal
 from app.core.version_policy import require_versions, served_versions
@@ -33,7 +33,7 @@ class Candidate(NamedTuple):
         return self.entry.name
 
     def spec(self, version: int, application: str) -> ModelSpec:
-        """The spec of one version."""
+        """The spec of one version; reads the disk."""
         return msgspec.structs.replace(
             self.template,
             version=version,
@@ -41,13 +41,18 @@ class Candidate(NamedTuple):
             fingerprint=version_fingerprint(self.entry, version),
         )
 
-    def unchanged(self, loaded: ModelSpec | None) -> bool:
-        """Whether a load would bring nothing new over what is loaded."""
+    def unchanged(self, loaded: ModelSpec) -> bool:
+        """Whether a load would bring nothing new over what is loaded; reads the disk."""
         return (
-            loaded is not None
-            and _loads_alike(mc.ModelConfig.FromString(loaded.config), self.config)
+            _loads_alike(mc.ModelConfig.FromString(loaded.config), self.config)
+            and _setting(loaded) == _setting(self.template)
             and loaded.fingerprint == version_fingerprint(self.entry, loaded.version)
         )
+
+
+def _setting(spec: ModelSpec) -> ModelSpec:
+    """What the server's settings, and its key, contribute to a spec: it differs after a redeployment."""
+    return msgspec.structs.replace(spec, version=0, application="", fingerprint="", config=b"")
 
 
 def _loads_alike(one: mc.ModelConfig, other: mc.ModelConfig) -> bool:
@@ -106,11 +111,7 @@ class Catalog:
         auto_complete = not self._settings.disable_auto_complete_config
         if not override:
             return layout.read_config(entry, self._settings.model_config_name, auto_complete)
-        config = parse_config_json(override)
-        config.name = config.name or entry.name
-        config = infer_backend(config, layout.version_listing(entry))
-        layout.check_paths(entry, config)
-        return config
+        return layout.complete_config(entry, parse_config_json(override))
 
     def _template(self, entry: ModelEntry, config: mc.ModelConfig) -> ModelSpec:
         settings = self._settings
@@ -128,5 +129,6 @@ class Catalog:
             backend_config=settings.backend_settings(),
             channel_address=settings.channel_address,
             max_pending_requests=settings.max_pending_requests,
+            max_pending_bytes=settings.max_pending_bytes,
             arena_bytes=settings.arena_bytes,
         )

@@ -179,6 +179,15 @@ def read_config(entry: ModelEntry, config_name: str = "", auto_complete: bool = 
         config = parse_pbtxt(_read_text(entry, path, MAX_CONFIG_BYTES), str(path))
     elif not auto_complete:
         raise _unreadable(entry.directory / CONFIG_FILE, "No such file or directory")
+    return complete_config(entry, config)
+
+
+def complete_config(entry: ModelEntry, config: mc.ModelConfig) -> mc.ModelConfig:
+    """Fill in what the model's files tell, and check that names and paths are the model's own.
+
+    Raises:
+        InferError: as `read_config`.
+    """
     config.name = config.name or entry.name
     if config.name != entry.name:
         raise invalid_arg(

@@ -7,17 +7,19 @@ tables. The data plane goes on without it. Restarted, it takes what Serve still 
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 import ray
 
-from app.core.errors import ErrorCode, InferError, invalid_arg, unavailable, unsupported
+from app.core.errors import InferError, invalid_arg, unavailable, unsupported
 from app.core.log import configure_logging
 from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
 from app.settings import ServerSettings
 from deployments.repository import applications
+from deployments.repository.applications import Found
 from deployments.repository.board import Board
 from deployments.repository.catalog import Candidate, Catalog
 from deployments.repository.planner import plan_load
@@ -25,17 +27,17 @@ from deployments.spec import Description, ModelSpec
 
 logger = logging.getLogger(__name__)
 
-_CODE_TEXT = {
-    ErrorCode.UNKNOWN: "Unknown",
-    ErrorCode.INTERNAL: "Internal",
-    ErrorCode.NOT_FOUND: "Not found",
-    ErrorCode.INVALID_ARG: "Invalid argument",
-    ErrorCode.UNAVAILABLE: "Unavailable",
-    ErrorCode.UNSUPPORTED: "Unsupported",
-    ErrorCode.ALREADY_EXISTS: "Already exists",
-    ErrorCode.CANCELLED: "Cancelled",
-}
 _PROGRESS_S = 5.0
+_ADOPT_S = 30.0
+"""How long a restarted manager waits for an application that Serve is bringing back itself."""
+
+
+class _Turn:
+    """Whose turn it is to change one model."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
 
 
 class RepositoryManager:
@@ -48,13 +50,14 @@ class RepositoryManager:
         """`ingress` is the application and deployment name of those who watch."""
         configure_logging(settings)
         self._settings = settings
+        self._key = key
         self._ingress = ingress
         self._catalog = Catalog(settings, key)
         self._board = Board()
         self._entries: dict[str, dict[int, VersionEntry]] = {}
         self._loaded: dict[str, ModelSpec] = {}
         self._generations: dict[tuple[str, int], int] = defaultdict(int)
-        self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._turns: dict[str, _Turn] = {}
         self._loads = asyncio.Semaphore(settings.model_load_thread_count)
         self._initialised = False
         self._background: set[asyncio.Task[None]] = set()
@@ -113,7 +116,7 @@ class RepositoryManager:
         """Take a model out of service; unknown models are no error (as in Triton)."""
         self._require_explicit()
         await self._ensure_recovered()
-        async with self._locks[name]:
+        async with self._exclusive(name):
             await self._retire(self._versions(name))
 
     async def check_health(self) -> None:
@@ -148,13 +151,19 @@ class RepositoryManager:
         self._recovered.set()
         self._check_channel_address()
         on_disk = await asyncio.to_thread(self._catalog.scan)
-        names = self._catalog.startup_models(on_disk)
+        names = sorted({*self._catalog.startup_models(on_disk), *self._out_of_reach()})
         progress = asyncio.create_task(self._report_progress(names))
-        await asyncio.gather(*(self._load_quietly(name) for name in names))
-        progress.cancel()
+        try:
+            await asyncio.gather(*(self._load_quietly(name) for name in names))
+        finally:
+            progress.cancel()
         self._initialised = True
         await self._publish_settled()
         logger.info("\n%s", status_table(self._board.table))
+
+    def _out_of_reach(self) -> set[str]:
+        """Adopted models whose channels want another key: those of before a new deployment of the server."""
+        return {spec.name for spec in self._loaded.values() if spec.key != self._key}
 
     def _check_channel_address(self) -> None:
         cluster: Any = ray
@@ -170,79 +179,129 @@ class RepositoryManager:
     async def _load_quietly(self, name: str) -> None:
         try:
             await self._load(name, None)
-        except InferError as error:
-            logger.error("failed to load '%s': %s", name, error.message)
+        except Exception as error:  # whatever is wrong with one model, the others load
+            known = isinstance(error, InferError)
+            reason = error.with_code() if isinstance(error, InferError) else f"Internal: {error!r}"
+            logger.error("failed to load '%s': %s", name, reason, exc_info=None if known else error)
             if not self._versions(name):
-                reason = f"{_CODE_TEXT[error.code]}: {error.message}"
                 self._set(VersionEntry(name, NO_VERSION, ModelState.UNAVAILABLE, reason))
         await self._publish()
 
     async def _recover(self) -> None:
-        """Adopt the newest generation of every model version that Serve runs; delete what it replaced."""
-        newest: dict[tuple[str, int], tuple[int, str]] = {}
-        for model, version, generation, application in await applications.running():
-            previous = newest.get((model, version))
-            stale = application
-            if previous is None or previous[0] < generation:
-                newest[(model, version)] = (generation, application)
-                stale = previous[1] if previous else ""
-            if stale:
-                self._spawn(applications.delete(stale))
-        await asyncio.gather(
-            *(self._adopt(model, version, *found) for (model, version), found in newest.items())
-        )
+        """Adopt the newest generation that serves of each model version Serve runs; delete the others."""
+        found: dict[tuple[str, int], list[Found]] = defaultdict(list)
+        for application in await applications.listed():
+            found[(application.model, application.version)].append(application)
+        await asyncio.gather(*(self._adopt(versions) for versions in found.values()))
 
-    async def _adopt(self, model: str, version: int, generation: int, application: str) -> None:
-        self._generations[(model, version)] = generation
+    async def _adopt(self, generations: list[Found]) -> None:
+        adopted = False
+        for found in sorted(generations, key=lambda each: each.generation, reverse=True):
+            key = (found.model, found.version)
+            self._generations[key] = max(self._generations[key], found.generation)
+            description = await self._description(found) if found.up and not adopted else None
+            if description is not None:
+                adopted = True
+                self._serve(description)
+            else:
+                self._spawn(applications.delete(found.application))
+
+    async def _description(self, found: Found) -> Description | None:
+        """What an application serves; None when it does not."""
         try:
-            description = await applications.describe(model, application)
+            async with asyncio.timeout(_ADOPT_S):
+                description = await applications.describe(found.model, found.application)
         except Exception as error:
-            logger.warning("application '%s' does not answer and is replaced: %s", application, error)
-            await applications.delete(application)
-            return
-        if description.error:
-            await applications.delete(application)
-            return
-        self._serve(description)
+            logger.warning("application '%s' does not answer and is replaced: %r", found.application, error)
+            return None
+        return None if description.error else description
 
     async def _load(self, name: str, override: str | None) -> None:
-        async with self._locks[name]:
+        async with self._exclusive(name):
             candidate = await asyncio.to_thread(self._catalog.candidate, name, override)
-            unchanged = [
-                e.version
-                for e in self._versions(name)
-                if candidate.unchanged(self._loaded.get(e.application))
-            ]
+            unchanged = await asyncio.to_thread(self._unchanged, candidate, self._versions(name))
             plan = plan_load(candidate.versions, self._versions(name), unchanged)
-            await asyncio.gather(*(self._start_version(candidate, version) for version in plan.start))
-            await self._retire(plan.retire)
+            outcomes = await asyncio.gather(
+                *(self._start_version(candidate, version) for version in plan.start), return_exceptions=True
+            )
+            for outcome in outcomes:  # only now: no version may still be loading when the model is free again
+                if isinstance(outcome, BaseException):
+                    raise outcome
+            # What was served goes when all is there that is to be served instead.
+            await self._retire(e for e in plan.retire if all(outcomes) or not e.application)
 
-    async def _start_version(self, candidate: Candidate, version: int) -> None:
+    def _unchanged(self, candidate: Candidate, entries: Iterable[VersionEntry]) -> list[int]:
+        """Versions that a load would bring nothing new to; reads the disk."""
+        loaded = [(e.version, self._loaded.get(e.application)) for e in entries]
+        return [version for version, spec in loaded if spec is not None and candidate.unchanged(spec)]
+
+    @asynccontextmanager
+    async def _exclusive(self, name: str) -> AsyncIterator[None]:
+        """One operation on a model at a time. Names come from clients: an idle one leaves nothing behind."""
+        turn = self._turns.setdefault(name, _Turn())
+        turn.users += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.users -= 1
+            if not turn.users:
+                del self._turns[name]
+
+    async def _start_version(self, candidate: Candidate, version: int) -> bool:
+        """Load a version beside the one that serves; returns whether it serves now.
+
+        Raises:
+            InferError: the load failed, and what was READY before stays.
+        """
         name = candidate.name
         previous = self._entries.get(name, {}).get(version)
-        if previous is None or previous.state is not ModelState.READY:
+        ready = previous is not None and previous.state is ModelState.READY
+        if not ready:
             self._set(VersionEntry(name, version, ModelState.LOADING))
-        self._generations[(name, version)] += 1
-        generation = self._generations[(name, version)]
-        spec = candidate.spec(version, applications.application_name(name, version, generation))
         async with self._loads:
-            logger.info("loading: %s:%d", name, version)
-            try:
-                description = await applications.deploy(spec)
-                error = description.error
-            except InferError as failure:
-                error = f"{_CODE_TEXT[failure.code]}: {failure.message}"
-        if error:
-            self._spawn(applications.delete(spec.application))
-            logger.error("failed to load '%s' version %d: %s", name, version, error)
-            if previous is None or previous.state is not ModelState.READY:
-                self._set(VersionEntry(name, version, ModelState.UNAVAILABLE, error))
-                return
-            raise invalid_arg(f"load failed for model '{name}': version {version}: {error};\n")
+            description = await self._deploy(candidate, version)
+        if description.error:
+            if ready:
+                raise invalid_arg(
+                    f"load failed for model '{name}': version {version}: {description.error};\n"
+                )
+            self._set(VersionEntry(name, version, ModelState.UNAVAILABLE, description.error))
+            return False
         self._serve(description)
-        if previous is not None and previous.state is ModelState.READY:
+        if ready and previous is not None:
             await self._switch(previous)
         logger.info("successfully loaded '%s' version %d", name, version)
+        return True
+
+    async def _deploy(self, candidate: Candidate, version: int) -> Description:
+        """Deploy a version, again as often as `model_load_retry_count` says; what fails is deleted."""
+        for _ in range(self._settings.model_load_retry_count + 1):
+            logger.info("loading: %s:%d", candidate.name, version)
+            description = await self._deploy_once(candidate, version)
+            if not description.error:
+                break
+            logger.error("failed to load '%s' version %d: %s", candidate.name, version, description.error)
+            self._spawn(applications.delete(description.spec.application))
+        return description
+
+    async def _deploy_once(self, candidate: Candidate, version: int) -> Description:
+        key = (candidate.name, version)
+        self._generations[key] += 1
+        application = applications.application_name(*key, self._generations[key])
+        spec = msgspec.structs.replace(candidate.template, version=version, application=application)
+        limit = self._settings.model_load_timeout_secs
+        try:
+            async with asyncio.timeout(limit):
+                spec = await asyncio.to_thread(candidate.spec, version, application)
+                return await applications.deploy(spec)
+        except TimeoutError:
+            return Description(spec, error=f"Internal: not loaded within {limit} s (model_load_timeout_secs)")
+        except InferError as error:
+            return Description(spec, error=error.with_code())
+        except Exception as error:
+            logger.exception("deploying application '%s'", application)
+            return Description(spec, error=f"Internal: {type(error).__name__}: {error}")
 
     async def _switch(self, previous: VersionEntry) -> None:
         """Route to the new application, then let the old one finish and go."""
@@ -252,7 +311,7 @@ class RepositoryManager:
 
     async def _retire(self, entries: Iterable[VersionEntry]) -> None:
         """Take versions out of service: first no ingress routes to them, then their applications go."""
-        retired = list(entries)
+        retired = [entry for entry in entries if not entry.deliberately_unloaded]
         served = [entry for entry in retired if entry.application]
         for entry in served:
             self._set(msgspec.structs.replace(entry, state=ModelState.UNLOADING))
@@ -293,7 +352,12 @@ class RepositoryManager:
     async def _publish_settled(self) -> None:
         """Publish, and return when every ingress routes by what was published."""
         number = await self._publish()
-        await self._board.settled(number, await applications.running_replicas(*self._ingress))
+        try:
+            expected = await applications.running_replicas(*self._ingress)
+        except Exception as error:  # Serve's controller is away: those who have watched before will do
+            logger.warning("cannot ask Serve how many ingress replicas there are: %r", error)
+            expected = 0
+        await self._board.settled(number, expected)
 
     async def _report_progress(self, names: list[str]) -> None:
         while True:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from app.routing.table import ModelState, VersionEntry
+from app.routing.table import NO_VERSION, ModelState, VersionEntry
 
 
 class LoadPlan(NamedTuple):
@@ -25,5 +25,5 @@ def plan_load(wanted: Iterable[int], served: Iterable[VersionEntry], unchanged: 
     wanted, unchanged, served = set(wanted), set(unchanged), tuple(served)
     ready = {entry.version for entry in served if entry.state is ModelState.READY}
     keep = wanted & unchanged & ready
-    retire = tuple(entry for entry in served if entry.version not in keep and entry.version not in wanted)
+    retire = tuple(entry for entry in served if entry.version not in wanted and entry.version != NO_VERSION)
     return LoadPlan(tuple(sorted(wanted - keep)), tuple(sorted(keep)), retire)

@@ -3,23 +3,46 @@
 `@serve.batch` alone forms batches while the instance is busy, so they stay small under load, and it sends an
 item that does not fit to the back of its queue. The queue in front makes batches full and ordered; what it
 releases goes through `@serve.batch` as one item whose size is its rows, so that Serve's own batch metrics
-are true. A lone request goes straight to its instance: `@serve.batch` would add 67 us to it.
+are true. A lone request goes straight to its instance, and so does a batch of a model whose last execution
+was short: `@serve.batch` costs a batch 100 us, as much as the whole execution of a small model.
 """
 
 import asyncio
+import logging
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
-from itertools import islice
+from typing import Any, cast
+
+from ray import serve
 
 from deployments.instances import Batch, InstanceThread
-from deployments.scheduling.base import QUEUE_FULL, Scheduler, is_stale
+from deployments.scheduling.base import Scheduler
 from deployments.scheduling.formation import BatchPolicy, form
-from deployments.scheduling.pending import Pending
+from deployments.scheduling.queue import RequestQueue
 from deployments.statistics import Statistics
 
-Execute = Callable[[list[tuple[InstanceThread, Batch]]], Awaitable[list[None]]]
-ServeBatched = Callable[[tuple[InstanceThread, Batch]], Awaitable[None]]
+logger = logging.getLogger(__name__)
+
+Item = tuple[InstanceThread, Batch]
+Execute = Callable[[list[Item]], Awaitable[list[None]]]
+ServeBatched = Callable[[Item], Awaitable[None]]
+MakeBatched = Callable[[Execute, int, int], ServeBatched]
+"""Makes the batched form of an executor, of at most so many rows and so many batches at a time."""
+
+
+def serve_batched(execute: Execute, max_rows: int, concurrent: int) -> ServeBatched:
+    """The `@serve.batch`-decorated form of an executor; to be called inside a replica only."""
+    decorated: Any = serve.batch(
+        max_batch_size=max_rows,
+        batch_wait_timeout_s=0,
+        max_concurrent_batches=concurrent,
+        batch_size_fn=lambda items: sum(batch.rows for _, batch in items),
+    )(cast(Any, execute))
+    return cast(ServeBatched, decorated)
+
+
+BATCHED_FROM_NS = 2_000_000
+"""Executions at least this long go through `@serve.batch`, whose cost is then under 5%."""
 
 
 class DynamicScheduler(Scheduler):
@@ -27,62 +50,39 @@ class DynamicScheduler(Scheduler):
 
     Args:
         policy: sizes and delay.
-        max_queue: `default_queue_policy.max_queue_size` (0 = no limit of its own).
-        batched: makes the `@serve.batch`-decorated form of an executor.
+        batched: the `@serve.batch`-decorated form of an executor (`execute`).
     """
 
     def __init__(
-        self,
-        statistics: Statistics,
-        max_pending: int,
-        policy: BatchPolicy,
-        max_queue: int,
-        batched: Callable[[Execute], ServeBatched],
+        self, statistics: Statistics, queue: RequestQueue, policy: BatchPolicy, batched: ServeBatched
     ) -> None:
-        super().__init__(statistics, min(max_pending, max_queue) if max_queue else max_pending)
+        super().__init__(statistics, queue)
         self._policy = policy
-        self._queue: deque[Pending] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._batched = batched(_execute)
+        self._batched = batched
         self._running: set[asyncio.Task[None]] = set()
+        self._execution_ns = 0
 
-    @property
-    def pending(self) -> int:
-        return len(self._queue)
-
-    def submit(self, pending: Pending) -> None:
-        if len(self._queue) >= self._max_pending:
-            raise QUEUE_FULL
-        self._queue.append(pending)
-        if self._free:
-            self.release()
+    def finished(self, instance: InstanceThread, batch: Batch) -> None:
+        self._execution_ns = batch.end_ns - batch.start_ns
+        super().finished(instance, batch)
 
     def release(self) -> None:
-        while self._free and self._drop_stale():
-            formation = form(self._policy, self._queue, time.monotonic_ns())
+        queue = self._queue
+        while self._free and queue.tidy(self._policy.max_rows):
+            formation = form(self._policy, queue.places, time.monotonic_ns())
             if not formation.size:
                 self._wait(formation.wait_until_ns)
                 return
-            requests = [self._queue.popleft() for _ in range(formation.size)]
+            requests = [queue.popleft() for _ in range(formation.size)]
             self._start(Batch(requests, formation.rows, formation.reason))
-
-    def _drop_stale(self) -> bool:
-        """Answer what no longer needs executing among the requests that could join; True if any is left."""
-        now = time.monotonic()
-        queue = self._queue
-        head = list(islice(queue, self._policy.max_rows))
-        if any(p.answered or p.infer.deadline for p in head):
-            for _ in head:
-                queue.popleft()
-            queue.extendleft(reversed([p for p in head if not is_stale(p, now)]))
-        return bool(queue)
 
     def _start(self, batch: Batch) -> None:
         now = time.monotonic_ns()
         for pending in batch.requests:
             pending.dispatch_ns = now
         instance = self._free.pop()
-        if len(batch.requests) == 1:
+        if len(batch.requests) == 1 or self._execution_ns < BATCHED_FROM_NS:
             instance.execute(batch)
             return
         task = asyncio.get_running_loop().create_task(self._execute_batched(instance, batch))
@@ -90,8 +90,12 @@ class DynamicScheduler(Scheduler):
         task.add_done_callback(self._running.discard)
 
     async def _execute_batched(self, instance: InstanceThread, batch: Batch) -> None:
-        batch.done = asyncio.get_running_loop().create_future()
-        await self._batched((instance, batch))
+        try:
+            await self._batched((instance, batch))
+        except Exception:
+            logger.exception("@serve.batch failed")
+            if batch.done is None:  # the instance has not got it: no reason to lose its requests
+                instance.execute(batch)
 
     def _wait(self, until_ns: int) -> None:
         if self._timer is not None:
@@ -100,8 +104,12 @@ class DynamicScheduler(Scheduler):
         self._timer = asyncio.get_running_loop().call_later(delay, self.release)
 
 
-async def _execute(items: list[tuple[InstanceThread, Batch]]) -> list[None]:
+async def execute(items: list[Item]) -> list[None]:
+    """What `@serve.batch` decorates: hand batches to their instances and wait until they are done."""
+    waiting = []
     for instance, batch in items:
+        batch.done = asyncio.get_running_loop().create_future()
+        waiting.append(batch.done)
         instance.execute(batch)
-    await asyncio.gather(*(batch.done for _, batch in items if batch.done is not None))
+    await asyncio.gather(*waiting)
     return [None] * len(items)

@@ -1,6 +1,7 @@
 """A request on its way through a replica."""
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
@@ -10,6 +11,8 @@ from app.core.errors import ErrorCode, FailureReason, InferError
 from app.core.tensors import InferRequest, InferResponse, failed
 from backends.base import Request
 
+logger = logging.getLogger(__name__)
+
 Sink = Callable[[InferResponse], None]
 CANCELLED = InferError(ErrorCode.CANCELLED, "Request Cancelled", FailureReason.CANCELED)
 
@@ -18,10 +21,21 @@ class Pending(Request):
     """A validated request with its place in time; times are `time.monotonic_ns`.
 
     `rows` is its batch size. `shapes` tells with which requests it may share a batch: None where the
-    configuration leaves no choice.
+    configuration leaves no choice. `failed` is set with a final response that is an error. `nbytes` is the
+    queue's note of its size.
     """
 
-    __slots__ = ("_outbox", "arrival_ns", "cancelled", "dispatch_ns", "rows", "shapes", "sink")
+    __slots__ = (
+        "_outbox",
+        "arrival_ns",
+        "cancelled",
+        "dispatch_ns",
+        "failed",
+        "nbytes",
+        "rows",
+        "shapes",
+        "sink",
+    )
 
     def __init__(
         self,
@@ -33,12 +47,14 @@ class Pending(Request):
     ) -> None:
         self.infer = infer
         self.answered = False
+        self.detached = False
+        self.rescheduled = False
         self.sink = sink
         self.rows = rows
         self.shapes = shapes
         self.cancelled = False
         self.arrival_ns = time.monotonic_ns()
-        self.dispatch_ns = 0
+        self.dispatch_ns = self.nbytes = 0
         self._outbox = outbox
 
     def is_cancelled(self) -> bool:
@@ -48,6 +64,7 @@ class Pending(Request):
         if self.answered:
             raise RuntimeError("Unable to send response. Response sender has been closed.")
         if response.final:
+            self.failed = response.error is not None
             self.answered = True
         self._outbox.put(self, response)
 
@@ -90,4 +107,7 @@ class Outbox:
         self._scheduled = False
         responses = self._responses
         while responses:
-            self._deliver(*responses.popleft())
+            try:
+                self._deliver(*responses.popleft())
+            except Exception:  # one response that cannot be delivered must not hold the others up
+                logger.exception("delivering a response")

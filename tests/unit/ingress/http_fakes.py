@@ -46,6 +46,7 @@ class FakeService:
         self.failure: Exception | None = None
         self.large_output = b""
         self.requests = 0
+        self.loop: asyncio.AbstractEventLoop | None = None
 
     def live(self) -> bool:
         return True
@@ -110,7 +111,8 @@ class FakeService:
         if self.hold:
             self.held.append((request, sink))
         else:
-            asyncio.get_running_loop().call_soon(sink, self.answer(request))
+            self.loop = self.loop or asyncio.get_running_loop()
+            self.loop.call_soon(sink, self.answer(request))
         return call
 
     def answer(self, request: InferRequest) -> InferResponse:

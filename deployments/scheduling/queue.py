@@ -1,0 +1,100 @@
+"""The queue in front of a model's instances."""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from app.core.errors import ErrorCode, FailureReason, InferError
+from deployments.scheduling.pending import Pending
+
+TIMEOUT = InferError(ErrorCode.UNAVAILABLE, "Request timeout expired", FailureReason.REJECTED)
+
+
+def queue_full() -> InferError:
+    """A new error each time: one that is raised again and again keeps every frame it ever passed."""
+    return InferError(ErrorCode.UNAVAILABLE, "Exceeds maximum queue size", FailureReason.REJECTED)
+
+
+class RequestQueue:
+    """Requests in order of arrival, bounded by their count and by the bytes of their inputs.
+
+    A request that was cancelled counts no more. Its place is cleared when it comes to the head, or when half
+    of the places are such, so that what clients gave up neither fills the queue nor holds their tensors.
+    """
+
+    def __init__(self, max_requests: int, max_bytes: int) -> None:
+        self._max_requests = max_requests
+        self._max_bytes = max_bytes
+        self._places: deque[Pending] = deque()
+        self._cancelled = 0
+        self._timed = 0
+        self.nbytes = 0
+
+    def __len__(self) -> int:
+        return len(self._places) - self._cancelled
+
+    @property
+    def places(self) -> Sequence[Pending]:
+        """The requests in order; those within the last `tidy` are all wanted."""
+        return self._places
+
+    def append(self, pending: Pending) -> None:
+        """Queue a request; one alone may be of any size.
+
+        Raises:
+            InferError: UNAVAILABLE when the queue is full.
+        """
+        nbytes = 0
+        for tensor in pending.infer.inputs:
+            nbytes += len(tensor.data)
+        waiting = len(self)
+        if waiting and (waiting >= self._max_requests or self.nbytes + nbytes > self._max_bytes):
+            raise queue_full()
+        pending.nbytes = nbytes
+        self.nbytes += nbytes
+        if pending.infer.deadline:
+            self._timed += 1
+        self._places.append(pending)
+
+    def popleft(self) -> Pending:
+        """Take the first request; `tidy` first."""
+        pending = self._places.popleft()
+        self._forget(pending)
+        return pending
+
+    def cancel(self, pending: Pending) -> None:
+        """A queued request was answered in the model's stead and is not wanted any more."""
+        self._forget(pending)
+        self._cancelled += 1
+        if 2 * self._cancelled > len(self._places):
+            self._places = deque(other for other in self._places if not other.answered)
+            self._cancelled = 0
+
+    def tidy(self, count: int) -> bool:
+        """Clear the first `count` places of what need not execute; returns whether anything is left.
+
+        What was cancelled goes; what is past its deadline is told so and goes.
+        """
+        if self._cancelled or self._timed:
+            self._clear(count, time.monotonic())
+        return bool(self._places)
+
+    def _clear(self, count: int, now: float) -> None:
+        kept: list[Pending] = []
+        places = self._places
+        while places and len(kept) < count:
+            pending = places.popleft()
+            deadline = pending.infer.deadline
+            if pending.answered:
+                self._cancelled -= 1
+            elif deadline and now > deadline:
+                self._forget(pending)
+                pending.fail(TIMEOUT)
+            else:
+                kept.append(pending)
+        places.extendleft(reversed(kept))
+
+    def _forget(self, pending: Pending) -> None:
+        self.nbytes -= pending.nbytes
+        if pending.infer.deadline:
+            self._timed -= 1

@@ -1,0 +1,110 @@
+"""Requests, and instances that a test releases by hand."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import cast
+
+from app.core.errors import ErrorCode, InferError
+from app.core.tensors import InferRequest, InferResponse, Tensor
+from deployments.instances import Batch, InstanceThread
+from deployments.scheduling.base import Scheduler
+from deployments.scheduling.dynamic import Execute, Item
+from deployments.scheduling.pending import Outbox, Pending
+
+MS = 1_000_000
+"""Nanoseconds."""
+
+
+class Answers:
+    """Stands for the outbox and the sinks: final responses by request id."""
+
+    def __init__(self) -> None:
+        self.finals: dict[str, InferResponse] = {}
+
+    def put(self, pending: Pending, response: InferResponse) -> None:
+        if response.final:
+            assert pending.infer.id not in self.finals, "a second final response"
+            self.finals[pending.infer.id] = response
+
+    def code(self, request_id: str) -> ErrorCode | None:
+        return self.error(request_id).code if self.finals[request_id].error else None
+
+    def error(self, request_id: str) -> InferError:
+        error = self.finals[request_id].error
+        assert error is not None
+        return error
+
+
+def infer_request(request_id: str, nbytes: int = 4, deadline: float = 0.0) -> InferRequest:
+    tensor = Tensor("INPUT0", "UINT8", (1, nbytes), bytes(nbytes))
+    return InferRequest("m", "", (tensor,), id=request_id, deadline=deadline)
+
+
+def pending(
+    answers: Answers,
+    request_id: str,
+    rows: int = 1,
+    shapes: tuple[object, ...] | None = None,
+    nbytes: int = 4,
+    deadline: float = 0.0,
+) -> Pending:
+    infer = infer_request(request_id, nbytes, deadline)
+    return Pending(infer, lambda response: None, cast(Outbox, answers), rows, shapes)
+
+
+class HeldInstance:
+    """An instance whose executions end when the test says so."""
+
+    def __init__(self) -> None:
+        self.scheduler: Scheduler | None = None
+        self.running: Batch | None = None
+        self.ids: list[list[str]] = []
+        self.batches: list[Batch] = []
+
+    def execute(self, batch: Batch) -> None:
+        assert self.running is None, "a second batch before the first was over"
+        self.running = batch
+        self.batches.append(batch)
+        self.ids.append([pending.infer.id for pending in batch.requests])
+
+    def finish(self, failing: Sequence[str] = (), took_ns: int = 3000) -> Batch:
+        """End the execution: a third of its time each for input, inference and output."""
+        batch, self.running = self.running, None
+        assert batch is not None, "nothing is executing"
+        error = InferError(ErrorCode.INTERNAL, "it broke")
+        for pending in batch.requests:
+            pending.reply(InferResponse(error=error if pending.infer.id in failing else None))
+        batch.start_ns = 1000
+        batch.infer_start_ns = batch.start_ns + took_ns // 3
+        batch.infer_end_ns = batch.start_ns + 2 * took_ns // 3
+        batch.end_ns = batch.start_ns + took_ns
+        assert self.scheduler is not None
+        self.scheduler.finished(cast(InstanceThread, self), batch)
+        return batch
+
+
+def offer(scheduler: Scheduler, count: int = 1) -> list[HeldInstance]:
+    instances = [HeldInstance() for _ in range(count)]
+    for instance in instances:
+        instance.scheduler = scheduler
+        scheduler.add_instance(cast(InstanceThread, instance))
+    return instances
+
+
+class FakeServeBatch:
+    """Calls the executor with each item alone; remembers the sizes, and may refuse."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.error: Exception | None = None
+        self.limits: tuple[int, int] = (0, 0)
+
+    def __call__(self, execute: Execute, max_rows: int, concurrent: int) -> Callable[[Item], Awaitable[None]]:
+        self.limits = (max_rows, concurrent)
+
+        async def batched(item: Item) -> None:
+            if self.error is not None:
+                raise self.error
+            self.rows.append(item[1].rows)
+            await execute([item])
+
+        return batched
