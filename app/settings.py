@@ -150,7 +150,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     vertex_ai_default_model: A[str, Flag("Model of requests that name none.", later=True)] = ""
 
     ingress_replicas: A[
-        int, Flag("Processes that listen for requests, on each node.", heading="Nereid", low=1)
+        int, Flag("Processes that listen for requests.", heading="Nereid", low=1)
     ] = 1
     max_connections: A[int, Flag("Open client connections of an ingress replica.", low=1)] = 4096
     max_pending_requests: A[int, Flag("Requests under way in an ingress replica.", low=1)] = 65536
@@ -242,6 +242,9 @@ def from_args(args: Mapping[str, object], label: Label = str) -> ServerSettings:
         _heed(SETTINGS[name], value, label(name), warnings)
     values["model_repository"] = _directories(values.get("model_repository", ()), label("model_repository"))
     settings = ServerSettings(**values, warnings=tuple(warnings))
+    if settings.model_control_mode == "poll":
+        warnings = [*warnings, f"warning: {label('model_control_mode')}=poll does not follow changes yet"]
+        settings = msgspec.structs.replace(settings, warnings=tuple(warnings))
     if not settings.metrics_address:
         settings = msgspec.structs.replace(settings, metrics_address=settings.http_address)
     _check(settings)

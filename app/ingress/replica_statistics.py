@@ -53,6 +53,7 @@ def merge(parts: Iterable[ReplicaStatistics]) -> ReplicaStatistics:
         else:
             _add(total, part)
     assert total is not None, "no replica statistics to merge. This is a bug."
+    total.statistics.batch_stats.sort(key=lambda batch: batch.batch_size)
     return total
 
 

@@ -51,9 +51,13 @@ class LoopThread:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
 
     def stop(self) -> None:
-        """End the loop and its thread."""
+        """End the loop and its thread; a second time does nothing."""
+        if self.loop.is_closed():
+            return
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(5)
+        if not self._thread.is_alive():
+            self.loop.close()  # the collector cannot free an open one
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
