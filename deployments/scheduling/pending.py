@@ -49,6 +49,7 @@ class Pending(Request):
         self.answered = False
         self.detached = False
         self.rescheduled = False
+        self.failed = False
         self.sink = sink
         self.rows = rows
         self.shapes = shapes

@@ -89,7 +89,7 @@ def test_classification_without_labels(client: Driver) -> None:
 
 
 def test_classification_of_floats_prints_six_decimals(client: Driver) -> None:
-    array = np.array([[[0.5, -31.0, 1e9]]], dtype=np.float32)
+    array = np.array([[0.5, -31.0, 1e9]], dtype=np.float32)
     response = client.infer("identity_fp32", [Input("INPUT0", array, "FP32")], [Output("OUTPUT0", classes=3)])
     assert response.array("OUTPUT0").tolist() == [[b"1000000000.000000:2", b"0.500000:0", b"-31.000000:1"]]
 
