@@ -149,9 +149,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     vertex_ai_port: A[int, Flag("Port for Vertex AI.", later=True, low=0, high=65535)] = 8080
     vertex_ai_default_model: A[str, Flag("Model of requests that name none.", later=True)] = ""
 
-    ingress_replicas: A[
-        int, Flag("Processes that listen for requests.", heading="Nereid", low=1)
-    ] = 1
+    ingress_replicas: A[int, Flag("Processes that listen for requests.", heading="Nereid", low=1)] = 1
     max_connections: A[int, Flag("Open client connections of an ingress replica.", low=1)] = 4096
     max_pending_requests: A[int, Flag("Requests under way in an ingress replica.", low=1)] = 65536
     max_pending_bytes: A[int, Flag("Bytes of the requests under way in an ingress replica.", low=1)] = (
