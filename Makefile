@@ -15,6 +15,7 @@ export PYTHONUNBUFFERED ?= 1
 .PHONY: serve models test lint types test-unit bench clean
 
 serve: models
+	@$(BIN)/python -m app.check serve_config.yaml
 	exec $(BIN)/serve run serve_config.yaml
 
 models: $(VENV)/.installed

@@ -71,6 +71,9 @@ class ModelVersion:
 
     def _load(self) -> Description:
         started = time.monotonic()
+        if self._spec.gpus:
+            # Ray hides the GPUs of a worker that asks for none; the configuration says which ones are used.
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, self._spec.gpus))
         try:
             self._served = ServedModel.load(self._spec, self._plane)
             freeze_heap()

@@ -78,8 +78,8 @@ class ServedModel:
         settings = {**spec.backend_config.get("", {}), **spec.backend_config.get(declared.backend, {})}
         model = Model(declared, spec.version, Path(spec.directory), settings)
         if spec.auto_complete:
-            model.config = normalise(kind.auto_complete(model))
-        validate(model.config)
+            model.config = normalise(kind.auto_complete(model), spec.gpus)
+        validate(model.config, spec.gpus)
         backend = kind()
         backend.initialize(settings)
         backend.model_initialize(model)

@@ -7,7 +7,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
     """Everything a replica needs; travels as a constructor argument of its deployment.
 
     `config` is the serialised ModelConfig, normalised but not yet completed from the model file.
-    `fingerprint` identifies the files on disk that were loaded. `key` is the cluster's channel secret.
+    `gpus` are the CUDA ordinals a node of the cluster has. `fingerprint` identifies the files on disk that
+    were loaded. `key` is the cluster's channel secret.
     """
 
     name: str
@@ -21,6 +22,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     auto_complete: bool = True
     backend_directory: str = ""
     backend_config: dict[str, dict[str, str]] = {}
+    gpus: tuple[int, ...] = ()
     channel_address: str = "127.0.0.1"
     max_pending_requests: int = 65536
     max_pending_bytes: int = 4 << 30

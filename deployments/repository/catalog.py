@@ -73,6 +73,8 @@ class Catalog:
         self._settings = settings
         self._repositories = [Path(path) for path in settings.model_repository]
         self._key = key
+        self.gpus: tuple[int, ...] = ()
+        """CUDA ordinals that KIND_AUTO and KIND_GPU may mean."""
 
     def scan(self) -> dict[str, ModelEntry]:
         """Models by name."""
@@ -103,7 +105,7 @@ class Catalog:
     def _read(self, entry: ModelEntry, override: str | None) -> Candidate:
         if entry.reason:
             raise internal(entry.reason)
-        config = normalise(self._declared(entry, override))
+        config = normalise(self._declared(entry, override), self.gpus)
         versions = require_versions(entry.name, served_versions(config.version_policy, entry.versions))
         return Candidate(entry, config, tuple(versions), self._template(entry, config))
 
@@ -128,6 +130,7 @@ class Catalog:
             backend_directory=settings.backend_directory,
             backend_config=settings.backend_settings(),
             channel_address=settings.channel_address,
+            gpus=self.gpus,
             max_pending_requests=settings.max_pending_requests,
             max_pending_bytes=settings.max_pending_bytes,
             arena_bytes=settings.arena_bytes,

@@ -149,7 +149,7 @@ class RepositoryManager:
         self._initialised = bool(self._entries)  # a restart of the manager does not make the server unready
         await self._publish()
         self._recovered.set()
-        self._check_channel_address()
+        self._look_at_cluster()
         on_disk = await asyncio.to_thread(self._catalog.scan)
         names = sorted({*self._catalog.startup_models(on_disk), *self._out_of_reach()})
         progress = asyncio.create_task(self._report_progress(names))
@@ -165,9 +165,13 @@ class RepositoryManager:
         """Adopted models whose channels want another key: those of before a new deployment of the server."""
         return {spec.name for spec in self._loaded.values() if spec.key != self._key}
 
-    def _check_channel_address(self) -> None:
+    def _look_at_cluster(self) -> None:
+        """Learn what GPUs there are; warn of nodes out of reach."""
         cluster: Any = ray
-        nodes = len([node for node in cluster.nodes() if node["Alive"]])
+        alive = [node for node in cluster.nodes() if node["Alive"]]
+        most = max((int(node["Resources"].get("GPU", 0)) for node in alive), default=0)
+        self._catalog.gpus = tuple(range(most))
+        nodes = len(alive)
         if nodes > 1 and self._settings.channel_address != "node":
             logger.warning(
                 "the cluster has %d nodes, but replicas listen on %s only: models on other nodes than their "

@@ -216,3 +216,17 @@ def test_devices_of_instance_groups(repository: Path) -> None:
     assert (gpu.name, gpu.kind, list(gpu.gpus)) == ("m_0", mc.ModelInstanceGroup.KIND_GPU, [0, 1])
     assert (auto.name, auto.kind, auto.count) == ("m_1", mc.ModelInstanceGroup.KIND_CPU, 1)
     assert (cpu.name, cpu.count) == ("m_2", 2)
+
+
+def test_gpus_decide_what_an_automatic_instance_is(tmp_path: Path) -> None:
+    directory = tmp_path / "m"
+    (directory / "1").mkdir(parents=True)
+    (directory / "config.pbtxt").write_text('backend: "identity"\n')
+    catalog = Catalog(from_args({"model_repository": str(tmp_path)}), b"k" * 32)
+    group = catalog.candidate("m", None).config.instance_group[0]
+    assert (group.kind, list(group.gpus)) == (mc.ModelInstanceGroup.KIND_CPU, [])
+    catalog.gpus = (0, 1)
+    candidate = catalog.candidate("m", None)
+    group = candidate.config.instance_group[0]
+    assert (group.kind, list(group.gpus)) == (mc.ModelInstanceGroup.KIND_GPU, [0, 1])
+    assert candidate.template.gpus == (0, 1)

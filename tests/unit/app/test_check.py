@@ -1,0 +1,47 @@
+"""The check of a Serve configuration before it is run."""
+
+from pathlib import Path
+
+import pytest
+
+from app.check import check
+from app.flags import SettingsError
+
+CONFIG = """
+applications:
+  - name: nereid
+    import_path: app.main:build
+    args: {{model_repository: {repository}, {setting}: {value}}}
+"""
+
+
+def write(tmp_path: Path, setting: str, value: str) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text(CONFIG.format(repository=tmp_path, setting=setting, value=value))
+    return path
+
+
+def test_good_configuration(tmp_path: Path) -> None:
+    check(write(tmp_path, "http_port", "9000"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "text"),
+    [
+        ("http_prot", "9000", "unknown setting 'http_prot'; did you mean 'http_port'?"),
+        (
+            "load_model",
+            "simple",
+            "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
+        ),
+    ],
+)
+def test_wrong_setting_is_one_line(tmp_path: Path, setting: str, value: str, text: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        check(write(tmp_path, setting, value))
+    assert str(caught.value) == text
+
+
+def test_unreadable_file(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="No such file"):
+        check(tmp_path / "nowhere.yaml")
