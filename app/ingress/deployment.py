@@ -68,7 +68,10 @@ class Ingress:
         transport = TransportSettings(arena_bytes=settings.arena_bytes)
         self._router = Router(self._node_id, self._key, transport)
         self._service = RoutedInferenceService(settings, self._router, self._manager)
+        self._routing = asyncio.Event()
         self._watching = asyncio.get_running_loop().create_task(self._follow_manager())
+        # A replica that joins others on the port gets requests at once: it must know the models by then.
+        await self._routing.wait()
         self._fronts = await open_fronts(settings, self._service, lambda: render(self._service))
 
     async def _follow_manager(self) -> None:
@@ -79,6 +82,7 @@ class Ingress:
                 if table.number != self._router.table.number:
                     await self._manager.receive(self._id, table.number)
                     await self._router.apply(table)
+                    self._routing.set()
             except InferError as error:
                 logger.warning("%s; serving on by the last routing table", error.message)
                 await asyncio.sleep(_RETRY_S)
