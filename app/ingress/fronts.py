@@ -22,12 +22,12 @@ async def open_fronts(
         OSError: an address or port cannot be used.
     """
     fronts: list[Front] = []
-    if settings.allow_http:
-        fronts.append(await _open_http(settings, service))
     if settings.allow_grpc:
         fronts.append(await _open_grpc(settings, service))
     if settings.allow_metrics:
         fronts.append(await _open_metrics(settings, metrics))
+    if settings.allow_http:  # last: who hears "ready" over HTTP may use the others at once
+        fronts.append(await _open_http(settings, service))
     return fronts
 
 
