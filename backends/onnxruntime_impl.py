@@ -1,4 +1,4 @@
-"""ONNX models by ONNX Runtime: one session for each instance; the GIL is released while it runs."""
+"""ONNX models by ONNX Runtime: the GIL is released while a session runs."""
 
 import ctypes
 import re
@@ -68,8 +68,9 @@ class _Loaded:
 class OnnxRuntimeBackend(ArrayBackend):
     """Backend `onnxruntime`: `model.onnx`, a file, or a directory that holds a `model.onnx`.
 
-    `share_session_between_instances` lets the instances of a group run in one session, so that the
-    weights are in memory once.
+    The CPU instances of a group run in one session: ONNX Runtime allows concurrent runs, and the weights
+    are in memory once. GPU instances have a session each, with a stream of its own. The parameter
+    `share_session_between_instances` decides otherwise.
     """
 
     def initialize(self, config: Mapping[str, str]) -> None:
@@ -92,7 +93,7 @@ class OnnxRuntimeBackend(ArrayBackend):
 
     def _session(self, instance: Instance) -> ort.InferenceSession:
         model = instance.model
-        if not boolean(model, "share_session_between_instances"):
+        if not _shares_session(instance):
             return _open(model, session_options(model), providers(instance))
         sessions: _Sessions = model.state
         group = instance.name.rpartition("_")[0] + f"@{instance.kind}{instance.device_id}"
@@ -133,6 +134,13 @@ class OnnxRuntimeBackend(ArrayBackend):
         for library in config.model_operations.op_library_filename:
             options.register_custom_ops_library(library)
         return complete(model, read_io(_open(model, options, [("CPUExecutionProvider", {})])))
+
+
+def _shares_session(instance: Instance) -> bool:
+    key = "share_session_between_instances"
+    if key in instance.model.config.parameters:
+        return boolean(instance.model, key)
+    return instance.kind == "CPU"
 
 
 def _open(model: Model, options: ort.SessionOptions, chosen: Sequence[Provider]) -> ort.InferenceSession:
