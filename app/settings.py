@@ -118,7 +118,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     cache_config: A[
         tuple[str, ...],
-        Flag("CACHE,KEY=VALUE; may be repeated.", heading="Response cache", later=True),
+        Flag("local,size=BYTES or redis,host=NAME,...", heading="Response cache"),
     ] = ()
 
     rate_limit: A[
@@ -176,6 +176,18 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     def backend_settings(self) -> dict[str, dict[str, str]]:
         """`--backend-config`, by backend name; "" holds those of every backend."""
         return pairs(self.backend_config, _backend_config_error, named=False)
+
+    def cache_settings(self) -> dict[str, dict[str, str]]:
+        """`--cache-config`: the settings of the one response cache, by its name; empty without one."""
+        found: dict[str, dict[str, str]] = {}
+        for entry in self.cache_config:
+            name, comma, rest = entry.partition(",")
+            if not (name and comma and rest):
+                raise SettingsError(_cache_config_error(entry))
+            found.setdefault(name, {}).update(
+                pairs(tuple(rest.split(",")), _cache_config_error, named=False)[""]
+            )
+        return found
 
     def metrics_settings(self) -> dict[str, str]:
         """`--metrics-config`, key to value."""
@@ -327,6 +339,7 @@ def _check(settings: ServerSettings) -> None:
     if settings.http_max_input_size <= 0:
         raise SettingsError("Error: --http-max-input-size must be greater than 0.")
     settings.backend_settings()
+    _check_cache(settings.cache_settings())
     settings.metrics_settings()
     listeners = list(_listeners(settings))
     for position, (name, address, port) in enumerate(listeners):
@@ -336,6 +349,22 @@ def _check(settings: ServerSettings) -> None:
                     f"The server cannot listen to {name} requests and {other} requests at the same "
                     f"address and port {address}:{port}"
                 )
+
+
+def _check_cache(caches: Mapping[str, Mapping[str, str]]) -> None:
+    if len(caches) > 1:
+        raise SettingsError(f"--cache-config: only one response cache may be used, got {', '.join(caches)}")
+    for name, values in caches.items():
+        if name not in ("local", "redis"):
+            raise SettingsError(f"--cache-config: unknown cache '{name}', expected 'local' or 'redis'")
+        if name == "local":
+            size = values.get("size", "")
+            if not size.isdecimal() or not int(size) or len(values) > 1:
+                raise SettingsError(f"--cache-config=local: expected size=BYTES, got '{_listing(values)}'")
+
+
+def _listing(values: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in values.items())
 
 
 def _listeners(settings: ServerSettings) -> Iterator[tuple[str, str, int]]:
@@ -354,6 +383,10 @@ def _backend_config_error(entry: str) -> str:
             f"<setting>=<value>. Got {entry}"
         )
     return f"--backend-config option format is '<backend name>,<setting>=<value>'. Got {entry}"
+
+
+def _cache_config_error(entry: str) -> str:
+    return f"--cache-config option format is '<cache name>,<setting>=<value>'. Got {entry}"
 
 
 def _metrics_config_error(entry: str) -> str:

@@ -18,6 +18,7 @@ from backends import find_backend
 from backends.base import Backend, Instance, Model
 from deployments.instances import InstanceThread
 from deployments.repository.layout import ModelEntry, read_labels
+from deployments.response_cache import CachedScheduler, make_cache
 from deployments.scheduling.base import Scheduler
 from deployments.scheduling.direct import DirectScheduler
 from deployments.scheduling.dynamic import DynamicScheduler, MakeBatched, execute, serve_batched
@@ -47,6 +48,7 @@ class ServedModel:
         self.statistics = Statistics(model.name, str(model.version))
         instances = _instances(model)
         self._scheduler = _scheduler(model.config, self.statistics, spec, len(instances), batched)
+        self._cached = _cached(model, spec, self._scheduler, self.statistics)
         self._instances = [
             InstanceThread(
                 backend,
@@ -121,11 +123,12 @@ class ServedModel:
         try:
             rows = self._checker.check(request)
             pending = Pending(request, sink, self._outbox, rows, self._shapes(request))
-            self._scheduler.submit(pending)
+            (self._cached or self._scheduler).submit(pending)
         except InferError as error:
             self.statistics.record_failure(time.monotonic_ns() - arrival, error.reason)
             raise
         self._live.add(pending)
+        pending.accepted = True
         return lambda: self._cancel(pending)
 
     async def control(self, verb: str, payload: Any) -> Any:
@@ -161,7 +164,7 @@ class ServedModel:
 
     def _cancel(self, pending: Pending) -> None:
         pending.cancelled = True
-        self._scheduler.cancel(pending)
+        (self._cached or self._scheduler).cancel(pending)
 
     def _deliver(self, pending: Pending, response: InferResponse) -> None:
         if pending not in self._live:  # two threads of a backend have finished it at the same moment
@@ -169,6 +172,8 @@ class ServedModel:
         if response.final:
             self._live.discard(pending)
             self._account(pending, response)
+            if self._cached is not None:
+                self._cached.finished(pending, response)
         infer = pending.infer
         pending.sink(
             InferResponse(
@@ -188,6 +193,20 @@ class ServedModel:
             self.statistics.record_success(now - pending.arrival_ns, pending.dispatch_ns - pending.arrival_ns)
         else:
             self.statistics.record_failure(now - pending.arrival_ns, response.error.reason)
+
+
+def _cached(
+    model: Model, spec: ModelSpec, scheduler: Scheduler, statistics: Statistics
+) -> CachedScheduler | None:
+    if not model.config.response_cache.enable:
+        return None
+    cache = make_cache(spec.cache_config)
+    if cache is None:
+        logger.warning(
+            "model '%s' enables the response cache, but the server has none: see --cache-config", model.name
+        )
+        return None
+    return CachedScheduler(cache, scheduler, statistics, model.name, str(model.version), spec.fingerprint)
 
 
 class ShapeKey:

@@ -22,6 +22,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     auto_complete: bool = True
     backend_directory: str = ""
     backend_config: dict[str, dict[str, str]] = {}
+    cache_config: dict[str, dict[str, str]] = {}
     gpus: tuple[int, ...] = ()
     channel_address: str = "127.0.0.1"
     max_pending_requests: int = 65536

@@ -60,6 +60,8 @@ class Statistics:
         self.compute_input = Duration()
         self.compute_infer = Duration()
         self.compute_output = Duration()
+        self.cache_hit = Duration()
+        self.cache_miss = Duration()
         self.failures: Counter[FailureReason] = Counter()
         self.batches: dict[int, BatchStatistics] = {}
 
@@ -88,6 +90,11 @@ class Statistics:
         self.success.add(total_ns)
         self.queue.add(queue_ns)
 
+    def record_hit(self, lookup_ns: int) -> None:
+        """Record a request that the response cache answers."""
+        self.cache_hit.add(lookup_ns)
+        self.last_inference_ms = time.time_ns() // 1_000_000
+
     def record_failure(self, total_ns: int, reason: FailureReason) -> None:
         """Record a request that was refused or failed."""
         self.fail.add(total_ns)
@@ -102,6 +109,8 @@ class Statistics:
             compute_input=self.compute_input.message(),
             compute_infer=self.compute_infer.message(),
             compute_output=self.compute_output.message(),
+            cache_hit=self.cache_hit.message(),
+            cache_miss=self.cache_miss.message(),
         )
         message = pb.ModelStatistics(
             name=self._name,

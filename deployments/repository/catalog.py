@@ -129,6 +129,7 @@ class Catalog:
             auto_complete=not settings.disable_auto_complete_config,
             backend_directory=settings.backend_directory,
             backend_config=settings.backend_settings(),
+            cache_config=settings.cache_settings() if config.response_cache.enable else {},
             channel_address=settings.channel_address,
             gpus=self.gpus,
             max_pending_requests=settings.max_pending_requests,

