@@ -19,6 +19,7 @@ from tritonclient.grpc import service_pb2 as pb
 from app.core.errors import ErrorCode, InferError, unavailable
 from app.core.tensors import InferResponse, Tensor
 from app.ingress.grpc_stream import InferStream, StreamLimits
+from app.ingress.http2_server import Http2Server, Http2Settings
 from app.ingress.service import InferenceService
 from app.protocol.classification import classify
 from app.protocol.grpc_repository import decode_load, decode_unload, refuse_repository_name
@@ -47,6 +48,7 @@ class GrpcSettings:
     """Settings of the gRPC server; the keepalive ones have tritonserver's flags and defaults.
 
     Attributes:
+        http2: serve HTTP/2 by `Http2Server` rather than by grpc.aio.
         concurrent_rpcs: RPCs under way at once, streams included; further ones get RESOURCE_EXHAUSTED.
         stream: bounds of one ModelStreamInfer call.
         keepalive_time_ms, keepalive_timeout_ms: when to ping an idle client, and how long to wait for it.
@@ -55,6 +57,7 @@ class GrpcSettings:
         max_connection_age_ms, max_connection_age_grace_ms: when to close a connection; 0 for never.
     """
 
+    http2: bool = True
     concurrent_rpcs: int = 65536
     stream: StreamLimits = field(default_factory=StreamLimits)
     keepalive_time_ms: int = 7_200_000
@@ -110,6 +113,8 @@ class GrpcFront:
         Raises:
             OSError: the address cannot be bound.
         """
+        if self._settings.http2:
+            return await self._listen_http2(address, port, reuse_port)
         self._server = grpc.aio.server(
             options=_channel_options(self._settings, reuse_port),
             maximum_concurrent_rpcs=self._settings.concurrent_rpcs,
@@ -121,6 +126,22 @@ class GrpcFront:
             raise OSError(f"cannot listen for gRPC on {address}:{port}: {error}") from None
         await self._server.start()
         return bound
+
+    async def _listen_http2(self, address: str, port: int, reuse_port: bool) -> int:
+        settings = self._settings
+        limits = Http2Settings(
+            max_calls=settings.concurrent_rpcs,
+            keepalive_s=settings.keepalive_time_ms / 1000,
+            keepalive_timeout_s=settings.keepalive_timeout_ms / 1000,
+            keepalive_without_calls=settings.keepalive_without_calls,
+            min_ping_interval_s=settings.min_ping_interval_ms / 1000,
+            max_ping_strikes=settings.max_ping_strikes,
+            max_age_s=settings.max_connection_age_ms / 1000,
+            max_age_grace_s=settings.max_connection_age_grace_ms / 1000,
+        )
+        self._server = Http2Server(limits)
+        self._server.add_generic_rpc_handlers(self._services())
+        return int(await self._server.listen(address, port, reuse_port))
 
     async def stop(self, grace_s: float) -> None:
         """Stop listening; refuse new requests; end RPCs under way after `grace_s` seconds at most."""

@@ -1,0 +1,491 @@
+"""One HTTP/2 connection of a gRPC client: frames, flow control, streams, limits.
+
+Bounded on purpose: streams, header blocks, and control frames a second (resets included), so that no flood
+of cheap frames makes the server work or remember. A client that does not read its responses is not read
+from either, and is cut off in the end.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from app.core.tensors import Buffer
+from app.protocol import http2 as h2
+from app.protocol.grpc_http2 import CallHead, read_head
+
+if TYPE_CHECKING:
+    from app.ingress.http2_server import Http2Server
+
+logger = logging.getLogger(__name__)
+
+_MAX_FRAME: Final = 1 << 20
+_STREAM_WINDOW: Final = 4 << 20
+_CONNECTION_WINDOW: Final = 64 << 20
+_JOIN_BELOW: Final = 64 << 10
+"""Bytes up to which one copy is cheaper than a list of buffers for the kernel."""
+
+
+class Call(Protocol):
+    """What a stream is for."""
+
+    def receive(self, data: bytes, end: bool) -> None: ...
+
+    def cancelled(self) -> None:
+        """The client or the connection is gone."""
+
+
+class Stream:
+    """The transport side of one call. `window` is what may still be sent, `owed` what the client is owed."""
+
+    __slots__ = (
+        "_connection",
+        "_drained",
+        "call",
+        "ended",
+        "id",
+        "owed",
+        "queue",
+        "received",
+        "trailers",
+        "window",
+    )
+
+    def __init__(self, connection: "Http2Connection", stream_id: int, window: int) -> None:
+        self._connection = connection
+        self.id = stream_id
+        self.call: Call | None = None
+        self.window = window
+        self.received = 0
+        self.owed = 0
+        self.ended = False  # the client has sent everything
+        self.queue: deque[memoryview] = deque()
+        self.trailers: bytes | None = None
+        self._drained: asyncio.Future[None] | None = None
+
+    def send(self, kind_block: bytes, parts: tuple[Buffer, ...] = (), trailers: bytes | None = None) -> None:
+        """Send a header block if there is one, a message, and the trailers that end the stream."""
+        self._connection.send(self, kind_block, parts, trailers)
+
+    async def drained(self) -> None:
+        """Wait until nothing waits to be sent."""
+        while self.queue:
+            self._drained = asyncio.get_running_loop().create_future()
+            await self._drained
+
+    def wake(self) -> None:
+        """Let `drained` look again."""
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    def reset(self, code: int) -> None:
+        """End the stream without a status."""
+        self._connection.reset(self.id, code)
+
+    def give_back(self, size: int) -> None:
+        """Let the client send as many bytes more."""
+        self._connection.give_back(self, size)
+
+
+class Http2Connection(asyncio.Protocol):
+    """The protocol of one accepted socket; see the module."""
+
+    def __init__(self, server: "Http2Server") -> None:
+        self._server = server
+        self._transport: asyncio.Transport = None  # type: ignore[assignment]
+        self._reader = h2.FrameReader(_MAX_FRAME)
+        self._headers: h2.HeaderReader[CallHead] = h2.HeaderReader(read_head, server.settings.max_header_size)
+        self._preface = b""
+        self._greeted = False
+        self._streams: dict[int, Stream] = {}
+        self._last = 0
+        self._window = self._initial_window = h2.DEFAULT_WINDOW
+        self._frame_size = h2.DEFAULT_FRAME_SIZE
+        self._received = 0
+        self._block: list[bytes] | None = None  # a header block that CONTINUATION frames go on with
+        self._block_of = (0, 0)
+        self._block_size = 0
+        self._out: list[Buffer] = []
+        self._flushing = False
+        self._blocked_since = 0.0
+        self._waiting: deque[Stream] = deque()  # for the connection's window
+        self._leaving = False
+        self._age = _Age(server.now())
+        self._handlers: dict[int, Callable[[h2.Frame], None]] = {
+            h2.DATA: self._on_data,
+            h2.HEADERS: self._on_headers,
+            h2.CONTINUATION: self._on_continuation,
+            h2.RST_STREAM: self._on_reset,
+            h2.SETTINGS: self._on_settings,
+            h2.PING: self._on_ping,
+            h2.WINDOW_UPDATE: self._on_window_update,
+            h2.GOAWAY: self._on_goaway,
+            h2.PUSH_PROMISE: self._on_push_promise,
+        }
+
+    # Called by the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+        if not self._server.admit(self):
+            self._transport.abort()
+            return
+        settings = {
+            h2.MAX_CONCURRENT_STREAMS: self._server.settings.max_streams,
+            h2.INITIAL_WINDOW_SIZE: _STREAM_WINDOW,
+            h2.MAX_FRAME_SIZE: _MAX_FRAME,
+            h2.MAX_HEADER_LIST_SIZE: self._server.settings.max_header_size,
+        }
+        update = h2.window_update(0, _CONNECTION_WINDOW - h2.DEFAULT_WINDOW)
+        self._transport.write(h2.settings_frame(settings) + update)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.forget(self)
+        streams, self._streams = list(self._streams.values()), {}
+        for stream in streams:
+            if stream.call is not None:
+                stream.call.cancelled()
+
+    def pause_writing(self) -> None:
+        self._blocked_since = self._server.now()
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._blocked_since = 0.0
+        self._transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        self._flushing = True  # whatever is sent meanwhile leaves together
+        self._age.heard = self._server.now()
+        try:
+            if not self._greeted:
+                data = self._greet(data)
+            for frame in self._reader.feed(data):
+                self._on_frame(frame)
+        except h2.Http2Error as error:
+            self._fail(error)
+        except Exception:
+            logger.exception("an HTTP/2 connection failed")
+            self._fail(h2.Http2Error(h2.INTERNAL_ERROR, ""))
+        self._flush()
+
+    # Frames.
+
+    def _greet(self, data: bytes) -> bytes:
+        data = self._preface + data
+        if not h2.PREFACE.startswith(data[: len(h2.PREFACE)]):
+            raise h2.Http2Error(h2.PROTOCOL_ERROR, "not an HTTP/2 client")
+        if len(data) < len(h2.PREFACE):
+            self._preface = data
+            return b""
+        self._greeted, self._preface = True, b""
+        return data[len(h2.PREFACE) :]
+
+    def _on_frame(self, frame: h2.Frame) -> None:
+        if self._block is not None and frame.kind != h2.CONTINUATION:
+            raise h2.Http2Error(h2.PROTOCOL_ERROR, "a header block was interrupted")
+        if frame.kind not in (h2.DATA, h2.HEADERS) or not frame.payload:
+            limits = self._server.settings
+            limit = limits.max_resets if frame.kind == h2.RST_STREAM else limits.max_control_frames
+            self._age.count(frame.kind == h2.RST_STREAM, limit)
+        handler = self._handlers.get(frame.kind)
+        if handler is not None:  # PRIORITY and kinds that are not known mean nothing here
+            handler(frame)
+
+    def _on_data(self, frame: h2.Frame) -> None:
+        size = len(frame.payload)
+        self._received += size
+        if self._received > _CONNECTION_WINDOW:
+            raise h2.Http2Error(h2.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
+        if self._received > _CONNECTION_WINDOW // 2:
+            self._put(h2.window_update(0, self._received))
+            self._received = 0
+        stream = self._streams.get(frame.stream)
+        if stream is None or stream.ended or stream.call is None:
+            if frame.stream > self._last or not frame.stream:
+                raise h2.Http2Error(h2.PROTOCOL_ERROR, "DATA on an idle stream")
+            return  # of a call that was ended here
+        stream.received += size
+        if stream.received > _STREAM_WINDOW:
+            self.reset(stream.id, h2.FLOW_CONTROL_ERROR)
+            return
+        stream.ended = bool(frame.flags & h2.END_STREAM)
+        payload = h2.unpad(frame.flags & h2.PADDED, frame.payload)
+        stream.call.receive(payload, stream.ended)
+
+    def _on_headers(self, frame: h2.Frame) -> None:
+        self._block, self._block_of, self._block_size = [], (frame.stream, frame.flags), 0
+        self._add_block(h2.unpad(frame.flags, frame.payload), frame.flags)
+
+    def _on_continuation(self, frame: h2.Frame) -> None:
+        if self._block is None or frame.stream != self._block_of[0]:
+            raise h2.Http2Error(h2.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
+        self._add_block(frame.payload, frame.flags)
+
+    def _add_block(self, piece: bytes, flags: int) -> None:
+        assert self._block is not None
+        self._block.append(piece)
+        self._block_size += len(piece)
+        if self._block_size > self._server.settings.max_header_size:
+            raise h2.Http2Error(h2.ENHANCE_YOUR_CALM, "header block is too large")
+        if flags & h2.END_HEADERS:
+            block, self._block = b"".join(self._block), None
+            self._open(*self._block_of, self._headers.read(block))
+
+    def _open(self, stream_id: int, flags: int, head: CallHead) -> None:
+        known = self._streams.get(stream_id)
+        if known is not None:  # trailers of a request: gRPC has none that matter
+            if not flags & h2.END_STREAM:
+                raise h2.Http2Error(h2.PROTOCOL_ERROR, "second HEADERS of a stream")
+            if not known.ended and known.call is not None:
+                known.ended = True
+                known.call.receive(b"", True)
+            return
+        if stream_id <= self._last or not stream_id & 1:
+            if stream_id & 1:
+                return  # of a stream that has ended here
+            raise h2.Http2Error(h2.PROTOCOL_ERROR, "a stream of an even number")
+        self._last = stream_id
+        if self._leaving or len(self._streams) >= self._server.settings.max_streams:
+            self._put(h2.rst_stream(stream_id, h2.REFUSED_STREAM))
+            return
+        stream = self._streams[stream_id] = Stream(self, stream_id, self._initial_window)
+        stream.call = self._server.open_call(stream, head)
+        if flags & h2.END_STREAM and stream_id in self._streams and stream.call is not None:
+            stream.ended = True
+            stream.call.receive(b"", True)
+
+    def _on_reset(self, frame: h2.Frame) -> None:
+        h2.read_long(frame.payload)
+        if frame.stream > self._last or not frame.stream:
+            raise h2.Http2Error(h2.PROTOCOL_ERROR, "RST_STREAM of an idle stream")
+        stream = self._streams.pop(frame.stream, None)
+        if stream is not None and stream.call is not None:
+            stream.call.cancelled()
+            self._check_leaving()
+
+    def _on_settings(self, frame: h2.Frame) -> None:
+        if frame.stream:
+            raise h2.Http2Error(h2.PROTOCOL_ERROR, "SETTINGS on a stream")
+        if frame.flags & h2.ACK:
+            return
+        for key, value in h2.read_settings(frame.payload):
+            if key == h2.INITIAL_WINDOW_SIZE:
+                change = value - self._initial_window
+                self._initial_window = value
+                for stream in list(self._streams.values()):
+                    stream.window += change
+                    self._pump(stream)
+            elif key == h2.MAX_FRAME_SIZE:
+                self._frame_size = min(value, _MAX_FRAME)
+        self._put(h2.frame(h2.SETTINGS, h2.ACK, 0))
+
+    def _on_ping(self, frame: h2.Frame) -> None:
+        if len(frame.payload) != 8:
+            raise h2.Http2Error(h2.FRAME_SIZE_ERROR, "PING of a wrong size")
+        if frame.flags & h2.ACK:
+            self._age.ping_sent = 0.0
+            return
+        settings = self._server.settings
+        if self._age.too_many_pings(settings.min_ping_interval_s, settings.max_ping_strikes):
+            raise h2.Http2Error(h2.ENHANCE_YOUR_CALM, "too_many_pings")
+        self._put(h2.frame(h2.PING, h2.ACK, 0, frame.payload))
+
+    def _on_window_update(self, frame: h2.Frame) -> None:
+        size = h2.read_long(frame.payload) & h2.MAX_WINDOW
+        if not frame.stream:
+            self._window += size
+            if not size or self._window > h2.MAX_WINDOW:
+                raise h2.Http2Error(h2.FLOW_CONTROL_ERROR, "WINDOW_UPDATE out of range")
+            waiting, self._waiting = self._waiting, deque()
+            for stream in waiting:
+                self._pump(stream)
+            return
+        found = self._streams.get(frame.stream)
+        if found is None:
+            if frame.stream > self._last:
+                raise h2.Http2Error(h2.PROTOCOL_ERROR, "WINDOW_UPDATE of an idle stream")
+            return
+        found.window += size
+        if not size or found.window > h2.MAX_WINDOW:
+            self.reset(found.id, h2.FLOW_CONTROL_ERROR)
+            return
+        self._pump(found)
+
+    def _on_goaway(self, frame: h2.Frame) -> None:
+        self._leaving = True
+        self._check_leaving()
+
+    def _on_push_promise(self, frame: h2.Frame) -> None:
+        raise h2.Http2Error(h2.PROTOCOL_ERROR, "a client may not push")
+
+    # Sending.
+
+    def send(self, stream: Stream, block: bytes, parts: tuple[Buffer, ...], trailers: bytes | None) -> None:
+        """As `Stream.send`; nothing for a stream that has ended meanwhile."""
+        if stream.id not in self._streams:
+            return
+        if block:
+            self._put(h2.frame(h2.HEADERS, h2.END_HEADERS, stream.id, block))
+        self._age.strikes = 0
+        stream.trailers = trailers
+        size = sum(map(len, parts))
+        if stream.queue or size > min(stream.window, self._window, self._frame_size):
+            stream.queue.extend(memoryview(part) for part in parts if len(part))
+            self._pump(stream)
+            return
+        if size:
+            stream.window -= size
+            self._window -= size
+            self._out.append(h2.frame_head(size, h2.DATA, 0, stream.id))
+            self._out.extend(parts)
+        if trailers is not None:
+            self._finish(stream, trailers)
+        self._wake()
+
+    def _pump(self, stream: Stream) -> None:
+        """Send what windows allow of what waits."""
+        queue = stream.queue
+        while queue and stream.window > 0 and self._window > 0:
+            allowed = min(stream.window, self._window, self._frame_size)
+            size, pieces = 0, []
+            while queue and size < allowed:
+                piece = queue.popleft()
+                if len(piece) > allowed - size:
+                    queue.appendleft(piece[allowed - size :])
+                    piece = piece[: allowed - size]
+                pieces.append(piece)
+                size += len(piece)
+            stream.window -= size
+            self._window -= size
+            self._out.append(h2.frame_head(size, h2.DATA, 0, stream.id))
+            self._out.extend(pieces)
+        if queue:
+            if stream.window > 0:
+                self._waiting.append(stream)
+        else:
+            stream.wake()
+            if stream.trailers is not None and stream.id in self._streams:
+                self._finish(stream, stream.trailers)
+        self._wake()
+
+    def _finish(self, stream: Stream, trailers: bytes) -> None:
+        del self._streams[stream.id]
+        self._out.append(h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, stream.id, trailers))
+        if not stream.ended:  # RFC 9113, section 8.1: the client need not send the rest
+            self._out.append(h2.rst_stream(stream.id, h2.NO_ERROR))
+        self._check_leaving()
+
+    def reset(self, stream_id: int, code: int) -> None:
+        """End a stream without a status."""
+        stream = self._streams.pop(stream_id, None)
+        if stream is not None:
+            self._put(h2.rst_stream(stream_id, code))
+            if stream.call is not None:
+                stream.call.cancelled()
+            self._check_leaving()
+
+    def give_back(self, stream: Stream, size: int) -> None:
+        """As `Stream.give_back`; small amounts are saved up."""
+        stream.owed += size
+        if stream.owed >= _STREAM_WINDOW // 4 and not stream.ended and stream.id in self._streams:
+            stream.received -= stream.owed
+            self._put(h2.window_update(stream.id, stream.owed))
+            stream.owed = 0
+
+    def _put(self, data: bytes) -> None:
+        self._out.append(data)
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            self._server.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        out, self._out = self._out, []
+        if not out or self._transport.is_closing():
+            return
+        if sum(map(len, out)) <= _JOIN_BELOW:
+            self._transport.write(b"".join(out))
+        else:
+            self._transport.writelines(out)
+
+    # Ending.
+
+    def _fail(self, error: h2.Http2Error) -> None:
+        logger.debug("closing an HTTP/2 connection: %s", error)
+        self._put(h2.goaway(self._last, error.code, str(error)))
+        self._flush()
+        self._transport.close()
+
+    def drain(self) -> None:
+        """Take no new calls, and close after those under way."""
+        if not self._leaving:
+            self._leaving = True
+            self._put(h2.goaway(self._last, h2.NO_ERROR))
+        self._check_leaving()
+
+    def _check_leaving(self) -> None:
+        if self._leaving and not self._streams:
+            self._flush()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._transport.abort()
+
+    def check_time(self, now: float) -> None:
+        """Ping an idle client, close a dead, an old or a stuck one."""
+        settings = self._server.settings
+        stuck = self._blocked_since and now - self._blocked_since > settings.write_timeout_s
+        if stuck or self._age.is_dead(now, settings.keepalive_timeout_s):
+            self.abort()
+        elif settings.max_age_s and now - self._age.born > settings.max_age_s:
+            self.drain()
+            over = now - self._age.born - settings.max_age_s
+            if settings.max_age_grace_s and over > settings.max_age_grace_s:
+                self.abort()
+        elif (self._streams or settings.keepalive_without_calls) and self._age.wants_ping(
+            now, settings.keepalive_s
+        ):
+            self._put(h2.frame(h2.PING, 0, 0, bytes(8)))
+
+
+class _Age:
+    """What the clock has to say about a connection: control frames, pings, its age. All in seconds."""
+
+    def __init__(self, now: float) -> None:
+        self.born = self.heard = now
+        self.ping_sent = 0.0
+        self.strikes = 0
+        self._last_ping = float("-inf")
+        self._second = 0
+        self._counts = [0, 0]
+
+    def count(self, is_reset: bool, limit: int) -> None:
+        """Count a control frame; raises ENHANCE_YOUR_CALM above `limit` of its sort a second."""
+        if int(self.heard) != self._second:
+            self._second, self._counts = int(self.heard), [0, 0]
+        self._counts[is_reset] += 1
+        if self._counts[is_reset] > limit:
+            raise h2.Http2Error(h2.ENHANCE_YOUR_CALM, "too many resets" if is_reset else "too many frames")
+
+    def too_many_pings(self, interval: float, strikes: int) -> bool:
+        """Count a ping that came too early after the last one, and say whether those are too many."""
+        self.strikes += self.heard - self._last_ping < interval
+        self._last_ping = self.heard
+        return bool(strikes) and self.strikes > strikes
+
+    def wants_ping(self, now: float, interval: float) -> bool:
+        """Whether it is time to ask whether the client is there; notes that it was asked."""
+        if self.ping_sent or now - self.heard < interval:
+            return False
+        self.ping_sent = now
+        return True
+
+    def is_dead(self, now: float, timeout: float) -> bool:
+        """Whether the client has not answered a ping in time."""
+        return bool(self.ping_sent) and now - self.ping_sent > timeout

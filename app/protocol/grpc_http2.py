@@ -1,0 +1,204 @@
+"""What gRPC puts into HTTP/2: header lists, trailers, timeouts and message prefixes. No I/O.
+
+By the document "gRPC over HTTP2" (grpc/doc/PROTOCOL-HTTP2.md). Header blocks of responses are literals
+without indexing: the same bytes for every connection, whatever the peer's table.
+"""
+
+import struct
+import zlib
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from app.protocol.http2 import Pairs
+
+PREFIX: Final = struct.Struct(">BL")
+OK: Final = 0
+UNKNOWN: Final = 2
+DEADLINE_EXCEEDED: Final = 4
+RESOURCE_EXHAUSTED: Final = 8
+UNIMPLEMENTED: Final = 12
+INTERNAL: Final = 13
+
+_TIMEOUT_UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_PRINTABLE: Final = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) != "%")
+_WINDOW_BITS: Final = {"gzip": 31, "deflate": 15}
+
+
+class CallHead(NamedTuple):
+    """The request headers of a call.
+
+    Attributes:
+        path: `/package.Service/Method`.
+        timeout_s: None without a deadline.
+        encoding: how compressed messages are compressed; "identity" when not at all.
+        accepts_gzip: whether the client reads gzip.
+        metadata: the headers a handler may see, names in lower case.
+        refusal: HTTP status of a request that is no gRPC call; 0 for a call.
+    """
+
+    path: str
+    timeout_s: float | None
+    encoding: str
+    accepts_gzip: bool
+    metadata: tuple[tuple[str, str], ...]
+    refusal: int = 0
+
+
+def read_head(pairs: Pairs) -> CallHead:
+    """Make sense of a request's header list."""
+    headers = dict(pairs)
+    refusal = 0
+    if headers.get(":method") != "POST":
+        refusal = 405
+    elif not headers.get("content-type", "").startswith("application/grpc"):
+        refusal = 415
+    return CallHead(
+        headers.get(":path", ""),
+        read_timeout(headers.get("grpc-timeout", "")),
+        headers.get("grpc-encoding", "identity"),
+        "gzip" in headers.get("grpc-accept-encoding", ""),
+        tuple(pair for pair in pairs if not pair[0].startswith((":", "grpc-"))),
+        refusal,
+    )
+
+
+def read_timeout(text: str) -> float | None:
+    """Seconds of a `grpc-timeout`; None for none or one that is malformed."""
+    if not 2 <= len(text) <= 9 or not text[:-1].isdecimal() or text[-1] not in _TIMEOUT_UNITS:
+        return None
+    return int(text[:-1]) * _TIMEOUT_UNITS[text[-1]]
+
+
+def _literal(name: str, value: str) -> bytes:
+    """A header field without indexing and without Huffman coding (RFC 7541, section 6.2.2)."""
+    return b"\x00" + _string(name) + _string(value)
+
+
+def _string(text: str) -> bytes:
+    data = text.encode("latin-1")
+    size = len(data)
+    if size < 127:
+        return bytes((size,)) + data
+    prefix = bytearray(b"\x7f")
+    size -= 127
+    while size > 127:
+        prefix.append(size & 127 | 128)
+        size >>= 7
+    prefix.append(size)
+    return bytes(prefix) + data
+
+
+_STATUS_200: Final = b"\x88"
+RESPONSE_HEADERS: Final = _STATUS_200 + _literal("content-type", "application/grpc")
+GZIP_HEADERS: Final = RESPONSE_HEADERS + _literal("grpc-encoding", "gzip")
+OK_TRAILERS: Final = _literal("grpc-status", "0")
+
+
+def trailers(status: int, message: str = "") -> bytes:
+    """The header block that ends a call."""
+    if not status and not message:
+        return OK_TRAILERS
+    block = _literal("grpc-status", str(status))
+    return block + _literal("grpc-message", quote(message, safe=_PRINTABLE)) if message else block
+
+
+def refusal_headers(status: int) -> bytes:
+    """The header block for a request that is no gRPC call."""
+    return b"\x08" + _string(str(status))
+
+
+def compress(message: bytes) -> bytes:
+    """A gzip member."""
+    packer = zlib.compressobj(wbits=31)
+    return packer.compress(message) + packer.flush()
+
+
+def decompress(encoding: str, message: bytes, limit: int) -> bytes:
+    """Undo a message's compression.
+
+    Raises:
+        LookupError: an encoding that is not known.
+        ValueError: not compressed that way, or larger than `limit` bytes.
+    """
+    if encoding not in _WINDOW_BITS:
+        raise LookupError(encoding)
+    unpacker = zlib.decompressobj(_WINDOW_BITS[encoding])
+    try:
+        data = unpacker.decompress(message, limit)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if unpacker.unconsumed_tail or not unpacker.eof:
+        raise ValueError("too large or cut short")
+    return data
+
+
+class MessageReader:
+    """Cuts the DATA of a stream into messages.
+
+    Args:
+        limit: bytes a message may have, before and after decompression.
+    """
+
+    def __init__(self, encoding: str, limit: int) -> None:
+        self._encoding = encoding
+        self._limit = limit
+        self._chunks: list[bytes] = []
+        self._held = 0
+        # Of the message under way; -1 before its prefix was read.
+        self._size = -1
+        self._compressed = False
+
+    @property
+    def partial(self) -> bool:
+        """Whether part of a message is held."""
+        return self._held > 0 or self._size >= 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the messages that `chunk` completes.
+
+        Raises:
+            ValueError: a message that is too large or is not compressed as its flag says.
+            LookupError: a compression that is not known.
+        """
+        messages: list[bytes] = []
+        while chunk:
+            if self._size < 0:
+                chunk = self._read_prefix(chunk)
+                if self._size < 0:
+                    break
+                if not self._size:  # nothing has to follow to complete it
+                    messages.append(self._complete(b""))
+                    continue
+            missing = self._size - self._held
+            if len(chunk) < missing:
+                self._chunks.append(chunk)
+                self._held += len(chunk)
+                break
+            if not self._held and len(chunk) == missing:
+                messages.append(self._complete(chunk))
+                break
+            self._chunks.append(chunk[:missing])
+            chunk = chunk[missing:]
+            messages.append(self._complete(b"".join(self._chunks)))
+        return messages
+
+    def _read_prefix(self, chunk: bytes) -> bytes:
+        """Take the five bytes in front of a message; what is left of `chunk` begins with the message."""
+        if self._chunks:
+            chunk = b"".join((*self._chunks, chunk))
+            self._chunks, self._held = [], 0
+        if len(chunk) < PREFIX.size:
+            self._chunks, self._held = [chunk], len(chunk)
+            return b""
+        flag, size = PREFIX.unpack_from(chunk)
+        if size > self._limit:
+            raise ValueError(f"Received message larger than max ({size} vs. {self._limit})")
+        if flag > 1:
+            raise ValueError(f"message with the flag {flag}")
+        self._compressed = flag == 1
+        self._size = size
+        return chunk[PREFIX.size :]
+
+    def _complete(self, message: bytes) -> bytes:
+        self._chunks, self._held, self._size = [], 0, -1
+        return decompress(self._encoding, message, self._limit) if self._compressed else message
