@@ -159,6 +159,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     http_read_timeout_secs: A[float, Flag("Seconds an HTTP request may take to arrive; 0: any.", low=0)] = 60
     http_max_header_size: A[int, Flag("Largest request line and headers.", low=1024)] = 64 * 1024
     grpc_max_message_size: A[int, Flag("Largest gRPC message.", low=1, high=2**31 - 1)] = 2**31 - 1
+    grpc_front: A[
+        str, Flag("What speaks HTTP/2: Nereid itself, or the grpcio package.", choices=("http2", "grpcio"))
+    ] = "http2"
     channel_address: A[
         str,
         Flag("Address for the channels between nodes; 'node' is each node's address in the cluster."),

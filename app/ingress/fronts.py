@@ -43,6 +43,7 @@ async def _open_grpc(settings: ServerSettings, service: InferenceService) -> Fro
     from app.ingress.grpc_front import GrpcFront, GrpcSettings
 
     limits = GrpcSettings(
+        http2=settings.grpc_front == "http2",
         concurrent_rpcs=settings.max_pending_requests,
         keepalive_time_ms=settings.grpc_keepalive_time,
         keepalive_timeout_ms=settings.grpc_keepalive_timeout,

@@ -1,0 +1,196 @@
+"""HTTP/2 frames and header blocks, and what gRPC puts into them."""
+
+import gzip
+import zlib
+from typing import Any
+
+import hpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.protocol import grpc_http2 as wire
+from app.protocol import http2 as h2
+
+LIMIT = 1 << 16
+
+
+def _decoded(block: bytes) -> Any:
+    return hpack.Decoder().decode(block)
+
+
+def feed(reader: h2.FrameReader, data: bytes, step: int) -> list[h2.Frame]:
+    return [frame for i in range(0, len(data), step) for frame in reader.feed(data[i : i + step])]
+
+
+@pytest.mark.parametrize("step", [1, 7, 8, 9, 10, 64, 10_000])
+def test_frames_however_they_arrive(step: int) -> None:
+    sent = [
+        (h2.SETTINGS, 0, 0, b""),
+        (h2.HEADERS, h2.END_HEADERS, 1, b"block"),
+        (h2.DATA, 0, 1, bytes(range(256)) * 8),
+        (h2.DATA, h2.END_STREAM | h2.PADDED, 1, b"\x03abc\0\0\0"),
+        (h2.PING, 0, 0, b"12345678"),
+        (h2.DATA, h2.END_STREAM, 3, b""),
+    ]
+    frames = feed(h2.FrameReader(LIMIT), b"".join(h2.frame(*each) for each in sent), step)
+    data = b"".join(f.payload for f in frames if f.kind == h2.DATA and f.stream == 1 and not f.flags)
+    assert data == sent[2][3]
+    whole = [tuple(f) for f in frames if not (f.kind == h2.DATA and f.stream == 1 and not f.flags)]
+    assert whole == [each for each in sent if each is not sent[2]]
+
+
+def test_the_last_piece_of_a_long_data_frame_ends_the_stream() -> None:
+    reader = h2.FrameReader(LIMIT)
+    data = h2.frame(h2.DATA, h2.END_STREAM, 5, bytes(1000))
+    assert reader.feed(data[:500]) == [(h2.DATA, 0, 5, bytes(491))]
+    assert reader.feed(data[500:] + h2.frame(h2.PING, 0, 0, bytes(8)))[0][1] == h2.END_STREAM
+
+
+def test_a_frame_above_the_limit() -> None:
+    with pytest.raises(h2.Http2Error) as caught:
+        h2.FrameReader(LIMIT).feed(h2.frame_head(LIMIT + 1, h2.DATA, 0, 1))
+    assert caught.value.code == h2.FRAME_SIZE_ERROR
+
+
+@given(st.lists(st.binary(max_size=300), max_size=8))
+def test_fuzz_the_frame_reader(pieces: list[bytes]) -> None:
+    reader = h2.FrameReader(1024)
+    total = 0
+    try:
+        for piece in pieces:
+            total += sum(len(frame.payload) for frame in reader.feed(piece))
+    except h2.Http2Error:
+        pass
+    assert total <= sum(map(len, pieces))
+
+
+@pytest.mark.parametrize(
+    ("payload", "code"),
+    [
+        (b"12345", h2.FRAME_SIZE_ERROR),
+        (b"\0\4\x80\0\0\0", h2.FLOW_CONTROL_ERROR),
+        (b"\0\5\0\0\0\1", h2.PROTOCOL_ERROR),
+    ],
+)
+def test_settings_that_are_wrong(payload: bytes, code: int) -> None:
+    with pytest.raises(h2.Http2Error) as caught:
+        h2.read_settings(payload)
+    assert caught.value.code == code
+
+
+def test_padding_and_priority() -> None:
+    assert h2.unpad(0, b"abc") == b"abc"
+    assert h2.unpad(h2.PADDED, b"\x02abc\0\0") == b"abc"
+    assert h2.unpad(h2.PADDED | h2.PRIORITISED, b"\x01\0\0\0\0\0abc\0") == b"abc"
+    for payload in (b"", b"\x05ab"):
+        with pytest.raises(h2.Http2Error):
+            h2.unpad(h2.PADDED, payload)
+
+
+CALL = [
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":path", "/inference.GRPCInferenceService/ModelInfer"),
+    (":authority", "localhost:8001"),
+    ("content-type", "application/grpc"),
+    ("te", "trailers"),
+    ("grpc-accept-encoding", "identity, deflate, gzip"),
+    ("user-agent", "grpc-python/1.80"),
+    ("x-own", "1"),
+]
+
+
+def test_a_repeated_header_block_is_decoded_once() -> None:
+    made: list[wire.CallHead] = []
+
+    def make(pairs: h2.Pairs) -> wire.CallHead:
+        made.append(wire.read_head(pairs))
+        return made[-1]
+
+    encoder, reader = hpack.Encoder(), h2.HeaderReader(make, LIMIT)
+    blocks = [encoder.encode(CALL) for _ in range(5)]
+    heads = [reader.read(block) for block in blocks]
+    assert len(made) == 2  # the first fills the table, the second is kept
+    assert all(head == heads[0] for head in heads)
+    other = reader.read(encoder.encode([*CALL[:-1], ("x-own", "2")]))  # changes the table
+    assert other.metadata[-1] == ("x-own", "2")
+    assert reader.read(encoder.encode(CALL)).metadata[-1] == ("x-own", "1")
+
+
+@given(st.binary(max_size=200))
+def test_fuzz_the_header_reader(block: bytes) -> None:
+    reader = h2.HeaderReader(wire.read_head, 4096)
+    try:
+        reader.read(block)
+    except h2.Http2Error as error:
+        assert error.code in (h2.COMPRESSION_ERROR, h2.ENHANCE_YOUR_CALM)
+
+
+def test_a_header_list_that_expands_too_far() -> None:
+    encoder, reader = hpack.Encoder(), h2.HeaderReader(wire.read_head, 4096)
+    reader.read(encoder.encode([("a", "x" * 3000)]))
+    with pytest.raises(h2.Http2Error) as caught:
+        reader.read(encoder.encode([("a", "x" * 3000)] * 2))  # four bytes on the wire
+    assert caught.value.code == h2.ENHANCE_YOUR_CALM
+
+
+def test_the_head_of_a_call() -> None:
+    head = wire.read_head([*CALL, ("grpc-timeout", "250m"), ("grpc-encoding", "gzip")])
+    assert (head.path, head.timeout_s, head.encoding) == (CALL[2][1], 0.25, "gzip")
+    assert head.accepts_gzip and not head.refusal
+    assert dict(head.metadata).keys() == {"content-type", "te", "user-agent", "x-own"}
+    assert wire.read_head([(":method", "GET")]).refusal == 405
+    assert wire.read_head([(":method", "POST"), ("content-type", "text/html")]).refusal == 415
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("1S", 1.0), ("2M", 120.0), ("1H", 3600.0), ("5u", 5e-6), ("7n", 7e-9), ("", None), ("1", None),
+     ("1x", None), ("-1S", None), ("123456789S", None)],
+)  # fmt: skip
+def test_timeouts(text: str, seconds: float | None) -> None:
+    assert wire.read_timeout(text) == pytest.approx(seconds)
+
+
+def test_response_blocks_are_what_a_client_decodes() -> None:
+    assert _decoded(wire.RESPONSE_HEADERS) == [(":status", "200"), ("content-type", "application/grpc")]
+    assert _decoded(wire.trailers(0)) == [("grpc-status", "0")]
+    text = "größe 100% \n" + "x" * 300
+    found = dict(_decoded(wire.trailers(3, text)))
+    assert found["grpc-message"] == "gr%C3%B6%C3%9Fe 100%25 %0A" + "x" * 300
+    assert _decoded(wire.refusal_headers(415)) == [(":status", "415")]
+
+
+def prefixed(message: bytes, flag: int = 0) -> bytes:
+    return wire.PREFIX.pack(flag, len(message)) + message
+
+
+@given(st.lists(st.binary(max_size=40), max_size=6), st.integers(1, 50))
+def test_messages_however_they_arrive(messages: list[bytes], step: int) -> None:
+    reader = wire.MessageReader("identity", 100)
+    data = b"".join(map(prefixed, messages))
+    found = [message for i in range(0, len(data), step) for message in reader.feed(data[i : i + step])]
+    assert found == messages and not reader.partial
+
+
+@pytest.mark.parametrize(
+    ("encoding", "packed"), [("gzip", gzip.compress(b"abc")), ("deflate", zlib.compress(b"abc"))]
+)
+def test_compressed_messages(encoding: str, packed: bytes) -> None:
+    assert wire.MessageReader(encoding, 100).feed(prefixed(packed, 1)) == [b"abc"]
+
+
+def test_messages_that_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"larger than max \(101 vs. 100\)"):
+        wire.MessageReader("identity", 100).feed(wire.PREFIX.pack(0, 101))
+    with pytest.raises(ValueError, match="too large or cut short"):
+        wire.MessageReader("gzip", 1000).feed(prefixed(gzip.compress(bytes(100_000)), 1))
+    with pytest.raises(ValueError, match="incorrect header"):
+        wire.MessageReader("gzip", 1000).feed(prefixed(b"abc", 1))
+    with pytest.raises(LookupError, match="br"):
+        wire.MessageReader("br", 1000).feed(prefixed(b"abc", 1))
+    with pytest.raises(ValueError, match="flag 2"):
+        wire.MessageReader("identity", 1000).feed(prefixed(b"abc", 2))
+    reader = wire.MessageReader("identity", 100)
+    assert reader.feed(b"\0\0\0") == [] and reader.partial
