@@ -1,5 +1,6 @@
 """What every scheduler does: hold requests, give them to instances, account for them."""
 
+import time
 from abc import ABC, abstractmethod
 
 from deployments.instances import Batch, InstanceThread
@@ -32,6 +33,7 @@ class Scheduler(ABC):
                 batch.infer_end_ns - batch.infer_start_ns,
                 batch.end_ns - batch.infer_end_ns,
             )
+        self._statistics.releases[batch.release] += 1
         if batch.done is not None and not batch.done.done():
             batch.done.set_result(None)
         self._free.append(instance)
@@ -41,6 +43,12 @@ class Scheduler(ABC):
     def pending(self) -> int:
         """Requests queued and not yet executing."""
         return len(self._queue)
+
+    @property
+    def queue_age_ns(self) -> int:
+        """How long the oldest queued request has been waiting, 0 when none is."""
+        oldest_ns = self._queue.oldest_ns
+        return time.monotonic_ns() - oldest_ns if oldest_ns else 0
 
     def submit(self, pending: Pending) -> None:
         """Queue a request, or execute it at once.
@@ -57,6 +65,9 @@ class Scheduler(ABC):
         if not pending.dispatch_ns and not pending.answered:
             pending.fail(CANCELLED)
             self._queue.cancel(pending)
+
+    def close(self) -> None:  # noqa: B027  (most schedulers have nothing to do)
+        """Called last, when the instances have stopped; not on the loop."""
 
     @abstractmethod
     def release(self) -> None:

@@ -10,14 +10,17 @@ was short: `@serve.batch` costs a batch 100 us, as much as the whole execution o
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 from ray import serve
 
+from backends.strategy import BatchStrategy
 from deployments.instances import Batch, InstanceThread
 from deployments.scheduling.base import Scheduler
-from deployments.scheduling.formation import BatchPolicy, form
+from deployments.scheduling.formation import BatchPolicy, Formation, form
+from deployments.scheduling.ordering import ResponseOrder
+from deployments.scheduling.pending import Pending
 from deployments.scheduling.queue import RequestQueue
 from deployments.statistics import Statistics
 
@@ -51,36 +54,76 @@ class DynamicScheduler(Scheduler):
     Args:
         policy: sizes and delay.
         batched: the `@serve.batch`-decorated form of an executor (`execute`).
+        strategy: decides on top of the policy which requests share a batch.
+        ordered: 0, or responses leave in order, and no request starts while so many wait for an earlier one.
+        hold: release nothing before so many requests are queued, once (a hook for tests).
     """
 
     def __init__(
-        self, statistics: Statistics, queue: RequestQueue, policy: BatchPolicy, batched: ServeBatched
+        self,
+        statistics: Statistics,
+        queue: RequestQueue,
+        policy: BatchPolicy,
+        batched: ServeBatched,
+        *,
+        strategy: BatchStrategy | None = None,
+        ordered: int = 0,
+        hold: int = 0,
     ) -> None:
         super().__init__(statistics, queue)
         self._policy = policy
+        self._strategy = strategy
+        self._order = ResponseOrder(ordered, self.release) if ordered else None
+        self._hold = hold
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = 0
         self._batched = batched
         self._running: set[asyncio.Task[None]] = set()
         self._execution_ns = 0
+        queue.wake_by = self._wake_by
+
+    def close(self) -> None:
+        if self._strategy is not None:
+            self._strategy.batcher_finalize()
 
     def finished(self, instance: InstanceThread, batch: Batch) -> None:
         self._execution_ns = batch.end_ns - batch.start_ns
         super().finished(instance, batch)
 
     def release(self) -> None:
-        queue = self._queue
-        while self._free and queue.tidy(self._policy.max_rows):
-            formation = form(self._policy, queue.places, time.monotonic_ns())
+        queue, rows = self._queue, self._policy.max_rows
+        while self._free and queue.tidy(rows):
+            if (self._hold or self._order) and self._must_wait():
+                return
+            formation = self._form(queue.head(rows), time.monotonic_ns())
             if not formation.size:
-                self._wait(formation.wait_until_ns)
+                self._wake_by(formation.wait_until_ns)
                 return
             requests = [queue.popleft() for _ in range(formation.size)]
             self._start(Batch(requests, formation.rows, formation.reason))
+
+    def _must_wait(self) -> bool:
+        if len(self._queue) >= self._hold:
+            self._hold = 0
+        return bool(self._hold) or (self._order is not None and self._order.full)
+
+    def _form(self, queue: Sequence[Pending], now_ns: int) -> Formation:
+        if self._strategy is None:
+            return form(self._policy, queue, now_ns)
+        strategy = self._strategy
+        record = strategy.batch_initialize()
+        try:
+            return form(self._policy, queue, now_ns, lambda p: _includes(strategy, p, record))
+        finally:
+            strategy.batch_finalize(record)
 
     def _start(self, batch: Batch) -> None:
         now = time.monotonic_ns()
         for pending in batch.requests:
             pending.dispatch_ns = now
+        if self._order is not None:
+            for pending in batch.requests:
+                self._order.track(pending)
         instance = self._free.pop()
         if len(batch.requests) == 1 or self._execution_ns < BATCHED_FROM_NS:
             instance.execute(batch)
@@ -97,11 +140,30 @@ class DynamicScheduler(Scheduler):
             if batch.done is None:  # the instance has not got it: no reason to lose its requests
                 instance.execute(batch)
 
-    def _wait(self, until_ns: int) -> None:
+    def _wake_by(self, when_ns: int) -> None:
+        """Look at the queue again at `when_ns`, or earlier."""
         if self._timer is not None:
+            if self._timer_ns <= when_ns:
+                return
             self._timer.cancel()
-        delay = max(0, until_ns - time.monotonic_ns()) / 1e9
-        self._timer = asyncio.get_running_loop().call_later(delay, self.release)
+        self._timer_ns = when_ns
+        delay = max(0, when_ns - time.monotonic_ns()) / 1e9
+        self._timer = asyncio.get_running_loop().call_later(delay, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._queue.tidy(0)
+        self.release()
+        if expiry_ns := self._queue.next_expiry_ns:
+            self._wake_by(expiry_ns)
+
+
+def _includes(strategy: BatchStrategy, pending: Pending, record: Any) -> bool:
+    try:
+        return strategy.include_request(pending, record)
+    except Exception:
+        logger.exception("a custom batching strategy failed")
+        return False
 
 
 async def execute(items: list[Item]) -> list[None]:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from app.core.errors import ErrorCode, FailureReason, InferError
 from app.core.tensors import InferRequest, InferResponse, failed
@@ -21,8 +22,8 @@ class Pending(Request):
     """A validated request with its place in time; times are `time.monotonic_ns`.
 
     `rows` is its batch size. `shapes` tells with which requests it may share a batch: None where the
-    configuration leaves no choice. `failed` is set with a final response that is an error. `nbytes` is the
-    queue's note of its size.
+    configuration leaves no choice. `failed` is set with a final response that is an error. `nbytes`, `level`
+    and `tickets` are the queue's notes of it; only a queue with policies sets the last two.
     """
 
     __slots__ = (
@@ -31,11 +32,15 @@ class Pending(Request):
         "cancelled",
         "dispatch_ns",
         "failed",
+        "level",
         "nbytes",
         "rows",
         "shapes",
         "sink",
+        "tickets",
     )
+    level: Any
+    tickets: tuple[list[Any], ...]
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from app.core.errors import ErrorCode, FailureReason, InferError
 from deployments.scheduling.pending import Pending
@@ -20,7 +20,14 @@ class RequestQueue:
 
     A request that was cancelled counts no more. Its place is cleared when it comes to the head, or when half
     of the places are such, so that what clients gave up neither fills the queue nor holds their tensors.
+
+    Attributes:
+        nbytes: of the inputs of all requests.
+        wake_by: called with the time (ns) by which `tidy` must be called because a timeout is over then. Only
+            queues with timeouts of their own do so; a deadline waits here until its request is at the head.
     """
+
+    wake_by: Callable[[int], None] | None = None
 
     def __init__(self, max_requests: int, max_bytes: int) -> None:
         self._max_requests = max_requests
@@ -33,10 +40,19 @@ class RequestQueue:
     def __len__(self) -> int:
         return len(self._places) - self._cancelled
 
-    @property
-    def places(self) -> Sequence[Pending]:
-        """The requests in order; those within the last `tidy` are all wanted."""
+    def head(self, size: int) -> Sequence[Pending]:
+        """At least the first `size` requests in order; those within the last `tidy` are all wanted."""
         return self._places
+
+    @property
+    def oldest_ns(self) -> int:
+        """When the request that waits longest arrived, 0 when none waits."""
+        return next((pending.arrival_ns for pending in self._places if not pending.answered), 0)
+
+    @property
+    def next_expiry_ns(self) -> int:
+        """When the next timeout is over, 0 for never."""
+        return 0
 
     def append(self, pending: Pending) -> None:
         """Queue a request; one alone may be of any size.
@@ -44,14 +60,7 @@ class RequestQueue:
         Raises:
             InferError: UNAVAILABLE when the queue is full.
         """
-        nbytes = 0
-        for tensor in pending.infer.inputs:
-            nbytes += len(tensor.data)
-        waiting = len(self)
-        if waiting and (waiting >= self._max_requests or self.nbytes + nbytes > self._max_bytes):
-            raise queue_full()
-        pending.nbytes = nbytes
-        self.nbytes += nbytes
+        self._admit(pending)
         if pending.infer.deadline:
             self._timed += 1
         self._places.append(pending)
@@ -78,6 +87,17 @@ class RequestQueue:
         if self._cancelled or self._timed:
             self._clear(count, time.monotonic())
         return bool(self._places)
+
+    def _admit(self, pending: Pending) -> None:
+        """Count a request in, unless there is no room for it."""
+        nbytes = 0
+        for tensor in pending.infer.inputs:
+            nbytes += len(tensor.data)
+        waiting = len(self)
+        if waiting and (waiting >= self._max_requests or self.nbytes + nbytes > self._max_bytes):
+            raise queue_full()
+        pending.nbytes = nbytes
+        self.nbytes += nbytes
 
     def _clear(self, count: int, now: float) -> None:
         kept: list[Pending] = []

@@ -191,7 +191,7 @@ async def test_what_clients_gave_up_is_let_go_of_while_the_instance_is_busy(answ
         del request, data
     gc.collect()
     assert sum(ref() is not None for ref in watched) <= 1
-    assert len(scheduler._queue.places) <= 1
+    assert len(scheduler._queue.head(100)) <= 1
 
 
 async def test_lone_request_goes_straight_to_its_instance(answers: Answers) -> None:
