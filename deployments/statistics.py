@@ -46,7 +46,7 @@ class Statistics:
     """Counters since the replica was loaded.
 
     `inference_count` counts batch items (rows), `execution_count` model executions, `releases` batches by why
-    their scheduler released them.
+    the dynamic batcher released them.
     """
 
     def __init__(self, name: str, version: str) -> None:

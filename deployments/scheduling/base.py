@@ -24,7 +24,7 @@ class Scheduler(ABC):
 
     def finished(self, instance: InstanceThread, batch: Batch) -> None:
         """Take an instance back after a batch, account for the batch and release the next one."""
-        served = sum(not pending.failed for pending in batch.requests)
+        served = [pending.failed for pending in batch.requests].count(False)
         if served:  # as in Triton, an execution that failed for every request counts as failures only
             self._statistics.record_execution(
                 batch.rows,
@@ -33,7 +33,6 @@ class Scheduler(ABC):
                 batch.infer_end_ns - batch.infer_start_ns,
                 batch.end_ns - batch.infer_end_ns,
             )
-        self._statistics.releases[batch.release] += 1
         if batch.done is not None and not batch.done.done():
             batch.done.set_result(None)
         self._free.append(instance)

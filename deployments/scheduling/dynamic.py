@@ -88,6 +88,7 @@ class DynamicScheduler(Scheduler):
 
     def finished(self, instance: InstanceThread, batch: Batch) -> None:
         self._execution_ns = batch.end_ns - batch.start_ns
+        self._statistics.releases[batch.release] += 1
         super().finished(instance, batch)
 
     def release(self) -> None:
@@ -95,7 +96,8 @@ class DynamicScheduler(Scheduler):
         while self._free and queue.tidy(rows):
             if (self._hold or self._order) and self._must_wait():
                 return
-            formation = self._form(queue.head(rows), time.monotonic_ns())
+            head, now = queue.head(rows), time.monotonic_ns()
+            formation = form(self._policy, head, now) if self._strategy is None else self._form(head, now)
             if not formation.size:
                 self._wake_by(formation.wait_until_ns)
                 return
@@ -108,9 +110,8 @@ class DynamicScheduler(Scheduler):
         return bool(self._hold) or (self._order is not None and self._order.full)
 
     def _form(self, queue: Sequence[Pending], now_ns: int) -> Formation:
-        if self._strategy is None:
-            return form(self._policy, queue, now_ns)
         strategy = self._strategy
+        assert strategy is not None
         record = strategy.batch_initialize()
         try:
             return form(self._policy, queue, now_ns, lambda p: _includes(strategy, p, record))

@@ -71,9 +71,9 @@ def form(
         until_ns = min([pending.arrival_ns for pending in islice(queue, count)]) + policy.max_delay_ns
     waited = now_ns >= until_ns
     if preferred_count and not (policy.max_delay_ns and waited):
-        return Formation(preferred_count, preferred_rows, reason="preferred")
+        return Formation(preferred_count, preferred_rows, 0, "preferred")
     if closed or rows >= largest:
-        return Formation(count, rows, reason="full")
+        return Formation(count, rows, 0, "full")
     if waited:
-        return Formation(count, rows, reason="delay" if policy.max_delay_ns else "idle")
+        return Formation(count, rows, 0, "delay" if policy.max_delay_ns else "idle")
     return Formation(0, wait_until_ns=until_ns)

@@ -125,14 +125,11 @@ class PolicyQueue(RequestQueue):
         super().__init__(max_requests, max_bytes)
         self._policies = policies
         self._clock = clock
-        self._size = 0
+        self._insert = self._enter
         self._levels: dict[int, Level] = {}
         self._order: list[int] = []
         self._tickets: list[_Ticket] = []
         self._numbers = count()
-
-    def __len__(self) -> int:
-        return self._size
 
     def __iter__(self) -> Iterator[Pending]:
         """The requests in the order in which they will leave."""
@@ -154,19 +151,10 @@ class PolicyQueue(RequestQueue):
         return int(tickets[0][0]) if tickets else 0
 
     def append(self, pending: Pending) -> None:
-        number = self._policies.level(pending.infer.priority)
-        level = self._levels.get(number)
-        policy = level.policy if level else self._policies.policy(number)
-        if level and policy.max_size and len(level) >= policy.max_size:
+        level = self._levels.get(self._policies.level(pending.infer.priority))
+        if level is not None and 0 < level.policy.max_size <= len(level):
             raise queue_full()
-        self._admit(pending)
-        if level is None:
-            level = self._levels[number] = Level(number, policy)
-            insort(self._order, number)
-        level.waiting[pending] = None
-        self._size += 1
-        pending.level = level
-        pending.tickets = self._issue(pending, policy)
+        super().append(pending)
 
     def popleft(self) -> Pending:
         level = self._levels[self._order[0]]
@@ -181,6 +169,16 @@ class PolicyQueue(RequestQueue):
         if self._tickets:
             self._expire()
         return self._size > 0
+
+    def _enter(self, pending: Pending) -> None:
+        number = self._policies.level(pending.infer.priority)
+        level = self._levels.get(number)
+        if level is None:
+            level = self._levels[number] = Level(number, self._policies.policy(number))
+            insort(self._order, number)
+        level.waiting[pending] = None
+        pending.level = level
+        pending.tickets = self._issue(pending, level.policy)
 
     def _issue(self, pending: Pending, policy: QueuePolicy) -> tuple[_Ticket, ...]:
         timeout_ns = policy.timeout_of(pending.infer.timeout_us)
@@ -218,8 +216,7 @@ class PolicyQueue(RequestQueue):
         level.remove(pending)
         for ticket in pending.tickets:
             ticket[2] = None
-        self._size -= 1
-        self.nbytes -= pending.nbytes
+        self._forget(pending)
         if not level:
             del self._levels[level.number]
             del self._order[bisect_left(self._order, level.number)]

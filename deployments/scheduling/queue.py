@@ -33,12 +33,14 @@ class RequestQueue:
         self._max_requests = max_requests
         self._max_bytes = max_bytes
         self._places: deque[Pending] = deque()
+        self._insert: Callable[[Pending], None] = self._places.append
         self._cancelled = 0
+        self._size = 0
         self._timed = 0
         self.nbytes = 0
 
     def __len__(self) -> int:
-        return len(self._places) - self._cancelled
+        return self._size
 
     def head(self, size: int) -> Sequence[Pending]:
         """At least the first `size` requests in order; those within the last `tidy` are all wanted."""
@@ -60,10 +62,17 @@ class RequestQueue:
         Raises:
             InferError: UNAVAILABLE when the queue is full.
         """
-        self._admit(pending)
+        nbytes = 0
+        for tensor in pending.infer.inputs:
+            nbytes += len(tensor.data)
+        if self._size and (self._size >= self._max_requests or self.nbytes + nbytes > self._max_bytes):
+            raise queue_full()
+        pending.nbytes = nbytes
+        self.nbytes += nbytes
+        self._size += 1
         if pending.infer.deadline:
             self._timed += 1
-        self._places.append(pending)
+        self._insert(pending)
 
     def popleft(self) -> Pending:
         """Take the first request; `tidy` first."""
@@ -76,7 +85,9 @@ class RequestQueue:
         self._forget(pending)
         self._cancelled += 1
         if 2 * self._cancelled > len(self._places):
-            self._places = deque(other for other in self._places if not other.answered)
+            kept = [other for other in self._places if not other.answered]
+            self._places.clear()
+            self._places.extend(kept)
             self._cancelled = 0
 
     def tidy(self, count: int) -> bool:
@@ -87,17 +98,6 @@ class RequestQueue:
         if self._cancelled or self._timed:
             self._clear(count, time.monotonic())
         return bool(self._places)
-
-    def _admit(self, pending: Pending) -> None:
-        """Count a request in, unless there is no room for it."""
-        nbytes = 0
-        for tensor in pending.infer.inputs:
-            nbytes += len(tensor.data)
-        waiting = len(self)
-        if waiting and (waiting >= self._max_requests or self.nbytes + nbytes > self._max_bytes):
-            raise queue_full()
-        pending.nbytes = nbytes
-        self.nbytes += nbytes
 
     def _clear(self, count: int, now: float) -> None:
         kept: list[Pending] = []
@@ -115,6 +115,7 @@ class RequestQueue:
         places.extendleft(reversed(kept))
 
     def _forget(self, pending: Pending) -> None:
+        self._size -= 1
         self.nbytes -= pending.nbytes
         if pending.infer.deadline:
             self._timed -= 1
