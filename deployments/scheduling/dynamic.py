@@ -44,6 +44,9 @@ def serve_batched(execute: Execute, max_rows: int, concurrent: int) -> ServeBatc
     return cast(ServeBatched, decorated)
 
 
+GATHERED_FROM_NS = 500_000
+"""Executions at least this long are worth a turn of the loop, to begin with more requests."""
+
 BATCHED_FROM_NS = 2_000_000
 """Executions at least this long go through `@serve.batch`, whose cost is then under 5%."""
 
@@ -80,6 +83,7 @@ class DynamicScheduler(Scheduler):
         self._batched = batched
         self._running: set[asyncio.Task[None]] = set()
         self._execution_ns = 0
+        self._gathering = False
         queue.wake_by = self._wake_by
 
     def close(self) -> None:
@@ -92,6 +96,22 @@ class DynamicScheduler(Scheduler):
         super().finished(instance, batch)
 
     def release(self) -> None:
+        """Release now or, after a long execution, when the loop has taken in what has arrived already.
+
+        The callers of a finished batch ask again one after the other: the first of them must not have the
+        instance for itself.
+        """
+        if self._execution_ns < GATHERED_FROM_NS or len(self._queue) >= self._policy.max_rows:
+            self._release()
+        elif not self._gathering and self._queue:
+            self._gathering = True
+            asyncio.get_running_loop().call_soon(self._gathered)
+
+    def _gathered(self) -> None:
+        self._gathering = False
+        self._release()
+
+    def _release(self) -> None:
         queue, rows = self._queue, self._policy.max_rows
         while self._free and queue.tidy(rows):
             if (self._hold or self._order) and self._must_wait():
@@ -154,7 +174,7 @@ class DynamicScheduler(Scheduler):
     def _wake(self) -> None:
         self._timer = None
         self._queue.tidy(0)
-        self.release()
+        self._release()
         if expiry_ns := self._queue.next_expiry_ns:
             self._wake_by(expiry_ns)
 
