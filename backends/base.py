@@ -88,6 +88,7 @@ class Instance:
         kind: "CPU", "GPU" or "MODEL".
         device_id: CUDA ordinal for kind GPU, otherwise 0.
         index: position among the instances of the model version, from 0.
+        passive: loaded, but never given a request.
         state: whatever the backend keeps for the instance.
         compute_start_ns, compute_end_ns: a backend may set both inside `instance_execute` with
             `time.monotonic_ns()`; the statistics then split the execution into compute_input,
@@ -95,13 +96,20 @@ class Instance:
     """
 
     def __init__(
-        self, model: Model, name: str, kind: str = "CPU", device_id: int = 0, index: int = 0
+        self,
+        model: Model,
+        name: str,
+        kind: str = "CPU",
+        device_id: int = 0,
+        index: int = 0,
+        passive: bool = False,
     ) -> None:
         self.model = model
         self.name = name
         self.kind = kind
         self.device_id = device_id
         self.index = index
+        self.passive = passive
         self.state: Any = None
         self.compute_start_ns = 0
         self.compute_end_ns = 0

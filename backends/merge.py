@@ -20,6 +20,7 @@ from app.core.errors import ErrorCode, FailureReason, InferError, internal
 from app.core.model_config import dims_text
 from app.core.tensors import InferResponse, Tensor, failed
 from backends.base import ArrayBackend, Instance, Request
+from backends.ragged import Ragged, scattered
 from backends.signature import Output, Shape, Signature
 
 logger = logging.getLogger(__name__)
@@ -80,7 +81,10 @@ def _execute_alone(backend: ArrayBackend, instance: Instance, request: Request) 
 
 def _execute(backend: ArrayBackend, instance: Instance, requests: Sequence[Request]) -> list[InferResponse]:
     signature = instance.model.signature
-    if len(requests) == 1:
+    if signature.ragged is not None:
+        feed = _join_ragged(requests, signature, signature.ragged)
+        selections = [signature.select(request.infer.outputs) for request in requests]
+    elif len(requests) == 1:
         infer = requests[0].infer
         feed = {tensor.name: _view(tensor, signature) for tensor in infer.inputs}
         selections = [signature.select(infer.outputs)]
@@ -96,7 +100,7 @@ def _execute(backend: ArrayBackend, instance: Instance, requests: Sequence[Reque
         if output.name not in arrays:
             raise internal(f"model '{signature.model_name}' did not produce output '{output.name}'")
         signature.check(output, arrays[output.name], backend.checks_dims)
-    if len(requests) == 1:
+    if len(requests) == 1 and signature.ragged is None:
         rows: Iterable[tuple[Tensor, ...]] = (
             tuple([_tensor(output, arrays[output.name]) for output in wanted]),
         )
@@ -126,6 +130,28 @@ def _join(requests: Sequence[Request], signature: Signature) -> dict[str, Array]
         _Unmergeable: names, data types or shapes differ.
         InferError: INVALID_ARG for a malformed BYTES tensor.
     """
+    return {column[0].name: _join_column(column, signature) for column in _columns(requests)}
+
+
+def _join_ragged(requests: Sequence[Request], signature: Signature, ragged: Ragged) -> dict[str, Array]:
+    """Join requests, one alone too, of a model with ragged or batch inputs.
+
+    Raises:
+        _Unmergeable: names or data types differ, or the shapes of an input that is not ragged.
+        InferError: INVALID_ARG for a malformed BYTES tensor.
+    """
+    feed: dict[str, Array] = {}
+    shapes: dict[str, list[Shape]] = {}
+    for column in _columns(requests):
+        name = column[0].name
+        shapes[name] = [tensor.shape for tensor in column]
+        join = _join_flat if name in ragged.inputs else _join_column
+        feed[name] = join(column, signature)
+    return feed | ragged.batch_inputs(shapes)
+
+
+def _columns(requests: Sequence[Request]) -> list[tuple[Tensor, ...]]:
+    """The tensors of all requests by input."""
     rows = [request.infer.inputs for request in requests]
     names = [tensor.name for tensor in rows[0]]
     for row in rows:
@@ -133,10 +159,9 @@ def _join(requests: Sequence[Request], signature: Signature) -> dict[str, Array]
             rows = [tuple(sorted(row, key=attrgetter("name"))) for row in rows]
             break
     try:
-        columns = list(zip(*rows, strict=True))
+        return list(zip(*rows, strict=True))
     except ValueError:
         raise _Unmergeable from None
-    return {column[0].name: _join_column(column, signature) for column in columns}
 
 
 def _join_column(column: Sequence[Tensor], signature: Signature) -> Array:
@@ -148,14 +173,26 @@ def _join_column(column: Sequence[Tensor], signature: Signature) -> Array:
         if shape[1:] != tail or tensor.name != name or tensor.datatype != datatype:
             raise _Unmergeable
         count += shape[0]
-    joined = signature.model_shape(name, (count, *tail))
+    return _concatenate(column, signature.model_shape(name, (count, *tail)))
+
+
+def _join_flat(column: Sequence[Tensor], signature: Signature) -> Array:
+    """Join a ragged input: the elements of all requests, one after the other, in one dimension."""
+    name, datatype = column[0].name, column[0].datatype
+    if any(tensor.name != name or tensor.datatype != datatype for tensor in column):
+        raise _Unmergeable
+    return _concatenate(column, (sum(prod(tensor.shape) for tensor in column),))
+
+
+def _concatenate(column: Sequence[Tensor], shape: Shape) -> Array:
+    datatype = column[0].datatype
     if datatype == "BYTES":
-        return _join_bytes(column, joined)
+        return _join_bytes(column, shape)
     dtype = DATATYPES[datatype].dtype
     buffers = [tensor.data for tensor in column]
-    if count * prod(tail) * dtype.itemsize < _COPY_OUTSIDE_GIL:
-        return np.ndarray(joined, dtype, bytearray().join(buffers))
-    return np.concatenate([np.frombuffer(buffer, dtype) for buffer in buffers]).reshape(joined)
+    if prod(shape) * dtype.itemsize < _COPY_OUTSIDE_GIL:
+        return np.ndarray(shape, dtype, bytearray().join(buffers))
+    return np.concatenate([np.frombuffer(buffer, dtype) for buffer in buffers]).reshape(shape)
 
 
 def _join_bytes(column: Sequence[Tensor], shape: tuple[int, ...]) -> Array:
@@ -201,7 +238,14 @@ def _split(
     """Cut the joined outputs into each request's rows."""
     counts = [request.infer.inputs[0].shape[0] for request in requests]
     wanted = _union(selections, signature)
-    columns = [_cut(output, arrays[output.name], counts, signature) for output in wanted]
+    columns = [
+        _scatter(output, arrays[output.name], requests, signature)
+        if output.scatter
+        else [_tensor(output, arrays[output.name])]
+        if len(requests) == 1
+        else _cut(output, arrays[output.name], counts, signature)
+        for output in wanted
+    ]
     rows = zip(*columns, strict=True)
     if all(selection is wanted for selection in selections):
         return rows
@@ -218,7 +262,7 @@ def _cut(output: Output, array: Array, counts: Sequence[int], signature: Signatu
             f"output '{output.name}' of model '{signature.model_name}' has shape {dims_text(array.shape)}"
             f" for a batch of {total}"
         )
-    tail = output.spec.client_shape(array.shape)[1:]
+    tail = () if output.scatter else output.spec.client_shape(array.shape)[1:]
     if output.datatype == "BYTES":
         return _cut_bytes(output.name, array, counts, tail)
     data = flat_bytes(array)
@@ -230,6 +274,33 @@ def _cut(output: Output, array: Array, counts: Sequence[int], signature: Signatu
         tensors.append(Tensor(name, datatype, (count, *tail), data[start:stop]))
         start = stop
     return tensors
+
+
+def _scatter(output: Output, array: Array, requests: Sequence[Request], signature: Signature) -> list[Tensor]:
+    """Give each request the part of an output that its own input's shape describes.
+
+    Raises:
+        InferError: INTERNAL when the parts do not add up to the output.
+    """
+    inputs = [_named(request, output.scatter) for request in requests]
+    shapes = [scattered(output.spec.shape, tensor.shape) for tensor in inputs]
+    counts = [prod(shape) for shape in shapes]
+    if sum(counts) != array.size:
+        raise internal(
+            f"output '{output.name}' of model '{signature.model_name}' has {array.size} elements for a batch"
+            f" whose input '{output.scatter}' asks for {sum(counts)}"
+        )
+    parts = _cut(output, array.reshape(-1), counts, signature)
+    return [
+        Tensor(part.name, part.datatype, shape, part.data) for part, shape in zip(parts, shapes, strict=True)
+    ]
+
+
+def _named(request: Request, name: str) -> Tensor:
+    for tensor in request.infer.inputs:
+        if tensor.name == name:
+            return tensor
+    raise internal(f"a batch output needs input '{name}', which the request does not have")
 
 
 def _cut_bytes(name: str, array: Array, counts: Sequence[int], tail: Shape) -> list[Tensor]:

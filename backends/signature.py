@@ -10,6 +10,7 @@ from app.core.datatypes import DATATYPES
 from app.core.errors import internal
 from app.core.model_config import TensorSpec, dims_text, input_specs, output_specs
 from app.core.tensors import RequestedOutput
+from backends.ragged import Ragged
 
 Shape = tuple[int, ...]
 
@@ -25,6 +26,7 @@ class Output(NamedTuple):
         reshaped: the client sees another shape.
         spec: the configuration's entry.
         is_state: the sequence scheduler keeps it for the sequence's next request.
+        scatter: the input whose shapes tell which part of the output is whose (`batch_output`); "" for none.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Output(NamedTuple):
     reshaped: bool
     spec: TensorSpec
     is_state: bool
+    scatter: str = ""
 
 
 class Signature:
@@ -47,6 +50,7 @@ class Signature:
         outputs: in configuration order, then outputs of sequence states that are not outputs as well.
             States are part of every response; the sequence scheduler takes them out.
         names: the names of `outputs`.
+        ragged: the inputs of any shape within a batch, and the inputs made from a batch; None without any.
     """
 
     def __init__(self, config: mc.ModelConfig) -> None:
@@ -54,6 +58,10 @@ class Signature:
         self.batched = config.max_batch_size > 0
         self.inputs = {spec.name: spec for spec in input_specs(config)}
         self.reshapes = any(spec.reshape is not None for spec in self.inputs.values())
+        self.ragged = Ragged.of(config)
+        self._scatter = {
+            name: output.source_input[0] for output in config.batch_output for name in output.target_name
+        }
         states = [state for state in config.sequence_batching.state if state.output_name]
         kept = {state.output_name for state in states}
         specs = output_specs(config)
@@ -82,6 +90,7 @@ class Signature:
             InferError: INTERNAL naming the output and both sides.
         """
         dtype = array.dtype
+        check_dims = check_dims and not output.scatter
         if dtype is output.dtype and (not check_dims or _fits(array.shape, output.expected)):
             return
         if dtype != output.dtype and not (output.datatype == "BYTES" and dtype.kind in "SU"):
@@ -99,7 +108,9 @@ class Signature:
         dims = spec.dims if spec.reshape is None else spec.reshape
         expected = (-1, *dims) if self.batched else dims
         dtype = DATATYPES[spec.datatype or "BYTES"].dtype
-        return Output(spec.name, spec.datatype, dtype, expected, spec.reshape is not None, spec, is_state)
+        reshaped = spec.reshape is not None
+        scatter = self._scatter.get(spec.name, "")
+        return Output(spec.name, spec.datatype, dtype, expected, reshaped, spec, is_state, scatter)
 
     def _state(self, state: mc.ModelSequenceBatching.State) -> TensorSpec:
         as_output = mc.ModelOutput(name=state.output_name, data_type=state.data_type, dims=state.dims)

@@ -20,9 +20,9 @@ from deployments.instances import InstanceThread
 from deployments.repository.layout import ModelEntry, read_labels
 from deployments.response_cache import CachedScheduler, make_cache
 from deployments.scheduling.base import Scheduler
+from deployments.scheduling.configured import dynamic_scheduler
 from deployments.scheduling.direct import DirectScheduler
-from deployments.scheduling.dynamic import DynamicScheduler, MakeBatched, execute, serve_batched
-from deployments.scheduling.formation import BatchPolicy
+from deployments.scheduling.dynamic import MakeBatched, serve_batched
 from deployments.scheduling.pending import Outbox, Pending, Sink
 from deployments.scheduling.queue import RequestQueue
 from deployments.spec import ModelSpec
@@ -47,7 +47,7 @@ class ServedModel:
         self._live: set[Pending] = set()
         self.statistics = Statistics(model.name, str(model.version))
         instances = _instances(model)
-        self._scheduler = _scheduler(model.config, self.statistics, spec, len(instances), batched)
+        self._scheduler = _scheduler(model, self.statistics, spec, len(instances), batched)
         self._cached = _cached(model, spec, self._scheduler, self.statistics)
         self._instances = [
             InstanceThread(
@@ -138,6 +138,8 @@ class ServedModel:
                 "statistics": self.statistics.message().SerializeToString(),
                 "failures": {reason.value: n for reason, n in self.statistics.failures.items()},
                 "pending": self._scheduler.pending,
+                "releases": dict(self.statistics.releases),
+                "queue_age_ns": self._scheduler.queue_age_ns,
             }
         raise InferError(ErrorCode.UNSUPPORTED, f"unknown control verb '{verb}'")
 
@@ -146,6 +148,7 @@ class ServedModel:
         for thread in self._instances:
             thread.stop(timeout)
         try:
+            self._scheduler.close()
             self._backend.model_finalize(self._model)
             self._backend.finalize()
         except Exception:
@@ -160,7 +163,8 @@ class ServedModel:
     async def open(self) -> None:
         """Begin to execute what is submitted."""
         for thread in self._instances:
-            self._scheduler.add_instance(thread)
+            if not thread.instance.passive:
+                self._scheduler.add_instance(thread)
 
     def _cancel(self, pending: Pending) -> None:
         pending.cancelled = True
@@ -212,19 +216,28 @@ def _cached(
 class ShapeKey:
     """Tells which requests may share a batch: equal shapes but for the batch dimension, same inputs.
 
-    None for every request of a model whose configuration leaves no choice, which is the common case.
+    Inputs with `allow_ragged_batch` may differ in shape. None for every request of a model whose
+    configuration leaves no choice, which is the common case.
     """
 
     def __init__(self, config: mc.ModelConfig) -> None:
-        self._fixed = all(not spec.optional and -1 not in spec.dims for spec in config.input)
+        self._ragged = frozenset(spec.name for spec in config.input if spec.allow_ragged_batch)
+        self._fixed = all(
+            not spec.optional and (spec.allow_ragged_batch or -1 not in spec.dims) for spec in config.input
+        )
 
     def __call__(self, request: InferRequest) -> tuple[object, ...] | None:
         if self._fixed:
             return None
-        if len(request.inputs) == 1:
+        if len(request.inputs) == 1 and not self._ragged:
             tensor = request.inputs[0]
             return (tensor.name, tensor.shape[1:])
-        return tuple(sorted((tensor.name, tensor.shape[1:]) for tensor in request.inputs))
+        ragged = self._ragged
+        return tuple(
+            sorted(
+                (tensor.name, () if tensor.name in ragged else tensor.shape[1:]) for tensor in request.inputs
+            )
+        )
 
 
 def _instances(model: Model) -> list[Instance]:
@@ -239,13 +252,14 @@ def _instances(model: Model) -> list[Instance]:
         for device in devices:
             for index in range(group.count):
                 name = f"{group.name}_{index}" if kind != "GPU" else f"{group.name}_{index}_gpu{device}"
-                found.append(Instance(model, name, kind, device, len(found)))
+                found.append(Instance(model, name, kind, device, len(found), group.passive))
     return found[:1] if model.config.backend == "python" else found
 
 
 def _scheduler(
-    config: mc.ModelConfig, statistics: Statistics, spec: ModelSpec, instances: int, batched: MakeBatched
+    model: Model, statistics: Statistics, spec: ModelSpec, instances: int, batched: MakeBatched
 ) -> Scheduler:
+    config = model.config
     choice = config.WhichOneof("scheduling_choice")
     if choice in ("sequence_batching", "ensemble_scheduling"):
         raise InferError(
@@ -253,12 +267,4 @@ def _scheduler(
         )
     if choice != "dynamic_batching" or config.max_batch_size < 2:
         return DirectScheduler(statistics, RequestQueue(spec.max_pending_requests, spec.max_pending_bytes))
-    batching = config.dynamic_batching
-    policy = BatchPolicy(
-        config.max_batch_size,
-        tuple(sorted(batching.preferred_batch_size)),
-        batching.max_queue_delay_microseconds * 1000,
-    )
-    own_limit = batching.default_queue_policy.max_queue_size or spec.max_pending_requests
-    queue = RequestQueue(min(own_limit, spec.max_pending_requests), spec.max_pending_bytes)
-    return DynamicScheduler(statistics, queue, policy, batched(execute, config.max_batch_size, instances))
+    return dynamic_scheduler(model, statistics, spec, instances, batched)

@@ -45,7 +45,8 @@ class BatchStatistics:
 class Statistics:
     """Counters since the replica was loaded.
 
-    `inference_count` counts batch items (rows), `execution_count` model executions.
+    `inference_count` counts batch items (rows), `execution_count` model executions, `releases` batches by why
+    the dynamic batcher released them.
     """
 
     def __init__(self, name: str, version: str) -> None:
@@ -63,6 +64,7 @@ class Statistics:
         self.cache_hit = Duration()
         self.cache_miss = Duration()
         self.failures: Counter[FailureReason] = Counter()
+        self.releases: Counter[str] = Counter()
         self.batches: dict[int, BatchStatistics] = {}
 
     def record_execution(

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from app.ingress.batching_metrics import batching_lines
 from app.ingress.replica_statistics import ReplicaStatistics, merge
 from app.ingress.routed_service import RoutedInferenceService
 
@@ -93,6 +94,7 @@ async def render(service: RoutedInferenceService) -> bytes:
         lines += _header(family.name, family.kind, family.help)
         lines += (f"{family.name}{{{labels}}} {family.value(stats)}" for labels, stats in rows)
     lines += _failures(rows)
+    lines += batching_lines(rows)
     return ("\n".join(lines) + "\n").encode()
 
 

@@ -23,6 +23,8 @@ class ReplicaStatistics(msgspec.Struct):
     statistics: pb.ModelStatistics
     failures: dict[str, int]
     pending: int = 0
+    releases: dict[str, int] = {}
+    queue_age_ns: int = 0
 
 
 async def collect(entry: VersionEntry, channels: Iterable[Channel]) -> list[ReplicaStatistics]:
@@ -34,7 +36,15 @@ async def collect(entry: VersionEntry, channels: Iterable[Channel]) -> list[Repl
     for answer in answers:
         if isinstance(answer, dict):
             message = pb.ModelStatistics.FromString(answer["statistics"])
-            found.append(ReplicaStatistics(message, dict(answer["failures"]), answer["pending"]))
+            found.append(
+                ReplicaStatistics(
+                    message,
+                    dict(answer["failures"]),
+                    answer["pending"],
+                    dict(answer.get("releases", {})),
+                    answer.get("queue_age_ns", 0),
+                )
+            )
         elif isinstance(answer, (InferError, OSError, TimeoutError)):
             logger.debug("no statistics from a replica of %s: %s", entry.name, answer)
         elif isinstance(answer, BaseException):
@@ -49,7 +59,9 @@ def merge(parts: Iterable[ReplicaStatistics]) -> ReplicaStatistics:
         if total is None:
             message = pb.ModelStatistics()
             message.CopyFrom(part.statistics)
-            total = ReplicaStatistics(message, dict(part.failures), part.pending)
+            total = ReplicaStatistics(
+                message, dict(part.failures), part.pending, dict(part.releases), part.queue_age_ns
+            )
         else:
             _add(total, part)
     assert total is not None, "no replica statistics to merge. This is a bug."
@@ -74,6 +86,9 @@ def _add(total: ReplicaStatistics, part: ReplicaStatistics) -> None:
     total.pending += part.pending
     for reason, count in part.failures.items():
         total.failures[reason] = total.failures.get(reason, 0) + count
+    for reason, count in part.releases.items():
+        total.releases[reason] = total.releases.get(reason, 0) + count
+    total.queue_age_ns = max(total.queue_age_ns, part.queue_age_ns)
 
 
 def _add_duration(target: pb.StatisticDuration, source: pb.StatisticDuration) -> None:

@@ -1,5 +1,6 @@
 """What every scheduler does: hold requests, give them to instances, account for them."""
 
+import time
 from abc import ABC, abstractmethod
 
 from deployments.instances import Batch, InstanceThread
@@ -23,7 +24,7 @@ class Scheduler(ABC):
 
     def finished(self, instance: InstanceThread, batch: Batch) -> None:
         """Take an instance back after a batch, account for the batch and release the next one."""
-        served = sum(not pending.failed for pending in batch.requests)
+        served = [pending.failed for pending in batch.requests].count(False)
         if served:  # as in Triton, an execution that failed for every request counts as failures only
             self._statistics.record_execution(
                 batch.rows,
@@ -42,6 +43,12 @@ class Scheduler(ABC):
         """Requests queued and not yet executing."""
         return len(self._queue)
 
+    @property
+    def queue_age_ns(self) -> int:
+        """How long the oldest queued request has been waiting, 0 when none is."""
+        oldest_ns = self._queue.oldest_ns
+        return time.monotonic_ns() - oldest_ns if oldest_ns else 0
+
     def submit(self, pending: Pending) -> None:
         """Queue a request, or execute it at once.
 
@@ -57,6 +64,9 @@ class Scheduler(ABC):
         if not pending.dispatch_ns and not pending.answered:
             pending.fail(CANCELLED)
             self._queue.cancel(pending)
+
+    def close(self) -> None:  # noqa: B027  (most schedulers have nothing to do)
+        """Called last, when the instances have stopped; not on the loop."""
 
     @abstractmethod
     def release(self) -> None:

@@ -10,14 +10,17 @@ was short: `@serve.batch` costs a batch 100 us, as much as the whole execution o
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 from ray import serve
 
+from backends.strategy import BatchStrategy
 from deployments.instances import Batch, InstanceThread
 from deployments.scheduling.base import Scheduler
-from deployments.scheduling.formation import BatchPolicy, form
+from deployments.scheduling.formation import BatchPolicy, Formation, form
+from deployments.scheduling.ordering import ResponseOrder
+from deployments.scheduling.pending import Pending
 from deployments.scheduling.queue import RequestQueue
 from deployments.statistics import Statistics
 
@@ -41,6 +44,9 @@ def serve_batched(execute: Execute, max_rows: int, concurrent: int) -> ServeBatc
     return cast(ServeBatched, decorated)
 
 
+GATHERED_FROM_NS = 500_000
+"""Executions at least this long are worth a turn of the loop, to begin with more requests."""
+
 BATCHED_FROM_NS = 2_000_000
 """Executions at least this long go through `@serve.batch`, whose cost is then under 5%."""
 
@@ -51,36 +57,94 @@ class DynamicScheduler(Scheduler):
     Args:
         policy: sizes and delay.
         batched: the `@serve.batch`-decorated form of an executor (`execute`).
+        strategy: decides on top of the policy which requests share a batch.
+        ordered: 0, or responses leave in order, and no request starts while so many wait for an earlier one.
+        hold: release nothing before so many requests are queued, once (a hook for tests).
     """
 
     def __init__(
-        self, statistics: Statistics, queue: RequestQueue, policy: BatchPolicy, batched: ServeBatched
+        self,
+        statistics: Statistics,
+        queue: RequestQueue,
+        policy: BatchPolicy,
+        batched: ServeBatched,
+        *,
+        strategy: BatchStrategy | None = None,
+        ordered: int = 0,
+        hold: int = 0,
     ) -> None:
         super().__init__(statistics, queue)
         self._policy = policy
+        self._strategy = strategy
+        self._order = ResponseOrder(ordered, self.release) if ordered else None
+        self._hold = hold
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = 0
         self._batched = batched
         self._running: set[asyncio.Task[None]] = set()
         self._execution_ns = 0
+        self._gathering = False
+        queue.wake_by = self._wake_by
+
+    def close(self) -> None:
+        if self._strategy is not None:
+            self._strategy.batcher_finalize()
 
     def finished(self, instance: InstanceThread, batch: Batch) -> None:
         self._execution_ns = batch.end_ns - batch.start_ns
+        self._statistics.releases[batch.release] += 1
         super().finished(instance, batch)
 
     def release(self) -> None:
-        queue = self._queue
-        while self._free and queue.tidy(self._policy.max_rows):
-            formation = form(self._policy, queue.places, time.monotonic_ns())
+        """Release now or, after a long execution, when the loop has taken in what has arrived already.
+
+        The callers of a finished batch ask again one after the other: the first of them must not have the
+        instance for itself.
+        """
+        if self._execution_ns < GATHERED_FROM_NS or len(self._queue) >= self._policy.max_rows:
+            self._release()
+        elif not self._gathering and self._queue:
+            self._gathering = True
+            asyncio.get_running_loop().call_soon(self._gathered)
+
+    def _gathered(self) -> None:
+        self._gathering = False
+        self._release()
+
+    def _release(self) -> None:
+        queue, rows = self._queue, self._policy.max_rows
+        while self._free and queue.tidy(rows):
+            if (self._hold or self._order) and self._must_wait():
+                return
+            head, now = queue.head(rows), time.monotonic_ns()
+            formation = form(self._policy, head, now) if self._strategy is None else self._form(head, now)
             if not formation.size:
-                self._wait(formation.wait_until_ns)
+                self._wake_by(formation.wait_until_ns)
                 return
             requests = [queue.popleft() for _ in range(formation.size)]
             self._start(Batch(requests, formation.rows, formation.reason))
+
+    def _must_wait(self) -> bool:
+        if len(self._queue) >= self._hold:
+            self._hold = 0
+        return bool(self._hold) or (self._order is not None and self._order.full)
+
+    def _form(self, queue: Sequence[Pending], now_ns: int) -> Formation:
+        strategy = self._strategy
+        assert strategy is not None
+        record = strategy.batch_initialize()
+        try:
+            return form(self._policy, queue, now_ns, lambda p: _includes(strategy, p, record))
+        finally:
+            strategy.batch_finalize(record)
 
     def _start(self, batch: Batch) -> None:
         now = time.monotonic_ns()
         for pending in batch.requests:
             pending.dispatch_ns = now
+        if self._order is not None:
+            for pending in batch.requests:
+                self._order.track(pending)
         instance = self._free.pop()
         if len(batch.requests) == 1 or self._execution_ns < BATCHED_FROM_NS:
             instance.execute(batch)
@@ -97,11 +161,30 @@ class DynamicScheduler(Scheduler):
             if batch.done is None:  # the instance has not got it: no reason to lose its requests
                 instance.execute(batch)
 
-    def _wait(self, until_ns: int) -> None:
+    def _wake_by(self, when_ns: int) -> None:
+        """Look at the queue again at `when_ns`, or earlier."""
         if self._timer is not None:
+            if self._timer_ns <= when_ns:
+                return
             self._timer.cancel()
-        delay = max(0, until_ns - time.monotonic_ns()) / 1e9
-        self._timer = asyncio.get_running_loop().call_later(delay, self.release)
+        self._timer_ns = when_ns
+        delay = max(0, when_ns - time.monotonic_ns()) / 1e9
+        self._timer = asyncio.get_running_loop().call_later(delay, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._queue.tidy(0)
+        self._release()
+        if expiry_ns := self._queue.next_expiry_ns:
+            self._wake_by(expiry_ns)
+
+
+def _includes(strategy: BatchStrategy, pending: Pending, record: Any) -> bool:
+    try:
+        return strategy.include_request(pending, record)
+    except Exception:
+        logger.exception("a custom batching strategy failed")
+        return False
 
 
 async def execute(items: list[Item]) -> list[None]:

@@ -1,7 +1,8 @@
 """How a batch is formed from the head of a queue: a pure function of the queue and the clock."""
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import NamedTuple, Protocol, TypeVar
 
 
 class Queued(Protocol):
@@ -10,6 +11,9 @@ class Queued(Protocol):
     rows: int
     shapes: tuple[object, ...] | None
     arrival_ns: int
+
+
+Q = TypeVar("Q", bound=Queued)
 
 
 class BatchPolicy(NamedTuple):
@@ -32,12 +36,15 @@ class Formation(NamedTuple):
     reason: str = ""
 
 
-def form(policy: BatchPolicy, queue: Sequence[Queued], now_ns: int) -> Formation:
+def form(
+    policy: BatchPolicy, queue: Sequence[Q], now_ns: int, includes: Callable[[Q], bool] | None = None
+) -> Formation:
     """Decide what the head of the queue makes.
 
     As Triton's dynamic batcher: take requests in order while they fit and agree in shape. The largest
     preferred size reached is released at once, unless the oldest request has waited `max_delay_ns`; then,
-    or when nothing more can join, all of them are; otherwise wait.
+    or when nothing more can join, all of them are; otherwise wait. A custom strategy (`includes`)
+    has the last word on each request but the first.
     """
     rows = count = preferred_rows = preferred_count = 0
     largest = policy.preferred[-1] if policy.preferred else policy.max_rows
@@ -49,6 +56,9 @@ def form(policy: BatchPolicy, queue: Sequence[Queued], now_ns: int) -> Formation
         if rows + pending.rows > policy.max_rows or pending.shapes != shapes:
             closed = True
             break
+        if includes is not None and not includes(pending) and count:
+            closed = True
+            break
         rows += pending.rows
         count += 1
         if rows in policy.preferred:
@@ -56,11 +66,14 @@ def form(policy: BatchPolicy, queue: Sequence[Queued], now_ns: int) -> Formation
         if rows == policy.max_rows:
             closed = True
             break
-    waited = now_ns - queue[0].arrival_ns >= policy.max_delay_ns
+    until_ns = 0
+    if policy.max_delay_ns:  # with priorities, the first is not always the oldest
+        until_ns = min([pending.arrival_ns for pending in islice(queue, count)]) + policy.max_delay_ns
+    waited = now_ns >= until_ns
     if preferred_count and not (policy.max_delay_ns and waited):
-        return Formation(preferred_count, preferred_rows, reason="preferred")
+        return Formation(preferred_count, preferred_rows, 0, "preferred")
     if closed or rows >= largest:
-        return Formation(count, rows, reason="full")
+        return Formation(count, rows, 0, "full")
     if waited:
-        return Formation(count, rows, reason="delay" if policy.max_delay_ns else "idle")
-    return Formation(0, wait_until_ns=queue[0].arrival_ns + policy.max_delay_ns)
+        return Formation(count, rows, 0, "delay" if policy.max_delay_ns else "idle")
+    return Formation(0, wait_until_ns=until_ns)

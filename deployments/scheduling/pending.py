@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from app.core.errors import ErrorCode, FailureReason, InferError
 from app.core.tensors import InferRequest, InferResponse, failed
@@ -22,7 +23,7 @@ class Pending(Request):
 
     `rows` is its batch size. `shapes` tells with which requests it may share a batch: None where the
     configuration leaves no choice. `accepted` is set once the replica answers for it. `failed` is set with a
-    final response that is an error. `nbytes` is the queue's note of its size.
+    final response that is an error. `nbytes`, `level` and `tickets` are the queue's notes of it; only a queue with policies sets the last two.
     """
 
     __slots__ = (
@@ -32,11 +33,15 @@ class Pending(Request):
         "cancelled",
         "dispatch_ns",
         "failed",
+        "level",
         "nbytes",
         "rows",
         "shapes",
         "sink",
+        "tickets",
     )
+    level: Any
+    tickets: tuple[list[Any], ...]
 
     def __init__(
         self,

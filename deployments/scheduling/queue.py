@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from app.core.errors import ErrorCode, FailureReason, InferError
 from deployments.scheduling.pending import Pending
@@ -20,23 +20,41 @@ class RequestQueue:
 
     A request that was cancelled counts no more. Its place is cleared when it comes to the head, or when half
     of the places are such, so that what clients gave up neither fills the queue nor holds their tensors.
+
+    Attributes:
+        nbytes: of the inputs of all requests.
+        wake_by: called with the time (ns) by which `tidy` must be called because a timeout is over then. Only
+            queues with timeouts of their own do so; a deadline waits here until its request is at the head.
     """
+
+    wake_by: Callable[[int], None] | None = None
 
     def __init__(self, max_requests: int, max_bytes: int) -> None:
         self._max_requests = max_requests
         self._max_bytes = max_bytes
         self._places: deque[Pending] = deque()
+        self._insert: Callable[[Pending], None] = self._places.append
         self._cancelled = 0
+        self._size = 0
         self._timed = 0
         self.nbytes = 0
 
     def __len__(self) -> int:
-        return len(self._places) - self._cancelled
+        return self._size
+
+    def head(self, size: int) -> Sequence[Pending]:
+        """At least the first `size` requests in order; those within the last `tidy` are all wanted."""
+        return self._places
 
     @property
-    def places(self) -> Sequence[Pending]:
-        """The requests in order; those within the last `tidy` are all wanted."""
-        return self._places
+    def oldest_ns(self) -> int:
+        """When the request that waits longest arrived, 0 when none waits."""
+        return next((pending.arrival_ns for pending in self._places if not pending.answered), 0)
+
+    @property
+    def next_expiry_ns(self) -> int:
+        """When the next timeout is over, 0 for never."""
+        return 0
 
     def append(self, pending: Pending) -> None:
         """Queue a request; one alone may be of any size.
@@ -47,14 +65,14 @@ class RequestQueue:
         nbytes = 0
         for tensor in pending.infer.inputs:
             nbytes += len(tensor.data)
-        waiting = len(self)
-        if waiting and (waiting >= self._max_requests or self.nbytes + nbytes > self._max_bytes):
+        if self._size and (self._size >= self._max_requests or self.nbytes + nbytes > self._max_bytes):
             raise queue_full()
         pending.nbytes = nbytes
         self.nbytes += nbytes
+        self._size += 1
         if pending.infer.deadline:
             self._timed += 1
-        self._places.append(pending)
+        self._insert(pending)
 
     def popleft(self) -> Pending:
         """Take the first request; `tidy` first."""
@@ -67,7 +85,9 @@ class RequestQueue:
         self._forget(pending)
         self._cancelled += 1
         if 2 * self._cancelled > len(self._places):
-            self._places = deque(other for other in self._places if not other.answered)
+            kept = [other for other in self._places if not other.answered]
+            self._places.clear()
+            self._places.extend(kept)
             self._cancelled = 0
 
     def tidy(self, count: int) -> bool:
@@ -95,6 +115,7 @@ class RequestQueue:
         places.extendleft(reversed(kept))
 
     def _forget(self, pending: Pending) -> None:
+        self._size -= 1
         self.nbytes -= pending.nbytes
         if pending.infer.deadline:
             self._timed -= 1

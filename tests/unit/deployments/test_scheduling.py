@@ -14,7 +14,7 @@ from app.core.errors import ErrorCode, FailureReason, InferError
 from app.core.tensors import InferRequest, Tensor
 from deployments.scheduling.base import Scheduler
 from deployments.scheduling.direct import DirectScheduler
-from deployments.scheduling.dynamic import BATCHED_FROM_NS, DynamicScheduler, execute
+from deployments.scheduling.dynamic import BATCHED_FROM_NS, GATHERED_FROM_NS, DynamicScheduler, execute
 from deployments.scheduling.formation import BatchPolicy
 from deployments.scheduling.queue import RequestQueue
 from deployments.statistics import Statistics
@@ -191,7 +191,7 @@ async def test_what_clients_gave_up_is_let_go_of_while_the_instance_is_busy(answ
         del request, data
     gc.collect()
     assert sum(ref() is not None for ref in watched) <= 1
-    assert len(scheduler._queue.places) <= 1
+    assert len(scheduler._queue.head(100)) <= 1
 
 
 async def test_lone_request_goes_straight_to_its_instance(answers: Answers) -> None:
@@ -200,6 +200,7 @@ async def test_lone_request_goes_straight_to_its_instance(answers: Answers) -> N
     (instance,) = offer(scheduler)
     for request_id in "abc":
         submit(scheduler, answers, request_id)
+        await until(lambda: instance.running is not None)
         instance.finish(took_ns=2 * BATCHED_FROM_NS)
     assert instance.ids == [["a"], ["b"], ["c"]]
     assert serve_batch.rows == []
@@ -227,6 +228,22 @@ async def test_long_batches_go_through_serve_batch(answers: Answers) -> None:
     await until(lambda: not scheduler._running)
     assert instance.ids == [["first"], ["a", "b", "c", "d"], ["e", "f"]]
     assert serve_batch.rows == [4, 2]
+
+
+async def test_callers_of_a_long_execution_ask_again_together(answers: Answers) -> None:
+    """Each asks in a callback of its own, as soon as it has its answer."""
+    scheduler = dynamic(max_rows=8)
+    (instance,) = offer(scheduler)
+    submit(scheduler, answers, "first")
+    instance.finish(took_ns=GATHERED_FROM_NS)
+    for request_id in "abc":
+        asyncio.get_running_loop().call_soon(submit, scheduler, answers, request_id)
+    await until(lambda: instance.running is not None)
+    assert instance.ids == [["first"], ["a", "b", "c"]]
+    instance.finish(took_ns=GATHERED_FROM_NS - 1)
+    submit(scheduler, answers, "d")
+    submit(scheduler, answers, "e")
+    assert instance.ids[2:] == [["d"]], "a short execution does not wait"
 
 
 async def test_failing_serve_batch_loses_no_request(answers: Answers) -> None:

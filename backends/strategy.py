@@ -1,0 +1,129 @@
+"""Custom batching: a Python class that decides which requests share a batch.
+
+Triton's custom batching strategies are shared libraries with five functions (TRITONBACKEND_ModelBatch* in
+its backend API); here they are the five methods of `BatchStrategy`. A file `batchstrategy.py` defines the
+class as `TritonBatchStrategy`:
+
+    from backends.strategy import BatchStrategy
+
+    class TritonBatchStrategy(BatchStrategy):
+        def batcher_initialize(self, model):
+            self.limit = int(model.parameter("MAX_BATCH_VOLUME_BYTES"))
+
+        def batch_initialize(self):
+            return [self.limit]
+
+        def include_request(self, request, batch):
+            volume = sum(len(tensor.data) for tensor in request.infer.inputs)
+            if volume > batch[0]:
+                return False
+            batch[0] -= volume
+            return True
+
+The file is that of the parameter TRITON_BATCH_STRATEGY_PATH (absolute, or relative to the model's
+directory), else the first `batchstrategy.py` in the version's, the model's and the backend's directory.
+Links followed, it must lie inside the model repository or the backend directory.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any, Final
+
+from app.core.errors import ErrorCode, InferError, internal, invalid_arg
+from backends.base import Model, Request
+
+logger = logging.getLogger(__name__)
+
+PATH_PARAMETER: Final = "TRITON_BATCH_STRATEGY_PATH"
+FILE_NAME: Final = "batchstrategy.py"
+
+
+class BatchStrategy(ABC):
+    """Decides, after sizes and shapes have, whether the next request joins the batch that is being formed.
+
+    One object a model version and replica; all methods but the first and the last run on the data-plane
+    loop, so they must be quick. The first request of a batch is in it whatever the strategy says: a request
+    that fits no batch executes alone.
+    """
+
+    def batcher_initialize(self, model: Model) -> None:  # noqa: B027  (an author may leave it out)
+        """Called once, when the model is loaded (TRITONBACKEND_ModelBatcherInitialize)."""
+
+    def batcher_finalize(self) -> None:  # noqa: B027
+        """Called once, when the model is unloaded (TRITONBACKEND_ModelBatcherFinalize)."""
+
+    def batch_initialize(self) -> Any:
+        """Make the record of a new batch (TRITONBACKEND_ModelBatchInitialize)."""
+        return None
+
+    def batch_finalize(self, batch: Any) -> None:  # noqa: B027
+        """Called when a batch was formed, or is to be formed anew (TRITONBACKEND_ModelBatchFinalize)."""
+
+    @abstractmethod
+    def include_request(self, request: Request, batch: Any) -> bool:
+        """Whether a request joins (TRITONBACKEND_ModelBatchIncludeRequest); may change the record `batch`.
+
+        An exception is logged and keeps the request out.
+        """
+
+
+def find_strategy(model: Model, backend_directory: Path | None = None) -> BatchStrategy | None:
+    """Load and initialise the strategy of a model, if it has one.
+
+    Raises:
+        InferError: NOT_FOUND when the file the parameter names is not there, INVALID_ARG when it lies
+            elsewhere, INTERNAL when it cannot be imported or its class is none.
+    """
+    path = _path(model, backend_directory)
+    if path is None:
+        return None
+    logger.info("Loading custom batching strategy '%s' for model '%s'", path, model.name)
+    strategy = _load(model, path)
+    strategy.batcher_initialize(model)
+    return strategy
+
+
+def _path(model: Model, backend_directory: Path | None) -> Path | None:
+    roots = [model.directory.parent, *([backend_directory] if backend_directory else [])]
+    named = model.parameter(PATH_PARAMETER)
+    path = model.directory / named if named else next(_present(model, backend_directory), None)
+    if path is None:
+        return None
+    path = path.resolve()
+    if not any(path.is_relative_to(root.resolve()) for root in roots):
+        raise invalid_arg(
+            f"batching strategy of model '{model.name}' is outside the model repository: {named or path}"
+        )
+    if not path.is_file():
+        raise InferError(ErrorCode.NOT_FOUND, f"Batching library path not found: {named}")
+    return path
+
+
+def _present(model: Model, backend_directory: Path | None) -> Iterator[Path]:
+    folders = [model.version_directory, model.directory]
+    if backend_directory:
+        folders.append(backend_directory / model.config.backend)
+    return (folder / FILE_NAME for folder in folders if (folder / FILE_NAME).is_file())
+
+
+def _load(model: Model, path: Path) -> BatchStrategy:
+    spec = spec_from_file_location(f"nereid_batch_strategy_{model.name}", path)
+    if spec is None or spec.loader is None:
+        raise internal(f"unable to load batching strategy '{path.name}' of model '{model.name}'")
+    module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise internal(
+            f"unable to load batching strategy '{path.name}' of model '{model.name}': {error}"
+        ) from error
+    found = getattr(module, "TritonBatchStrategy", None)
+    if not (isinstance(found, type) and issubclass(found, BatchStrategy)):
+        raise internal(
+            f"batching strategy '{path.name}' of model '{model.name}' defines no class TritonBatchStrategy"
+            " that is a subclass of backends.strategy.BatchStrategy"
+        )
+    return found()
