@@ -24,6 +24,8 @@ from deployments.scheduling.dynamic import DynamicScheduler, MakeBatched, execut
 from deployments.scheduling.formation import BatchPolicy
 from deployments.scheduling.pending import Outbox, Pending, Sink
 from deployments.scheduling.queue import RequestQueue
+from deployments.scheduling.sequence import SequenceScheduler
+from deployments.scheduling.turn import turn_kind
 from deployments.spec import ModelSpec
 from deployments.statistics import Statistics
 
@@ -43,10 +45,11 @@ class ServedModel:
         self._outbox = Outbox(plane.loop, self._deliver)
         self._checker = RequestChecker(model.config)
         self._shapes = ShapeKey(model.config)
+        self._kind = turn_kind(model.config) if model.config.HasField("sequence_batching") else Pending
         self._live: set[Pending] = set()
         self.statistics = Statistics(model.name, str(model.version))
         instances = _instances(model)
-        self._scheduler = _scheduler(model.config, self.statistics, spec, len(instances), batched)
+        self._scheduler = _scheduler(model, self.statistics, spec, len(instances), batched)
         self._instances = [
             InstanceThread(
                 backend,
@@ -120,7 +123,7 @@ class ServedModel:
         arrival = time.monotonic_ns()
         try:
             rows = self._checker.check(request)
-            pending = Pending(request, sink, self._outbox, rows, self._shapes(request))
+            pending = self._kind(request, sink, self._outbox, rows, self._shapes(request))
             self._scheduler.submit(pending)
         except InferError as error:
             self.statistics.record_failure(time.monotonic_ns() - arrival, error.reason)
@@ -225,10 +228,15 @@ def _instances(model: Model) -> list[Instance]:
 
 
 def _scheduler(
-    config: mc.ModelConfig, statistics: Statistics, spec: ModelSpec, instances: int, batched: MakeBatched
+    model: Model, statistics: Statistics, spec: ModelSpec, instances: int, batched: MakeBatched
 ) -> Scheduler:
+    config = model.config
     choice = config.WhichOneof("scheduling_choice")
-    if choice in ("sequence_batching", "ensemble_scheduling"):
+    if choice == "sequence_batching":
+        return SequenceScheduler(
+            statistics, config, model.directory, spec.max_pending_requests, spec.max_pending_bytes
+        )
+    if choice == "ensemble_scheduling":
         raise InferError(
             ErrorCode.UNSUPPORTED, f"model '{config.name}': {choice} is not available in this release"
         )

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import ClassVar
 
 from app.core.errors import ErrorCode, FailureReason, InferError
 from app.core.tensors import InferRequest, InferResponse, failed
@@ -22,8 +23,10 @@ class Pending(Request):
 
     `rows` is its batch size. `shapes` tells with which requests it may share a batch: None where the
     configuration leaves no choice. `failed` is set with a final response that is an error. `nbytes` is the
-    queue's note of its size.
+    queue's note of its size. `may_reschedule` tells whether it may be executed again instead of answered.
     """
+
+    may_reschedule: ClassVar[bool] = False
 
     __slots__ = (
         "_outbox",
