@@ -86,6 +86,7 @@ class SequenceBench:
         self.plane = LoopThread("test-data-plane")
         self.model: ServedModel | None = None
         self.batch = True
+        self.text = ""
 
     def load(self, text: str, **fields: Any) -> ServedModel:
         parsed = normalise(text_format.Parse(text, mc.ModelConfig()))
