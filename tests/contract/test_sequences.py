@@ -2,6 +2,7 @@
 
 import itertools
 import uuid
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ def output(response: object) -> int:
 
 
 def test_start_is_seen_by_the_model(client: Driver, sequence_id: int | str) -> None:
-    def ask(number: int, **flags: bool) -> int:
+    def ask(number: int, **flags: Any) -> int:
         answer = client.infer("simple_sequence", [value(number)], sequence_id=sequence_id, **flags)
         return output(answer)
 

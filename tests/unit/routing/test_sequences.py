@@ -71,7 +71,7 @@ async def test_live_sequence_stays_when_replicas_are_added(pools: list[ReplicaPo
     await connect(pools, *replicas)
     sink = Sink()
     first, second, _ = ordered(replicas, 7)
-    for number in range(3):
+    for _number in range(3):
         SequenceCall(pools[0].channels_for(7), turn(7), sink, lost=False)
         await until(lambda: bool(first.held))
         refuse(first)  # it came after the sequence started at the second
