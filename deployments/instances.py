@@ -149,7 +149,7 @@ class InstanceThread:
         """Answer a request that nobody else will; a decoupled model may do so from a thread of its own."""
         text = ""
         if pending.rescheduled:
-            text = RESCHEDULED
+            text = "" if pending.may_reschedule else RESCHEDULED
         elif self._hold and pending.abandoned:
             text = UNANSWERED
         if text:

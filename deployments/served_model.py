@@ -25,6 +25,8 @@ from deployments.scheduling.direct import DirectScheduler
 from deployments.scheduling.dynamic import MakeBatched, serve_batched
 from deployments.scheduling.pending import Outbox, Pending, Sink
 from deployments.scheduling.queue import RequestQueue
+from deployments.scheduling.sequence import SequenceScheduler
+from deployments.scheduling.turn import turn_kind
 from deployments.spec import ModelSpec
 from deployments.statistics import Statistics
 
@@ -44,6 +46,7 @@ class ServedModel:
         self._outbox = Outbox(plane.loop, self._deliver)
         self._checker = RequestChecker(model.config)
         self._shapes = ShapeKey(model.config)
+        self._kind = turn_kind(model.config) if model.config.HasField("sequence_batching") else Pending
         self._live: set[Pending] = set()
         self.statistics = Statistics(model.name, str(model.version))
         instances = _instances(model)
@@ -122,7 +125,7 @@ class ServedModel:
         arrival = time.monotonic_ns()
         try:
             rows = self._checker.check(request)
-            pending = Pending(request, sink, self._outbox, rows, self._shapes(request))
+            pending = self._kind(request, sink, self._outbox, rows, self._shapes(request))
             (self._cached or self._scheduler).submit(pending)
         except InferError as error:
             self.statistics.record_failure(time.monotonic_ns() - arrival, error.reason)
@@ -261,7 +264,11 @@ def _scheduler(
 ) -> Scheduler:
     config = model.config
     choice = config.WhichOneof("scheduling_choice")
-    if choice in ("sequence_batching", "ensemble_scheduling"):
+    if choice == "sequence_batching":
+        return SequenceScheduler(
+            statistics, config, model.directory, spec.max_pending_requests, spec.max_pending_bytes
+        )
+    if choice == "ensemble_scheduling":
         raise InferError(
             ErrorCode.UNSUPPORTED, f"model '{config.name}': {choice} is not available in this release"
         )

@@ -71,6 +71,22 @@ def sum_and_difference(data_type: str) -> Callable[[Path], None]:
     return build
 
 
+def sequence(target: Path) -> None:
+    """Triton's `simple_sequence`: OUTPUT = (INPUT + START) * READY."""
+    from onnx import TensorProto, helper
+
+    nodes = [
+        helper.make_node("Add", ["INPUT", "START"], ["sum"]),
+        helper.make_node("Mul", ["sum", "READY"], ["OUTPUT"]),
+    ]
+    tensors = {
+        name: helper.make_tensor_value_info(name, TensorProto.INT32, ["batch", 1])
+        for name in ("INPUT", "START", "READY", "OUTPUT")
+    }
+    output = tensors.pop("OUTPUT")
+    save_onnx(helper.make_graph(nodes, "simple_sequence", list(tensors.values()), [output]), target)
+
+
 def save_onnx(graph: Any, target: Path) -> None:
     import onnx
 
@@ -156,6 +172,7 @@ RECIPES: Final[dict[str, Callable[[Path], None]]] = {
     "simple/1/model.onnx": sum_and_difference("INT32"),
     "simple_int8/1/model.onnx": sum_and_difference("INT8"),
     "simple_string/1/model.onnx": sum_and_difference("STRING"),
+    "simple_sequence/1/model.onnx": sequence,
     "efficientnet_lite0_onnx/1/model.onnx": efficientnet_onnx,
     "efficientnet_lite0_onnx/2/model.onnx": efficientnet_onnx_fp16_weights,
     "efficientnet_lite0_torchscript/1/model.pt": efficientnet_torchscript,

@@ -2,12 +2,16 @@
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable
 from functools import partial
+from operator import itemgetter
 
+from app.core.sequences import SequenceId
 from app.core.tensors import InferRequest, InferResponse
 from app.routing.replicas import ReplicaAddress
+from app.routing.sequence_call import rank
 from app.transport.client import Call, Channel
 from app.transport.settings import TransportSettings
 
@@ -35,6 +39,7 @@ class ReplicaPool:
         self._open: list[Channel] = []
         self._changed = asyncio.Event()
         self._closed = False
+        self._lost_at = -math.inf
 
     @property
     def available(self) -> bool:
@@ -65,6 +70,24 @@ class ReplicaPool:
         if best is None:
             return None
         return best.submit(request, sink)
+
+    def channels_for(self, sequence_id: SequenceId) -> list[Channel]:
+        """Replicas in the order in which they may have a sequence; it starts at the first.
+
+        Rendezvous hashing: every process that knows the same replicas finds the same order, and a replica
+        that is added or lost moves no sequence between two others.
+        """
+        usable = [
+            (rank(replica_id, sequence_id), channel)
+            for replica_id, channel in self._channels.items()
+            if not (channel.draining or channel.closing)
+        ]
+        usable.sort(key=itemgetter(0))
+        return [channel for _, channel in usable]
+
+    def lost_within(self, seconds: float) -> bool:
+        """Whether a replica went away, other than by a drain, so lately."""
+        return self._loop.time() - self._lost_at < seconds
 
     def update_from_thread(self, replicas: tuple[ReplicaAddress, ...]) -> None:
         """Take Serve's list of replicas; may be called from any thread."""
@@ -135,6 +158,8 @@ class ReplicaPool:
 
         def on_close(channel: Channel, cause: BaseException | None) -> None:
             self._remove(replica_id, channel)
+            if cause is not None:
+                self._lost_at = self._loop.time()
             closed.set()
 
         address = replica.unix if replica.node_id == self._node_id and replica.unix else replica.tcp

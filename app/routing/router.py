@@ -11,6 +11,7 @@ from app.core.errors import unavailable
 from app.core.tensors import InferRequest, InferResponse
 from app.routing import replicas
 from app.routing.pool import ReplicaPool
+from app.routing.sequence_call import SequenceCall
 from app.routing.table import ModelState, RoutingTable, VersionEntry, not_ready
 from app.transport.client import Call
 from app.transport.settings import TransportSettings
@@ -18,10 +19,12 @@ from app.transport.settings import TransportSettings
 logger = logging.getLogger(__name__)
 
 Sink = Callable[[InferResponse], None]
+AnyCall = Call | SequenceCall
 
 _CONNECT_S = 10.0
 _CLOSE_S = 60.0
 _FOLLOW_RETRY_S = 1.0
+_REMEMBER_LOSS_S = 60.0
 
 
 class Router:
@@ -58,15 +61,19 @@ class Router:
         pool = self._pools.get(entry.application)
         return entry.state is ModelState.READY and pool is not None and pool.available
 
-    def submit(self, request: InferRequest, sink: Sink) -> Call:
-        """Send a request to the least loaded replica of the version it means.
+    def submit(self, request: InferRequest, sink: Sink) -> AnyCall:
+        """Send a request to the least loaded replica of the version it means, or to the one of its sequence.
 
         Raises:
             InferError: what `resolve` raises; UNAVAILABLE when no replica is connected.
         """
         entry = self.table.resolve(request.model_name, request.model_version)
         pool = self._pools.get(entry.application)
-        call = pool.submit(request, sink) if pool is not None else None
+        if pool is None:
+            raise not_ready(entry)
+        if request.sequence_id and entry.keeps_sequences:
+            return _submit_sequence(entry, pool, request, sink)
+        call = pool.submit(request, sink)
         if call is None:
             raise not_ready(entry)
         return call
@@ -132,3 +139,13 @@ class Router:
         task = loop.create_task(self._pools.pop(name).close(grace))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+
+def _submit_sequence(entry: VersionEntry, pool: ReplicaPool, request: InferRequest, sink: Sink) -> AnyCall:
+    channels = pool.channels_for(request.sequence_id)
+    if not channels:
+        raise not_ready(entry)
+    if request.sequence_start:
+        return channels[0].submit(request, sink)
+    lost = pool.lost_within(max(entry.sequence_idle_s, _REMEMBER_LOSS_S))
+    return SequenceCall(channels, request, sink, lost)

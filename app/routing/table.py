@@ -10,6 +10,7 @@ import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError, not_found, unavailable
+from app.core.sequences import keeps_sequences
 from app.core.version_policy import parse_version
 
 NO_VERSION = -1
@@ -50,6 +51,16 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
     def decoupled(self) -> bool:
         """Whether a request may have any number of responses."""
         return bool(self.model_config.model_transaction_policy.decoupled)
+
+    @cached_property
+    def keeps_sequences(self) -> bool:
+        """Whether the requests of a sequence must meet at one replica."""
+        return keeps_sequences(self.model_config)
+
+    @cached_property
+    def sequence_idle_s(self) -> float:
+        """How long a sequence may rest, in seconds."""
+        return float(self.model_config.sequence_batching.max_sequence_idle_microseconds) / 1e6
 
     @property
     def deliberately_unloaded(self) -> bool:

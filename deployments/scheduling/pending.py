@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from app.core.errors import ErrorCode, FailureReason, InferError
 from app.core.tensors import InferRequest, InferResponse, failed
@@ -23,8 +23,11 @@ class Pending(Request):
 
     `rows` is its batch size. `shapes` tells with which requests it may share a batch: None where the
     configuration leaves no choice. `accepted` is set once the replica answers for it. `failed` is set with a
-    final response that is an error. `nbytes`, `level` and `tickets` are the queue's notes of it; only a queue with policies sets the last two.
+    final response that is an error. `nbytes`, `level` and `tickets` are the queue's notes of it; only a queue
+    with policies sets the last two. `may_reschedule`: it may be executed again instead of answered.
     """
+
+    may_reschedule: ClassVar[bool] = False
 
     __slots__ = (
         "_outbox",

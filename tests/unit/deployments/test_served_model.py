@@ -373,12 +373,6 @@ def test_optional_and_variable_inputs_batch_with_their_like(bench: Bench) -> Non
     assert bench.executed() == [["hold"], ["a", "b"], ["c"]]
 
 
-def test_schedulers_that_do_not_exist_yet_are_refused(bench: Bench) -> None:
-    with pytest.raises(InferError, match="sequence_batching is not available in this release") as caught:
-        bench.load(CONFIG + "sequence_batching {}")
-    assert caught.value.code is ErrorCode.UNSUPPORTED
-
-
 def test_unknown_control_verb(bench: Bench) -> None:
     model = bench.load()
     with pytest.raises(InferError, match="unknown control verb 'x'"):

@@ -15,6 +15,7 @@ from PIL import Image, ImageDraw, ImageFont
 from tritonclient.grpc import model_config_pb2 as mc
 
 from tests.unit.models.conftest import REPOSITORY, ROOT, Run, labels
+from tests.voice import CHUNK, CONTEXT, RATE, voice
 
 Pixels = Callable[[str], npt.NDArray[np.float32]]
 MODELS = sorted(path.parent.name for path in REPOSITORY.glob("*/config.pbtxt"))
@@ -47,7 +48,13 @@ def test_configuration_agrees_with_the_onnx_file(model: str) -> None:
     for version in (path for path in (REPOSITORY / model).iterdir() if path.name.isdigit()):
         session = onnxruntime.InferenceSession(version / "model.onnx", providers=["CPUExecutionProvider"])
         inputs, outputs = session.get_inputs(), session.get_outputs()
-        for declared, actual in ((config.input, inputs), (config.output, outputs)):
+        sequence = config.sequence_batching
+        kept = {state.input_name for state in sequence.state} | {
+            state.output_name for state in sequence.state
+        }
+        kept |= {control.name for control in sequence.control_input}
+        for declared, values in ((config.input, inputs), (config.output, outputs)):
+            actual = [value for value in values if value.name not in kept]
             assert [tensor.name for tensor in declared] == [value.name for value in actual]
             for tensor, value in zip(declared, actual, strict=True):
                 dims = [-1] * (config.max_batch_size > 0) + list(tensor.dims)
@@ -124,33 +131,6 @@ def test_rapidocr_reads_a_line(run_onnx: Run, text: str) -> None:
     best = scores[0].argmax(axis=1)
     kept = [k for k, before in zip(best, [0, *best[:-1]], strict=True) if k not in (0, before)]
     assert "".join(alphabet[k - 1] for k in kept) == text
-
-
-RATE = 16000
-CHUNK, CONTEXT = 512, 64
-
-
-def voice(seconds: int) -> npt.NDArray[np.float32]:
-    """Vowels: a glottal tone of about 120 Hz through formants that change four times a second."""
-    time = np.arange(RATE * seconds) / RATE
-    pitch = 120 + 20 * np.sin(2 * np.pi * 0.7 * time) + 5 * np.sin(2 * np.pi * 3 * time)
-    phase = 2 * np.pi * np.cumsum(pitch) / RATE
-    vowels = np.array(
-        [(730, 1090, 2440), (270, 2290, 3010), (570, 840, 2410), (300, 870, 2240), (530, 1840, 2480)]
-    )
-    steps = vowels[(time * 4).astype(int) % len(vowels)]
-    formants = [np.convolve(steps[:, i], np.ones(800) / 800, "same") for i in range(3)]
-    sound = np.zeros_like(time)
-    for harmonic in range(1, 40):
-        frequency = harmonic * pitch
-        gain = sum(
-            level / (1 + ((frequency - formant) / width) ** 2)
-            for formant, level, width in zip(formants, (1, 0.5, 0.25), (90, 110, 150), strict=True)
-        )
-        sound += gain * np.sin(harmonic * phase) * (frequency < 7500)
-    sound *= np.sqrt(0.5 + 0.5 * np.sin(2 * np.pi * 4 * time - 1))
-    result: npt.NDArray[np.float32] = (0.3 * sound / np.abs(sound).max()).astype(np.float32)
-    return result
 
 
 def speech_probabilities(run_onnx: Run, sound: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

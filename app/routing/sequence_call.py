@@ -1,0 +1,69 @@
+"""Finding the replica that has a sequence, without a table that processes would have to share."""
+
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Final
+
+from app.core.errors import InferError
+from app.core.sequences import SequenceId, is_missing_start, missing_start
+from app.core.tensors import InferRequest, InferResponse, failed
+from app.transport.client import Call, Channel
+
+Sink = Callable[[InferResponse], None]
+
+LOST: Final = (
+    "a replica of the model was lost, and the state of its sequences with it; restart the sequence with the"
+    " START flag"
+)
+
+
+def rank(replica_id: str, sequence_id: SequenceId) -> bytes:
+    """The weight of a replica for a sequence, the same in every process; the lowest is the first choice."""
+    return blake2b(f"{replica_id}\0{sequence_id!r}".encode(), digest_size=8).digest()
+
+
+class SequenceCall:
+    """A request that continues a sequence, on its way to the replica that has it.
+
+    The first choice has it unless replicas came or went since it started. A replica that has not refuses the
+    request before it changes anything, so the next one can be asked.
+
+    Args:
+        channels: the replicas, first choice first; not empty.
+        lost: a replica was lost lately; the client is told so when nobody has the sequence.
+
+    Raises:
+        InferError: UNAVAILABLE when the first choice cannot take the request.
+    """
+
+    def __init__(self, channels: Sequence[Channel], request: InferRequest, sink: Sink, lost: bool) -> None:
+        self._others = iter(channels[1:])
+        self._request = request
+        self._sink = sink
+        self._lost = lost
+        self._cancelled = False
+        self._call: Call = channels[0].submit(request, self._receive)
+
+    def cancel(self) -> None:
+        """As `Call.cancel`."""
+        self._cancelled = True
+        self._call.cancel()
+
+    def _receive(self, response: InferResponse) -> None:
+        error = response.error
+        if error is not None and is_missing_start(error):
+            other = None if self._cancelled else next(self._others, None)
+            if other is None:
+                self._sink(self._refusal(error))
+                return
+            try:
+                self._call = other.submit(self._request, self._receive)
+                return
+            except InferError as refused:
+                response = failed(refused, self._request.id)
+        self._sink(response)
+
+    def _refusal(self, error: InferError) -> InferResponse:
+        request = self._request
+        told = missing_start(request.model_name, request.sequence_id, LOST) if self._lost else error
+        return failed(told, request.id)

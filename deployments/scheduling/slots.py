@@ -1,0 +1,149 @@
+"""The sequences of one instance, and which of their requests execute together."""
+
+import heapq
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from collections.abc import Sequence as Items
+from typing import NamedTuple
+
+from tritonclient.grpc import model_config_pb2 as mc
+
+from deployments.scheduling.formation import BatchPolicy, form
+from deployments.scheduling.turn import Sequence, Turn
+
+
+class Choice(NamedTuple):
+    """The rows of a batch, None for one without a request.
+
+    Without rows there is nothing to execute before `wait_until_ns`, or (0) before a request comes.
+    """
+
+    rows: Items[Turn | None] = ()
+    wait_until_ns: int = 0
+    reason: str = ""
+
+
+class Lane(ABC):
+    """Slots of one instance. A sequence owns its slot, the lowest that was free, for its life."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._vacant = list(range(size))
+
+    @property
+    def lowest_vacant(self) -> int | None:
+        """The slot the next sequence gets; None when all are taken."""
+        return self._vacant[0] if self._vacant else None
+
+    def occupy(self, sequence: Sequence) -> None:
+        """Give a sequence the lowest free slot."""
+        sequence.slot = heapq.heappop(self._vacant)
+        sequence.lane = self
+
+    def vacate(self, sequence: Sequence) -> None:
+        """Take the slot back."""
+        heapq.heappush(self._vacant, sequence.slot)
+        sequence.lane, sequence.slot = None, -1
+
+    @abstractmethod
+    def offer(self, turn: Turn) -> None:
+        """A request became the next of its sequence."""
+
+    @abstractmethod
+    def withdraw(self, turn: Turn) -> None:
+        """It executes, or is not wanted any more."""
+
+    @abstractmethod
+    def choose(self, now_ns: int) -> Choice:
+        """What to execute next."""
+
+
+class DirectLane(Lane):
+    """The direct strategy: row i of a batch is slot i, as models that keep state by row expect.
+
+    Args:
+        size: slots.
+        utilization: share of the slots that must have a request before `max_delay_ns` is over.
+        max_delay_ns: counts from the oldest request.
+        uses_ready: slots without a request keep their row, up to the highest slot that is taken.
+    """
+
+    def __init__(self, size: int, utilization: float, max_delay_ns: int, uses_ready: bool) -> None:
+        super().__init__(size)
+        self._least = utilization * size
+        self._max_delay_ns = max_delay_ns
+        self._uses_ready = uses_ready
+        self._taken: dict[int, Sequence] = {}
+        self._ready: dict[int, Turn] = {}
+
+    def occupy(self, sequence: Sequence) -> None:
+        super().occupy(sequence)
+        self._taken[sequence.slot] = sequence
+
+    def vacate(self, sequence: Sequence) -> None:
+        del self._taken[sequence.slot]
+        super().vacate(sequence)
+
+    def offer(self, turn: Turn) -> None:
+        assert turn.sequence is not None
+        self._ready[turn.sequence.slot] = turn
+
+    def withdraw(self, turn: Turn) -> None:
+        assert turn.sequence is not None
+        self._ready.pop(turn.sequence.slot, None)
+
+    def choose(self, now_ns: int) -> Choice:
+        ready = self._ready
+        if not ready:
+            return Choice()
+        oldest = min(ready.values(), key=lambda turn: turn.arrival_ns)
+        late = oldest.arrival_ns + self._max_delay_ns
+        if len(ready) < self._least and now_ns < late:
+            return Choice(wait_until_ns=late)
+        # Rows of one execution agree in shape; the others come next.
+        rows = {slot: turn for slot, turn in ready.items() if turn.shapes == oldest.shapes}
+        if not self._uses_ready:
+            return Choice([rows[slot] for slot in sorted(rows)], reason="direct")
+        return Choice([rows.get(slot) for slot in range(max(self._taken) + 1)], reason="direct")
+
+
+class OldestLane(Lane):
+    """The oldest strategy: the next requests of all candidates feed a dynamic batcher, oldest first."""
+
+    def __init__(self, size: int, policy: BatchPolicy) -> None:
+        super().__init__(size)
+        self._policy = policy
+        self._ready: deque[Turn] = deque()
+
+    def offer(self, turn: Turn) -> None:
+        self._ready.append(turn)
+
+    def withdraw(self, turn: Turn) -> None:
+        if self._ready and self._ready[0] is turn:
+            self._ready.popleft()
+        elif turn in self._ready:
+            self._ready.remove(turn)
+
+    def choose(self, now_ns: int) -> Choice:
+        if not self._ready:
+            return Choice()
+        formation = form(self._policy, self._ready, now_ns)
+        if not formation.size:
+            return Choice(wait_until_ns=formation.wait_until_ns)
+        return Choice([self._ready[place] for place in range(formation.size)], 0, formation.reason)
+
+
+def lanes(config: mc.ModelConfig, uses_ready: bool) -> Callable[[], Lane]:
+    """What makes the slots of an instance, by the strategy of the configuration; direct is the default."""
+    batching = config.sequence_batching
+    rows = max(config.max_batch_size, 1)
+    if not batching.HasField("oldest"):
+        direct = batching.direct
+        delay_ns = direct.max_queue_delay_microseconds * 1000
+        return lambda: DirectLane(rows, direct.minimum_slot_utilization, delay_ns, uses_ready)
+    oldest = batching.oldest
+    policy = BatchPolicy(
+        rows, tuple(sorted(oldest.preferred_batch_size)), oldest.max_queue_delay_microseconds * 1000
+    )
+    return lambda: OldestLane(max(oldest.max_candidate_sequences, 1), policy)
