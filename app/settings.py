@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from app.core.trace_settings import TraceSetting, parse_trace_config
 from app.flags import Flag, Label, Setting, SettingsError, pairs, table
 
 MIB: Final = 1 << 20
@@ -106,9 +107,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     metrics_interval_ms: A[float, Flag("Milliseconds between readings of the machine.", low=1)] = 2000
     metrics_config: A[tuple[str, ...], Flag("KEY=VALUE; may be repeated.")] = ()
 
-    trace_config: A[
-        tuple[str, ...], Flag("[MODE,]KEY=VALUE; may be repeated.", heading="Tracing", later=True)
-    ] = ()
+    trace_config: A[tuple[str, ...], Flag("[MODE,]KEY=VALUE; may be repeated.", heading="Tracing")] = ()
 
     backend_directory: A[str, Flag("Directory of custom backends.", heading="Backends")] = (
         "/opt/tritonserver/backends"
@@ -176,6 +175,13 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     def backend_settings(self) -> dict[str, dict[str, str]]:
         """`--backend-config`, by backend name; "" holds those of every backend."""
         return pairs(self.backend_config, _backend_config_error, named=False)
+
+    def trace_settings(self) -> TraceSetting:
+        """`--trace-config`, read."""
+        try:
+            return parse_trace_config(self.trace_config)
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
 
     def metrics_settings(self) -> dict[str, str]:
         """`--metrics-config`, key to value."""
@@ -328,6 +334,7 @@ def _check(settings: ServerSettings) -> None:
         raise SettingsError("Error: --http-max-input-size must be greater than 0.")
     settings.backend_settings()
     settings.metrics_settings()
+    settings.trace_settings()
     listeners = list(_listeners(settings))
     for position, (name, address, port) in enumerate(listeners):
         for other, other_address, other_port in listeners[position + 1 :]:

@@ -12,7 +12,7 @@ from app.core.config_normalise import normalise
 from app.core.config_validation import validate
 from app.core.errors import ErrorCode, InferError
 from app.core.request_check import RequestChecker
-from app.core.tensors import InferRequest, InferResponse
+from app.core.tensors import InferRequest, InferResponse, Timestamps
 from app.transport.loop import LoopThread
 from backends import find_backend
 from backends.base import Backend, Instance, Model
@@ -179,6 +179,7 @@ class ServedModel:
                 response.parameters,
                 response.final,
                 response.error,
+                _timestamps(pending) if infer.trace and response.final else None,
             )
         )
 
@@ -188,6 +189,13 @@ class ServedModel:
             self.statistics.record_success(now - pending.arrival_ns, pending.dispatch_ns - pending.arrival_ns)
         else:
             self.statistics.record_failure(now - pending.arrival_ns, response.error.reason)
+
+
+def _timestamps(pending: Pending) -> Timestamps:
+    """Of a request that is done; one that was refused, or is answered early, has not all of them."""
+    arrival, dispatch = pending.arrival_ns, pending.dispatch_ns
+    start, infer, output, end = pending.computed or (dispatch, 0, 0, 0)
+    return Timestamps(arrival, arrival, start, infer, output, end, time.monotonic_ns())
 
 
 class ShapeKey:

@@ -22,13 +22,15 @@ class Pending(Request):
 
     `rows` is its batch size. `shapes` tells with which requests it may share a batch: None where the
     configuration leaves no choice. `failed` is set with a final response that is an error. `nbytes` is the
-    queue's note of its size.
+    queue's note of its size. `computed` are the times of a traced request's execution: its start, the end of
+    its input, the start of its output, its end.
     """
 
     __slots__ = (
         "_outbox",
         "arrival_ns",
         "cancelled",
+        "computed",
         "dispatch_ns",
         "failed",
         "nbytes",
@@ -56,6 +58,7 @@ class Pending(Request):
         self.cancelled = False
         self.arrival_ns = time.monotonic_ns()
         self.dispatch_ns = self.nbytes = 0
+        self.computed: tuple[int, int, int, int] | None = None
         self._outbox = outbox
 
     def is_cancelled(self) -> bool:

@@ -63,6 +63,10 @@ def flag_with_value(flag: str) -> str:
         "grpc-restricted-protocol": "",
         "backend-config": "a,b=c",
         "metrics-config": "b=c",
+        "trace-config": "rate=1",
+        "trace-level": "OFF",
+        "trace-count": "1",
+        "trace-log-frequency": "1",
     }
     setting = SETTINGS.get(flag.replace("-", "_"))
     if setting and setting.flag.bare:
