@@ -7,6 +7,7 @@ open no port to the network unless asked.
 
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated as A
 from typing import Any, Final
@@ -179,13 +180,26 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     def trace_settings(self) -> TraceSetting:
         """`--trace-config`, read."""
         try:
-            return parse_trace_config(self.trace_config)
+            setting = parse_trace_config(self.trace_config)
         except ValueError as error:
             raise SettingsError(str(error)) from None
+        if setting.mode == "opentelemetry" and not _has_exporter():
+            raise SettingsError(
+                "--trace-config mode=opentelemetry needs packages that are not installed: "
+                "pip install 'nereid[otel]'"
+            )
+        return setting
 
     def metrics_settings(self) -> dict[str, str]:
         """`--metrics-config`, key to value."""
         return pairs(self.metrics_config, _metrics_config_error, named=False).get("", {})
+
+
+def _has_exporter() -> bool:
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        return False
 
 
 SETTINGS: Final = table(ServerSettings)

@@ -119,11 +119,14 @@ class Observer:
     def observe(self, request: InferRequest, sink: Sink, arrival: Arrival) -> tuple[InferRequest, Sink]:
         """The request and the sink to submit in the place of these; the same ones if nobody cares."""
         scope = self._tracer.scope(request.model_name)
-        trace = self._tracer.begin(request, scope) if scope.sample() else None
-        if trace is None and not self._logs:
+        trace = None
+        if scope.sample(arrival.traceparent):
+            trace = self._tracer.begin(request, scope, arrival.begun_ns, arrival.traceparent)
+        elif not self._logs:
             return request, sink
         observed = _Observed(self, request, sink, arrival, trace)
-        return msgspec.structs.replace(request, trace=arrival.traceparent or UNNAMED_TRACE), observed.take
+        context = UNNAMED_TRACE if trace is None else trace.context
+        return msgspec.structs.replace(request, trace=context), observed.take
 
     def submit(self, service: InferenceService, request: InferRequest, sink: Sink, arrival: Arrival) -> Call:
         """`InferenceService.submit`, observed."""

@@ -5,11 +5,12 @@ ingress process: with several of them each counts for itself.
 """
 
 import logging
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from app.core.tensors import InferRequest, InferResponse, Timestamps
+from app.core.tensors import UNNAMED_TRACE, InferRequest, InferResponse, Timestamps
 from app.core.trace_settings import GLOBAL, TraceSetting, TraceSettings
 from app.ingress.trace_file import (
     Stamp,
@@ -20,8 +21,13 @@ from app.ingress.trace_file import (
     encode_tensor,
 )
 
+if TYPE_CHECKING:
+    from app.ingress.telemetry import Telemetry
+
 logger = logging.getLogger(__name__)
 
+_TRACEPARENT: Final = re.compile("(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+"""W3C Trace Context, section 3.2."""
 _MAX_WAITING: Final = 1024
 """Traces that may wait for the writer; further ones are dropped."""
 _SAVE_TRACES: Final = 256
@@ -54,7 +60,7 @@ def stamps_of(times: Timestamps, sent_ns: int, received_ns: int) -> list[Stamp]:
 class Trace:
     """What is noted of one request."""
 
-    __slots__ = ("number", "outputs", "request", "scope", "stamps", "version")
+    __slots__ = ("context", "number", "outputs", "request", "scope", "span", "stamps", "version")
 
     def __init__(self, scope: "TraceScope", number: int, request: InferRequest) -> None:
         self.scope = scope
@@ -62,6 +68,8 @@ class Trace:
         self.request = request
         self.version = request.model_version
         self.stamps: list[Stamp] = []
+        self.span: Any = None  # in mode opentelemetry
+        self.context = UNNAMED_TRACE  # what the replica is told
         self.outputs: list[Any] = []
 
     def note(self, response: InferResponse) -> None:
@@ -94,14 +102,20 @@ class TraceScope:
         self.on = setting.traces
         self.retired = False
         self._file = file
+        self._propagates = setting.mode == "opentelemetry"
         self._seen = 0
         self._created = 0
         self._collected = 0
         self._held: list[bytes] = []
         self._bytes = 0
 
-    def sample(self) -> bool:
-        """Whether the next request is to be traced."""
+    def sample(self, traceparent: str = "") -> bool:
+        """Whether the next request is to be traced.
+
+        In mode opentelemetry, as in Triton, one whose client traces it always is.
+        """
+        if self.on and traceparent and self._propagates and _TRACEPARENT.fullmatch(traceparent):
+            return True
         if not self.on or not self.setting.rate or not self.remaining:
             return False
         self._seen += 1
@@ -146,6 +160,7 @@ class Tracer:
     def __init__(self, settings: TraceSettings, suffix: str = "") -> None:
         """`suffix` ends the name of the file, where several processes write."""
         self._file = TraceFile(settings.startup.file + suffix)
+        self._telemetry = _telemetry(settings.startup)
         self._writer = ThreadPoolExecutor(1, "traces")
         self._submitted = self._done = 0  # by the loop, by the writer
         self._numbers = 0
@@ -173,14 +188,22 @@ class Tracer:
         """What a model's requests are sampled by."""
         return self._scopes.get(model) or self._scopes[GLOBAL]
 
-    def begin(self, request: InferRequest, scope: TraceScope) -> Trace:
+    def begin(
+        self, request: InferRequest, scope: TraceScope, begun_ns: int = 0, traceparent: str = ""
+    ) -> Trace:
         """Start the trace of a request that was sampled."""
         self._numbers += 1
-        return Trace(scope, self._numbers, request)
+        trace = Trace(scope, self._numbers, request)
+        if self._telemetry is not None:
+            trace.span = self._telemetry.start(traceparent, begun_ns)
+            trace.context = self._telemetry.traceparent(trace.span)
+        return trace
 
     def finish(self, trace: Trace) -> None:
-        """Hand a complete trace to the writer."""
-        if self._submitted - self._done < _MAX_WAITING:
+        """Hand a complete trace to the writer, or its spans to their exporter."""
+        if self._telemetry is not None:
+            self._telemetry.finish(trace.span, trace.number, trace.request, trace.version, trace.stamps)
+        elif self._submitted - self._done < _MAX_WAITING:
             self._do(lambda: trace.scope.collect(trace))
 
     def close(self) -> None:
@@ -188,6 +211,8 @@ class Tracer:
         for scope in self._scopes.values():
             self._do(scope.retire)
         self._writer.shutdown(wait=True)
+        if self._telemetry is not None:
+            self._telemetry.close()
         self._file.close()
 
     def _do(self, work: Callable[[], None]) -> None:
@@ -204,3 +229,11 @@ class Tracer:
             self._failed = True
         except Exception:
             logger.exception("saving a trace")
+
+
+def _telemetry(setting: TraceSetting) -> "Telemetry | None":
+    if setting.mode != "opentelemetry":
+        return None
+    from app.ingress.telemetry import Telemetry  # an extra, and slow to import
+
+    return Telemetry(setting)
