@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from app.core.metrics_config import MetricsConfig, parse_metrics_config
 from app.core.trace_settings import TraceSetting, parse_trace_config
 from app.flags import Flag, Label, Setting, SettingsError, pairs, table
 
@@ -194,6 +195,13 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         """`--metrics-config`, key to value."""
         return pairs(self.metrics_config, _metrics_config_error, named=False).get("", {})
 
+    def latency_metrics(self) -> MetricsConfig:
+        """`--metrics-config`, read."""
+        try:
+            return parse_metrics_config(self.metrics_settings())
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
+
 
 def _has_exporter() -> bool:
     try:
@@ -347,7 +355,7 @@ def _check(settings: ServerSettings) -> None:
     if settings.http_max_input_size <= 0:
         raise SettingsError("Error: --http-max-input-size must be greater than 0.")
     settings.backend_settings()
-    settings.metrics_settings()
+    settings.latency_metrics()
     settings.trace_settings()
     listeners = list(_listeners(settings))
     for position, (name, address, port) in enumerate(listeners):

@@ -17,6 +17,7 @@ from app.transport.loop import LoopThread
 from backends import find_backend
 from backends.base import Backend, Instance, Model
 from deployments.instances import InstanceThread
+from deployments.latencies import Histogram, Latencies
 from deployments.repository.layout import ModelEntry, read_labels
 from deployments.scheduling.base import Scheduler
 from deployments.scheduling.direct import DirectScheduler
@@ -44,7 +45,10 @@ class ServedModel:
         self._checker = RequestChecker(model.config)
         self._shapes = ShapeKey(model.config)
         self._live: set[Pending] = set()
-        self.statistics = Statistics(model.name, str(model.version))
+        latencies = Latencies() if spec.summaries else None
+        self.statistics = Statistics(model.name, str(model.version), latencies)
+        self._first_responses = _first_responses(model.config) if spec.histograms else None
+        self._awaited: set[Pending] = set()  # those whose first response is to be timed
         instances = _instances(model)
         self._scheduler = _scheduler(model.config, self.statistics, spec, len(instances), batched)
         self._instances = [
@@ -126,6 +130,8 @@ class ServedModel:
             self.statistics.record_failure(time.monotonic_ns() - arrival, error.reason)
             raise
         self._live.add(pending)
+        if self._first_responses is not None:
+            self._awaited.add(pending)
         return lambda: self._cancel(pending)
 
     async def control(self, verb: str, payload: Any) -> Any:
@@ -135,6 +141,7 @@ class ServedModel:
                 "statistics": self.statistics.message().SerializeToString(),
                 "failures": {reason.value: n for reason, n in self.statistics.failures.items()},
                 "pending": self._scheduler.pending,
+                **self._distributions(),
             }
         raise InferError(ErrorCode.UNSUPPORTED, f"unknown control verb '{verb}'")
 
@@ -159,6 +166,11 @@ class ServedModel:
         for thread in self._instances:
             self._scheduler.add_instance(thread)
 
+    def _distributions(self) -> dict[str, Any]:
+        latencies, first = self.statistics.latencies, self._first_responses
+        found: dict[str, Any] = {} if latencies is None else {"summaries": latencies.message()}
+        return found if first is None else {**found, "first_response": first.message()}
+
     def _cancel(self, pending: Pending) -> None:
         pending.cancelled = True
         self._scheduler.cancel(pending)
@@ -166,6 +178,10 @@ class ServedModel:
     def _deliver(self, pending: Pending, response: InferResponse) -> None:
         if pending not in self._live:  # two threads of a backend have finished it at the same moment
             return
+        if self._awaited and pending in self._awaited:
+            self._awaited.discard(pending)
+            if self._first_responses is not None and response.error is None:
+                self._first_responses.add(time.monotonic_ns() - pending.arrival_ns)
         if response.final:
             self._live.discard(pending)
             self._account(pending, response)
@@ -189,6 +205,20 @@ class ServedModel:
             self.statistics.record_success(now - pending.arrival_ns, pending.dispatch_ns - pending.arrival_ns)
         else:
             self.statistics.record_failure(now - pending.arrival_ns, response.error.reason)
+
+
+_FIRST_RESPONSE = "nv_inference_first_response_histogram_ms"
+_BOUNDS_MS = (100.0, 500.0, 2000.0, 5000.0)
+
+
+def _first_responses(config: mc.ModelConfig) -> Histogram | None:
+    """The histogram of a decoupled model's first responses; `model_metrics` may give its bounds."""
+    if not config.model_transaction_policy.decoupled:
+        return None
+    for control in config.model_metrics.metric_control:
+        if control.metric_identifier.family == _FIRST_RESPONSE:
+            return Histogram(tuple(control.histogram_options.buckets))
+    return Histogram(_BOUNDS_MS)
 
 
 def _timestamps(pending: Pending) -> Timestamps:

@@ -10,6 +10,7 @@ from collections import Counter
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import FailureReason
+from deployments.latencies import Latencies
 
 
 class Duration:
@@ -45,10 +46,12 @@ class BatchStatistics:
 class Statistics:
     """Counters since the replica was loaded.
 
-    `inference_count` counts batch items (rows), `execution_count` model executions.
+    `inference_count` counts batch items (rows), `execution_count` model executions. `latencies` is there
+    where summaries are wanted.
     """
 
-    def __init__(self, name: str, version: str) -> None:
+    def __init__(self, name: str, version: str, latencies: Latencies | None = None) -> None:
+        self.latencies = latencies
         self._name = name
         self._version = version
         self.inference_count = 0
@@ -82,11 +85,18 @@ class Statistics:
         batch.compute_input.add(input_ns)
         batch.compute_infer.add(infer_ns)
         batch.compute_output.add(output_ns)
+        if self.latencies is not None:
+            self.latencies.compute_input.add(input_ns, requests)
+            self.latencies.compute_infer.add(infer_ns, requests)
+            self.latencies.compute_output.add(output_ns, requests)
 
     def record_success(self, total_ns: int, queue_ns: int) -> None:
         """Record a request that was answered."""
         self.success.add(total_ns)
         self.queue.add(queue_ns)
+        if self.latencies is not None:
+            self.latencies.request.add(total_ns)
+            self.latencies.queue.add(queue_ns)
 
     def record_failure(self, total_ns: int, reason: FailureReason) -> None:
         """Record a request that was refused or failed."""

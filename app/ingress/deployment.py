@@ -17,6 +17,7 @@ from app.core.live_settings import LiveSettings
 from app.core.log import LogConfig, configure_logging
 from app.core.trace_settings import TraceSettings
 from app.ingress.fronts import Front, open_fronts
+from app.ingress.machine_metrics import Machine
 from app.ingress.metrics import render
 from app.ingress.observer import Observer
 from app.ingress.routed_service import ManagerClient, RoutedInferenceService
@@ -80,8 +81,12 @@ class Ingress:
         self._watching = asyncio.get_running_loop().create_task(self._follow_manager())
         # A replica that joins others on the port gets requests at once: it must know the models by then.
         await self._routing.wait()
+        latencies = settings.latency_metrics()
+        machine = Machine(
+            settings.allow_cpu_metrics, settings.allow_gpu_metrics, settings.metrics_interval_ms
+        )
         self._fronts = await open_fronts(
-            settings, self._service, lambda: render(self._service), self._observer
+            settings, self._service, lambda: render(self._service, latencies, machine), self._observer
         )
 
     async def _follow_manager(self) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -23,6 +24,8 @@ class ReplicaStatistics(msgspec.Struct):
     statistics: pb.ModelStatistics
     failures: dict[str, int]
     pending: int = 0
+    summaries: dict[str, tuple[int, int, dict[int, int]]] = {}
+    first_response: tuple[tuple[float, ...], list[int], float] | None = None
 
 
 async def collect(entry: VersionEntry, channels: Iterable[Channel]) -> list[ReplicaStatistics]:
@@ -34,7 +37,15 @@ async def collect(entry: VersionEntry, channels: Iterable[Channel]) -> list[Repl
     for answer in answers:
         if isinstance(answer, dict):
             message = pb.ModelStatistics.FromString(answer["statistics"])
-            found.append(ReplicaStatistics(message, dict(answer["failures"]), answer["pending"]))
+            found.append(
+                ReplicaStatistics(
+                    message,
+                    dict(answer["failures"]),
+                    answer["pending"],
+                    answer.get("summaries", {}),
+                    answer.get("first_response"),
+                )
+            )
         elif isinstance(answer, (InferError, OSError, TimeoutError)):
             logger.debug("no statistics from a replica of %s: %s", entry.name, answer)
         elif isinstance(answer, BaseException):
@@ -49,7 +60,9 @@ def merge(parts: Iterable[ReplicaStatistics]) -> ReplicaStatistics:
         if total is None:
             message = pb.ModelStatistics()
             message.CopyFrom(part.statistics)
-            total = ReplicaStatistics(message, dict(part.failures), part.pending)
+            total = ReplicaStatistics(
+                message, dict(part.failures), part.pending, part.summaries, part.first_response
+            )
         else:
             _add(total, part)
     assert total is not None, "no replica statistics to merge. This is a bug."
@@ -74,6 +87,20 @@ def _add(total: ReplicaStatistics, part: ReplicaStatistics) -> None:
     total.pending += part.pending
     for reason, count in part.failures.items():
         total.failures[reason] = total.failures.get(reason, 0) + count
+    _add_distributions(total, part)
+
+
+def _add_distributions(total: ReplicaStatistics, part: ReplicaStatistics) -> None:
+    for name, (count, us, sizes) in part.summaries.items():
+        known_count, known_us, known = total.summaries.get(name, (0, 0, {}))
+        sum_of = Counter(known) + Counter(sizes)
+        total.summaries = {**total.summaries, name: (known_count + count, known_us + us, dict(sum_of))}
+    if total.first_response is None or part.first_response is None:
+        total.first_response = total.first_response or part.first_response
+        return
+    (bounds, counts, ms), (_, more, more_ms) = total.first_response, part.first_response
+    summed = [a + b for a, b in zip(counts, more, strict=True)]
+    total.first_response = (bounds, summed, ms + more_ms)
 
 
 def _add_duration(target: pb.StatisticDuration, source: pb.StatisticDuration) -> None:

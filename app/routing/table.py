@@ -41,6 +41,7 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
     application: str = ""
     config: bytes = b""
     labels: dict[str, tuple[str, ...]] = {}
+    load_seconds: float = 0.0
 
     @cached_property
     def model_config(self) -> mc.ModelConfig:

@@ -346,6 +346,7 @@ class RepositoryManager:
                 application=spec.application,
                 config=description.config,
                 labels=description.labels,
+                load_seconds=description.load_seconds,
             )
         )
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.server import ROOT, Server, wait_until
 
@@ -37,6 +38,7 @@ def server(directory: Path) -> Iterator[Server]:
         "--trace-config=triton,log-frequency=1",
         "--trace-config=level=TIMESTAMPS",
         "--trace-config=rate=1",
+        "--metrics-config=summary_latencies=true",
     ]
     server = Server(arguments, directory / "server.log").start()
     yield server
@@ -90,6 +92,16 @@ def test_traces_cover_ingress_and_replica(server: Server, directory: Path) -> No
         stamps = traces(directory)[request_id]
         times = [stamps[name] for name in (first, *REPLICA, "INFER_RESPONSE_COMPLETE", last)]
         assert times == sorted(times)
+
+
+def test_metrics(server: Server) -> None:
+    infer(server, tritonclient.http, server.http_url, "")
+    _, body = server.get("/metrics", port=server.metrics_port)
+    families = {family.name: family.samples for family in text_string_to_metric_families(body.decode())}
+    counts = [s for s in families["nv_inference_request_summary_us"] if s.name.endswith("_count")]
+    assert counts[0].value >= 1
+    assert families["nv_model_load_duration_secs"][0].value > 0
+    assert families["nv_cpu_memory_total_bytes"][0].value > families["nv_cpu_memory_used_bytes"][0].value
 
 
 def test_request_lines(server: Server) -> None:
