@@ -7,12 +7,15 @@ open no port to the network unless asked.
 
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated as A
 from typing import Any, Final
 
 import msgspec
 
+from app.core.metrics_config import MetricsConfig, parse_metrics_config
+from app.core.trace_settings import TraceSetting, parse_trace_config
 from app.flags import Flag, Label, Setting, SettingsError, pairs, table
 
 MIB: Final = 1 << 20
@@ -106,9 +109,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     metrics_interval_ms: A[float, Flag("Milliseconds between readings of the machine.", low=1)] = 2000
     metrics_config: A[tuple[str, ...], Flag("KEY=VALUE; may be repeated.")] = ()
 
-    trace_config: A[
-        tuple[str, ...], Flag("[MODE,]KEY=VALUE; may be repeated.", heading="Tracing", later=True)
-    ] = ()
+    trace_config: A[tuple[str, ...], Flag("[MODE,]KEY=VALUE; may be repeated.", heading="Tracing")] = ()
 
     backend_directory: A[str, Flag("Directory of custom backends.", heading="Backends")] = (
         "/opt/tritonserver/backends"
@@ -192,9 +193,36 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
             )
         return found
 
+    def trace_settings(self) -> TraceSetting:
+        """`--trace-config`, read."""
+        try:
+            setting = parse_trace_config(self.trace_config)
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
+        if setting.mode == "opentelemetry" and not _has_exporter():
+            raise SettingsError(
+                "--trace-config mode=opentelemetry needs packages that are not installed: "
+                "pip install 'nereid[otel]'"
+            )
+        return setting
+
     def metrics_settings(self) -> dict[str, str]:
         """`--metrics-config`, key to value."""
         return pairs(self.metrics_config, _metrics_config_error, named=False).get("", {})
+
+    def latency_metrics(self) -> MetricsConfig:
+        """`--metrics-config`, read."""
+        try:
+            return parse_metrics_config(self.metrics_settings())
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
+
+
+def _has_exporter() -> bool:
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        return False
 
 
 SETTINGS: Final = table(ServerSettings)
@@ -343,7 +371,8 @@ def _check(settings: ServerSettings) -> None:
         raise SettingsError("Error: --http-max-input-size must be greater than 0.")
     settings.backend_settings()
     _check_cache(settings.cache_settings())
-    settings.metrics_settings()
+    settings.latency_metrics()
+    settings.trace_settings()
     listeners = list(_listeners(settings))
     for position, (name, address, port) in enumerate(listeners):
         for other, other_address, other_port in listeners[position + 1 :]:

@@ -142,6 +142,8 @@ class InstanceThread:
         batch.infer_start_ns = instance.compute_start_ns or batch.start_ns
         batch.infer_end_ns = instance.compute_end_ns or batch.end_ns
         for pending in batch.requests:
+            if pending.infer.trace:
+                pending.computed = (batch.start_ns, batch.infer_start_ns, batch.infer_end_ns, batch.end_ns)
             if not pending.answered:
                 self._check_unanswered(pending)
 

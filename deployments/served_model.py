@@ -12,11 +12,12 @@ from app.core.config_normalise import normalise
 from app.core.config_validation import validate
 from app.core.errors import ErrorCode, InferError
 from app.core.request_check import RequestChecker
-from app.core.tensors import InferRequest, InferResponse
+from app.core.tensors import InferRequest, InferResponse, Timestamps
 from app.transport.loop import LoopThread
 from backends import find_backend
 from backends.base import Backend, Instance, Model
 from deployments.instances import InstanceThread
+from deployments.latencies import Histogram, Latencies
 from deployments.repository.layout import ModelEntry, read_labels
 from deployments.response_cache import CachedScheduler, make_cache
 from deployments.scheduling.base import Scheduler
@@ -48,7 +49,10 @@ class ServedModel:
         self._shapes = ShapeKey(model.config)
         self._kind = turn_kind(model.config) if model.config.HasField("sequence_batching") else Pending
         self._live: set[Pending] = set()
-        self.statistics = Statistics(model.name, str(model.version))
+        latencies = Latencies() if spec.summaries else None
+        self.statistics = Statistics(model.name, str(model.version), latencies)
+        self._first_responses = _first_responses(model.config) if spec.histograms else None
+        self._awaited: set[Pending] = set()  # those whose first response is to be timed
         instances = _instances(model)
         self._scheduler = _scheduler(model, self.statistics, spec, len(instances), batched)
         self._cached = _cached(model, spec, self._scheduler, self.statistics)
@@ -132,6 +136,8 @@ class ServedModel:
             raise
         self._live.add(pending)
         pending.accepted = True
+        if self._first_responses is not None:
+            self._awaited.add(pending)
         return lambda: self._cancel(pending)
 
     async def control(self, verb: str, payload: Any) -> Any:
@@ -143,6 +149,7 @@ class ServedModel:
                 "pending": self._scheduler.pending,
                 "releases": dict(self.statistics.releases),
                 "queue_age_ns": self._scheduler.queue_age_ns,
+                **self._distributions(),
             }
         raise InferError(ErrorCode.UNSUPPORTED, f"unknown control verb '{verb}'")
 
@@ -169,6 +176,11 @@ class ServedModel:
             if not thread.instance.passive:
                 self._scheduler.add_instance(thread)
 
+    def _distributions(self) -> dict[str, Any]:
+        latencies, first = self.statistics.latencies, self._first_responses
+        found: dict[str, Any] = {} if latencies is None else {"summaries": latencies.message()}
+        return found if first is None else {**found, "first_response": first.message()}
+
     def _cancel(self, pending: Pending) -> None:
         pending.cancelled = True
         (self._cached or self._scheduler).cancel(pending)
@@ -176,6 +188,10 @@ class ServedModel:
     def _deliver(self, pending: Pending, response: InferResponse) -> None:
         if pending not in self._live:  # two threads of a backend have finished it at the same moment
             return
+        if self._awaited and pending in self._awaited:
+            self._awaited.discard(pending)
+            if self._first_responses is not None and response.error is None:
+                self._first_responses.add(time.monotonic_ns() - pending.arrival_ns)
         if response.final:
             self._live.discard(pending)
             self._account(pending, response)
@@ -191,6 +207,7 @@ class ServedModel:
                 response.parameters,
                 response.final,
                 response.error,
+                _timestamps(pending) if infer.trace and response.final else None,
             )
         )
 
@@ -214,6 +231,27 @@ def _cached(
         )
         return None
     return CachedScheduler(cache, scheduler, statistics, model.name, str(model.version), spec.fingerprint)
+
+
+_FIRST_RESPONSE = "nv_inference_first_response_histogram_ms"
+_BOUNDS_MS = (100.0, 500.0, 2000.0, 5000.0)
+
+
+def _first_responses(config: mc.ModelConfig) -> Histogram | None:
+    """The histogram of a decoupled model's first responses; `model_metrics` may give its bounds."""
+    if not config.model_transaction_policy.decoupled:
+        return None
+    for control in config.model_metrics.metric_control:
+        if control.metric_identifier.family == _FIRST_RESPONSE:
+            return Histogram(tuple(control.histogram_options.buckets))
+    return Histogram(_BOUNDS_MS)
+
+
+def _timestamps(pending: Pending) -> Timestamps:
+    """Of a request that is done; one that was refused, or is answered early, has not all of them."""
+    arrival, dispatch = pending.arrival_ns, pending.dispatch_ns
+    start, infer, output, end = pending.computed or (dispatch, 0, 0, 0)
+    return Timestamps(arrival, arrival, start, infer, output, end, time.monotonic_ns())
 
 
 class ShapeKey:

@@ -9,6 +9,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     `config` is the serialised ModelConfig, normalised but not yet completed from the model file.
     `gpus` are the CUDA ordinals a node of the cluster has. `fingerprint` identifies the files on disk that
     were loaded. `key` is the cluster's channel secret.
+    `summaries` and `histograms` say which distributions of durations the replica keeps.
     """
 
     name: str
@@ -28,6 +29,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
     max_pending_requests: int = 65536
     max_pending_bytes: int = 4 << 30
     arena_bytes: int = 256 << 20
+    summaries: bool = False
+    histograms: bool = False
 
 
 class Description(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from collections import Counter
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import FailureReason
+from deployments.latencies import Latencies
 
 
 class Duration:
@@ -46,10 +47,11 @@ class Statistics:
     """Counters since the replica was loaded.
 
     `inference_count` counts batch items (rows), `execution_count` model executions, `releases` batches by why
-    the dynamic batcher released them.
+    the dynamic batcher released them. `latencies` is there where summaries are wanted.
     """
 
-    def __init__(self, name: str, version: str) -> None:
+    def __init__(self, name: str, version: str, latencies: Latencies | None = None) -> None:
+        self.latencies = latencies
         self._name = name
         self._version = version
         self.inference_count = 0
@@ -86,11 +88,18 @@ class Statistics:
         batch.compute_input.add(input_ns)
         batch.compute_infer.add(infer_ns)
         batch.compute_output.add(output_ns)
+        if self.latencies is not None:
+            self.latencies.compute_input.add(input_ns, requests)
+            self.latencies.compute_infer.add(infer_ns, requests)
+            self.latencies.compute_output.add(output_ns, requests)
 
     def record_success(self, total_ns: int, queue_ns: int) -> None:
         """Record a request that was answered."""
         self.success.add(total_ns)
         self.queue.add(queue_ns)
+        if self.latencies is not None:
+            self.latencies.request.add(total_ns)
+            self.latencies.queue.add(queue_ns)
 
     def record_hit(self, lookup_ns: int) -> None:
         """Record a request that the response cache answers."""

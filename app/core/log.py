@@ -2,16 +2,23 @@
 
 import json
 import logging
+import logging.handlers
 import os
 import sys
 import time
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Final, Protocol, Self
+
+import msgspec
 
 PACKAGES = ("app", "deployments", "backends")
+VERBATIM: Final[Mapping[str, object]] = {"verbatim": True}
+"""`extra` of a record whose message is written as it is: our own tables, and JSON."""
+LOG_FORMATS: Final = ("default", "ISO8601")
 
 
 class LogSettings(Protocol):
-    """The settings that concern logging."""
+    """The server settings that concern logging."""
 
     @property
     def log_verbose(self) -> int: ...
@@ -28,20 +35,57 @@ class LogSettings(Protocol):
     @property
     def log_format(self) -> str: ...
 
+    @property
+    def log_file(self) -> str: ...
+
+
+class LogConfig(msgspec.Struct, frozen=True):
+    """What is logged, and how. The names are those of Triton's logging extension.
+
+    `log_file` is "" for the console: information to stdout, the rest to stderr.
+    """
+
+    log_file: str = ""
+    log_info: bool = True
+    log_warning: bool = True
+    log_error: bool = True
+    log_verbose_level: int = 0
+    log_format: str = "default"
+
+    @classmethod
+    def of(cls, settings: LogSettings) -> Self:
+        """The configuration that a server starts with."""
+        return cls(
+            settings.log_file,
+            settings.log_info,
+            settings.log_warning,
+            settings.log_error,
+            settings.log_verbose,
+            settings.log_format,
+        )
+
+    def changed(self, change: Mapping[str, Any]) -> Self:
+        """This configuration with some settings replaced; `change` holds values of the right types."""
+        return msgspec.structs.replace(self, **change)
+
 
 class TritonFormatter(logging.Formatter):
-    """One line a record; the message is a JSON string, so nothing a client sent can forge a line."""
+    """One line a record; the message is a JSON string, so nothing a client sent can forge a line.
+
+    As in Triton, `TRITON_SERVER_ESCAPE_LOG_MESSAGES=0` in the environment leaves messages as they are.
+    """
 
     def __init__(self, iso8601: bool = False) -> None:
         super().__init__()
         self._iso8601 = iso8601
+        self._escape = os.environ.get("TRITON_SERVER_ESCAPE_LOG_MESSAGES", "1") != "0"
 
     def format(self, record: logging.LogRecord) -> str:
-        letter = record.levelname[0]
+        letter = record.levelname[0] if record.levelno >= logging.INFO else "I"  # as Triton's verbose lines
         at = time.gmtime(record.created)
         place = f"{os.getpid()} {record.filename}:{record.lineno}]"
         message = record.getMessage()
-        if "\n" not in message or not message.startswith("\n+"):  # our own tables stay readable
+        if self._escape and not getattr(record, "verbatim", False):
             message = json.dumps(message, ensure_ascii=False)
         if record.exc_info:
             message += "\n" + self.formatException(record.exc_info)
@@ -51,21 +95,41 @@ class TritonFormatter(logging.Formatter):
         return f"{letter}{time.strftime('%m%d %H:%M:%S', at)}.{micros:06d} {place} {message}"
 
 
-def configure_logging(settings: LogSettings) -> None:
-    """Send the records of our packages to stderr in Triton's format."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(TritonFormatter(settings.log_format.upper() == "ISO8601"))
-    handler.addFilter(lambda record: _wanted(settings, record))
+class _Console(logging.StreamHandler[Any]):
+    """Information to stdout, what needs attention to stderr, each as it is at that moment."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.setStream(sys.stderr if record.levelno > logging.INFO else sys.stdout)
+        super().emit(record)
+
+
+def configure_logging(config: LogConfig) -> None:
+    """Send the records of our packages where `config` says, in Triton's format; may be called again."""
+    handler = _open(config.log_file)
+    handler.setFormatter(TritonFormatter(config.log_format == "ISO8601"))
+    handler.addFilter(lambda record: _wanted(config, record))
     for package in PACKAGES:
         package_logger = logging.getLogger(package)
-        package_logger.handlers = [handler]
+        replaced, package_logger.handlers = package_logger.handlers, [handler]
+        for old in replaced:
+            old.close()
         package_logger.propagate = False
-        package_logger.setLevel(logging.DEBUG if settings.log_verbose else logging.INFO)
+        package_logger.setLevel(logging.DEBUG if config.log_verbose_level else logging.INFO)
 
 
-def _wanted(settings: LogSettings, record: logging.LogRecord) -> bool:
+def _open(path: str) -> logging.Handler:
+    if not path:
+        return _Console()
+    try:
+        return logging.handlers.WatchedFileHandler(path)  # several processes append, each whole lines
+    except OSError as error:
+        print(f"cannot open the log file: {error}; logging to the console", file=sys.stderr)
+        return _Console()
+
+
+def _wanted(config: LogConfig, record: logging.LogRecord) -> bool:
     if record.levelno >= logging.ERROR:
-        return settings.log_error
+        return config.log_error
     if record.levelno >= logging.WARNING:
-        return settings.log_warning
-    return settings.log_info or record.levelno < logging.INFO
+        return config.log_warning
+    return config.log_info or record.levelno < logging.INFO

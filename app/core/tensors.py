@@ -80,7 +80,8 @@ class InferRequest(msgspec.Struct, frozen=True, gc=False):
     `model_version` is "" when the version policy decides. `outputs` empty asks for all outputs.
     `parameters` holds only custom parameters; the reserved ones have fields of their own.
     `timeout_us` is the schedule policy's `timeout`; `deadline` is the transport's, in `time.monotonic`
-    seconds (0 = none).
+    seconds (0 = none). `trace` asks the replica for timestamps: "" of an ordinary request, else a W3C
+    `traceparent` or, where there is none, `UNNAMED_TRACE`.
     """
 
     model_name: str
@@ -95,12 +96,29 @@ class InferRequest(msgspec.Struct, frozen=True, gc=False):
     priority: int = 0
     timeout_us: int = 0
     deadline: float = 0.0
+    trace: str = ""
+
+
+UNNAMED_TRACE = "-"
+
+
+class Timestamps(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """When a replica did what for one request: `time.monotonic_ns` of its machine, 0 where unknown."""
+
+    request_start: int = 0
+    queue_start: int = 0
+    compute_start: int = 0
+    compute_input_end: int = 0
+    compute_output_start: int = 0
+    compute_end: int = 0
+    request_end: int = 0
 
 
 class InferResponse(msgspec.Struct, frozen=True, gc=False):
     """One response. A request has exactly one final response; a decoupled model may send others before it.
 
     A failed response carries `error` and no outputs. A decoupled model's last response may be empty.
+    `timestamps` are those of a traced request, in its final response.
     """
 
     model_name: str = ""
@@ -110,6 +128,7 @@ class InferResponse(msgspec.Struct, frozen=True, gc=False):
     parameters: Parameters = {}
     final: bool = True
     error: InferError | None = None
+    timestamps: Timestamps | None = None
 
 
 def failed(error: BaseException, request_id: str = "", final: bool = True) -> InferResponse:

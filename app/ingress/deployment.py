@@ -5,6 +5,7 @@ A plain class; `app/main.py` makes it a Serve deployment. Everything runs on a d
 
 import asyncio
 import logging
+import os
 import uuid
 from typing import Any
 
@@ -12,9 +13,13 @@ import msgspec
 import ray
 
 from app.core.errors import InferError
-from app.core.log import configure_logging
+from app.core.live_settings import LiveSettings
+from app.core.log import LogConfig, configure_logging
+from app.core.trace_settings import TraceSettings
 from app.ingress.fronts import Front, open_fronts
+from app.ingress.machine_metrics import Machine
 from app.ingress.metrics import render
+from app.ingress.observer import Observer
 from app.ingress.routed_service import ManagerClient, RoutedInferenceService
 from app.routing.router import Router
 from app.routing.table import RoutingTable
@@ -33,7 +38,7 @@ class Ingress:
     """One ingress replica. Several on one node share the ports (SO_REUSEPORT)."""
 
     def __init__(self, settings: ServerSettings, key: bytes, manager: Any) -> None:
-        configure_logging(settings)
+        configure_logging(LogConfig.of(settings))
         self._settings = settings
         self._key = key
         self._id = uuid.uuid4().hex
@@ -62,17 +67,27 @@ class Ingress:
         await asyncio.gather(*(front.stop(grace) for front in self._fronts))
         self._watching.cancel()
         await self._router.close(1.0)
+        await asyncio.to_thread(self._observer.close)
 
     async def _start(self) -> None:
         settings = self._settings
         transport = TransportSettings(arena_bytes=settings.arena_bytes)
         self._router = Router(self._node_id, self._key, transport)
         self._service = RoutedInferenceService(settings, self._router, self._manager)
+        live = LiveSettings(LogConfig.of(settings), TraceSettings(settings.trace_settings()))
+        alone = settings.ingress_replicas == 1
+        self._observer = Observer(live, self._manager.configure, "" if alone else f".{os.getpid()}")
         self._routing = asyncio.Event()
         self._watching = asyncio.get_running_loop().create_task(self._follow_manager())
         # A replica that joins others on the port gets requests at once: it must know the models by then.
         await self._routing.wait()
-        self._fronts = await open_fronts(settings, self._service, lambda: render(self._service))
+        latencies = settings.latency_metrics()
+        machine = Machine(
+            settings.allow_cpu_metrics, settings.allow_gpu_metrics, settings.metrics_interval_ms
+        )
+        self._fronts = await open_fronts(
+            settings, self._service, lambda: render(self._service, latencies, machine), self._observer
+        )
 
     async def _follow_manager(self) -> None:
         while True:
@@ -82,6 +97,7 @@ class Ingress:
                 if table.number != self._router.table.number:
                     await self._manager.receive(self._id, table.number)
                     await self._router.apply(table)
+                    self._observer.apply(table.live)
                     self._routing.set()
             except InferError as error:
                 logger.warning("%s; serving on by the last routing table", error.message)

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from app.ingress.observer import Observer
 from app.ingress.service import InferenceService
 from app.settings import ServerSettings
 
@@ -14,7 +15,10 @@ class Front(Protocol):
 
 
 async def open_fronts(
-    settings: ServerSettings, service: InferenceService, metrics: Callable[[], Awaitable[bytes]]
+    settings: ServerSettings,
+    service: InferenceService,
+    metrics: Callable[[], Awaitable[bytes]],
+    observer: Observer,
 ) -> list[Front]:
     """Start to listen for HTTP, gRPC and metrics; what is switched off is not even imported.
 
@@ -23,23 +27,23 @@ async def open_fronts(
     """
     fronts: list[Front] = []
     if settings.allow_grpc:
-        fronts.append(await _open_grpc(settings, service))
+        fronts.append(await _open_grpc(settings, service, observer))
     if settings.allow_metrics:
         fronts.append(await _open_metrics(settings, metrics))
     if settings.allow_http:  # last: who hears "ready" over HTTP may use the others at once
-        fronts.append(await _open_http(settings, service))
+        fronts.append(await _open_http(settings, service, observer))
     return fronts
 
 
-async def _open_http(settings: ServerSettings, service: InferenceService) -> Front:
+async def _open_http(settings: ServerSettings, service: InferenceService, observer: Observer) -> Front:
     from app.ingress.http_front import HttpFront
 
-    front = HttpFront(service, settings)
+    front = HttpFront(service, settings, observer=observer)
     await front.start(settings.http_address, settings.http_port)
     return front
 
 
-async def _open_grpc(settings: ServerSettings, service: InferenceService) -> Front:
+async def _open_grpc(settings: ServerSettings, service: InferenceService, observer: Observer) -> Front:
     from app.ingress.grpc_front import GrpcFront, GrpcSettings
 
     limits = GrpcSettings(
@@ -54,7 +58,7 @@ async def _open_grpc(settings: ServerSettings, service: InferenceService) -> Fro
         max_connection_age_ms=settings.grpc_max_connection_age,
         max_connection_age_grace_ms=settings.grpc_max_connection_age_grace,
     )
-    front = GrpcFront(service, limits)
+    front = GrpcFront(service, limits, observer)
     await front.start(settings.grpc_address, settings.grpc_port)
     return front
 

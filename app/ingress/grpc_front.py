@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from time import monotonic
+from time import monotonic, monotonic_ns
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -17,9 +17,12 @@ import grpc.aio
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import ErrorCode, InferError, unavailable
+from app.core.live_settings import LiveSettings
 from app.core.tensors import InferResponse, Tensor
+from app.ingress.grpc_settings import log_settings, trace_setting
 from app.ingress.grpc_stream import InferStream, StreamLimits
 from app.ingress.http2_server import Http2Server, Http2Settings
+from app.ingress.observer import Arrival, Observer
 from app.ingress.service import InferenceService
 from app.protocol.classification import classify
 from app.protocol.grpc_repository import decode_load, decode_unload, refuse_repository_name
@@ -92,7 +95,13 @@ def _channel_options(settings: GrpcSettings, reuse_port: bool) -> list[tuple[str
 class GrpcFront:
     """Serves an `InferenceService` over gRPC; lives on the event loop it is started on."""
 
-    def __init__(self, service: InferenceService, settings: GrpcSettings | None = None) -> None:
+    def __init__(
+        self,
+        service: InferenceService,
+        settings: GrpcSettings | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self._observer = observer or Observer(LiveSettings())
         self._service = service
         self._settings = settings or GrpcSettings()
         self._server: Any = None
@@ -169,6 +178,10 @@ class GrpcFront:
             "RepositoryIndex": _unary(self._index, pb.RepositoryIndexRequest),
             "RepositoryModelLoad": _unary(self._load, pb.RepositoryModelLoadRequest),
             "RepositoryModelUnload": _unary(self._unload, pb.RepositoryModelUnloadRequest),
+            "LogSettings": _unary(partial(log_settings, self._observer), pb.LogSettingsRequest),
+            "TraceSetting": _unary(
+                partial(trace_setting, self._observer, self._service), pb.TraceSettingRequest
+            ),
             "ModelInfer": grpc.unary_unary_rpc_method_handler(self._infer),
             "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(self._stream_infer),
         }
@@ -214,9 +227,14 @@ class GrpcFront:
     async def _infer(self, data: bytes, context: Context) -> bytes:
         try:
             self._refuse_when_stopping()
+            observer = self._observer
+            arrival = _arrival(context) if observer.on else None
             message, raw = parse_infer(data)
             request = decode_infer(message, raw, _deadline(context))
-            response = await self._service.infer(request)
+            if arrival is None:
+                response = await self._service.infer(request)
+            else:
+                response = await observer.infer(self._service, request, arrival)
             return encode_infer(request, response, partial(self._classify, response))
         except Exception as error:
             await _abort(context, error)
@@ -243,6 +261,7 @@ class GrpcFront:
             self._settings.stream,
             _deadline(context),
             fail_fast=_has_metadata(context, "triton_grpc_error", "true"),
+            observer=self._observer,
         )
         self._streams.add(stream)
         return stream
@@ -303,6 +322,12 @@ async def _abort(context: Context, error: Exception) -> NoReturn:
 def _deadline(context: Context) -> float:
     remaining = context.time_remaining()
     return 0.0 if remaining is None else monotonic() + remaining
+
+
+def _arrival(context: Context) -> Arrival:
+    metadata = context.invocation_metadata()
+    traceparent = next((str(value) for name, value in metadata if name == "traceparent"), "")
+    return Arrival("grpc", monotonic_ns(), traceparent)
 
 
 def _has_metadata(context: Context, key: str, value: str) -> bool:

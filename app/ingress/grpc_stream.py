@@ -13,11 +13,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from time import monotonic_ns
 
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import InferError, unavailable
+from app.core.live_settings import LiveSettings
 from app.core.tensors import Buffer, InferRequest, InferResponse, failed
+from app.ingress.observer import Arrival, Observer
 from app.ingress.service import Call, InferenceService
 from app.protocol.grpc_parameters import wants_empty_final
 from app.protocol.grpc_v2 import decode_infer, encode_stream_error, encode_stream_failure, parse_infer
@@ -77,6 +80,7 @@ class InferStream:
         limits: StreamLimits,
         deadline: float = 0.0,
         fail_fast: bool = False,
+        observer: Observer | None = None,
     ) -> None:
         """
         Args:
@@ -86,12 +90,14 @@ class InferStream:
             deadline: `time.monotonic` seconds at which every request of the stream expires; 0 for none.
             fail_fast: end the stream with the first error of a model instead of sending it in-band. As in
                 Triton, that of a request that reached no model is in-band all the same.
+            observer: takes note of requests.
         """
         self._service = service
         self._encode = encode
         self._limits = limits
         self._deadline = deadline
         self._fail_fast = fail_fast
+        self._observer = observer or Observer(LiveSettings())
         # Requests under way, and of those the ordinary ones in the order their responses must leave.
         self._open: set[_Pending] = set()
         self._ordered: deque[_Pending] = deque()
@@ -206,7 +212,12 @@ class InferStream:
             raise self._draining
         pending.request = decode_infer(message, raw, self._deadline)
         pending.empty_final = wants_empty_final(message.parameters)
-        pending.call = self._service.submit(pending.request, partial(self._receive, pending))
+        sink = partial(self._receive, pending)
+        if self._observer.on:
+            arrival = Arrival("grpc", monotonic_ns())
+            pending.call = self._observer.submit(self._service, pending.request, sink, arrival)
+        else:
+            pending.call = self._service.submit(pending.request, sink)
 
     def _receive(self, pending: _Pending, response: InferResponse) -> None:
         """The service's sink of one request."""

@@ -191,14 +191,14 @@ class HttpConnection(asyncio.Protocol):
     def _body_complete(self) -> None:
         assert self._receiving is not None
         routed, body = self._receiving.routed, self._receiving.body
-        self._receiving, self._begun = None, 0.0
+        self._receiving = None
         self._start(routed, body)
 
     # Answering.
 
     def _start(self, routed: RoutedHead, body: memoryview) -> None:
-        self._begun = 0.0
-        exchange = self._exchange = Exchange(self, routed.head)
+        begun, self._begun = self._begun, 0.0
+        exchange = self._exchange = Exchange(self, routed.head, begun)
         try:
             routed.route.start(exchange, body)
         except Exception as error:

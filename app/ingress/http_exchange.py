@@ -50,10 +50,12 @@ class Exchange:
     nothing once the client has gone.
     """
 
-    __slots__ = ("_connection", "_keep_alive", "head", "on_disconnect")
+    __slots__ = ("_connection", "_keep_alive", "begun", "head", "on_disconnect")
 
-    def __init__(self, connection: Connection, head: RequestHead) -> None:
+    def __init__(self, connection: Connection, head: RequestHead, begun: float = 0.0) -> None:
+        """`begun` is when the request began to come, in seconds of the loop; 0 if it came in one piece."""
         self.head = head
+        self.begun = begun
         self.on_disconnect: Callable[[], None] = _nothing
         self._connection: Connection | None = connection
         self._keep_alive = head.keep_alive

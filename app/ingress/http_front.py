@@ -8,13 +8,16 @@ import asyncio
 import re
 from collections.abc import Callable
 from functools import partial
+from time import monotonic_ns
 from typing import Any, Final, Protocol
 
 from app.core.errors import InferError, internal, unsupported
+from app.core.live_settings import LiveSettings
 from app.core.tensors import Buffer, InferResponse
 from app.ingress.asgi import AsgiApp, AsgiRoute
 from app.ingress.http_exchange import METHOD_NOT_ALLOWED, Exchange, Route
 from app.ingress.http_server import HttpServer, HttpSettings
+from app.ingress.observer import Arrival, Observer
 from app.ingress.rest_api import build_rest_api
 from app.ingress.service import Call, InferenceService
 from app.protocol.http1 import RequestHead, compress, decompress, response_encoding
@@ -43,6 +46,7 @@ class InferRoute:
         self.version = version
         self.encoding = response_encoding(head.get(b"accept-encoding"))
         self._header_length = head.get(b"inference-header-content-length")
+        self._traceparent = head.get(b"traceparent") or ""
         content_encoding = head.get(b"content-encoding") or "identity"
         self._compressed = content_encoding in ("gzip", "deflate")
         self._json_length = self._known_json_length(head.content_length)
@@ -93,7 +97,13 @@ class InferRoute:
     def submit(self, exchange: Exchange, infer: HttpInfer) -> None:
         answer = _Answer(self, exchange, infer)
         exchange.on_disconnect = answer.cancel
-        answer.call = self.front.service.submit(infer.request, answer.take)
+        front = self.front
+        if front.observer.on:
+            begun_ns = int(exchange.begun * 1e9) or monotonic_ns()
+            arrival = Arrival("http", begun_ns, self._traceparent)
+            answer.call = front.observer.submit(front.service, infer.request, answer.take, arrival)
+        else:
+            answer.call = front.service.submit(infer.request, answer.take)
 
 
 class _Answer:
@@ -198,6 +208,7 @@ class HttpFront:
         settings: server settings; None means their defaults.
         limits: overrides the connection limits taken from the settings.
         rest_api: overrides the ASGI application for everything but inference.
+        observer: takes note of requests, and has the log and trace settings.
     """
 
     def __init__(
@@ -206,10 +217,12 @@ class HttpFront:
         settings: FrontSettings | None = None,
         limits: HttpSettings | None = None,
         rest_api: AsgiApp | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.service = service
+        self.observer = observer or Observer(LiveSettings())
         self.max_input_size = settings.http_max_input_size if settings else DEFAULT_MAX_INPUT_SIZE
-        self._rest_api: AsgiApp = rest_api or build_rest_api(service, self.max_input_size)
+        self._rest_api: AsgiApp = rest_api or build_rest_api(service, self.max_input_size, self.observer)
         self._tasks: set[asyncio.Task[None]] = set()
         self._server = HttpServer(self, limits or _limits(settings))
 

@@ -8,11 +8,15 @@ import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from app.core.metrics_config import MetricsConfig
 from app.ingress.batching_metrics import batching_lines
+from app.ingress.distributions import histogram_lines, summary_lines
+from app.ingress.machine_metrics import Machine
 from app.ingress.replica_statistics import ReplicaStatistics, merge
 from app.ingress.routed_service import RoutedInferenceService
 
 CONTENT_TYPE = "text/plain; charset=utf-8"
+_DEFAULTS = MetricsConfig()
 _REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 
 
@@ -83,18 +87,38 @@ _FAMILIES = (
 )
 
 
-async def render(service: RoutedInferenceService) -> bytes:
-    """The body of `/metrics`."""
+async def render(
+    service: RoutedInferenceService, config: MetricsConfig = _DEFAULTS, machine: Machine | None = None
+) -> bytes:
+    """The body of `/metrics`.
+
+    Args:
+        service: whose replicas are asked.
+        config: which kinds of metrics are reported.
+        machine: the machine under them.
+    """
     entries = service.served()
     parts = await service.replica_statistics(entries, local=True)
     tags = {(e.name, e.version): dict(e.model_config.metric_tags) for e in entries}
+    by_key = {(e.name, e.version): e for e in entries}
     rows = [(_labels(*key, tags[key]), merge(part)) for key, part in parts.items()]
     lines: list[str] = []
     for family in _FAMILIES:
+        if family.kind == "counter" and not config.counters:
+            continue
         lines += _header(family.name, family.kind, family.help)
         lines += (f"{family.name}{{{labels}}} {family.value(stats)}" for labels, stats in rows)
-    lines += _failures(rows)
+    if config.counters:
+        lines += _failures(rows)
     lines += batching_lines(rows)
+    lines += _load_durations((_labels(*key, tags[key]), entry.load_seconds) for key, entry in by_key.items())
+    if config.summaries:
+        lines += summary_lines(rows, config.quantiles)
+    if config.histograms:
+        lines += histogram_lines(rows)
+    for gauge in machine.read() if machine is not None else ():
+        lines += _header(gauge.name, gauge.kind, gauge.help)
+        lines += (f"{gauge.name}{labels} {value!r}" for labels, value in gauge.samples)
     return ("\n".join(lines) + "\n").encode()
 
 
@@ -105,6 +129,12 @@ def _failures(rows: Iterable[tuple[str, ReplicaStatistics]]) -> list[str]:
         for reason in _REASONS:
             lines.append(f'{name}{{{labels},reason="{reason}"}} {stats.failures.get(reason, 0)}')
     return lines
+
+
+def _load_durations(rows: Iterable[tuple[str, float]]) -> list[str]:
+    name = "nv_model_load_duration_secs"
+    samples = [f"{name}{{{labels}}} {seconds:g}" for labels, seconds in rows]
+    return [*_header(name, "gauge", "Model load time in seconds"), *samples]
 
 
 def _header(name: str, kind: str, text: str) -> list[str]:

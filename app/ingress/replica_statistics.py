@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -25,6 +26,8 @@ class ReplicaStatistics(msgspec.Struct):
     pending: int = 0
     releases: dict[str, int] = {}
     queue_age_ns: int = 0
+    summaries: dict[str, tuple[int, int, dict[int, int]]] = {}
+    first_response: tuple[tuple[float, ...], list[int], float] | None = None
 
 
 async def collect(entry: VersionEntry, channels: Iterable[Channel]) -> list[ReplicaStatistics]:
@@ -43,6 +46,8 @@ async def collect(entry: VersionEntry, channels: Iterable[Channel]) -> list[Repl
                     answer["pending"],
                     dict(answer.get("releases", {})),
                     answer.get("queue_age_ns", 0),
+                    answer.get("summaries", {}),
+                    answer.get("first_response"),
                 )
             )
         elif isinstance(answer, (InferError, OSError, TimeoutError)):
@@ -60,7 +65,13 @@ def merge(parts: Iterable[ReplicaStatistics]) -> ReplicaStatistics:
             message = pb.ModelStatistics()
             message.CopyFrom(part.statistics)
             total = ReplicaStatistics(
-                message, dict(part.failures), part.pending, dict(part.releases), part.queue_age_ns
+                message,
+                dict(part.failures),
+                part.pending,
+                dict(part.releases),
+                part.queue_age_ns,
+                part.summaries,
+                part.first_response,
             )
         else:
             _add(total, part)
@@ -89,6 +100,20 @@ def _add(total: ReplicaStatistics, part: ReplicaStatistics) -> None:
     for reason, count in part.releases.items():
         total.releases[reason] = total.releases.get(reason, 0) + count
     total.queue_age_ns = max(total.queue_age_ns, part.queue_age_ns)
+    _add_distributions(total, part)
+
+
+def _add_distributions(total: ReplicaStatistics, part: ReplicaStatistics) -> None:
+    for name, (count, us, sizes) in part.summaries.items():
+        known_count, known_us, known = total.summaries.get(name, (0, 0, {}))
+        sum_of = Counter(known) + Counter(sizes)
+        total.summaries = {**total.summaries, name: (known_count + count, known_us + us, dict(sum_of))}
+    if total.first_response is None or part.first_response is None:
+        total.first_response = total.first_response or part.first_response
+        return
+    (bounds, counts, ms), (_, more, more_ms) = total.first_response, part.first_response
+    summed = [a + b for a, b in zip(counts, more, strict=True)]
+    total.first_response = (bounds, summed, ms + more_ms)
 
 
 def _add_duration(target: pb.StatisticDuration, source: pb.StatisticDuration) -> None:

@@ -187,6 +187,10 @@ class ManagerClient:
     async def unload(self, name: str, unload_dependents: bool) -> None:
         await _call(self._handle.unload.remote(name, unload_dependents))
 
+    async def configure(self, change: bytes, current: bytes) -> None:
+        """Change live settings; returns when every ingress goes by them."""
+        await _call(self._handle.configure.remote(change, current))
+
     async def watch(self, ingress: str, applied: int) -> bytes:
         """The next routing table."""
         table: bytes = await _call(self._handle.watch.remote(ingress, applied))

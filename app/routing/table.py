@@ -10,6 +10,7 @@ import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError, not_found, unavailable
+from app.core.live_settings import LiveSettings
 from app.core.sequences import keeps_sequences
 from app.core.version_policy import parse_version
 
@@ -41,6 +42,7 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
     application: str = ""
     config: bytes = b""
     labels: dict[str, tuple[str, ...]] = {}
+    load_seconds: float = 0.0
 
     @cached_property
     def model_config(self) -> mc.ModelConfig:
@@ -69,11 +71,15 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
 
 
 class RoutingTable(msgspec.Struct, frozen=True, dict=True):
-    """All models known to the manager. `initialised` is set once the loads of the start-up are over."""
+    """All models known to the manager. `initialised` is set once the loads of the start-up are over.
+
+    `live` is None while the manager has no say: each ingress goes on by the settings it has.
+    """
 
     number: int = 0
     initialised: bool = False
     entries: tuple[VersionEntry, ...] = ()
+    live: LiveSettings | None = None
 
     @cached_property
     def by_name(self) -> dict[str, dict[int, VersionEntry]]:

@@ -14,7 +14,15 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from app.core.errors import ErrorCode, FailureReason, InferError, internal, invalid_arg
-from app.core.tensors import Buffer, InferRequest, InferResponse, Parameters, RequestedOutput, Tensor
+from app.core.tensors import (
+    Buffer,
+    InferRequest,
+    InferResponse,
+    Parameters,
+    RequestedOutput,
+    Tensor,
+    Timestamps,
+)
 from app.transport.arena import ArenaReader, ArenaWriter
 from app.transport.frames import FINAL, HEADER, Frame, Kind, ProtocolError, padded
 from app.transport.settings import TransportSettings
@@ -55,6 +63,7 @@ class _WireRequest(msgspec.Struct, array_like=True, gc=False):
     sequence_end: bool = False
     priority: int = 0
     timeout_us: int = 0
+    trace: str = ""
 
 
 class _WireError(msgspec.Struct, array_like=True, gc=False):
@@ -70,6 +79,7 @@ class _WireResponse(msgspec.Struct, array_like=True, gc=False):
     id: str = ""
     parameters: Parameters = {}
     error: _WireError | None = None
+    timestamps: Timestamps | None = None
 
 
 class _WireControl(msgspec.Struct, array_like=True):
@@ -121,7 +131,8 @@ class Outbox:
                 [output.name for output in request.outputs],
                 request.id,
             )
-            if request.parameters or request.sequence_id or request.priority or request.timeout_us:
+            trace = request.trace
+            if request.parameters or request.sequence_id or request.priority or request.timeout_us or trace:
                 meta += (
                     _scalars(request.parameters),
                     request.sequence_id,
@@ -129,6 +140,7 @@ class Outbox:
                     request.sequence_end,
                     request.priority,
                     request.timeout_us,
+                    trace,
                 )
             encoded = self._bounded(_encode(meta), len(request.outputs))
         except _UNENCODABLE as error:
@@ -149,8 +161,9 @@ class Outbox:
             size = self._place(response.outputs, tensors, pieces)
             meta: tuple[Any, ...] = (response.model_name, response.model_version, tensors, response.id)
             error = response.error
-            if error is not None:
-                meta += (_scalars(response.parameters), (error.code, error.message, error.reason))
+            if error is not None or response.timestamps is not None:
+                fault = None if error is None else (error.code, error.message, error.reason)
+                meta += (_scalars(response.parameters), fault, response.timestamps)
             elif response.parameters:
                 meta += (_scalars(response.parameters),)
             encoded = self._bounded(_encode(meta))
@@ -245,6 +258,7 @@ def decode_request(frame: Frame, deadline: float, arena: ArenaReader | None) -> 
         wire.priority,
         wire.timeout_us,
         deadline,
+        wire.trace,
     )
 
 
@@ -267,6 +281,7 @@ def decode_response(frame: Frame, arena: ArenaReader | None) -> InferResponse:
         wire.parameters,
         bool(frame.flags & FINAL),
         None if fault is None else InferError(fault.code, fault.message, fault.reason),
+        wire.timestamps,
     )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+from app.core.live_settings import LiveSettings, decode_change, decode_live
 from app.routing.table import RoutingTable, VersionEntry
 
 WATCH_S = 5.0
@@ -30,13 +31,24 @@ class Board:
     def __init__(self) -> None:
         # Numbers go on rising when a restarted manager starts over.
         self.table = RoutingTable(number=time.time_ns() // 1_000_000)
+        self._live: LiveSettings | None = None
         self._changed = asyncio.Condition()
         self._ingresses: dict[str, _Ingress] = {}
+
+    def configure(self, change: bytes, current: bytes) -> LiveSettings:
+        """Change the live settings that the next table will have; returns all of them.
+
+        Args:
+            change: a msgpack `LiveChange`.
+            current: the `LiveSettings` of the asking ingress: so they outlive a restart of the manager.
+        """
+        self._live = (self._live or decode_live(current)).changed(decode_change(change))
+        return self._live
 
     async def publish(self, entries: tuple[VersionEntry, ...], initialised: bool) -> int:
         """Make a new table the current one and return its number."""
         async with self._changed:
-            self.table = RoutingTable(self.table.number + 1, initialised, entries)
+            self.table = RoutingTable(self.table.number + 1, initialised, entries, self._live)
             self._changed.notify_all()
         return self.table.number
 

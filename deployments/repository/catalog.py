@@ -135,4 +135,6 @@ class Catalog:
             max_pending_requests=settings.max_pending_requests,
             max_pending_bytes=settings.max_pending_bytes,
             arena_bytes=settings.arena_bytes,
+            summaries=settings.latency_metrics().summaries,
+            histograms=settings.latency_metrics().histograms,
         )

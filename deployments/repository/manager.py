@@ -15,7 +15,7 @@ import msgspec
 import ray
 
 from app.core.errors import InferError, invalid_arg, unavailable, unsupported
-from app.core.log import configure_logging
+from app.core.log import VERBATIM, LogConfig, configure_logging
 from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
 from app.settings import ServerSettings
 from deployments.repository import applications
@@ -48,7 +48,7 @@ class RepositoryManager:
 
     def __init__(self, settings: ServerSettings, key: bytes, ingress: tuple[str, str]) -> None:
         """`ingress` is the application and deployment name of those who watch."""
-        configure_logging(settings)
+        configure_logging(LogConfig.of(settings))
         self._settings = settings
         self._key = key
         self._ingress = ingress
@@ -119,6 +119,12 @@ class RepositoryManager:
         async with self._exclusive(name):
             await self._retire(self._versions(name))
 
+    async def configure(self, change: bytes, current: bytes) -> None:
+        """Change live settings, see `Board.configure`; returns when every ingress goes by them."""
+        await self._ensure_recovered()
+        configure_logging(self._board.configure(change, current).log)
+        await self._publish_settled()
+
     async def check_health(self) -> None:
         """Serve's health hook."""
         self._ensure_started()
@@ -159,7 +165,7 @@ class RepositoryManager:
             progress.cancel()
         self._initialised = True
         await self._publish_settled()
-        logger.info("\n%s", status_table(self._board.table))
+        logger.info("\n%s", status_table(self._board.table), extra=VERBATIM)
 
     def _out_of_reach(self) -> set[str]:
         """Adopted models whose channels want another key: those of before a new deployment of the server."""
@@ -340,6 +346,7 @@ class RepositoryManager:
                 application=spec.application,
                 config=description.config,
                 labels=description.labels,
+                load_seconds=description.load_seconds,
             )
         )
 

@@ -25,6 +25,8 @@ class Pending(Request):
     configuration leaves no choice. `accepted` is set once the replica answers for it. `failed` is set with a
     final response that is an error. `nbytes`, `level` and `tickets` are the queue's notes of it; only a queue
     with policies sets the last two. `may_reschedule`: it may be executed again instead of answered.
+    `computed` are the times of a traced request's execution: its start, the end of its input, the start of
+    its output, its end.
     """
 
     may_reschedule: ClassVar[bool] = False
@@ -34,6 +36,7 @@ class Pending(Request):
         "accepted",
         "arrival_ns",
         "cancelled",
+        "computed",
         "dispatch_ns",
         "failed",
         "level",
@@ -65,6 +68,7 @@ class Pending(Request):
         self.cancelled = False
         self.arrival_ns = time.monotonic_ns()
         self.dispatch_ns = self.nbytes = 0
+        self.computed: tuple[int, int, int, int] | None = None
         self._outbox = outbox
 
     def is_cancelled(self) -> bool:

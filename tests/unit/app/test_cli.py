@@ -64,6 +64,10 @@ def flag_with_value(flag: str) -> str:
         "backend-config": "a,b=c",
         "metrics-config": "b=c",
         "cache-config": "local,size=1",
+        "trace-config": "rate=1",
+        "trace-level": "OFF",
+        "trace-count": "1",
+        "trace-log-frequency": "1",
     }
     setting = SETTINGS.get(flag.replace("-", "_"))
     if setting and setting.flag.bare:

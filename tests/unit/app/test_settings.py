@@ -219,7 +219,7 @@ def test_backend_and_metrics_settings(repository: str) -> None:
             {"pinned_memory_pool_byte_size": 1},
             ("warning: pinned_memory_pool_byte_size has no effect in Nereid",),
         ),
-        ({"trace_config": "level=TENSORS"}, ("warning: trace_config has no effect yet",)),
+        ({"trace_config": "level=TENSORS"}, ()),
         ({"rate_limit": "off"}, ()),
         (
             {"strict_model_config": True},

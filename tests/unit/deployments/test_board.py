@@ -2,6 +2,10 @@
 
 import asyncio
 
+import msgspec
+
+from app.core.live_settings import LiveChange, LiveSettings
+from app.core.log import LogConfig
 from app.routing.table import ModelState, VersionEntry
 from deployments.repository.board import Board
 
@@ -15,6 +19,17 @@ async def test_watch_returns_the_next_table() -> None:
     number = await board.publish((ENTRY,), True)
     table = await asyncio.wait_for(watch, 1)
     assert (table.number, table.entries, table.initialised) == (number, (ENTRY,), True)
+
+
+async def test_live_settings_are_in_the_next_table_and_outlive_the_board() -> None:
+    board = Board()
+    assert board.table.live is None
+    encode = msgspec.msgpack.encode
+    current = LiveSettings(LogConfig(log_error=False))
+    board.configure(encode(LiveChange(log={"log_info": False})), encode(current))
+    board.configure(encode(LiveChange(log={"log_verbose_level": 1})), encode(LiveSettings()))
+    await board.publish((), True)
+    assert board.table.live == LiveSettings(LogConfig(log_error=False, log_info=False, log_verbose_level=1))
 
 
 async def test_settled_waits_for_every_ingress() -> None:

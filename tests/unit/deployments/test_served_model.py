@@ -264,6 +264,30 @@ def test_statistics_of_successes(bench: Bench) -> None:
     assert (failures, pending) == ({}, 0)
 
 
+def test_a_traced_request_brings_its_times(bench: Bench) -> None:
+    bench.load()
+    assert bench.infer(request("plain")).timestamps is None
+    before = time.monotonic_ns()
+    times = bench.infer(request("traced", trace="-")).timestamps
+    assert times is not None
+    in_order = [getattr(times, name) for name in times.__struct_fields__]
+    assert in_order == sorted(in_order)
+    assert before <= times.request_start <= times.request_end <= time.monotonic_ns()
+
+
+def test_summaries_where_they_are_wanted(bench: Bench) -> None:
+    model = bench.load()
+    bench.infer(request("a"))
+    assert "summaries" not in bench.plane.call(model.control("statistics", None), 5)
+    model.close(timeout=5)
+    model = bench.load(summaries=True, histograms=True)
+    bench.infer(request("a"))
+    answer = bench.plane.call(model.control("statistics", None), 5)
+    count, _, sizes = answer["summaries"]["request"]
+    assert (count, sum(sizes.values())) == (1, 1)
+    assert "first_response" not in answer  # which decoupled models alone have
+
+
 def test_statistics_of_failures_by_reason(bench: Bench) -> None:
     bench.load(CONFIG, max_pending_requests=1)
     assert bench.infer(request("bad")).error is not None

@@ -12,12 +12,8 @@ def test_new_replica_has_counted_nothing() -> None:
     message = Statistics("m", "2").message()
     assert (message.name, message.version, message.last_inference) == ("m", "2", 0)
     assert list(message.batch_stats) == []
-    assert message.inference_stats == pb.InferStatistics(
-        **{
-            name: {}
-            for name in ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
-        }
-    )
+    names = [field.name for field in pb.InferStatistics.DESCRIPTOR.fields]
+    assert message.inference_stats == pb.InferStatistics(**{name: {} for name in names})
 
 
 def test_each_request_of_a_batch_is_charged_the_whole_batch() -> None:

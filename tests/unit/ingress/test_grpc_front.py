@@ -131,9 +131,9 @@ class FakeService:
 class Running:
     """A front on an event loop in a thread of its own."""
 
-    def __init__(self, settings=None):
+    def __init__(self, settings=None, observer=None):
         self.service = FakeService()
-        self.front = GrpcFront(self.service, settings)
+        self.front = GrpcFront(self.service, settings, observer)
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
@@ -243,8 +243,10 @@ def test_repository(server, triton):
     assert server.service.loads == [("m", "{}", {"1/model.x": b"\0"}), ("m", True)]
 
 
-def test_unknown_methods_are_unimplemented(triton):
-    assert refusal(lambda: triton.get_trace_settings())[0] == "StatusCode.UNIMPLEMENTED"
+def test_unknown_methods_are_unimplemented(server):
+    with grpc.insecure_channel(server.url) as channel, pytest.raises(grpc.RpcError) as raised:
+        channel.unary_unary("/inference.GRPCInferenceService/Nothing")(b"", timeout=WAIT_S)
+    assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_infer(server, triton):

@@ -53,6 +53,9 @@ nv_inference_request_failure{model="m",version="1",reason="REJECTED"} 1
 nv_inference_request_failure{model="m",version="1",reason="CANCELED"} 0
 nv_inference_request_failure{model="m",version="1",reason="BACKEND"} 4
 nv_inference_request_failure{model="m",version="1",reason="OTHER"} 0
+# HELP nv_model_load_duration_secs Model load time in seconds
+# TYPE nv_model_load_duration_secs gauge
+nv_model_load_duration_secs{model="m",version="1"} 0
 """  # noqa: E501
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.errors import ErrorCode, FailureReason, InferError
-from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
+from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor, Timestamps
 from app.transport.arena import ArenaReader, ArenaWriter
 from app.transport.frames import Frame, FrameDecoder, Kind, ProtocolError
 from app.transport.messages import (
@@ -83,6 +83,8 @@ requests = st.builds(
     st.booleans(),
     u64,
     u64,
+    st.just(0.0),
+    st.sampled_from(["", "-", "00-ab-cd-01"]),
 )
 
 
@@ -95,7 +97,16 @@ def test_requests_round_trip(request: InferRequest) -> None:
     result = decode_request(frame, 12.5, None)
     assert (frame.kind, frame.stream, frame.deadline_us, result.deadline) == (Kind.INFER, 7, 1500, 12.5)
     assert plain(result.inputs) == plain(request.inputs)
-    for field in ("model_name", "model_version", "outputs", "id", "parameters", "priority", "timeout_us"):
+    for field in (
+        "model_name",
+        "model_version",
+        "outputs",
+        "id",
+        "parameters",
+        "priority",
+        "timeout_us",
+        "trace",
+    ):
         assert getattr(result, field) == getattr(request, field)
     if request.sequence_id:
         assert (result.sequence_id, result.sequence_start, result.sequence_end) == (
@@ -105,17 +116,28 @@ def test_requests_round_trip(request: InferRequest) -> None:
         )
 
 
-@given(st.lists(tensors, max_size=4).map(tuple), st.booleans(), parameters, st.booleans())
+@given(
+    st.lists(tensors, max_size=4).map(tuple),
+    st.booleans(),
+    parameters,
+    st.booleans(),
+    st.sampled_from([None, Timestamps(1, 2, 3, 4, 5, 6, 1 << 62)]),
+)
 def test_responses_round_trip(
-    outputs: tuple[Tensor, ...], final: bool, values: dict[str, Any], wrong: bool
+    outputs: tuple[Tensor, ...],
+    final: bool,
+    values: dict[str, Any],
+    wrong: bool,
+    timestamps: Timestamps | None,
 ) -> None:
     error = InferError(ErrorCode.NOT_FOUND, "é", FailureReason.REJECTED) if wrong else None
     queue: list[Any] = []
-    Outbox(SETTINGS, None).response(queue, 9, InferResponse("m", "2", outputs, "id", values, final, error))
+    response = InferResponse("m", "2", outputs, "id", values, final, error, timestamps)
+    Outbox(SETTINGS, None).response(queue, 9, response)
     result = decode_response(received(queue), None)
     assert plain(result.outputs) == plain(outputs)
     assert (result.model_name, result.model_version, result.id) == ("m", "2", "id")
-    assert (result.parameters, result.final) == (values, final)
+    assert (result.parameters, result.final, result.timestamps) == (values, final, timestamps)
     if wrong:
         assert result.error is not None
         assert result.error.args == (ErrorCode.NOT_FOUND, "é", FailureReason.REJECTED)

@@ -1,0 +1,43 @@
+"""The settings that change while the server runs; the repository manager publishes them to every ingress."""
+
+from typing import Any
+
+import msgspec
+
+from app.core.log import LogConfig
+from app.core.trace_settings import TraceSettings
+
+
+class LiveSettings(msgspec.Struct, frozen=True):
+    """What every ingress goes by."""
+
+    log: LogConfig = LogConfig()
+    trace: TraceSettings = TraceSettings()
+
+    def changed(self, change: "LiveChange") -> "LiveSettings":
+        """These settings with one change applied.
+
+        Raises:
+            InferError: the change makes no sense; see `LogConfig.changed` and `TraceSettings.changed`.
+        """
+        trace = self.trace
+        for model, values in change.trace.items():
+            trace = trace.changed(model, values)
+        return LiveSettings(self.log.changed(change.log), trace)
+
+
+class LiveChange(msgspec.Struct, frozen=True):
+    """What a client wants changed: log settings by name, trace settings by model and name."""
+
+    log: dict[str, Any] = {}
+    trace: dict[str, dict[str, Any]] = {}
+
+
+def decode_live(data: bytes) -> LiveSettings:
+    """Read settings written by `msgspec.msgpack.encode`."""
+    return msgspec.msgpack.decode(data, type=LiveSettings)
+
+
+def decode_change(data: bytes) -> LiveChange:
+    """Read a change written by `msgspec.msgpack.encode`."""
+    return msgspec.msgpack.decode(data, type=LiveChange)

@@ -1,0 +1,54 @@
+"""`--metrics-config`: which kinds of latencies `/metrics` reports."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+SIZE_RATIO: Final = 1.02
+"""Durations are counted by logarithmic size: the ratio of its bounds, a quantile is off by half of it."""
+_QUANTILES: Final = "0.5:0.05,0.9:0.01,0.95:0.001,0.99:0.001,0.999:0.001"
+_BOOLEANS: Final[Mapping[str, bool]] = {
+    "true": True, "on": True, "1": True, "false": False, "off": False, "0": False
+}  # fmt: skip
+
+
+class MetricsConfig(msgspec.Struct, frozen=True):
+    """What is reported besides gauges. As in Triton, without `counters` no counter at all is reported."""
+
+    counters: bool = True
+    summaries: bool = False
+    histograms: bool = False
+    quantiles: tuple[float, ...] = (0.5, 0.9, 0.95, 0.99, 0.999)
+
+
+def parse_metrics_config(settings: Mapping[str, str]) -> MetricsConfig:
+    """Read the values by name; names that are none of these are passed over, as in Triton.
+
+    Raises:
+        ValueError: in one line, what is wrong.
+    """
+    return MetricsConfig(
+        _flag(settings, "counter_latencies", "true"),
+        _flag(settings, "summary_latencies", "false"),
+        _flag(settings, "histogram_latencies", "false"),
+        _quantiles(settings.get("summary_quantiles", _QUANTILES)),
+    )
+
+
+def _flag(settings: Mapping[str, str], name: str, default: str) -> bool:
+    value = _BOOLEANS.get(settings.get(name, default).lower())
+    if value is None:
+        raise ValueError(f"--metrics-config {name}: expected true or false, got '{settings[name]}'")
+    return value
+
+
+def _quantiles(text: str) -> tuple[float, ...]:
+    """The quantiles of `quantile:error,...`; ours are exact to 1% of the value, whatever error is asked."""
+    try:
+        pairs = [tuple(map(float, pair.split(":"))) for pair in text.split(",")]
+    except ValueError:
+        pairs = []
+    if not pairs or any(len(pair) != 2 or not 0 <= pair[0] <= 1 for pair in pairs):
+        raise ValueError(f"--metrics-config summary_quantiles: expected quantile:error pairs, got '{text}'")
+    return tuple(pair[0] for pair in pairs)

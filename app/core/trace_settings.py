@@ -1,0 +1,168 @@
+"""The settings of tracing: Triton's trace extension and `--trace-config`."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from app.core.errors import invalid_arg
+
+OFF: Final = "OFF"
+LEVELS: Final = ("TIMESTAMPS", "TENSORS")
+MODES: Final = ("triton", "opentelemetry")
+GLOBAL: Final = ""
+"""The scope of the settings for every model that has none of its own."""
+
+_OPTIONS: Final[Mapping[str, str]] = {
+    "bsp_max_export_batch_size": "512",
+    "bsp_max_queue_size": "2048",
+    "bsp_schedule_delay": "5000",
+    "resource": "",
+    "url": "",
+}
+
+
+class TraceSetting(msgspec.Struct, frozen=True):
+    """What is traced, complete.
+
+    Attributes:
+        level: empty when nothing is; otherwise of `LEVELS`.
+        rate: every how manieth request is traced.
+        count: how many more; -1 for any number.
+        log_frequency: traces to a file (`<file>.0`, `<file>.1`, ...); 0 for all in one.
+        file: where traces go in mode `triton`.
+        mode: of `MODES`.
+        options: of mode `opentelemetry`.
+    """
+
+    level: tuple[str, ...] = ()
+    rate: int = 1000
+    count: int = -1
+    log_frequency: int = 0
+    file: str = ""
+    mode: str = "triton"
+    options: dict[str, str] = {}
+
+    def check(self) -> None:
+        """Refuse a setting that asks for traces and cannot have them.
+
+        Raises:
+            InferError: INVALID_ARG.
+        """
+        if not self.level or self.mode != "triton":
+            return
+        reason = "trace file name is not given" if not self.file else ""
+        if not self.rate:
+            reason = "sample rate must be non-zero"
+        if reason:
+            raise invalid_arg(f"Attempting to set invalid trace setting :{reason}")
+
+    @property
+    def traces(self) -> bool:
+        """Whether any request may be traced."""
+        return bool(self.level) and (self.mode == "opentelemetry" or bool(self.rate and self.file))
+
+
+Change = Mapping[str, Any]
+"""`level`, `rate`, `count` or `log_frequency` to a new value; None clears it, what is not there stays."""
+
+
+class TraceSettings(msgspec.Struct, frozen=True):
+    """The settings a server started with and what was changed since, by model; `GLOBAL` is for all."""
+
+    startup: TraceSetting = TraceSetting()
+    overrides: dict[str, dict[str, Any]] = {}
+
+    def of(self, model: str = GLOBAL) -> TraceSetting:
+        """What holds for a model: its own values, else the global ones, else those of the start."""
+        changes = {**self.overrides.get(GLOBAL, {}), **self.overrides.get(model, {})}
+        if "level" in changes:
+            changes["level"] = tuple(changes["level"])  # a list once it has travelled
+        return msgspec.structs.replace(self.startup, **changes) if changes else self.startup
+
+    def changed(self, model: str, change: Change) -> "TraceSettings":
+        """These settings with a change to one model or to `GLOBAL`.
+
+        Raises:
+            InferError: INVALID_ARG for what could not be traced.
+        """
+        mine = {**self.overrides.get(model, {}), **change}
+        mine = {key: value for key, value in mine.items() if value is not None}
+        overrides = {**self.overrides, model: mine}
+        changed = TraceSettings(self.startup, {name: own for name, own in overrides.items() if own})
+        if change:
+            changed.of(model).check()
+        return changed
+
+
+def parse_trace_config(entries: Iterable[str]) -> TraceSetting:
+    """Read the values of `--trace-config`, `[MODE,]KEY=VALUE` each; later ones win, levels add up.
+
+    Raises:
+        ValueError: in one line, what is wrong with which entry.
+    """
+    found: dict[str, Any] = {}
+    options = dict(_OPTIONS)
+    for entry in entries:
+        head, equals, value = entry.partition("=")
+        mode, comma, key = head.partition(",")
+        mode, key = (mode, key) if comma else ("", head)
+        if not equals or not key or (comma and mode not in MODES):
+            raise ValueError(f"--trace-config option format is '<mode>,<setting>=<value>'. Got {entry}")
+        if mode == "opentelemetry":
+            _take_option(options, key, value, entry)
+        else:
+            _take(found, mode, key, value, entry)
+    telemetry = found.get("mode") == "opentelemetry"
+    kept = {key: value for key, value in options.items() if value} if telemetry else {}
+    return TraceSetting(**found, options=kept)
+
+
+def _take(found: dict[str, Any], mode: str, key: str, value: str, entry: str) -> None:
+    name = key.replace("-", "_")
+    if name == "file":
+        found["file"] = value
+    elif name == "mode":
+        if value.lower() not in MODES:
+            raise ValueError(f"--trace-config: unknown mode '{value}'; expected one of {', '.join(MODES)}")
+        found["mode"] = value.lower()
+    elif name == "level":
+        found["level"] = _level(found.get("level", ()), value)
+    elif name in ("rate", "count", "log_frequency"):
+        found[name] = whole_number(value, -1 if name == "count" else 0, lambda: ValueError(_number(entry)))
+    else:
+        raise ValueError(f"--trace-config: unknown setting in '{entry}'")
+
+
+def _take_option(options: dict[str, str], key: str, value: str, entry: str) -> None:
+    if key not in options:
+        raise ValueError(f"--trace-config: unknown setting in '{entry}'")
+    if key.startswith("bsp_"):
+        whole_number(value, 1, lambda: ValueError(_number(entry)))
+    options[key] = f"{options[key]},{value}" if key == "resource" and options[key] else value
+
+
+def _level(before: tuple[str, ...], value: str) -> tuple[str, ...]:
+    name = value.upper()
+    if name in ("MIN", "MAX"):  # Triton's old names of it
+        name = LEVELS[0]
+    if name == OFF:
+        return ()
+    if name not in LEVELS:
+        raise ValueError(f"--trace-config: unknown level '{value}'; expected OFF, TIMESTAMPS or TENSORS")
+    return tuple(level for level in LEVELS if level in (*before, name))
+
+
+def _number(entry: str) -> str:
+    return f"--trace-config: expected an integer in '{entry}'"
+
+
+def whole_number(text: str, low: int, error: Callable[[], Exception]) -> int:
+    """Read an integer of 32 bits that is at least `low`, or raise what `error` makes."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise error() from None
+    if not low <= number < 1 << 31:
+        raise error()
+    return number

@@ -1,0 +1,88 @@
+"""Trace files in Triton's format: one JSON array of small objects, `triton_trace_summary` reads it."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, BinaryIO, Final
+
+from app.core.tensors import Tensor
+
+Stamp = tuple[str, int]
+"""An activity and its time, `time.monotonic_ns`."""
+
+_FLOATS: Final = ("FP16", "FP32", "FP64")
+
+
+def encode_header(number: int, model: str, version: str, request_id: str) -> dict[str, Any]:
+    """The object that says what was traced."""
+    header: dict[str, Any] = {"id": number, "model_name": model, "model_version": int(version or -1)}
+    return {**header, "request_id": request_id} if request_id else header
+
+
+def encode_stamp(number: int, stamp: Stamp) -> dict[str, Any]:
+    """The object of one activity."""
+    return {"id": number, "timestamps": [{"name": stamp[0], "ns": stamp[1]}]}
+
+
+def encode_tensor(number: int, activity: str, tensor: Tensor) -> dict[str, Any]:
+    """The object of one tensor, its elements printed as Triton prints them."""
+    shape = ",".join(map(str, tensor.shape))
+    described = {"name": tensor.name, "data": _elements(tensor), "shape": shape, "dtype": tensor.datatype}
+    return {"id": number, "activity": activity, "tensor": described}
+
+
+def _elements(tensor: Tensor) -> str:
+    if tensor.datatype == "BF16":  # its 16 bits have no number of their own in numpy
+        return ""
+    elements = tensor.array().ravel().tolist()
+    if tensor.datatype == "BYTES":
+        return ",".join(f'"{element.decode(errors="replace")}"' for element in elements)
+    if tensor.datatype in _FLOATS:
+        return ",".join(f"{element:g}" for element in elements)
+    return ",".join(str(int(element)) for element in elements)
+
+
+def encode_objects(objects: Iterable[dict[str, Any]]) -> bytes:
+    """Objects with commas between them, an array without its brackets."""
+    return b",".join(json.dumps(each, separators=(",", ":")).encode() for each in objects)
+
+
+class TraceFile:
+    """A file, and its numbered siblings, that traces are saved to. One thread at a time.
+
+    Unlike Triton's, the file is complete JSON after every save.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._next = 0
+        self._file: BinaryIO | None = None
+
+    def save(self, traces: Sequence[bytes], numbered: bool) -> None:
+        """Write traces to the next numbered file, or add them to the one without a number.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        text = b",".join(traces)
+        if numbered:
+            path = f"{self._path}.{self._next}"
+            self._next += 1
+            with open(path, "wb") as file:
+                file.write(b"[" + text + b"]")
+        elif self._file is None:
+            self._file = open(self._path, "wb")  # noqa: SIM115 - stays open until `close`
+            self._add(b"[" + text)
+        else:
+            self._file.seek(-1, 2)
+            self._add(b"," + text)
+
+    def _add(self, text: bytes) -> None:
+        assert self._file is not None
+        self._file.write(text + b"]")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Nothing more will be saved."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,109 @@
+"""The messages of the trace extension, over HTTP and gRPC."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from tritonclient.grpc import service_pb2 as pb
+
+from app.core.errors import internal, invalid_arg, unsupported
+from app.core.trace_settings import LEVELS, OFF, TraceSetting
+from app.protocol import strict_json
+
+_NUMBERS: Final[Mapping[str, tuple[str, int, int]]] = {
+    "trace_rate": ("rate", 0, (1 << 32) - 1),
+    "trace_count": ("count", -1, (1 << 31) - 1),
+    "log_frequency": ("log_frequency", 0, (1 << 32) - 1),
+}
+"""Setting to its name here and its bounds."""
+
+
+def encode_http(setting: TraceSetting) -> bytes:
+    """The JSON reply of `/v2/.../trace/setting`."""
+    return msgspec.json.encode(_values(setting))
+
+
+def decode_http(document: Any) -> dict[str, Any]:
+    """What a JSON document wants changed; null, and an empty level, clear a setting.
+
+    Raises:
+        InferError: UNSUPPORTED for a file, INVALID_ARG for a bad value, INTERNAL for a wrong type.
+    """
+    given = document if isinstance(document, dict) else {}
+    _refuse_file(given)
+    change: dict[str, Any] = {}
+    if "trace_level" in given:
+        levels = given["trace_level"]
+        if levels is not None and not isinstance(levels, list):
+            raise internal("attempt to access JSON non-array as array")
+        change["level"] = _level([strict_json.as_text(level) for level in levels or ()])
+    for key, (name, low, high) in _NUMBERS.items():
+        if key in given:
+            value = given[key]
+            text = None if value is None else strict_json.as_text(value)
+            change[name] = None if text is None else _number(key, text, low, high, "got:")
+    return change
+
+
+def encode_grpc(setting: TraceSetting | None) -> pb.TraceSettingResponse:
+    """The reply of TraceSetting; empty, as Triton's, for a model that does not exist."""
+    response = pb.TraceSettingResponse()
+    for key, value in _values(setting).items() if setting else ():
+        response.settings[key].value.extend([value] if isinstance(value, str) else value)
+    return response
+
+
+def decode_grpc(message: pb.TraceSettingRequest) -> dict[str, Any]:
+    """What a TraceSetting request wants changed; no value clears a setting.
+
+    Raises:
+        InferError: UNSUPPORTED for a file, INVALID_ARG for a bad value.
+    """
+    settings = message.settings
+    _refuse_file(settings)
+    change: dict[str, Any] = {}
+    if "trace_level" in settings:
+        change["level"] = _level(settings["trace_level"].value)
+    for key, (name, low, high) in _NUMBERS.items():
+        if key in settings:
+            values = settings[key].value
+            if len(values) > 1:
+                raise invalid_arg(f"expect only 1 value for '{key}'")
+            change[name] = _number(key, values[0], low, high, "got: ") if values else None
+    return change
+
+
+def _values(setting: TraceSetting) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "trace_level": list(setting.level) or [OFF],
+        "trace_rate": str(setting.rate),
+        "trace_count": str(setting.count),
+    }
+    if setting.mode == "triton":
+        values |= {"log_frequency": str(setting.log_frequency), "trace_file": setting.file}
+    return {**values, "trace_mode": setting.mode, **setting.options}
+
+
+def _refuse_file(given: Any) -> None:
+    if "trace_file" in given:
+        raise unsupported("trace file location can not be updated through network protocol")
+
+
+def _level(names: Sequence[str]) -> tuple[str, ...] | None:
+    """The level that some names mean together; names that are none are passed over, as in Triton."""
+    if OFF in names and len(names) > 1:
+        raise invalid_arg("Expect only one trace level 'OFF' is specified")
+    level = tuple(level for level in LEVELS if level in names)
+    return level if level or OFF in names else None
+
+
+def _number(key: str, text: str, low: int, high: int, got: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        raise invalid_arg(f"Unable to parse '{key}', got: {text}") from None
+    if number < low and key == "trace_count":
+        raise invalid_arg(f"Unable to parse '{key}'. Expecting value >= {low}, {got}{text}")
+    if not low <= number <= high:
+        raise invalid_arg(f"Unable to parse '{key}', value is out of range [ {low}, {high} ], got: {text}")
+    return number

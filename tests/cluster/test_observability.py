@@ -1,0 +1,115 @@
+"""Settings and traces of a whole server: two ingresses on one port, replicas in processes of their own."""
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.server import ROOT, Server, wait_until
+
+pytestmark = pytest.mark.cluster
+MODEL = "identity_fp32"
+REPLICA = (
+    "REQUEST_START", "QUEUE_START", "COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START",
+    "COMPUTE_END", "REQUEST_END",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("observed")
+
+
+@pytest.fixture(scope="module")
+def server(directory: Path) -> Iterator[Server]:
+    arguments = [
+        f"--model-repository={ROOT / 'model_repository'}",
+        "--model-control-mode=explicit",
+        f"--load-model={MODEL}",
+        "--ingress-replicas=2",
+        f"--trace-config=triton,file={directory / 'trace.json'}",
+        "--trace-config=triton,log-frequency=1",
+        "--trace-config=level=TIMESTAMPS",
+        "--trace-config=rate=1",
+        "--metrics-config=summary_latencies=true",
+    ]
+    server = Server(arguments, directory / "server.log").start()
+    yield server
+    server.stop()
+
+
+def ask(server: Server, path: str, document: dict[str, Any] | None = None) -> dict[str, Any]:
+    """On a connection of its own: the kernel chooses the ingress."""
+    body = None if document is None else json.dumps(document).encode()
+    asked = urllib.request.Request(f"http://{server.http_url}{path}", data=body)
+    with urllib.request.urlopen(asked, timeout=30) as response:
+        answer: dict[str, Any] = json.loads(response.read())
+    return answer
+
+
+def test_a_change_reaches_every_ingress(server: Server) -> None:
+    for level in (1, 0):
+        assert ask(server, "/v2/logging", {"log_verbose_level": level})["log_verbose_level"] == level
+        assert {ask(server, "/v2/logging")["log_verbose_level"] for _ in range(16)} == {level}
+    ask(server, f"/v2/models/{MODEL}/trace/setting", {"trace_rate": "2"})
+    assert {ask(server, f"/v2/models/{MODEL}/trace/setting")["trace_rate"] for _ in range(16)} == {"2"}
+    ask(server, f"/v2/models/{MODEL}/trace/setting", {"trace_rate": None})
+
+
+def infer(server: Server, module: Any, url: str, request_id: str) -> None:
+    with module.InferenceServerClient(url) as client:
+        tensor = module.InferInput("INPUT0", [1, 4], "FP32")
+        tensor.set_data_from_numpy(np.ones((1, 4), np.float32))
+        client.infer(MODEL, [tensor], request_id=request_id)
+
+
+def traces(directory: Path) -> dict[str, dict[str, int]]:
+    """Timestamps by request id."""
+    found = {}
+    for path in directory.glob("trace.json.*"):
+        objects = json.loads(path.read_bytes())
+        found[objects[0].get("request_id", "")] = {
+            stamp["name"]: stamp["ns"] for each in objects for stamp in each.get("timestamps", ())
+        }
+    return found
+
+
+def test_traces_cover_ingress_and_replica(server: Server, directory: Path) -> None:
+    infer(server, tritonclient.http, server.http_url, "over-http")
+    infer(server, tritonclient.grpc, server.grpc_url, "over-grpc")
+    wait_until(lambda: {"over-http", "over-grpc"} <= traces(directory).keys(), 5, "both traces are saved")
+    for request_id, first, last in (
+        ("over-http", "HTTP_RECV_START", "HTTP_SEND_END"),
+        ("over-grpc", "GRPC_WAITREAD_START", "GRPC_SEND_END"),
+    ):
+        stamps = traces(directory)[request_id]
+        times = [stamps[name] for name in (first, *REPLICA, "INFER_RESPONSE_COMPLETE", last)]
+        assert times == sorted(times)
+
+
+def test_metrics(server: Server) -> None:
+    infer(server, tritonclient.http, server.http_url, "")
+    _, body = server.get("/metrics", port=server.metrics_port)
+    families = {family.name: family.samples for family in text_string_to_metric_families(body.decode())}
+    counts = [s for s in families["nv_inference_request_summary_us"] if s.name.endswith("_count")]
+    assert counts[0].value >= 1
+    assert families["nv_model_load_duration_secs"][0].value > 0
+    assert families["nv_cpu_memory_total_bytes"][0].value > families["nv_cpu_memory_used_bytes"][0].value
+
+
+def test_request_lines(server: Server) -> None:
+    ask(server, "/v2/logging", {"log_verbose_level": 1})
+    infer(server, tritonclient.http, server.http_url, "to-be-logged")
+    wait_until(lambda: '"to-be-logged"' in server.output(), 5, "the line is written")
+    ask(server, "/v2/logging", {"log_verbose_level": 0})
+    line = next(line for line in server.output().splitlines() if '"to-be-logged"' in line)
+    record = json.loads(line[line.index('{"event"') : line.rindex("}") + 1])
+    assert (record["model"], record["version"], record["status"]) == (MODEL, "1", "OK")
+    assert record["total_us"] >= record["queue_us"] + record["compute_infer_us"]

@@ -1,0 +1,142 @@
+"""Log and trace settings as values: flags, changes, what holds for a model."""
+
+import json
+import logging
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from app.core.errors import InferError
+from app.core.live_settings import LiveChange, LiveSettings, decode_change, decode_live
+from app.core.log import PACKAGES, VERBATIM, LogConfig, TritonFormatter, configure_logging
+from app.core.trace_settings import GLOBAL, TraceSetting, TraceSettings, parse_trace_config
+
+BASE = TraceSetting(("TIMESTAMPS",), rate=6, file="t.json")
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ((), TraceSetting()),
+        (("triton,file=f", "level=TIMESTAMPS", "rate=5"), TraceSetting(("TIMESTAMPS",), 5, file="f")),
+        (("level=TENSORS", "level=TIMESTAMPS"), TraceSetting(("TIMESTAMPS", "TENSORS"))),
+        (("level=TENSORS", "level=OFF"), TraceSetting()),
+        (("level=MIN", "level=MAX"), TraceSetting(("TIMESTAMPS",))),
+        (("triton,log-frequency=3", "count=7"), TraceSetting(count=7, log_frequency=3)),
+    ],
+)
+def test_flags(entries, expected):
+    assert parse_trace_config(entries) == expected
+
+
+def test_opentelemetry_flags():
+    setting = parse_trace_config(
+        ["mode=opentelemetry", "opentelemetry,url=h:1/v1/traces", "opentelemetry,resource=a=b",
+         "opentelemetry,resource=c=d", "opentelemetry,bsp_max_queue_size=9"]
+    )  # fmt: skip
+    assert setting.mode == "opentelemetry"
+    assert setting.options == {
+        "bsp_max_export_batch_size": "512",
+        "bsp_max_queue_size": "9",
+        "bsp_schedule_delay": "5000",
+        "resource": "a=b,c=d",
+        "url": "h:1/v1/traces",
+    }
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["rate", "rate=x", "rate=-1", "count=-2", "level=ALL", "mode=zipkin", "jaeger,url=x", "speed=1",
+     "opentelemetry,bsp_schedule_delay=fast", "opentelemetry,color=red"],
+)  # fmt: skip
+def test_a_flag_that_means_nothing_is_refused(entry):
+    with pytest.raises(ValueError, match="--trace-config"):
+        parse_trace_config([entry])
+
+
+def test_a_model_takes_from_the_global_what_it_does_not_set():
+    settings = TraceSettings(BASE).changed("m", {"log_frequency": 2})
+    settings = settings.changed(GLOBAL, {"rate": 3})
+    assert settings.of("m") == msgspec.structs.replace(BASE, rate=3, log_frequency=2)
+    assert settings.of("other") == settings.of() == msgspec.structs.replace(BASE, rate=3)
+    cleared = settings.changed("m", {"log_frequency": None}).changed(GLOBAL, {"rate": None})
+    assert cleared == TraceSettings(BASE)
+
+
+@pytest.mark.parametrize(
+    ("startup", "change", "reason"),
+    [
+        (BASE, {"rate": 0}, "sample rate must be non-zero"),
+        (TraceSetting(), {"level": ("TENSORS",)}, "trace file name is not given"),
+    ],
+)
+def test_what_could_not_be_traced_is_refused(startup, change, reason):
+    with pytest.raises(InferError, match=f"Attempting to set invalid trace setting :{reason}"):
+        TraceSettings(startup).changed("m", change)
+
+
+def test_rate_zero_is_for_disabled_tracing_and_opentelemetry():
+    TraceSettings(BASE).changed("m", {"level": (), "rate": 0})
+    TraceSettings(TraceSetting(("TIMESTAMPS",), mode="opentelemetry")).changed(GLOBAL, {"rate": 0})
+
+
+def test_settings_and_changes_travel():
+    live = LiveSettings(LogConfig(log_info=False), TraceSettings(BASE, {"m": {"rate": 1}}))
+    change = LiveChange({"log_verbose_level": 2}, {"m": {"level": ("TENSORS",)}})
+    arrived = decode_live(msgspec.msgpack.encode(live)).changed(decode_change(msgspec.msgpack.encode(change)))
+    assert arrived.log == live.changed(change).log
+    assert arrived.trace.of("m") == msgspec.structs.replace(BASE, rate=1, level=("TENSORS",))
+
+
+def record(message, level=logging.INFO, **extra):
+    made = logging.LogRecord("app", level, "/x/file.py", 12, message, (), None)
+    made.__dict__.update(extra)
+    return made
+
+
+def test_a_message_cannot_forge_a_line():
+    line = TritonFormatter().format(record("\n+evil\r\nI0101 forged\x1b[2J"))
+    assert "\n" not in line and "\r" not in line and "\x1b" not in line
+    assert json.loads(line.partition("] ")[2]) == "\n+evil\r\nI0101 forged\x1b[2J"
+    assert TritonFormatter().format(record('{"a": 1}', **VERBATIM)).endswith('file.py:12] {"a": 1}')
+
+
+@pytest.fixture
+def restored():
+    saved = [(logging.getLogger(name), logging.getLogger(name).handlers) for name in PACKAGES]
+    yield
+    for logger, handlers in saved:
+        logger.handlers, logger.propagate = handlers, True
+        logger.setLevel(logging.NOTSET)
+
+
+def test_severities_go_where_triton_sends_them(capsys, restored):
+    configure_logging(LogConfig(log_warning=False))
+    logger = logging.getLogger("app.test")
+    logger.debug("verbose")
+    logger.info("information")
+    logger.warning("warning")
+    logger.error("error")
+    out, err = capsys.readouterr()
+    assert '"information"' in out and "verbose" not in out
+    assert '"error"' in err and "warning" not in err
+    configure_logging(LogConfig(log_info=False, log_verbose_level=1, log_format="ISO8601"))
+    logger.info("information")
+    logger.debug("verbose")
+    out, _ = capsys.readouterr()
+    assert "information" not in out and "Z I " in out and '"verbose"' in out
+
+
+def test_a_log_file_takes_all(tmp_path, capsys, restored):
+    configure_logging(LogConfig.of(SimpleNamespace(
+        log_file=str(tmp_path / "log"), log_info=True, log_warning=True, log_error=True, log_verbose=0,
+        log_format="default",
+    )))  # fmt: skip
+    logging.getLogger("deployments.x").info("one")
+    logging.getLogger("app.x").error("two")
+    assert [line.partition("] ")[2] for line in (tmp_path / "log").read_text().splitlines()] == [
+        '"one"',
+        '"two"',
+    ]
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,112 @@
+"""Spans as a collector receives them over OTLP/HTTP."""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from app.core.live_settings import LiveSettings
+from app.core.tensors import InferRequest, InferResponse, Tensor, Timestamps
+from app.core.trace_settings import TraceSettings, parse_trace_config
+from app.flags import SettingsError
+from app.ingress.observer import Arrival, Observer
+from app.settings import ServerSettings
+
+PARENT = f"00-{'ab' * 16}-{'cd' * 8}-01"
+REQUEST = InferRequest("m", "", (Tensor.of("IN", np.ones(1, np.float32)),), id="r1")
+
+
+class Collector:
+    """A collector that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.requests: list[ExportTraceServiceRequest] = []
+        keep = self.requests
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                keep.append(ExportTraceServiceRequest.FromString(body))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"127.0.0.1:{self.server.server_port}/v1/traces"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def spans(self) -> dict[str, Any]:
+        """Spans by name."""
+        return {
+            span.name: span
+            for request in self.requests
+            for resource in request.resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+        }
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    collector = Collector()
+    yield collector
+    collector.server.shutdown()
+    collector.server.server_close()
+
+
+def observer(collector: Collector, *entries: str) -> Observer:
+    setting = parse_trace_config(
+        ["mode=opentelemetry", "level=TIMESTAMPS", f"opentelemetry,url={collector.url}",
+         "opentelemetry,resource=service.name=mine", *entries]
+    )  # fmt: skip
+    return Observer(LiveSettings(trace=TraceSettings(setting)))
+
+
+def infer(watch: Observer, traceparent: str = "") -> InferRequest:
+    observed, sink = watch.observe(REQUEST, lambda _: None, Arrival("http", 50, traceparent))
+    sink(InferResponse("m", "3", timestamps=Timestamps(*range(100, 107))))
+    return observed
+
+
+def test_spans_are_tritons(collector: Collector) -> None:
+    watch = observer(collector, "rate=1")
+    observed = infer(watch, PARENT)
+    watch.close()
+    spans = collector.spans()
+    assert spans.keys() == {"InferRequest", "m", "compute"}
+    root, model, compute = spans["InferRequest"], spans["m"], spans["compute"]
+    assert (root.trace_id.hex(), root.parent_span_id.hex()) == ("ab" * 16, "cd" * 8)
+    assert (model.parent_span_id, compute.parent_span_id) == (root.span_id, model.span_id)
+    assert observed.trace == f"00-{'ab' * 16}-{root.span_id.hex()}-01"
+    assert [event.name for event in root.events][:2] == ["HTTP_RECV_START", "HTTP_RECV_END"]
+    assert [event.name for event in model.events] == ["REQUEST_START", "QUEUE_START", "REQUEST_END"]
+    assert compute.end_time_unix_nano - compute.start_time_unix_nano == 3
+    attributes = {each.key: each.value for each in model.attributes}
+    assert attributes["triton.model_name"].string_value == "m"
+    assert attributes["triton.model_version"].int_value == 3
+    assert attributes["triton.request_id"].string_value == "r1"
+    resource = collector.requests[0].resource_spans[0].resource
+    assert {a.key: a.value.string_value for a in resource.attributes}["service.name"] == "mine"
+
+
+def test_rate_zero_traces_what_its_client_traces(collector: Collector) -> None:
+    watch = observer(collector, "rate=0")
+    assert not infer(watch).trace
+    assert not infer(watch, "00-nonsense").trace
+    assert infer(watch, PARENT).trace
+    watch.close()
+    assert "InferRequest" in collector.spans()
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.settings.find_spec", lambda name: None)
+    with pytest.raises(SettingsError, match=r"pip install 'nereid\[otel\]'"):
+        ServerSettings(trace_config=("mode=opentelemetry",)).trace_settings()

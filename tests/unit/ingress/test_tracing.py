@@ -1,0 +1,203 @@
+"""Sampling, the trace format, trace files; requests observed from a front's side."""
+
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.core.errors import InferError, not_found, unavailable
+from app.core.live_settings import LiveSettings
+from app.core.log import LogConfig
+from app.core.tensors import UNNAMED_TRACE, InferRequest, InferResponse, Tensor, Timestamps, failed
+from app.core.trace_settings import GLOBAL, TraceSetting, TraceSettings
+from app.ingress.observer import Arrival, Observer
+from app.ingress.tracing import TraceScope, stamps_of
+
+REQUEST = InferRequest("m", "", (Tensor.of("IN", np.array([[1, -2]], np.int32)),), id="r1")
+ARRIVAL = Arrival("http", 50)
+
+
+def response(start: int = 100, **fields: object) -> InferResponse:
+    times = Timestamps(*range(start, start + 7))
+    outputs = (Tensor.of("OUT", np.array([0.5, 3.0], np.float32)),)
+    return InferResponse("m", "3", outputs, timestamps=times, **fields)
+
+
+def observer(path: Path, level=("TIMESTAMPS",), **setting) -> Observer:
+    setting = {"rate": 1, **setting}
+    return Observer(LiveSettings(trace=TraceSettings(TraceSetting(level, file=str(path), **setting))))
+
+
+def infer(watch: Observer, request: InferRequest = REQUEST, arrival: Arrival = ARRIVAL) -> InferRequest:
+    """One request through an observer; returns what the service would have got."""
+    answers: list[InferResponse] = []
+    observed, sink = watch.observe(request, answers.append, arrival)
+    sink(response())
+    assert len(answers) == 1
+    return observed
+
+
+def names(path: Path) -> list[str]:
+    objects = json.loads(path.read_bytes())
+    return [stamp["name"] for each in objects for stamp in each.get("timestamps", ())]
+
+
+def test_a_trace_has_tritons_objects(tmp_path):
+    path = tmp_path / "t.json"
+    watch = observer(path)
+    assert infer(watch).trace == UNNAMED_TRACE
+    watch.close()
+    objects = json.loads(path.read_bytes())
+    assert objects[0] == {"id": 1, "model_name": "m", "model_version": 3, "request_id": "r1"}
+    assert objects[1] == {"id": 1, "timestamps": [{"name": "HTTP_RECV_START", "ns": 50}]}
+    assert all(set(each) == {"id", "timestamps"} for each in objects[1:])
+    assert names(path) == [
+        "HTTP_RECV_START", "HTTP_RECV_END", "REQUEST_START", "QUEUE_START", "COMPUTE_START",
+        "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END", "REQUEST_END",
+        "INFER_RESPONSE_COMPLETE", "HTTP_SEND_START", "HTTP_SEND_END",
+    ]  # fmt: skip
+
+
+def test_grpc_activities(tmp_path):
+    watch = observer(tmp_path / "t")
+    infer(watch, arrival=Arrival("grpc", 50))
+    watch.close()
+    assert names(tmp_path / "t")[:2] == ["GRPC_WAITREAD_START", "GRPC_WAITREAD_END"]
+    assert names(tmp_path / "t")[-2:] == ["GRPC_SEND_START", "GRPC_SEND_END"]
+
+
+def test_tensors_are_printed(tmp_path):
+    watch = observer(tmp_path / "t", level=("TENSORS",))
+    infer(watch)
+    text = InferRequest("m", "1", (Tensor.of("S", np.array([b'a"', b"b"], object)),))
+    infer(watch, text)
+    watch.close()
+    objects = json.loads((tmp_path / "t").read_bytes())
+    assert objects[1] == {
+        "id": 1,
+        "activity": "TENSOR_QUEUE_INPUT",
+        "tensor": {"name": "IN", "data": "1,-2", "shape": "1,2", "dtype": "INT32"},
+    }
+    assert objects[2]["activity"] == "TENSOR_BACKEND_OUTPUT"
+    assert objects[2]["tensor"] == {"name": "OUT", "data": "0.5,3", "shape": "2", "dtype": "FP32"}
+    assert objects[4]["tensor"]["data"] == '"a"","b"'
+    assert not names(tmp_path / "t")
+
+
+def test_rate_and_count():
+    scope = TraceScope(TraceSetting(("TIMESTAMPS",), 3, 2, file="f"), None)
+    assert [scope.sample() for _ in range(10)] == [False, False, True] * 2 + [False] * 4
+    assert scope.remaining == 0
+    assert not any(TraceScope(TraceSetting((), 1, file="f"), None).sample() for _ in range(3))
+    assert not any(TraceScope(TraceSetting(("TENSORS",), 1), None).sample() for _ in range(3))
+
+
+def test_log_frequency_makes_numbered_files(tmp_path):
+    watch = observer(tmp_path / "t", log_frequency=2)
+    for _ in range(5):
+        infer(watch)
+    watch.close()
+    counts = {path.name: names(path).count("REQUEST_START") for path in tmp_path.iterdir()}
+    assert counts == {"t.0": 2, "t.1": 2, "t.2": 1}
+
+
+def test_the_last_of_a_count_is_saved_at_once(tmp_path):
+    watch = observer(tmp_path / "t", count=2)
+    for _ in range(3):
+        infer(watch)
+    assert watch.trace_setting().count == 0
+    watch.close()
+    assert {path.name for path in tmp_path.iterdir()} == {"t.0"}
+    assert names(tmp_path / "t.0").count("REQUEST_END") == 2
+
+
+async def test_a_change_saves_what_was_collected_and_keeps_other_scopes(tmp_path):
+    watch = observer(tmp_path / "t", rate=2)
+    watch.apply(LiveSettings(trace=watch.live.trace.changed("other", {"rate": 1})))
+    infer(watch)
+    assert (await watch.change_trace("other", {"rate": 5})).rate == 5
+    assert watch.trace_setting().rate == 2
+    assert infer(watch).trace  # the second of the global scope, which the change has not begun anew
+    held = watch.observe(REQUEST, lambda _: None, ARRIVAL)[1]
+    await watch.change_trace(GLOBAL, {"level": ()})
+    assert not watch.on
+    held(response())
+    watch.close()
+    assert names(tmp_path / "t").count("REQUEST_START") == 1
+
+
+def test_an_untraced_request_passes_as_it_is(tmp_path):
+    watch = observer(tmp_path / "t", rate=2)
+    sink = print
+    assert watch.observe(REQUEST, sink, ARRIVAL) == (REQUEST, sink)
+    assert not Observer(LiveSettings()).on
+    watch.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unwritable_file_harms_no_request(tmp_path, caplog):
+    watch = observer(tmp_path / "none" / "t", log_frequency=1)
+    infer(watch)
+    infer(watch)
+    watch.close()
+    assert [each.message for each in caplog.records].count(caplog.records[0].message) == 1
+    assert "cannot save traces" in caplog.text
+
+
+def test_times_of_another_machine_are_moved():
+    times = Timestamps(1_000_000, 1_000_000, 1_000_010, 0, 0, 0, 1_000_040)
+    assert stamps_of(times, 500, 600) == [
+        ("REQUEST_START", 530), ("QUEUE_START", 530), ("COMPUTE_START", 540), ("REQUEST_END", 570)
+    ]  # fmt: skip
+    assert stamps_of(times, 999_999, 1_000_050)[0] == ("REQUEST_START", 1_000_000)
+
+
+def lines(caplog) -> list[dict]:
+    return [json.loads(each.getMessage()) for each in caplog.records if hasattr(each, "verbatim")]
+
+
+@pytest.fixture
+def logging_observer(caplog):
+    caplog.set_level(logging.DEBUG, "app")
+    watch = Observer(LiveSettings(LogConfig(log_verbose_level=1)))
+    assert watch.on
+    yield watch
+    watch.close()
+
+
+def test_one_line_a_request(logging_observer, caplog):
+    infer(logging_observer, arrival=Arrival("grpc", 50, "00-ab"))
+    (line,) = lines(caplog)
+    total = line.pop("total_us")
+    assert total > 0
+    assert line == {
+        "event": "request", "protocol": "grpc", "model": "m", "version": "3", "request_id": "r1",
+        "status": "OK", "queue_us": 0, "compute_input_us": 0, "compute_infer_us": 0,
+        "compute_output_us": 0, "traceparent": "00-ab",
+    }  # fmt: skip
+
+
+async def test_failures_leave_a_line_too(logging_observer, caplog):
+    class Service:
+        def submit(self, request, sink):
+            raise not_found("no\nmodel")
+
+        async def infer(self, request):
+            raise unavailable("down")
+
+    for code, call in (("NOT_FOUND", Service().submit), ("UNAVAILABLE", Service().infer)):
+        caplog.clear()
+        with pytest.raises(InferError):
+            if code == "NOT_FOUND":
+                logging_observer.submit(Service(), REQUEST, print, ARRIVAL)
+            else:
+                await logging_observer.infer(Service(), REQUEST, ARRIVAL)
+        (line,) = lines(caplog)
+        assert (line["status"], line["model"]) == (code, "m"), call
+        assert "\n" not in caplog.records[0].getMessage()
+    caplog.clear()
+    _, sink = logging_observer.observe(REQUEST, lambda _: None, ARRIVAL)
+    sink(failed(unavailable("gone")))
+    assert lines(caplog)[0]["error"] == "gone"
