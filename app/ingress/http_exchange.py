@@ -122,7 +122,8 @@ class Exchange:
             return
         end = b"0\r\n\r\n" if self.head.version == "1.1" else b""
         self._write(connection, (*self._framed(data), end) if data else (end,))
-        self._end(connection, self._keep_alive)
+        # The server may have begun to drain since the head promised to stay.
+        self._end(connection, self._keep_alive and connection.may_stay)
 
     def abort(self) -> None:
         """Cut the connection: a response that was begun cannot be completed."""

@@ -348,7 +348,8 @@ def test_a_stream_ends_before_the_server_does(run):
             await asyncio.sleep(0.01)
             model.answer(numbered(2), LAST)
             assert numbers(await events(peer)) == [1, 2]
-            await stopping
+            assert await peer.at_end()
+            await asyncio.wait_for(stopping, 1)
 
     run(scenario())
 
