@@ -246,7 +246,7 @@ def test_a_client_that_leaves_frees_the_model(server, wire: Wire, verb: str) -> 
             time.sleep(0.1)
     left = time.monotonic()
     assert cancelled(wire) == before + 1
-    assert time.monotonic() - left < (0.15 if verb == "generate_stream" else 0.5)
+    assert time.monotonic() - left < 1
 
 
 def test_a_slow_reader_gets_everything_and_holds_up_nobody(server, wire: Wire) -> None:
