@@ -50,7 +50,7 @@ class Exchange:
     nothing once the client has gone.
     """
 
-    __slots__ = ("_connection", "_keep_alive", "begun", "head", "on_disconnect")
+    __slots__ = ("_connection", "_keep_alive", "_unsent", "begun", "head", "on_disconnect")
 
     def __init__(self, connection: Connection, head: RequestHead, begun: float = 0.0) -> None:
         """`begun` is when the request began to come, in seconds of the loop; 0 if it came in one piece."""
@@ -59,6 +59,7 @@ class Exchange:
         self.on_disconnect: Callable[[], None] = _nothing
         self._connection: Connection | None = connection
         self._keep_alive = head.keep_alive
+        self._unsent = b""
 
     @property
     def gone(self) -> bool:
@@ -85,13 +86,11 @@ class Exchange:
 
     def fail(self, error: BaseException, headers: bytes = b"") -> None:
         """Answer with an error; one that is not an `InferError` is logged and not shown."""
-        if not isinstance(error, InferError):
-            logger.error("unexpected error answering %s", self.head.path, exc_info=error)
-            error = internal("unexpected error, the request could not be answered")
+        error = describe_error(error, self.head.path)
         self.respond(http_status(error), JSON_HEADERS + headers, (encode_error(error.message),))
 
     def begin(self, status: int, headers: bytes) -> None:
-        """Start a response of unknown length."""
+        """Start a response of unknown length; its head leaves with its first piece."""
         connection = self._connection
         if connection is None:
             return
@@ -99,28 +98,34 @@ class Exchange:
         head = response_head(status, self._extra(headers, self._keep_alive), None, self._keep_alive)
         if self.head.version != "1.1":
             head = head.replace(b"Transfer-Encoding: chunked\r\n", b"")
-        connection.write(head)
+        self._unsent = head
 
     def send(self, data: Buffer) -> None:
-        """Send a piece of a response that was begun."""
-        if self._connection is None or not data:
-            return
-        chunk = (data,) if self.head.version != "1.1" else (b"%x\r\n" % len(data), data, b"\r\n")
-        self._connection.write(b"".join(chunk))
+        """Send a piece of a response that was begun, in one write."""
+        if self._connection is not None and data:
+            self._write(self._connection, self._framed(data))
+
+    def _framed(self, data: Buffer) -> tuple[Buffer, ...]:
+        return (b"%x\r\n" % len(data), data, b"\r\n") if self.head.version == "1.1" else (data,)
+
+    def _write(self, connection: Connection, parts: tuple[Buffer, ...]) -> None:
+        head, self._unsent = self._unsent, b""
+        connection.write(b"".join((head, *parts)))
 
     async def drained(self) -> None:
         """Wait until the client has taken what was sent, or has gone."""
         if self._connection is not None:
             await self._connection.drained()
 
-    def finish(self) -> None:
-        """End a response that was begun."""
+    def finish(self, data: Buffer = b"") -> None:
+        """End a response that was begun, with a last piece if there is one, in one write."""
         connection = self._connection
         if connection is None:
             return
-        if self.head.version == "1.1":
-            connection.write(b"0\r\n\r\n")
-        self._end(connection, self._keep_alive)
+        end = b"0\r\n\r\n" if self.head.version == "1.1" else b""
+        self._write(connection, (*self._framed(data), end) if data else (end,))
+        # The server may have begun to drain since the head promised to stay.
+        self._end(connection, self._keep_alive and connection.may_stay)
 
     def abort(self) -> None:
         """Cut the connection: a response that was begun cannot be completed."""
@@ -142,6 +147,14 @@ class Exchange:
         self._connection = None
         self.on_disconnect = _nothing  # Else a cycle with what is to be told, garbage for the collector.
         connection.exchange_done(keep_alive)
+
+
+def describe_error(error: BaseException, path: str) -> InferError:
+    """Return what a client is told of an error; one that is not an `InferError` is logged and not shown."""
+    if isinstance(error, InferError):
+        return error
+    logger.error("unexpected error answering %s", path, exc_info=error)
+    return internal("unexpected error, the request could not be answered")
 
 
 class FixedRoute:

@@ -16,6 +16,7 @@ from app.core.live_settings import LiveSettings
 from app.core.tensors import Buffer, InferResponse
 from app.ingress.asgi import AsgiApp, AsgiRoute
 from app.ingress.http_exchange import METHOD_NOT_ALLOWED, Exchange, Route
+from app.ingress.http_generate import GenerateRoute
 from app.ingress.http_server import HttpServer, HttpSettings
 from app.ingress.observer import Arrival, Observer
 from app.ingress.rest_api import build_rest_api
@@ -32,7 +33,7 @@ from app.protocol.http_v2 import (
     parse_header_length,
 )
 
-_INFER_PATH: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/infer")
+_INFER_PATH: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/(infer|generate|generate_stream)")
 _HEAVY: Final = 256 << 10
 """Bytes of JSON or of compressed data from which a thread does the work."""
 
@@ -223,8 +224,9 @@ class HttpFront:
         self.observer = observer or Observer(LiveSettings())
         self.max_input_size = settings.http_max_input_size if settings else DEFAULT_MAX_INPUT_SIZE
         self._rest_api: AsgiApp = rest_api or build_rest_api(service, self.max_input_size, self.observer)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._server = HttpServer(self, limits or _limits(settings))
+        self.limits = limits or _limits(settings)
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._server = HttpServer(self, self.limits)
 
     @property
     def connections(self) -> int:
@@ -248,10 +250,13 @@ class HttpFront:
         """Return the route of a request."""
         match = _INFER_PATH.fullmatch(head.path)
         if match is None:
-            return AsgiRoute(self._rest_api, head, self._tasks)
+            return AsgiRoute(self._rest_api, head, self.tasks)
         if head.method != "POST":
             return METHOD_NOT_ALLOWED
-        return InferRoute(self, head, match[1], match[2] or "")
+        model, version, verb = match[1], match[2] or "", match[3]
+        if verb == "infer":
+            return InferRoute(self, head, model, version)
+        return GenerateRoute(self, head, model, version, verb == "generate_stream")
 
     def classes_of(self, model: str, version: str, output: str) -> Classes:
         """Return what classification needs to know of a model's output."""

@@ -29,6 +29,8 @@ class HttpSettings(NamedTuple):
         write_timeout_s: how long a client may take none of a response that waits for it.
         write_buffer_bytes: response bytes that may wait in a connection before its reading stops.
         linger_s: how long to listen after a refusal, so that the client gets to read it.
+        stream_responses: responses of a stream that may wait behind the write buffer; more cancel it.
+        stream_bytes: tensor bytes of those responses; more cancel it.
     """
 
     max_body_bytes: int = (1 << 31) - 1
@@ -40,6 +42,8 @@ class HttpSettings(NamedTuple):
     write_timeout_s: float = 60.0
     write_buffer_bytes: int = 1 << 20
     linger_s: float = 1.0
+    stream_responses: int = 65536
+    stream_bytes: int = 256 << 20
 
 
 class HttpApp(Protocol):

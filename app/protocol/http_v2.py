@@ -107,9 +107,7 @@ def decode_infer(
     view = memoryview(body)
     length = len(view) if header_length is None else header_length
     if length > max_input_size:
-        raise _too_large(
-            f"request JSON size of {length} bytes exceeds the maximum allowed input size of", max_input_size
-        )
+        raise json_too_large(length, max_input_size)
     if length > len(view):
         raise invalid_arg(f"unexpected size for request JSON, expecting {length - len(view)} more bytes")
     plan = _plan(view[:length], max_input_size)
@@ -126,6 +124,11 @@ def _plan(header: memoryview, max_input_size: int) -> InferPlan:
         if plan.repeats():
             _plans.put(key, plan)
     return plan
+
+
+def json_too_large(size: int, limit: int) -> InferError:
+    """Make the refusal of JSON of more bytes than `--http-max-input-size`."""
+    return _too_large(f"request JSON size of {size} bytes exceeds the maximum allowed input size of", limit)
 
 
 def _too_large(what: str, limit: int) -> InferError:

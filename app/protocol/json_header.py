@@ -136,10 +136,15 @@ def read_header(document: Any) -> InferHeader:
 def _read_parameters(value: Any) -> Parameters:
     if not isinstance(value, dict):
         raise internal("failed to get request params.: attempt to get members for non-object")
-    return {as_text(key): _read_parameter(key, entry) for key, entry in value.items()}
+    return {as_text(key): read_parameter(key, entry) for key, entry in value.items()}
 
 
-def _read_parameter(key: str, value: Any) -> ParameterValue:
+def read_parameter(key: str, value: Any) -> ParameterValue:
+    """Return a request parameter's JSON value if it is of a type a parameter can have.
+
+    Raises:
+        InferError: INVALID_ARG, or INTERNAL for a string that is no text.
+    """
     if isinstance(value, str):
         return as_text(value)
     if isinstance(value, bool | int | float):

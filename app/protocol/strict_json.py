@@ -48,6 +48,24 @@ def parse(data: bytes | bytearray | memoryview) -> Any:
         return _parse_leniently(bytes(data))
 
 
+class Members(tuple[tuple[str, Any], ...]):
+    """A JSON object as its members, in order, equal keys included."""
+
+    __slots__ = ()
+
+
+def parse_members(data: bytes | bytearray | memoryview) -> Members:
+    """Decode a JSON object; it and every object in it are `Members`.
+
+    Raises:
+        InferError: as `parse`; INTERNAL when the document is no object.
+    """
+    document = _parse_leniently(bytes(data), object_pairs_hook=Members)
+    if not isinstance(document, Members):
+        raise internal("attempt to get members for non-object")
+    return document
+
+
 def check_depth(value: Any) -> None:
     """Refuse arrays and objects nested more than 100 deep.
 
@@ -59,13 +77,15 @@ def check_depth(value: Any) -> None:
         level = [child for node in level for child in _children(node)]
         if not level:
             return
-    if any(isinstance(node, dict | list) for node in level):
+    if any(isinstance(node, dict | list | Members) for node in level):
         raise too_deep()
 
 
 def _children(node: Any) -> Any:
     if isinstance(node, dict):
         return node.values()
+    if isinstance(node, Members):
+        return [value for _, value in node]
     return node if isinstance(node, list) else ()
 
 
@@ -77,11 +97,16 @@ def syntax_error(reason: str, offset: int) -> InferError:
     return internal(f"failed to parse the request JSON buffer: {reason} at {offset}")
 
 
-def _parse_leniently(data: bytes) -> Any:
+def _parse_leniently(data: bytes, object_pairs_hook: Any = None) -> Any:
     if not data.strip(b" \t\r\n"):
         raise syntax_error("The document is empty.", len(data))
     try:
-        return json.loads(data.decode("utf-8", "surrogateescape"), parse_float=_float, parse_int=_int)
+        return json.loads(
+            data.decode("utf-8", "surrogateescape"),
+            parse_float=_float,
+            parse_int=_int,
+            object_pairs_hook=object_pairs_hook,
+        )
     except RecursionError:
         raise too_deep() from None
     except json.JSONDecodeError as error:
