@@ -6,28 +6,35 @@ own. Only what would hold up the loop (decompression, much JSON) is done in a th
 
 import asyncio
 import re
+import ssl
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
 
+from msgspec.structs import replace
+
 from app.core.errors import InferError, internal, unsupported
 from app.core.tensors import Buffer, InferResponse
 from app.ingress.asgi import AsgiApp, AsgiRoute
-from app.ingress.http_exchange import METHOD_NOT_ALLOWED, Exchange, Route
+from app.ingress.http_exchange import METHOD_NOT_ALLOWED, Exchange, FixedRoute, Route
 from app.ingress.http_server import HttpServer, HttpSettings
 from app.ingress.rest_api import build_rest_api
 from app.ingress.service import Call, InferenceService
+from app.protocol.forwarding import HeaderForwarder
 from app.protocol.http1 import RequestHead, compress, decompress, response_encoding
 from app.protocol.http_v2 import (
     DEFAULT_MAX_INPUT_SIZE,
+    JSON_HEADERS,
     Classes,
     EncodedResponse,
     HttpInfer,
     decode_infer,
     decode_raw,
+    encode_error,
     encode_infer,
     parse_header_length,
 )
+from app.protocol.restrictions import Restrictions, category_of_path
 
 _INFER_PATH: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/infer")
 _HEAVY: Final = 256 << 10
@@ -91,6 +98,9 @@ class InferRoute:
         return decode_infer(self.model, self.version, body, length, limit)
 
     def submit(self, exchange: Exchange, infer: HttpInfer) -> None:
+        forwarder = self.front.forwarder
+        if forwarder is not None:
+            infer = replace(infer, request=forwarder.into(infer.request, exchange.head.as_sent()))
         answer = _Answer(self, exchange, infer)
         exchange.on_disconnect = answer.cancel
         answer.call = self.front.service.submit(infer.request, answer.take)
@@ -181,6 +191,9 @@ class FrontSettings(Protocol):
     def http_max_input_size(self) -> int: ...
 
     @property
+    def max_connections(self) -> int: ...
+
+    @property
     def http_max_header_size(self) -> int: ...
 
     @property
@@ -198,6 +211,8 @@ class HttpFront:
         settings: server settings; None means their defaults.
         limits: overrides the connection limits taken from the settings.
         rest_api: overrides the ASGI application for everything but inference.
+        restrictions: categories of the API that need a header.
+        forwarder: makes request parameters of headers.
     """
 
     def __init__(
@@ -206,8 +221,12 @@ class HttpFront:
         settings: FrontSettings | None = None,
         limits: HttpSettings | None = None,
         rest_api: AsgiApp | None = None,
+        restrictions: Restrictions | None = None,
+        forwarder: HeaderForwarder | None = None,
     ) -> None:
         self.service = service
+        self.forwarder = forwarder
+        self._restrictions = restrictions or {}
         self.max_input_size = settings.http_max_input_size if settings else DEFAULT_MAX_INPUT_SIZE
         self._rest_api: AsgiApp = rest_api or build_rest_api(service, self.max_input_size)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -223,9 +242,11 @@ class HttpFront:
         """Request bytes held for bodies that came in more than one piece."""
         return self._server.buffered
 
-    async def start(self, address: str, port: int, reuse_port: bool = True) -> int:
+    async def start(
+        self, address: str, port: int, reuse_port: bool = True, tls: ssl.SSLContext | None = None
+    ) -> int:
         """Listen and return the port; see `HttpServer.start`."""
-        return await self._server.start(address, port, reuse_port)
+        return await self._server.start(address, port, reuse_port, tls)
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new connections, finish outstanding requests, close; see `HttpServer.stop`."""
@@ -233,12 +254,24 @@ class HttpFront:
 
     def route(self, head: RequestHead) -> Route:
         """Return the route of a request."""
+        if self._restrictions and (refusal := self._refusal(head)) is not None:
+            return refusal
         match = _INFER_PATH.fullmatch(head.path)
         if match is None:
             return AsgiRoute(self._rest_api, head, self._tasks)
         if head.method != "POST":
             return METHOD_NOT_ALLOWED
         return InferRoute(self, head, match[1], match[2] or "")
+
+    def _refusal(self, head: RequestHead) -> Route | None:
+        restriction = self._restrictions.get(category_of_path(head.path))
+        if restriction is None:
+            return None
+        sent = head.get(restriction.header.lower().encode())
+        if restriction.met_by(None if sent is None else sent.encode("latin-1")):
+            return None
+        text = f"This API is restricted, expecting header '{restriction.header}'"
+        return FixedRoute(403, JSON_HEADERS, encode_error(text))
 
     def classes_of(self, model: str, version: str, output: str) -> Classes:
         """Return what classification needs to know of a model's output."""
@@ -263,6 +296,7 @@ def _limits(settings: FrontSettings | None) -> HttpSettings:
     if settings is None:
         return HttpSettings()
     return HttpSettings(
+        max_connections=settings.max_connections,
         max_head_bytes=settings.http_max_header_size,
         read_timeout_s=settings.http_read_timeout_secs,
         idle_timeout_s=settings.http_idle_timeout_secs,
