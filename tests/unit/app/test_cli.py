@@ -1,5 +1,6 @@
 """The `nereid` command line."""
 
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -302,3 +303,21 @@ def test_main_exits_with_one(capsys: pytest.CaptureFixture[str]) -> None:
 def test_main_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--help"])
     assert capsys.readouterr().out == usage() + "\n"
+
+
+@pytest.mark.parametrize("service", ["http", "grpc"])
+def test_a_port_in_use_is_shared_only_on_demand(service: str) -> None:
+    from app.launcher import _check_ports
+
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        flags = ["--http-port=0", "--grpc-port=0", "--metrics-port=0", f"--{service}-port={port}"]
+        with pytest.raises(SettingsError) as refused:
+            _check_ports(parsed(*flags))
+        _check_ports(parsed(*flags, f"--reuse-{service}-port=true"))
+    assert str(refused.value) == (
+        f"failed to start {service.upper()} service: Unavailable - Socket '127.0.0.1:{port}' already in use"
+    )
