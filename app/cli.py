@@ -4,7 +4,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from app.flags import SettingsError
+from app.flags import Setting, SettingsError
+from app.ignored import IGNORED
 from app.settings import DEPRECATED, SETTINGS, ServerSettings, from_args, known_names, suggestion
 
 HINT: Final = "Usage: nereid --model-repository=DIRECTORY [--FLAG=VALUE ...]\nAll flags: nereid --help"
@@ -85,20 +86,25 @@ def usage() -> str:
     for setting in SETTINGS.values():
         if setting.flag.heading:
             lines += ["", f"{setting.flag.heading}:"]
-        kind = "" if setting.flag.bare else f" <{_kind(setting.name)}>"
-        lines += [f"  {_spelling(setting.name)}{kind}", f"\t{setting.flag.help}{_default(setting.name)}"]
+        lines += _described(setting)
+    lines += ["", "Accepted, without effect:"]
+    for setting in IGNORED.values():
+        lines += _described(setting)
     return "\n".join(lines)
 
 
-def _kind(name: str) -> str:
-    setting = SETTINGS[name]
+def _described(setting: Setting) -> list[str]:
+    kind = "" if setting.flag.bare else f" <{_kind(setting)}>"
+    return [f"  {_spelling(setting.name)}{kind}", f"\t{setting.flag.help}{_default(setting)}"]
+
+
+def _kind(setting: Setting) -> str:
     if setting.flag.choices:
         return "|".join(setting.flag.choices)
     return {bool: "boolean", int: "integer", float: "float"}.get(setting.type, "string")
 
 
-def _default(name: str) -> str:
-    setting = SETTINGS[name]
+def _default(setting: Setting) -> str:
     if setting.flag.bare or setting.default in ("", ()):
         return ""
     default = str(setting.default).lower() if isinstance(setting.default, bool) else setting.default

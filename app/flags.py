@@ -28,7 +28,6 @@ class Flag(msgspec.Struct, frozen=True):
         bare: the flag takes no value on a command line; its presence means true.
         counts: an integer that may also be given as true (1) or false (0).
         later: the setting is parsed, but nothing heeds it yet: any value but the default is warned about.
-        guards: like `later`, but the setting asks for protection: any value but the default is refused.
     """
 
     help: str
@@ -39,7 +38,6 @@ class Flag(msgspec.Struct, frozen=True):
     bare: bool = False
     counts: bool = False
     later: bool = False
-    guards: bool = False
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -123,7 +121,7 @@ def _within(number: float, flag: Flag, label: str, noun: str) -> float:
         return number
     if high is None:
         raise SettingsError(f"{label}: expected {noun} of at least {low:g}, got {number}")
-    raise SettingsError(f"{label}: expected {noun} from {low:g} to {high:g}, got {number}")
+    raise SettingsError(f"{label}: expected {noun} from {low:.12g} to {high:.12g}, got {number}")
 
 
 def _text(value: object, flag: Flag, label: str) -> str:

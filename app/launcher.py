@@ -89,24 +89,28 @@ def _loaded(settings: ServerSettings, stop: threading.Event) -> bool:
 def _check_ports(settings: ServerSettings) -> None:
     """Refuse a port that another program has: SO_REUSEPORT alone would let two servers share it unseen.
 
+    With `--reuse-http-port` or `--reuse-grpc-port` that is what the user wants.
+
     Raises:
         SettingsError: which service cannot listen, in tritonserver's words.
     """
     wanted = (
-        ("HTTP", settings.allow_http, settings.http_address, settings.http_port),
-        ("GRPC", settings.allow_grpc, settings.grpc_address, settings.grpc_port),
+        ("HTTP", settings.allow_http, settings.http_address, settings.http_port, settings.reuse_http_port),
+        ("GRPC", settings.allow_grpc, settings.grpc_address, settings.grpc_port, settings.reuse_grpc_port),
         (
             "Metrics",
             settings.allow_metrics,
             settings.metrics_address or settings.http_address,
             settings.metrics_port,
+            False,
         ),
     )
-    for service, allowed, address, port in wanted:
+    for service, allowed, address, port, shared in wanted:
         if not allowed or port == 0:
             continue
         with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(shared))
             try:
                 probe.bind((address, port))
             except OSError as error:

@@ -14,11 +14,16 @@ from typing import Any, Final
 
 import msgspec
 
+from app.core.certificates import Certificates, certificates
 from app.core.metrics_config import MetricsConfig, parse_metrics_config
 from app.core.trace_settings import TraceSetting, parse_trace_config
 from app.flags import Flag, Label, Setting, SettingsError, pairs, table
+from app.ignored import IGNORED
+from app.protocol.forwarding import HeaderForwarder
+from app.protocol.restrictions import GRPC_PREFIX, Restrictions, parse_restrictions
 
 MIB: Final = 1 << 20
+INT_MAX: Final = 2**31 - 1
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,41 +70,48 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     reuse_http_port: A[bool, Flag("Let several servers listen on the HTTP port.")] = False
     http_max_input_size: A[int, Flag("Largest request body.")] = 64 * MIB
     http_header_forward_pattern: A[
-        str, Flag("Regular expression of request headers passed to models.", later=True)
+        str, Flag("Regular expression of the names of headers passed to models.")
     ] = ""
     http_restricted_api: A[
-        tuple[str, ...], Flag("APIS:KEY=VALUE, APIs that need a header; may be repeated.", guards=True)
+        tuple[str, ...], Flag("APIS:KEY=VALUE, APIs that need a header; may be repeated.")
     ] = ()
+    http_use_ssl: A[bool, Flag("Serve HTTP over TLS.")] = False
+    http_use_ssl_mutual: A[bool, Flag("Serve HTTP over TLS to clients with a certificate.")] = False
+    http_server_cert: A[str, Flag("PEM file of the server's certificate.")] = ""
+    http_server_key: A[str, Flag("PEM file of the server's key.")] = ""
+    http_root_cert: A[str, Flag("PEM file of the clients' root certificate.")] = ""
 
     allow_grpc: A[bool, Flag("Serve gRPC.", heading="gRPC")] = True
     grpc_address: A[str, Flag("Address to listen on; 0.0.0.0 is every interface.")] = "127.0.0.1"
     grpc_port: A[int, Flag("Port for gRPC; 0 takes a free one.", low=0, high=65535)] = 8001
     reuse_grpc_port: A[bool, Flag("Let several servers listen on the gRPC port.")] = False
     grpc_header_forward_pattern: A[
-        str, Flag("Regular expression of metadata passed to models.", later=True)
+        str, Flag("Regular expression of the names of metadata passed to models.")
     ] = ""
     grpc_restricted_protocol: A[
-        tuple[str, ...], Flag("PROTOCOLS:KEY=VALUE, RPCs that need metadata; may be repeated.", guards=True)
+        tuple[str, ...], Flag("PROTOCOLS:KEY=VALUE, RPCs that need metadata; may be repeated.")
     ] = ()
-    grpc_use_ssl: A[bool, Flag("Serve gRPC over TLS.", guards=True)] = False
-    grpc_use_ssl_mutual: A[bool, Flag("Demand a certificate of gRPC clients.", guards=True)] = False
-    grpc_server_cert: A[str, Flag("PEM file of the server's certificate.", later=True)] = ""
-    grpc_server_key: A[str, Flag("PEM file of the server's key.", later=True)] = ""
-    grpc_root_cert: A[str, Flag("PEM file of the clients' root certificate.", later=True)] = ""
+    grpc_use_ssl: A[bool, Flag("Serve gRPC over TLS.")] = False
+    grpc_use_ssl_mutual: A[bool, Flag("Serve gRPC over TLS to clients with a certificate.")] = False
+    grpc_server_cert: A[str, Flag("PEM file of the server's certificate.")] = ""
+    grpc_server_key: A[str, Flag("PEM file of the server's key.")] = ""
+    grpc_root_cert: A[str, Flag("PEM file of the clients' root certificate.")] = ""
     grpc_infer_response_compression_level: A[
         str,
-        Flag("Compression of inference responses.", later=True, choices=("none", "low", "medium", "high")),
+        Flag("Compression of responses.", choices=("none", "low", "medium", "high")),
     ] = "none"
-    grpc_keepalive_time: A[int, Flag("Milliseconds between keepalive pings.")] = 7200000
-    grpc_keepalive_timeout: A[int, Flag("Milliseconds to wait for a ping's answer.")] = 20000
+    grpc_keepalive_time: A[int, Flag("Milliseconds between keepalive pings.", low=1, high=INT_MAX)] = 7200000
+    grpc_keepalive_timeout: A[int, Flag("Milliseconds a ping may take.", low=1, high=INT_MAX)] = 20000
     grpc_keepalive_permit_without_calls: A[bool, Flag("Ping without calls under way.")] = False
-    grpc_http2_max_pings_without_data: A[int, Flag("Pings sent without data between.")] = 2
+    grpc_http2_max_pings_without_data: A[
+        int, Flag("Pings sent without data between; 0: any.", low=0, high=INT_MAX)
+    ] = 2
     grpc_http2_min_recv_ping_interval_without_data: A[
-        int, Flag("Milliseconds a client leaves between pings.")
+        int, Flag("Milliseconds a client leaves between pings.", low=0, high=INT_MAX)
     ] = 300000
-    grpc_http2_max_ping_strikes: A[int, Flag("Bad pings tolerated.")] = 2
-    grpc_max_connection_age: A[int, Flag("Milliseconds a connection lives; 0: any.", low=0)] = 0
-    grpc_max_connection_age_grace: A[int, Flag("Milliseconds of grace after that.", low=0)] = 0
+    grpc_http2_max_ping_strikes: A[int, Flag("Bad pings tolerated; 0: any.", low=0, high=INT_MAX)] = 2
+    grpc_max_connection_age: A[int, Flag("Milliseconds a connection lives; 0: any.", low=0, high=INT_MAX)] = 0
+    grpc_max_connection_age_grace: A[int, Flag("Milliseconds of grace after that.", low=0, high=INT_MAX)] = 0
 
     allow_metrics: A[bool, Flag("Serve Prometheus metrics.", heading="Metrics")] = True
     allow_gpu_metrics: A[bool, Flag("Report GPUs.")] = True
@@ -159,7 +171,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     http_idle_timeout_secs: A[float, Flag("Seconds an idle HTTP connection is kept; 0: always.", low=0)] = 300
     http_read_timeout_secs: A[float, Flag("Seconds an HTTP request may take to arrive; 0: any.", low=0)] = 60
     http_max_header_size: A[int, Flag("Largest request line and headers.", low=1024)] = 64 * 1024
-    grpc_max_message_size: A[int, Flag("Largest gRPC message.", low=1, high=2**31 - 1)] = 2**31 - 1
+    grpc_max_message_size: A[int, Flag("Largest gRPC message.", low=1, high=INT_MAX)] = INT_MAX
+    grpc_reflection: A[bool, Flag("Serve gRPC's reflection protocol, which grpcurl asks.")] = False
     grpc_front: A[
         str, Flag("What speaks HTTP/2: Nereid itself, or the grpcio package.", choices=("http2", "grpcio"))
     ] = "http2"
@@ -217,32 +230,27 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         except ValueError as error:
             raise SettingsError(str(error)) from None
 
+    def http_restrictions(self) -> Restrictions:
+        """`--http-restricted-api`, by category."""
+        return parse_restrictions(self.http_restricted_api, "http-restricted-api", "api")
 
-def _has_exporter() -> bool:
-    try:
-        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
-    except ModuleNotFoundError:
-        return False
+    def grpc_restrictions(self) -> Restrictions:
+        """`--grpc-restricted-protocol`, by category."""
+        entries = self.grpc_restricted_protocol
+        return parse_restrictions(entries, "grpc-restricted-protocol", "protocol", GRPC_PREFIX)
+
+    def http_certificates(self) -> Certificates | None:
+        """Files for TLS over HTTP; None for none."""
+        files = (self.http_server_cert, self.http_server_key, self.http_root_cert)
+        return certificates("http", self.http_use_ssl, self.http_use_ssl_mutual, files)
+
+    def grpc_certificates(self) -> Certificates | None:
+        """Files for TLS over gRPC; None for none."""
+        files = (self.grpc_server_cert, self.grpc_server_key, self.grpc_root_cert)
+        return certificates("grpc", self.grpc_use_ssl, self.grpc_use_ssl_mutual, files)
 
 
 SETTINGS: Final = table(ServerSettings)
-
-IGNORED: Final = (
-    "buffer_manager_thread_count",
-    "cache_directory",
-    "cuda_memory_pool_byte_size",
-    "cuda_virtual_address_size",
-    "enable_peer_access",
-    "grpc_infer_allocation_pool_size",
-    "grpc_infer_thread_count",
-    "grpc_max_response_pool_size",
-    "http_thread_count",
-    "min_supported_compute_capability",
-    "pinned_memory_pool_byte_size",
-    "sagemaker_thread_count",
-    "vertex_ai_thread_count",
-)
-"""Flags of tritonserver that describe how it is built inside: accepted, warned about, without effect."""
 
 DEPRECATED: Final[Mapping[str, Callable[[str], tuple[str, str]]]] = {
     "model_store": lambda value: ("model_repository", value),
@@ -279,6 +287,8 @@ def from_args(args: Mapping[str, object], label: Label = str) -> ServerSettings:
     values = {
         name: SETTINGS[name].read(value, label(name)) for name, value in given.items() if name in SETTINGS
     }
+    for name in IGNORED.keys() & given.keys():
+        IGNORED[name].read(given[name], label(name))
     for name, value in values.items():
         _heed(SETTINGS[name], value, label(name), warnings)
     values["model_repository"] = _directories(values.get("model_repository", ()), label("model_repository"))
@@ -324,9 +334,14 @@ def _modernise(given: dict[str, Any], label: Label, warnings: list[str]) -> None
             "Warning: '--strict-model-config' has been deprecated! "
             "Please use '--disable-auto-complete-config' instead."
         )
-        strict = given.pop(STRICT_MODEL_CONFIG)
         probe = SETTINGS["disable_auto_complete_config"]
-        given.setdefault(probe.name, probe.read(strict, label(STRICT_MODEL_CONFIG)))
+        strict = probe.read(given.pop(STRICT_MODEL_CONFIG), label(STRICT_MODEL_CONFIG))
+        if not strict and probe.read(given.get(probe.name, False), label(probe.name)):
+            warnings.append(
+                "Warning: Overriding deprecated '--strict-model-config' from False to True in favor of "
+                "'--disable-auto-complete-config'!"
+            )
+        given.setdefault(probe.name, strict)
 
 
 def _listed(value: object) -> list[Any]:
@@ -334,14 +349,8 @@ def _listed(value: object) -> list[Any]:
 
 
 def _heed(setting: Setting, value: object, label: str, warnings: list[str]) -> None:
-    """Refuse or warn about a value that this version does nothing with."""
-    if value == setting.default:
-        return
-    if setting.flag.guards:
-        raise SettingsError(
-            f"{label}: not supported yet, and starting without the protection it asks for would be unsafe"
-        )
-    if setting.flag.later:
+    """Warn about a value that this version does nothing with."""
+    if setting.flag.later and value != setting.default:
         warnings.append(f"warning: {label} has no effect yet")
 
 
@@ -373,6 +382,7 @@ def _check(settings: ServerSettings) -> None:
     _check_cache(settings.cache_settings())
     settings.latency_metrics()
     settings.trace_settings()
+    _check_fronts(settings)
     listeners = list(_listeners(settings))
     for position, (name, address, port) in enumerate(listeners):
         for other, other_address, other_port in listeners[position + 1 :]:
@@ -381,6 +391,13 @@ def _check(settings: ServerSettings) -> None:
                     f"The server cannot listen to {name} requests and {other} requests at the same "
                     f"address and port {address}:{port}"
                 )
+
+
+def _has_exporter() -> bool:
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def _check_cache(caches: Mapping[str, Mapping[str, str]]) -> None:
@@ -397,6 +414,22 @@ def _check_cache(caches: Mapping[str, Mapping[str, str]]) -> None:
 
 def _listing(values: Mapping[str, str]) -> str:
     return ",".join(f"{key}={value}" for key, value in values.items())
+
+
+def _check_fronts(settings: ServerSettings) -> None:
+    """Refuse what would keep a front from starting, or leave it open where it should not be."""
+    try:
+        settings.http_restrictions()
+        settings.grpc_restrictions()
+        settings.http_certificates()
+        settings.grpc_certificates()
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+    for front in ("http", "grpc"):
+        try:
+            HeaderForwarder(getattr(settings, f"{front}_header_forward_pattern"))
+        except ValueError as error:
+            raise SettingsError(f"--{front}-header-forward-pattern: {error}") from None
 
 
 def _listeners(settings: ServerSettings) -> Iterator[tuple[str, str, int]]:

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from app.ingress.observer import Observer
 from app.ingress.service import InferenceService
+from app.protocol.forwarding import HeaderForwarder
 from app.settings import ServerSettings
 
 
@@ -23,7 +24,8 @@ async def open_fronts(
     """Start to listen for HTTP, gRPC and metrics; what is switched off is not even imported.
 
     Raises:
-        OSError: an address or port cannot be used.
+        OSError: an address or port cannot be used, or a certificate's file not be read.
+        ValueError: a certificate does not fit its key.
     """
     fronts: list[Front] = []
     if settings.allow_grpc:
@@ -38,17 +40,33 @@ async def open_fronts(
 async def _open_http(settings: ServerSettings, service: InferenceService, observer: Observer) -> Front:
     from app.ingress.http_front import HttpFront
 
-    front = HttpFront(service, settings, observer=observer)
-    await front.start(settings.http_address, settings.http_port)
+    pattern, certificates = settings.http_header_forward_pattern, settings.http_certificates()
+    front = HttpFront(
+        service,
+        settings,
+        observer=observer,
+        restrictions=settings.http_restrictions(),
+        forwarder=HeaderForwarder(pattern) if pattern else None,
+    )
+    tls = certificates.context() if certificates else None
+    await front.start(settings.http_address, settings.http_port, tls=tls)
     return front
 
 
 async def _open_grpc(settings: ServerSettings, service: InferenceService, observer: Observer) -> Front:
-    from app.ingress.grpc_front import GrpcFront, GrpcSettings
+    from app.ingress.grpc_front import GrpcFront
+    from app.ingress.grpc_settings import GrpcSettings
 
+    pattern = settings.grpc_header_forward_pattern
     limits = GrpcSettings(
         http2=settings.grpc_front == "http2",
         concurrent_rpcs=settings.max_pending_requests,
+        max_message_bytes=settings.grpc_max_message_size,
+        compression_level=settings.grpc_infer_response_compression_level,
+        certificates=settings.grpc_certificates(),
+        restrictions=settings.grpc_restrictions(),
+        forwarder=HeaderForwarder(pattern) if pattern else None,
+        reflection=settings.grpc_reflection,
         keepalive_time_ms=settings.grpc_keepalive_time,
         keepalive_timeout_ms=settings.grpc_keepalive_timeout,
         keepalive_without_calls=settings.grpc_keepalive_permit_without_calls,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from app.ingress.http2_connection import Stream
 from app.protocol import grpc_http2 as wire
 from app.protocol.grpc_http2 import CallHead, MessageReader
+from app.protocol.restrictions import Restriction
 
 if TYPE_CHECKING:
     from app.ingress.http2_server import Http2Server
@@ -36,6 +37,12 @@ def refuse(stream: Stream, head: CallHead, unknown: bool) -> None:
         stream.send(b"", (), wire.RESPONSE_HEADERS + wire.trailers(wire.RESOURCE_EXHAUSTED, text))
 
 
+def refuse_restricted(stream: Stream, restriction: Restriction) -> None:
+    """Answer a call that comes without the metadata its category asks for; the text is Triton's."""
+    text = f"This protocol is restricted, expecting header '{restriction.header}'"
+    stream.send(b"", (), wire.RESPONSE_HEADERS + wire.trailers(wire.UNAVAILABLE, text))
+
+
 class GrpcCall:
     """A call; also the context its handler gets: the part of `grpc.aio.ServicerContext` ours use."""
 
@@ -60,7 +67,7 @@ class GrpcCall:
             self._timer = server.loop.call_at(self._deadline, self._expire)
         if handler.request_streaming:
             self._requests = _Requests(self, handler.request_deserializer)
-            self._start(self._run_stream(self._requests))
+            self._start(self._run_stream(handler.stream_stream, self._requests))
 
     # From the connection.
 
@@ -97,7 +104,12 @@ class GrpcCall:
         elif self._message is None or self._reader.partial:
             self._end(wire.INTERNAL, "the call ended without a whole message")
         else:
-            self._start(self._run_unary(self._message))
+            if self._handler.response_streaming:
+                decode = self._handler.request_deserializer
+                request = decode(self._message) if decode else self._message
+                self._start(self._run_stream(self._handler.unary_stream, request))
+            else:
+                self._start(self._run_unary(self._message))
 
     def give_back(self, size: int) -> None:
         """Let the client send as many bytes more."""
@@ -117,7 +129,7 @@ class GrpcCall:
 
     # The context of the handler.
 
-    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+    def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
         """The call's metadata."""
         return self._head.metadata
 
@@ -155,9 +167,9 @@ class GrpcCall:
                 headers, prefix, data = self._packed(data)
                 self._stream.send(headers, (prefix, data), wire.OK_TRAILERS)
 
-    async def _run_stream(self, requests: "_Requests") -> None:
+    async def _run_stream(self, method: Any, requests: Any) -> None:
         try:
-            running = self._handler.stream_stream(requests, self)
+            running = method(requests, self)
             if hasattr(running, "__aiter__"):
                 async for message in running:
                     await self.write(message)
@@ -186,6 +198,9 @@ class GrpcCall:
 
     def _packed(self, data: bytes) -> tuple[bytes, bytes, bytes]:
         """Response headers, message prefix, message."""
+        if self._server.settings.compress and self._head.accepts_gzip:
+            data = wire.compress(data)
+            return wire.GZIP_HEADERS, wire.PREFIX.pack(1, len(data)), data
         return wire.RESPONSE_HEADERS, wire.PREFIX.pack(0, len(data)), data
 
     def _end(self, status: int, message: str) -> None:

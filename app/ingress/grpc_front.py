@@ -5,9 +5,9 @@ protobuf gets to see. A method that is not registered answers UNIMPLEMENTED by i
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic, monotonic_ns
 from typing import Any, Final, NoReturn
@@ -19,14 +19,16 @@ from tritonclient.grpc import service_pb2 as pb
 from app.core.errors import ErrorCode, InferError, unavailable
 from app.core.live_settings import LiveSettings
 from app.core.tensors import InferResponse, Tensor
-from app.ingress.grpc_settings import log_settings, trace_setting
-from app.ingress.grpc_stream import InferStream, StreamLimits
-from app.ingress.http2_server import Http2Server, Http2Settings
+from app.ingress.grpc_live_settings import log_settings, trace_setting
+from app.ingress.grpc_restrictions import RestrictedProtocols
+from app.ingress.grpc_settings import GrpcSettings
+from app.ingress.grpc_stream import Forward, InferStream
+from app.ingress.http2_server import Http2Server
 from app.ingress.observer import Arrival, Observer
 from app.ingress.service import InferenceService
 from app.protocol.classification import classify
 from app.protocol.grpc_repository import decode_load, decode_unload, refuse_repository_name
-from app.protocol.grpc_v2 import MAX_MESSAGE_BYTES, decode_infer, encode_infer, encode_stream, parse_infer
+from app.protocol.grpc_v2 import decode_infer, encode_infer, encode_stream, parse_infer
 from app.protocol.status import grpc_status
 
 SHUTDOWN_TEXT: Final = "GRPC server is shutting down and has stopped accepting new requests."
@@ -34,6 +36,8 @@ SHUTDOWN_TEXT: Final = "GRPC server is shutting down and has stopped accepting n
 _log = logging.getLogger(__name__)
 _INFERENCE: Final = "inference.GRPCInferenceService"
 _HEALTH: Final = "grpc.health.v1.Health"
+_WATCH_S: Final = 1.0
+"""How often a watched health is looked at."""
 # HealthCheckResponse{status: SERVING | NOT_SERVING}: one enum field, not worth a dependency.
 _SERVING: Final = b"\x08\x01"
 _NOT_SERVING: Final = b"\x08\x02"
@@ -44,52 +48,6 @@ _UNEXPECTED: Final = "the server failed to handle the request; its log has the d
 
 Context = Any
 Rpc = Callable[[Any], Awaitable[Any]]
-
-
-@dataclass(frozen=True)
-class GrpcSettings:
-    """Settings of the gRPC server; the keepalive ones have tritonserver's flags and defaults.
-
-    Attributes:
-        http2: serve HTTP/2 by `Http2Server` rather than by grpc.aio.
-        concurrent_rpcs: RPCs under way at once, streams included; further ones get RESOURCE_EXHAUSTED.
-        stream: bounds of one ModelStreamInfer call.
-        keepalive_time_ms, keepalive_timeout_ms: when to ping an idle client, and how long to wait for it.
-        keepalive_without_calls: whether to ping a client that has no RPC under way.
-        max_pings_without_data, min_ping_interval_ms, max_ping_strikes: how many pings each side may send.
-        max_connection_age_ms, max_connection_age_grace_ms: when to close a connection; 0 for never.
-    """
-
-    http2: bool = True
-    concurrent_rpcs: int = 65536
-    stream: StreamLimits = field(default_factory=StreamLimits)
-    keepalive_time_ms: int = 7_200_000
-    keepalive_timeout_ms: int = 20_000
-    keepalive_without_calls: bool = False
-    max_pings_without_data: int = 2
-    min_ping_interval_ms: int = 300_000
-    max_ping_strikes: int = 2
-    max_connection_age_ms: int = 0
-    max_connection_age_grace_ms: int = 0
-
-
-def _channel_options(settings: GrpcSettings, reuse_port: bool) -> list[tuple[str, int]]:
-    options = [
-        ("grpc.so_reuseport", int(reuse_port)),
-        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-        ("grpc.keepalive_time_ms", settings.keepalive_time_ms),
-        ("grpc.keepalive_timeout_ms", settings.keepalive_timeout_ms),
-        ("grpc.keepalive_permit_without_calls", int(settings.keepalive_without_calls)),
-        ("grpc.http2.max_pings_without_data", settings.max_pings_without_data),
-        ("grpc.http2.min_ping_interval_without_data_ms", settings.min_ping_interval_ms),
-        ("grpc.http2.max_ping_strikes", settings.max_ping_strikes),
-    ]
-    if settings.max_connection_age_ms:
-        options.append(("grpc.max_connection_age_ms", settings.max_connection_age_ms))
-    if settings.max_connection_age_grace_ms:
-        options.append(("grpc.max_connection_age_grace_ms", settings.max_connection_age_grace_ms))
-    return options
 
 
 class GrpcFront:
@@ -104,12 +62,14 @@ class GrpcFront:
         self._observer = observer or Observer(LiveSettings())
         self._service = service
         self._settings = settings or GrpcSettings()
+        self._forwarder = self._settings.forwarder
+        self._max_bytes = self._settings.max_message_bytes
         self._server: Any = None
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self._streams: set[InferStream] = set()
 
     async def start(self, address: str, port: int, reuse_port: bool = True) -> int:
-        """Listen, without TLS.
+        """Listen.
 
         Args:
             address: host name or IP address; IPv6 in brackets.
@@ -120,41 +80,41 @@ class GrpcFront:
             The port.
 
         Raises:
-            OSError: the address cannot be bound.
+            OSError: the address cannot be bound, or a certificate's file not be read.
         """
-        if self._settings.http2:
-            return await self._listen_http2(address, port, reuse_port)
+        settings = self._settings
+        if settings.http2:
+            self._server = Http2Server(settings.http2_limits(), settings.restrictions)
+            self._add_services()
+            tls = settings.certificates.context("h2") if settings.certificates else None
+            return int(await self._server.listen(address, port, reuse_port, tls))
         self._server = grpc.aio.server(
-            options=_channel_options(self._settings, reuse_port),
-            maximum_concurrent_rpcs=self._settings.concurrent_rpcs,
+            options=settings.channel_options(reuse_port),
+            maximum_concurrent_rpcs=settings.concurrent_rpcs,
+            interceptors=[RestrictedProtocols(settings.restrictions)] if settings.restrictions else None,
         )
-        self._server.add_generic_rpc_handlers(self._services())
+        self._add_services()
+        credentials = settings.credentials()
         try:
-            bound = int(self._server.add_insecure_port(f"{address}:{port}"))
+            bound = self._bind(f"{address}:{port}", credentials)
         except RuntimeError as error:
             raise OSError(f"cannot listen for gRPC on {address}:{port}: {error}") from None
         await self._server.start()
         return bound
 
-    async def _listen_http2(self, address: str, port: int, reuse_port: bool) -> int:
-        settings = self._settings
-        limits = Http2Settings(
-            max_calls=settings.concurrent_rpcs,
-            keepalive_s=settings.keepalive_time_ms / 1000,
-            keepalive_timeout_s=settings.keepalive_timeout_ms / 1000,
-            keepalive_without_calls=settings.keepalive_without_calls,
-            min_ping_interval_s=settings.min_ping_interval_ms / 1000,
-            max_ping_strikes=settings.max_ping_strikes,
-            max_age_s=settings.max_connection_age_ms / 1000,
-            max_age_grace_s=settings.max_connection_age_grace_ms / 1000,
-        )
-        self._server = Http2Server(limits)
+    def _add_services(self) -> None:
         self._server.add_generic_rpc_handlers(self._services())
-        return int(await self._server.listen(address, port, reuse_port))
+        if self._settings.reflection:
+            _reflect(self._server)
+
+    def _bind(self, target: str, credentials: Any) -> int:
+        if credentials is None:
+            return int(self._server.add_insecure_port(target))
+        return int(self._server.add_secure_port(target, credentials))
 
     async def stop(self, grace_s: float) -> None:
         """Stop listening; refuse new requests; end RPCs under way after `grace_s` seconds at most."""
-        self._stopping = True
+        self._stopping.set()
         for stream in self._streams:
             stream.drain(unavailable(SHUTDOWN_TEXT))
         if self._server is not None:
@@ -163,8 +123,14 @@ class GrpcFront:
     def _services(self) -> list[Any]:
         return [
             grpc.method_handlers_generic_handler(_INFERENCE, self._inference_methods()),
-            grpc.method_handlers_generic_handler(_HEALTH, {"Check": _unary(self._check_health)}),
+            grpc.method_handlers_generic_handler(_HEALTH, self._health_methods()),
         ]
+
+    def _health_methods(self) -> dict[str, Any]:
+        return {
+            "Check": _unary(self._check_health),
+            "Watch": grpc.unary_stream_rpc_method_handler(self._watch_health),
+        }
 
     def _inference_methods(self) -> dict[str, Any]:
         return {
@@ -222,7 +188,23 @@ class GrpcFront:
         return pb.RepositoryModelUnloadResponse()
 
     async def _check_health(self, data: bytes) -> bytes:
-        return _SERVING if self._service.ready() else _NOT_SERVING
+        return self._health()
+
+    async def _watch_health(self, data: bytes, context: Context) -> None:
+        told = b""
+        while True:
+            health = self._health()
+            if health != told:
+                await context.write(health)
+                told = health
+            if self._stopping.is_set():
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_WATCH_S):
+                    await self._stopping.wait()
+
+    def _health(self) -> bytes:
+        return _SERVING if self._service.ready() and not self._is_stopping() else _NOT_SERVING
 
     async def _infer(self, data: bytes, context: Context) -> bytes:
         try:
@@ -231,11 +213,13 @@ class GrpcFront:
             arrival = _arrival(context) if observer.on else None
             message, raw = parse_infer(data)
             request = decode_infer(message, raw, _deadline(context))
+            if self._forwarder is not None:
+                request = self._forwarder.into(request, _text_metadata(context))
             if arrival is None:
                 response = await self._service.infer(request)
             else:
                 response = await observer.infer(self._service, request, arrival)
-            return encode_infer(request, response, partial(self._classify, response))
+            return encode_infer(request, response, partial(self._classify, response), self._max_bytes)
         except Exception as error:
             await _abort(context, error)
 
@@ -257,14 +241,22 @@ class GrpcFront:
     def _new_stream(self, context: Context) -> InferStream:
         stream = InferStream(
             self._service,
-            lambda request, response: encode_stream(request, response, partial(self._classify, response)),
+            lambda request, response: encode_stream(
+                request, response, partial(self._classify, response), self._max_bytes
+            ),
             self._settings.stream,
             _deadline(context),
             fail_fast=_has_metadata(context, "triton_grpc_error", "true"),
             observer=self._observer,
+            forward=self._forward_of(context),
         )
         self._streams.add(stream)
         return stream
+
+    def _forward_of(self, context: Context) -> Forward | None:
+        if self._forwarder is None:
+            return None
+        return partial(self._forwarder.into, headers=_text_metadata(context))
 
     async def _read(self, requests: Any, stream: InferStream) -> None:
         try:
@@ -283,7 +275,7 @@ class GrpcFront:
         return classify(tensor, count, self._service.labels(model, version, tensor.name), batched)
 
     def _is_stopping(self) -> bool:
-        return self._stopping or self._service.exiting()
+        return self._stopping.is_set() or self._service.exiting()
 
     def _refuse_when_stopping(self) -> None:
         if self._is_stopping():
@@ -332,3 +324,15 @@ def _arrival(context: Context) -> Arrival:
 
 def _has_metadata(context: Context, key: str, value: str) -> bool:
     return any(name == key and found == value for name, found in context.invocation_metadata())
+
+
+def _text_metadata(context: Context) -> list[tuple[str, str]]:
+    """The call's metadata but for binary ones, which no string can hold."""
+    return [(name, value) for name, value in context.invocation_metadata() if isinstance(value, str)]
+
+
+def _reflect(server: Any) -> None:
+    from grpc_reflection.v1alpha import _async, reflection, reflection_pb2_grpc
+
+    servicer = _async.ReflectionServicer(service_names=(_INFERENCE, reflection.SERVICE_NAME))
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)

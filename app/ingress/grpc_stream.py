@@ -26,6 +26,7 @@ from app.protocol.grpc_parameters import wants_empty_final
 from app.protocol.grpc_v2 import decode_infer, encode_stream_error, encode_stream_failure, parse_infer
 
 Encoder = Callable[[InferRequest, InferResponse], bytes]
+Forward = Callable[[InferRequest], InferRequest]
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class InferStream:
         deadline: float = 0.0,
         fail_fast: bool = False,
         observer: Observer | None = None,
+        forward: Forward | None = None,
     ) -> None:
         """
         Args:
@@ -91,6 +93,7 @@ class InferStream:
             fail_fast: end the stream with the first error of a model instead of sending it in-band. As in
                 Triton, that of a request that reached no model is in-band all the same.
             observer: takes note of requests.
+            forward: adds the call's metadata to each request.
         """
         self._service = service
         self._encode = encode
@@ -98,6 +101,7 @@ class InferStream:
         self._deadline = deadline
         self._fail_fast = fail_fast
         self._observer = observer or Observer(LiveSettings())
+        self._forward = forward
         # Requests under way, and of those the ordinary ones in the order their responses must leave.
         self._open: set[_Pending] = set()
         self._ordered: deque[_Pending] = deque()
@@ -211,6 +215,8 @@ class InferStream:
         if self._draining is not None:
             raise self._draining
         pending.request = decode_infer(message, raw, self._deadline)
+        if self._forward is not None:
+            pending.request = self._forward(pending.request)
         pending.empty_final = wants_empty_final(message.parameters)
         sink = partial(self._receive, pending)
         if self._observer.on:

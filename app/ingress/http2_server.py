@@ -10,9 +10,10 @@ import ssl
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from app.ingress.grpc_call import GrpcCall, refuse
+from app.ingress.grpc_call import GrpcCall, refuse, refuse_restricted
 from app.ingress.http2_connection import Http2Connection, Stream
 from app.protocol.grpc_http2 import CallHead
+from app.protocol.restrictions import Restriction, Restrictions, category_of_method
 
 _CHECK_INTERVAL_S: Final = 1.0
 
@@ -27,6 +28,7 @@ class Http2Settings(NamedTuple):
         max_calls: calls under way on all of them.
         max_connections: open connections; more are closed at once.
         max_header_size: of a call's headers.
+        compress: whether responses are compressed for clients that read gzip.
         max_control_frames: frames a second, other than those of calls, that a connection may send.
         max_resets: calls a second that a client may reset.
         write_timeout_s: how long a client may take nothing of what waits for it.
@@ -40,6 +42,7 @@ class Http2Settings(NamedTuple):
     max_calls: int = 65536
     max_connections: int = 16384
     max_header_size: int = 64 << 10
+    compress: bool = False
     max_control_frames: int = 20_000
     max_resets: int = 1000
     write_timeout_s: float = 60.0
@@ -55,8 +58,9 @@ class Http2Settings(NamedTuple):
 class Http2Server:
     """Listens, and holds what connections share. `buffered` counts bytes of request messages."""
 
-    def __init__(self, settings: Http2Settings) -> None:
+    def __init__(self, settings: Http2Settings, restrictions: Restrictions | None = None) -> None:
         self.settings = settings
+        self._restrictions = restrictions or {}
         self.loop = asyncio.get_running_loop()
         self.now: Callable[[], float] = self.loop.time
         self.buffered = 0
@@ -72,6 +76,9 @@ class Http2Server:
         """Serve the methods of `grpc.GenericRpcHandler`s."""
         self._handlers += handlers
 
+    def add_registered_method_handlers(self, service: str, methods: dict[str, Any]) -> None:
+        """What generated code calls beside the method above, with the same methods."""
+
     async def listen(
         self, address: str, port: int, reuse_port: bool = True, context: ssl.SSLContext | None = None
     ) -> int:
@@ -80,8 +87,6 @@ class Http2Server:
         Raises:
             OSError: the address cannot be bound.
         """
-        if context is not None:
-            context.set_alpn_protocols(["h2"])
         server = await self.loop.create_server(
             lambda: Http2Connection(self), address, port, reuse_port=reuse_port, backlog=1024, ssl=context
         )
@@ -110,6 +115,10 @@ class Http2Server:
     def open_call(self, stream: Stream, head: CallHead) -> GrpcCall | None:
         """Begin a call; None when it was refused at once."""
         handler = self._method(head.path)
+        restriction = self._restrictions.get(category_of_method(head.path)) if self._restrictions else None
+        if restriction is not None and not restriction.met_by(_sent(head, restriction)):
+            refuse_restricted(stream, restriction)
+            return None
         if head.refusal or handler is None or len(self.calls) >= self.settings.max_calls:
             refuse(stream, head, handler is None)
             return None
@@ -149,6 +158,14 @@ class Http2Server:
         for connection in list(self._connections):
             connection.check_time(now)
         self._watch = self.loop.call_later(_CHECK_INTERVAL_S, self._check_connections)
+
+
+def _sent(head: CallHead, restriction: Restriction) -> bytes | None:
+    wanted = restriction.header.lower()
+    for name, value in head.metadata:
+        if name == wanted:
+            return value if isinstance(value, bytes) else value.encode("latin-1")
+    return None
 
 
 class _Details(NamedTuple):

@@ -232,7 +232,8 @@ class HttpConnection(asyncio.Protocol):
         self._transport.write(response_head(error.status, JSON_HEADERS, len(body), False) + body)
         # Closing with data unread resets the connection, and the client may never see the answer: what still
         # comes is thrown away for a moment first.
-        self._transport.write_eof()
+        if self._transport.can_write_eof():  # TLS has no half-closed connections
+            self._transport.write_eof()
         self._server.loop.call_later(self._settings.linger_s, self._transport.abort)
 
     def write(self, data: Buffer) -> None:

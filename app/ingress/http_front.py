@@ -6,6 +6,7 @@ own. Only what would hold up the loop (decompression, much JSON) is done in a th
 
 import asyncio
 import re
+import ssl
 from collections.abc import Callable
 from functools import partial
 from time import monotonic_ns
@@ -13,25 +14,29 @@ from typing import Any, Final, Protocol
 
 from app.core.errors import InferError, internal, unsupported
 from app.core.live_settings import LiveSettings
-from app.core.tensors import Buffer, InferResponse
+from app.core.tensors import Buffer, InferRequest, InferResponse
 from app.ingress.asgi import AsgiApp, AsgiRoute
-from app.ingress.http_exchange import METHOD_NOT_ALLOWED, Exchange, Route
+from app.ingress.http_exchange import METHOD_NOT_ALLOWED, Exchange, FixedRoute, Route
 from app.ingress.http_generate import GenerateRoute
 from app.ingress.http_server import HttpServer, HttpSettings
 from app.ingress.observer import Arrival, Observer
 from app.ingress.rest_api import build_rest_api
-from app.ingress.service import Call, InferenceService
+from app.ingress.service import Call, InferenceService, Sink
+from app.protocol.forwarding import HeaderForwarder
 from app.protocol.http1 import RequestHead, compress, decompress, response_encoding
 from app.protocol.http_v2 import (
     DEFAULT_MAX_INPUT_SIZE,
+    JSON_HEADERS,
     Classes,
     EncodedResponse,
     HttpInfer,
     decode_infer,
     decode_raw,
+    encode_error,
     encode_infer,
     parse_header_length,
 )
+from app.protocol.restrictions import Restrictions, category_of_path
 
 _INFER_PATH: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/(infer|generate|generate_stream)")
 _HEAVY: Final = 256 << 10
@@ -98,13 +103,7 @@ class InferRoute:
     def submit(self, exchange: Exchange, infer: HttpInfer) -> None:
         answer = _Answer(self, exchange, infer)
         exchange.on_disconnect = answer.cancel
-        front = self.front
-        if front.observer.on:
-            begun_ns = int(exchange.begun * 1e9) or monotonic_ns()
-            arrival = Arrival("http", begun_ns, self._traceparent)
-            answer.call = front.observer.submit(front.service, infer.request, answer.take, arrival)
-        else:
-            answer.call = front.service.submit(infer.request, answer.take)
+        answer.call = self.front.submit(exchange, infer.request, answer.take, self._traceparent)
 
 
 class _Answer:
@@ -192,6 +191,9 @@ class FrontSettings(Protocol):
     def http_max_input_size(self) -> int: ...
 
     @property
+    def max_connections(self) -> int: ...
+
+    @property
     def http_max_header_size(self) -> int: ...
 
     @property
@@ -210,6 +212,8 @@ class HttpFront:
         limits: overrides the connection limits taken from the settings.
         rest_api: overrides the ASGI application for everything but inference.
         observer: takes note of requests, and has the log and trace settings.
+        restrictions: categories of the API that need a header.
+        forwarder: makes request parameters of headers.
     """
 
     def __init__(
@@ -219,14 +223,27 @@ class HttpFront:
         limits: HttpSettings | None = None,
         rest_api: AsgiApp | None = None,
         observer: Observer | None = None,
+        restrictions: Restrictions | None = None,
+        forwarder: HeaderForwarder | None = None,
     ) -> None:
         self.service = service
         self.observer = observer or Observer(LiveSettings())
+        self.forwarder = forwarder
+        self._restrictions = restrictions or {}
         self.max_input_size = settings.http_max_input_size if settings else DEFAULT_MAX_INPUT_SIZE
         self._rest_api: AsgiApp = rest_api or build_rest_api(service, self.max_input_size, self.observer)
         self.limits = limits or _limits(settings)
         self.tasks: set[asyncio.Task[None]] = set()
         self._server = HttpServer(self, self.limits)
+
+    def submit(self, exchange: Exchange, request: InferRequest, sink: Sink, traceparent: str) -> Call:
+        """Submit a request of an exchange, with the headers that are forwarded, and take note of it."""
+        if self.forwarder is not None:
+            request = self.forwarder.into(request, exchange.head.as_sent())
+        if not self.observer.on:
+            return self.service.submit(request, sink)
+        arrival = Arrival("http", int(exchange.begun * 1e9) or monotonic_ns(), traceparent)
+        return self.observer.submit(self.service, request, sink, arrival)
 
     @property
     def connections(self) -> int:
@@ -238,9 +255,11 @@ class HttpFront:
         """Request bytes held for bodies that came in more than one piece."""
         return self._server.buffered
 
-    async def start(self, address: str, port: int, reuse_port: bool = True) -> int:
+    async def start(
+        self, address: str, port: int, reuse_port: bool = True, tls: ssl.SSLContext | None = None
+    ) -> int:
         """Listen and return the port; see `HttpServer.start`."""
-        return await self._server.start(address, port, reuse_port)
+        return await self._server.start(address, port, reuse_port, tls)
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new connections, finish outstanding requests, close; see `HttpServer.stop`."""
@@ -248,6 +267,8 @@ class HttpFront:
 
     def route(self, head: RequestHead) -> Route:
         """Return the route of a request."""
+        if self._restrictions and (refusal := self._refusal(head)) is not None:
+            return refusal
         match = _INFER_PATH.fullmatch(head.path)
         if match is None:
             return AsgiRoute(self._rest_api, head, self.tasks)
@@ -257,6 +278,16 @@ class HttpFront:
         if verb == "infer":
             return InferRoute(self, head, model, version)
         return GenerateRoute(self, head, model, version, verb == "generate_stream")
+
+    def _refusal(self, head: RequestHead) -> Route | None:
+        restriction = self._restrictions.get(category_of_path(head.path))
+        if restriction is None:
+            return None
+        sent = head.get(restriction.header.lower().encode())
+        if restriction.met_by(None if sent is None else sent.encode("latin-1")):
+            return None
+        text = f"This API is restricted, expecting header '{restriction.header}'"
+        return FixedRoute(403, JSON_HEADERS, encode_error(text))
 
     def classes_of(self, model: str, version: str, output: str) -> Classes:
         """Return what classification needs to know of a model's output."""
@@ -281,6 +312,7 @@ def _limits(settings: FrontSettings | None) -> HttpSettings:
     if settings is None:
         return HttpSettings()
     return HttpSettings(
+        max_connections=settings.max_connections,
         max_head_bytes=settings.http_max_header_size,
         read_timeout_s=settings.http_read_timeout_secs,
         idle_timeout_s=settings.http_idle_timeout_secs,

@@ -39,6 +39,7 @@ class GenerateRoute:
         self.model = model
         self.version = version
         self._stream = stream
+        self._traceparent = head.get(b"traceparent") or ""
         self._plain = (head.get(b"content-encoding") or "identity") == "identity"
 
     def start(self, exchange: Exchange, body: memoryview) -> None:
@@ -62,7 +63,7 @@ class GenerateRoute:
         kind = _Stream if self._stream else _Single
         answer = kind(self.front, exchange, request.id, decoupled)
         exchange.on_disconnect = answer.cancel
-        answer.call = self.front.service.submit(request, answer.take)
+        answer.call = self.front.submit(exchange, request, answer.take, self._traceparent)
         answer.begin()
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import ssl
 from typing import Final, NamedTuple, Protocol
 
 from app.ingress.http_connection import HttpConnection
@@ -14,6 +15,8 @@ from app.protocol.http1 import RequestHead
 logger = logging.getLogger(__name__)
 
 _CHECK_INTERVAL_S: Final = 1.0
+_HANDSHAKE_TIMEOUT_S: Final = 10.0
+_TLS_CLOSE_TIMEOUT_S: Final = 1.0
 
 
 class HttpSettings(NamedTuple):
@@ -75,8 +78,10 @@ class HttpServer:
         """Open connections."""
         return len(self._connections)
 
-    async def start(self, address: str, port: int, reuse_port: bool = True) -> int:
-        """Listen; port 0 takes a free one. Returns the port.
+    async def start(
+        self, address: str, port: int, reuse_port: bool = True, tls: ssl.SSLContext | None = None
+    ) -> int:
+        """Listen, over TLS where there is a context for it; port 0 takes a free one. Returns the port.
 
         Raises:
             OSError: the address cannot be bound.
@@ -85,7 +90,14 @@ class HttpServer:
         self._empty = asyncio.Event()
         self.now = self.loop.time
         self._server = await self.loop.create_server(
-            lambda: HttpConnection(self), address, port, reuse_port=reuse_port, backlog=1024
+            lambda: HttpConnection(self),
+            address,
+            port,
+            reuse_port=reuse_port,
+            backlog=1024,
+            ssl=tls,
+            ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S if tls else None,
+            ssl_shutdown_timeout=_TLS_CLOSE_TIMEOUT_S if tls else None,
         )
         self._check_connections()
         bound: int = self._server.sockets[0].getsockname()[1]

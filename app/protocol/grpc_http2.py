@@ -6,6 +6,7 @@ without indexing: the same bytes for every connection, whatever the peer's table
 
 import struct
 import zlib
+from base64 import b64decode
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -18,6 +19,7 @@ DEADLINE_EXCEEDED: Final = 4
 RESOURCE_EXHAUSTED: Final = 8
 UNIMPLEMENTED: Final = 12
 INTERNAL: Final = 13
+UNAVAILABLE: Final = 14
 
 _TIMEOUT_UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _PRINTABLE: Final = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) != "%")
@@ -32,7 +34,7 @@ class CallHead(NamedTuple):
         timeout_s: None without a deadline.
         encoding: how compressed messages are compressed; "identity" when not at all.
         accepts_gzip: whether the client reads gzip.
-        metadata: the headers a handler may see, names in lower case.
+        metadata: the headers a handler may see, names in lower case; bytes for those that end in `-bin`.
         refusal: HTTP status of a request that is no gRPC call; 0 for a call.
     """
 
@@ -40,7 +42,7 @@ class CallHead(NamedTuple):
     timeout_s: float | None
     encoding: str
     accepts_gzip: bool
-    metadata: tuple[tuple[str, str], ...]
+    metadata: tuple[tuple[str, str | bytes], ...]
     refusal: int = 0
 
 
@@ -57,9 +59,19 @@ def read_head(pairs: Pairs) -> CallHead:
         read_timeout(headers.get("grpc-timeout", "")),
         headers.get("grpc-encoding", "identity"),
         "gzip" in headers.get("grpc-accept-encoding", ""),
-        tuple(pair for pair in pairs if not pair[0].startswith((":", "grpc-"))),
+        tuple(map(_metadata, (pair for pair in pairs if not pair[0].startswith((":", "grpc-"))))),
         refusal,
     )
+
+
+def _metadata(pair: tuple[str, str]) -> tuple[str, str | bytes]:
+    name, value = pair
+    if not name.endswith("-bin"):
+        return pair
+    try:
+        return name, b64decode(value + "=" * (-len(value) % 4))
+    except ValueError:
+        return name, b""
 
 
 def read_timeout(text: str) -> float | None:

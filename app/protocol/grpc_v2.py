@@ -218,7 +218,12 @@ def _classification(parameters: Mapping[str, Any]) -> int:
     return int(parameter.int64_param)
 
 
-def encode_infer(request: InferRequest, response: InferResponse, classifier: Classifier) -> bytes:
+def encode_infer(
+    request: InferRequest,
+    response: InferResponse,
+    classifier: Classifier,
+    max_bytes: int = MAX_MESSAGE_BYTES,
+) -> bytes:
     """Serialise a ModelInferResponse.
 
     Outputs keep the backend's order and always use raw_output_contents, one entry each.
@@ -227,15 +232,23 @@ def encode_infer(request: InferRequest, response: InferResponse, classifier: Cla
         request: what was asked, for its id and its classification outputs.
         response: a response without `error`.
         classifier: an output tensor and a count to its best classes.
+        max_bytes: of the message.
 
     Raises:
-        InferError: INVALID_ARG when the message would exceed gRPC's limit, UNSUPPORTED or INVALID_ARG from
+        InferError: INVALID_ARG when the message would exceed its limit, UNSUPPORTED or INVALID_ARG from
             classification.
     """
-    return b"".join(_infer_parts(request, response, classifier, stream=False))
+    parts = _infer_parts(request, response, classifier, stream=False)
+    _check_size(sum(map(len, parts)), max_bytes)
+    return b"".join(parts)
 
 
-def encode_stream(request: InferRequest, response: InferResponse, classifier: Classifier) -> bytes:
+def encode_stream(
+    request: InferRequest,
+    response: InferResponse,
+    classifier: Classifier,
+    max_bytes: int = MAX_MESSAGE_BYTES,
+) -> bytes:
     """Serialise a ModelStreamInferResponse, with the parameter `triton_final_response`.
 
     A response with `error` becomes an in-band error that names the request.
@@ -244,7 +257,9 @@ def encode_stream(request: InferRequest, response: InferResponse, classifier: Cl
         return encode_stream_failure(request, response.error, response.final)
     parts = _infer_parts(request, response, classifier, stream=True)
     size = sum(map(len, parts))
-    return b"".join((_STREAM_RESPONSE_TAG, _varint(size), *parts))
+    length = _varint(size)
+    _check_size(len(_STREAM_RESPONSE_TAG) + len(length) + size, max_bytes)
+    return b"".join((_STREAM_RESPONSE_TAG, length, *parts))
 
 
 def encode_stream_error(request_id: str, error: InferError) -> bytes:
@@ -281,16 +296,12 @@ def _infer_parts(
     parts: list[Buffer] = [header.SerializeToString()]
     for tensor in outputs:
         parts += (_RAW_OUTPUT_TAG, _varint(len(tensor.data)), tensor.data)
-    _check_size(parts)
     return parts
 
 
-def _check_size(parts: Sequence[Buffer]) -> None:
-    size = sum(map(len, parts))
-    if size > MAX_MESSAGE_BYTES:
-        raise invalid_arg(
-            f"Response has byte size {size} which exceeds gRPC's byte size limit {MAX_MESSAGE_BYTES}."
-        )
+def _check_size(size: int, limit: int) -> None:
+    if size > limit:
+        raise invalid_arg(f"Response has byte size {size} which exceeds gRPC's byte size limit {limit}.")
 
 
 def _varint(value: int) -> bytes:

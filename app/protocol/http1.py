@@ -35,7 +35,8 @@ class RequestHead(NamedTuple):
     """A request line and headers.
 
     `path` is the raw target without its query, not percent-decoded. Header names are lower case.
-    `content_length` is 0 without a body and None for a chunked one.
+    `content_length` is 0 without a body and None for a chunked one. `names` are those of the headers, in the
+    same order, as they were sent.
     """
 
     method: str
@@ -46,16 +47,23 @@ class RequestHead(NamedTuple):
     keep_alive: bool
     content_length: int | None
     expects_continue: bool
+    names: tuple[bytes, ...] = ()
 
     def get(self, name: bytes) -> str | None:
         """Return the first value of a header, by lower-case name."""
         return next((value.decode("latin-1") for key, value in self.headers if key == name), None)
+
+    def as_sent(self) -> list[tuple[str, str]]:
+        """Return the headers as text, with their names as they were sent."""
+        pairs = zip(self.names, self.headers, strict=True)
+        return [(name.decode("latin-1"), _decoded(value)) for name, (_, value) in pairs]
 
 
 class _Collector:
     def __init__(self) -> None:
         self.url = b""
         self.headers: list[tuple[bytes, bytes]] = []
+        self.names: list[bytes] = []
         self.complete = False
         self.keep_alive = False
         self.parser: Any = httptools.HttpRequestParser(self)
@@ -65,6 +73,7 @@ class _Collector:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name.lower(), value))
+        self.names.append(name)
 
     def on_headers_complete(self) -> None:
         self.complete = True
@@ -101,6 +110,7 @@ def parse_head(data: bytes) -> RequestHead:
         collector.keep_alive,
         _body_length(collector.headers, version),
         _expects_continue(collector.headers),
+        tuple(collector.names),
     )
 
 

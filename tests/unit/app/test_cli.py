@@ -1,5 +1,6 @@
 """The `nereid` command line."""
 
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,8 @@ import pytest
 
 from app.cli import HINT, HelpRequested, main, parse, usage
 from app.flags import SettingsError
-from app.settings import IGNORED, SETTINGS, ServerSettings
+from app.ignored import IGNORED
+from app.settings import DEPRECATED, SETTINGS, ServerSettings
 
 # fmt: off
 TRITONSERVER_FLAGS = [
@@ -38,6 +40,88 @@ TRITONSERVER_FLAGS = [
 ]
 # fmt: on
 
+# What tritonserver takes a flag for when it is not given, "" and () for nothing; the addresses differ here.
+DEFAULTS = {
+    "id": "triton",
+    "exit-timeout-secs": 30,
+    "log-verbose": 0,
+    "log-info": True,
+    "log-warning": True,
+    "log-error": True,
+    "log-format": "default",
+    "log-file": "",
+    "exit-on-error": True,
+    "disable-auto-complete-config": False,
+    "strict-readiness": True,
+    "model-control-mode": "none",
+    "repository-poll-secs": 15,
+    "load-model": (),
+    "model-config-name": "",
+    "model-load-thread-count": 4,
+    "model-load-retry-count": 0,
+    "model-namespacing": False,
+    "enable-peer-access": True,
+    "allow-http": True,
+    "http-port": 8000,
+    "reuse-http-port": False,
+    "http-header-forward-pattern": "",
+    "http-thread-count": 8,
+    "http-max-input-size": 67108864,
+    "http-restricted-api": (),
+    "allow-grpc": True,
+    "grpc-port": 8001,
+    "reuse-grpc-port": False,
+    "grpc-header-forward-pattern": "",
+    "grpc-infer-thread-count": 2,
+    "grpc-infer-allocation-pool-size": 8,
+    "grpc-max-response-pool-size": 2147483647,
+    "grpc-use-ssl": False,
+    "grpc-use-ssl-mutual": False,
+    "grpc-server-cert": "",
+    "grpc-server-key": "",
+    "grpc-root-cert": "",
+    "grpc-infer-response-compression-level": "none",
+    "grpc-keepalive-time": 7200000,
+    "grpc-keepalive-timeout": 20000,
+    "grpc-keepalive-permit-without-calls": False,
+    "grpc-http2-max-pings-without-data": 2,
+    "grpc-http2-min-recv-ping-interval-without-data": 300000,
+    "grpc-http2-max-ping-strikes": 2,
+    "grpc-max-connection-age": 0,
+    "grpc-max-connection-age-grace": 0,
+    "grpc-restricted-protocol": (),
+    "allow-metrics": True,
+    "allow-gpu-metrics": True,
+    "allow-cpu-metrics": True,
+    "metrics-port": 8002,
+    "metrics-interval-ms": 2000,
+    "metrics-config": (),
+    "allow-sagemaker": False,
+    "sagemaker-port": 8080,
+    "sagemaker-safe-port-range": "",
+    "sagemaker-thread-count": 8,
+    "allow-vertex-ai": False,
+    "vertex-ai-port": 8080,
+    "vertex-ai-thread-count": 8,
+    "vertex-ai-default-model": "",
+    "trace-config": (),
+    "backend-directory": "/opt/tritonserver/backends",
+    "backend-config": (),
+    "repoagent-directory": "",
+    "cache-config": (),
+    "cache-directory": "/opt/tritonserver/caches",
+    "rate-limit": "off",
+    "rate-limit-resource": (),
+    "pinned-memory-pool-byte-size": 268435456,
+    "cuda-memory-pool-byte-size": (),
+    "cuda-virtual-address-size": (),
+    "min-supported-compute-capability": 6.0,
+    "buffer-manager-thread-count": 0,
+    "host-policy": (),
+    "model-load-gpu-limit": (),
+    "allow-client-shm": False,
+}
+
 VALUES = {"bool": "false", "int": "1", "float": "1"}
 
 
@@ -52,15 +136,16 @@ def parsed(*flags: str) -> ServerSettings:
 
 
 def flag_with_value(flag: str) -> str:
-    """A flag of tritonserver with a value it takes, the default where others would be refused."""
+    """A flag of tritonserver with a value it takes."""
     special = {
         "model-store": "models",
         "model-repository": "models",
         "trace-rate": "1",
         "response-cache-byte-size": "1",
         "strict-model-config": "false",
-        "http-restricted-api": "",
-        "grpc-restricted-protocol": "",
+        "http-restricted-api": "inference:key=value",
+        "grpc-restricted-protocol": "inference:key=value",
+        "grpc-infer-thread-count": "4",
         "backend-config": "a,b=c",
         "metrics-config": "b=c",
         "cache-config": "local,size=1",
@@ -69,7 +154,8 @@ def flag_with_value(flag: str) -> str:
         "trace-count": "1",
         "trace-log-frequency": "1",
     }
-    setting = SETTINGS.get(flag.replace("-", "_"))
+    name = flag.replace("-", "_")
+    setting = SETTINGS.get(name) or IGNORED.get(name)
     if setting and setting.flag.bare:
         return f"--{flag}"
     if setting and setting.flag.choices:
@@ -80,13 +166,25 @@ def flag_with_value(flag: str) -> str:
 
 @pytest.mark.parametrize("flag", TRITONSERVER_FLAGS)
 def test_every_flag_of_tritonserver_is_known(flag: str) -> None:
-    refused = {"http-restricted-api", "grpc-restricted-protocol"}
     extra = ["--model-control-mode=explicit"] if flag == "load-model" else []
-    if flag in refused:
-        with pytest.raises(SettingsError, match="not supported yet"):
-            parsed(flag_with_value(flag))
-    else:
-        parsed(flag_with_value(flag), *extra)
+    warnings = parsed(flag_with_value(flag), *extra).warnings
+    name = flag.replace("-", "_")
+    assert all(f"--{flag}" in warning for warning in warnings[:1])
+    assert len(warnings) <= (2 if name in DEPRECATED else 1), "what it became may have no effect yet"
+    if name in IGNORED:
+        assert warnings == (f"warning: --{flag} has no effect in Nereid",)
+
+
+def test_defaults_are_tritonservers() -> None:
+    rows = SETTINGS | IGNORED
+    assert {flag: rows[flag.replace("-", "_")].default for flag in DEFAULTS} == DEFAULTS
+    assert parsed().warnings == ()
+
+
+def test_the_table_of_defaults_covers_every_flag() -> None:
+    old = {name.replace("_", "-") for name in (*DEPRECATED, "strict_model_config")}
+    addresses = {"http-address", "grpc-address", "metrics-address"}
+    assert set(TRITONSERVER_FLAGS) == DEFAULTS.keys() | old | addresses | {"model-repository"}
 
 
 @pytest.mark.parametrize(
@@ -149,9 +247,8 @@ def test_several_repositories() -> None:
             "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
         ),
         (
-            ["--model-repository=models", "--grpc-use-ssl=true"],
-            "--grpc-use-ssl: not supported yet, and starting without the protection it asks for would be "
-            "unsafe",
+            ["--model-repository=models", "--grpc-use-ssl=true", "--grpc-server-cert=a.pem"],
+            "--grpc-use-ssl requires --grpc-server-key",
         ),
     ],
 )
@@ -211,3 +308,21 @@ def test_main_exits_with_one(capsys: pytest.CaptureFixture[str]) -> None:
 def test_main_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--help"])
     assert capsys.readouterr().out == usage() + "\n"
+
+
+@pytest.mark.parametrize("service", ["http", "grpc"])
+def test_a_port_in_use_is_shared_only_on_demand(service: str) -> None:
+    from app.launcher import _check_ports
+
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        flags = ["--http-port=0", "--grpc-port=0", "--metrics-port=0", f"--{service}-port={port}"]
+        with pytest.raises(SettingsError) as refused:
+            _check_ports(parsed(*flags))
+        _check_ports(parsed(*flags, f"--reuse-{service}-port=true"))
+    assert str(refused.value) == (
+        f"failed to start {service.upper()} service: Unavailable - Socket '127.0.0.1:{port}' already in use"
+    )

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from app.flags import SettingsError
-from app.settings import DEPRECATED, IGNORED, SETTINGS, ServerSettings, from_args
+from app.ignored import IGNORED
+from app.settings import DEPRECATED, SETTINGS, ServerSettings, from_args
 
 ROOT = Path(__file__).parents[3]
 
@@ -128,10 +129,39 @@ def test_values_may_be_text_or_what_yaml_makes_of_it(
             "<setting>=<value>. Got ,x=1",
         ),
         ({"metrics_config": "x"}, "--metrics-config option format is <setting>=<value>. Got x"),
+        ({"http_restricted_api": "models:key=value"}, "unknown restricted api 'models'"),
+        ({"grpc_restricted_protocol": "models:key=value"}, "unknown restricted protocol 'models'"),
         (
-            {"http_restricted_api": "model-repository:key=value"},
-            "http_restricted_api: not supported yet, and starting without the protection it asks for would "
-            "be unsafe",
+            {"http_restricted_api": ["health,metadata:a=b", "inference,health:a=b"]},
+            "restricted api 'health' can not be specified in multiple config groups",
+        ),
+        (
+            {"grpc_restricted_protocol": "health=key:value"},
+            "--grpc-restricted-protocol option format is '<config name>:<setting>=<value>'. "
+            "Got health=key:value",
+        ),
+        (
+            {"http_header_forward_pattern": "("},
+            "--http-header-forward-pattern: '(' is not a regular expression: "
+            "missing ), unterminated subpattern at position 0",
+        ),
+        ({"grpc_use_ssl": True}, "--grpc-use-ssl requires --grpc-server-cert and --grpc-server-key"),
+        (
+            {"http_use_ssl_mutual": True, "http_server_cert": "c", "http_server_key": "k"},
+            "--http-use-ssl-mutual requires --http-root-cert",
+        ),
+        (
+            {"grpc_use_ssl": True, "grpc_server_cert": "no.pem", "grpc_server_key": "k"},
+            "--grpc-server-cert: cannot read 'no.pem': No such file or directory",
+        ),
+        ({"http_thread_count": "x"}, "http_thread_count: expected an integer, got 'x'"),
+        (
+            {"grpc_infer_thread_count": 1},
+            "grpc_infer_thread_count: expected an integer from 2 to 128, got 1",
+        ),
+        (
+            {"grpc_keepalive_time": 2**31},
+            "grpc_keepalive_time: expected an integer from 1 to 2147483647, got 2147483648",
         ),
         (
             {"response_cache_byte_size": 1, "cache_config": "local,size=1"},
@@ -221,6 +251,16 @@ def test_backend_and_metrics_settings(repository: str) -> None:
         ),
         ({"trace_config": "level=TENSORS"}, ()),
         ({"rate_limit": "off"}, ()),
+        (
+            {"strict_model_config": False, "disable_auto_complete_config": True},
+            (
+                "Warning: '--strict-model-config' has been deprecated! "
+                "Please use '--disable-auto-complete-config' instead.",
+                "Warning: Overriding deprecated '--strict-model-config' from False to True in favor of "
+                "'--disable-auto-complete-config'!",
+            ),
+        ),
+        ({"grpc_infer_response_compression_level": "high", "grpc_header_forward_pattern": "x"}, ()),
         (
             {"strict_model_config": True},
             (

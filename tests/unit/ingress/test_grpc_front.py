@@ -21,6 +21,8 @@ from app.core.tensors import InferResponse, Tensor, failed
 from app.ingress.grpc_front import SHUTDOWN_TEXT, GrpcFront, GrpcSettings
 from app.ingress.grpc_stream import StreamLimits
 
+pytestmark = pytest.mark.usefixtures("either_grpc_front")
+
 WAIT_S = 10.0
 
 

@@ -222,13 +222,15 @@ def test_classified_outputs_are_replaced():
     assert message.outputs[0].datatype == "BYTES" and list(message.outputs[0].shape) == [2]
 
 
-def test_a_response_over_the_limit_of_grpc_is_refused(monkeypatch):
-    monkeypatch.setattr(grpc_v2, "MAX_MESSAGE_BYTES", 100)
+@pytest.mark.parametrize("encode", [encode_infer, encode_stream])
+def test_a_response_over_the_limit_of_grpc_is_refused(encode):
     response = InferResponse("m", "1", (Tensor("A", "INT8", (100,), b"x" * 100),))
     with pytest.raises(
         InferError, match=r"Response has byte size \d+ which exceeds gRPC's byte size limit 100\."
     ):
-        encode_infer(InferRequest("m", "", ()), response, no_classes)
+        encode(InferRequest("m", "", ()), response, no_classes, 100)
+    size = len(encode(InferRequest("m", "", ()), response, no_classes))
+    assert len(encode(InferRequest("m", "", ()), response, no_classes, size)) == size
 
 
 def stream_message(data):

@@ -1,0 +1,86 @@
+"""Which files TLS starts with."""
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key
+
+from app.core.certificates import certificates
+from tests.certificates import Authority
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def pair(authority):
+    return authority.issue("server")
+
+
+def chosen(cert="", key="", root="", use=True, mutual=False):
+    return certificates("grpc", use, mutual, (str(cert), str(key), str(root)))
+
+
+def refusal(**files):
+    with pytest.raises(ValueError) as refused:
+        chosen(**files)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_without_tls_no_file_is_looked_at():
+    assert chosen("no", "no", use=False) is None
+
+
+def test_a_root_certificate_counts_only_for_mutual(pair, authority):
+    assert chosen(*pair, root=authority.root).root == ""
+    assert chosen(*pair, root=authority.root, use=False, mutual=True).root == str(authority.root)
+
+
+@pytest.mark.parametrize(
+    ("given", "mutual", "text"),
+    [
+        ((), False, "--grpc-use-ssl requires --grpc-server-cert and --grpc-server-key"),
+        (("cert",), False, "--grpc-use-ssl requires --grpc-server-key"),
+        (("key",), False, "--grpc-use-ssl requires --grpc-server-cert"),
+        (("cert", "key"), True, "--grpc-use-ssl-mutual requires --grpc-root-cert"),
+    ],
+)
+def test_half_of_what_is_needed_is_refused(pair, given, mutual, text):
+    assert refusal(**{name: getattr(pair, name) for name in given}, mutual=mutual) == text
+
+
+def test_a_file_that_cannot_be_read_is_named(pair, tmp_path):
+    assert refusal(cert=pair.cert, key="no.key") == (
+        "--grpc-server-key: cannot read 'no.key': No such file or directory"
+    )
+    assert refusal(cert=tmp_path, key=pair.key).endswith(": Is a directory")
+
+
+def test_a_key_must_be_the_certificates(authority, pair):
+    other = authority.issue("other")
+    assert refusal(cert=pair.cert, key=other.key) == (
+        f"--grpc-use-ssl: '{pair.cert}' and '{other.key}' are not a certificate and its key: "
+        "KEY_VALUES_MISMATCH"
+    )
+
+
+def test_files_must_be_pem(pair, tmp_path):
+    text = tmp_path / "text"
+    text.write_text("no certificate")
+    assert f"'{text}' and '{pair.key}' are not a certificate and its key" in refusal(cert=text, key=pair.key)
+    assert f"'{text}' is not a certificate" in refusal(cert=pair.cert, key=pair.key, root=text, mutual=True)
+
+
+def test_an_encrypted_key_is_refused_and_nobody_is_asked(pair, tmp_path):
+    key = load_pem_private_key(pair.key.read_bytes(), None)
+    encrypted = tmp_path / "encrypted.key"
+    encrypted.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, BestAvailableEncryption(b"x")
+        )
+    )
+    assert refusal(cert=pair.cert, key=encrypted) == (
+        "--grpc-use-ssl: the key is encrypted, which is not supported"
+    )

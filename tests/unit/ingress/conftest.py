@@ -1,0 +1,22 @@
+"""Fixtures of the fronts' tests."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.ingress.grpc_front import GrpcFront
+from app.ingress.grpc_settings import GrpcSettings
+
+
+@pytest.fixture(params=["http2", "grpcio"])
+def either_grpc_front(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs a test over the server of our own and over the grpcio package's."""
+    made = GrpcFront.__init__
+
+    def make(
+        front: GrpcFront, service: Any, settings: GrpcSettings | None = None, observer: Any = None
+    ) -> None:
+        made(front, service, replace(settings or GrpcSettings(), http2=request.param == "http2"), observer)
+
+    monkeypatch.setattr(GrpcFront, "__init__", make)

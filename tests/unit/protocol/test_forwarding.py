@@ -1,0 +1,73 @@
+"""Headers that become request parameters."""
+
+import pytest
+
+from app.core.errors import ErrorCode, InferError
+from app.core.tensors import InferRequest
+from app.protocol.forwarding import HeaderForwarder
+
+
+def forwarded(pattern, *headers, parameters=None):
+    request = InferRequest("m", "", (), parameters=parameters or {})
+    return HeaderForwarder(pattern).into(request, headers).parameters
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "matches"),
+    [
+        ("my_header.*", "my_header_1", True),
+        ("my_header", "not-my_header-1", True),
+        ("my_header", "MY_Header", True),
+        ("^my_header$", "my_header_1", False),
+        ("(?-i)my_header", "my_header", True),
+        ("(?-i)my_header", "My_header", False),
+        ("(?i)my_header", "My_header", True),
+        ("a|b", "xbx", True),
+        (".", "x" * 256, True),
+        (".", "x" * 257, False),
+    ],
+)
+def test_a_pattern_is_found_in_a_name(pattern, name, matches):
+    assert forwarded(pattern, (name, "1")) == ({name: "1"} if matches else {})
+
+
+def test_headers_join_the_parameters_and_win():
+    given = {"a": 1, "b": True}
+    assert forwarded("x|^b$", ("X-1", "v"), ("b", "w"), ("c", "z"), parameters=given) == {
+        "a": 1,
+        "b": "w",
+        "X-1": "v",
+    }
+    assert given == {"a": 1, "b": True}
+
+
+def test_a_request_without_matches_stays_itself():
+    request = InferRequest("m", "", ())
+    assert HeaderForwarder("x").into(request, [("a", "1")]) is request
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sequence_id",
+        "sequence_start",
+        "sequence_end",
+        "priority",
+        "timeout",
+        "headers",
+        "binary_data_output",
+        "triton_x",
+        "Priority",
+    ],
+)
+def test_reserved_names_are_refused(name):
+    with pytest.raises(InferError) as refused:
+        forwarded(".*", ("a", "1"), (name, "1"))
+    assert refused.value.code is ErrorCode.INVALID_ARG
+    assert refused.value.message == f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
+    assert forwarded("^a$", ("a", "1"), (name, "1")) == {"a": "1"}
+
+
+def test_a_broken_pattern_is_refused():
+    with pytest.raises(ValueError, match=r"'\[' is not a regular expression: unterminated character set"):
+        HeaderForwarder("[")
