@@ -14,6 +14,7 @@ from app.core.errors import ErrorCode, InferError
 from app.core.request_check import RequestChecker
 from app.core.tensors import InferRequest, InferResponse
 from app.transport.loop import LoopThread
+from app.transport.regions import read_inputs, write_outputs
 from backends import find_backend
 from backends.base import Backend, Instance, Model
 from deployments.instances import InstanceThread
@@ -119,6 +120,8 @@ class ServedModel:
         """
         arrival = time.monotonic_ns()
         try:
+            if request.regions:
+                request = read_inputs(request)
             rows = self._checker.check(request)
             pending = Pending(request, sink, self._outbox, rows, self._shapes(request))
             self._scheduler.submit(pending)
@@ -166,6 +169,8 @@ class ServedModel:
     def _deliver(self, pending: Pending, response: InferResponse) -> None:
         if pending not in self._live:  # two threads of a backend have finished it at the same moment
             return
+        if pending.infer.regions:
+            response = write_outputs(pending.infer, response)
         if response.final:
             self._live.discard(pending)
             self._account(pending, response)

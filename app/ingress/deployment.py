@@ -4,7 +4,10 @@ A plain class; `app/main.py` makes it a Serve deployment. Everything runs on a d
 """
 
 import asyncio
+import hashlib
 import logging
+import os
+import tempfile
 import uuid
 from typing import Any
 
@@ -16,6 +19,7 @@ from app.core.log import configure_logging
 from app.ingress.fronts import Front, open_fronts
 from app.ingress.metrics import render
 from app.ingress.routed_service import ManagerClient, RoutedInferenceService
+from app.ingress.shared_memory import SharedMemory
 from app.routing.router import Router
 from app.routing.table import RoutingTable
 from app.settings import ServerSettings
@@ -62,12 +66,14 @@ class Ingress:
         await asyncio.gather(*(front.stop(grace) for front in self._fronts))
         self._watching.cancel()
         await self._router.close(1.0)
+        self._service.shared_memory.close()
 
     async def _start(self) -> None:
         settings = self._settings
         transport = TransportSettings(arena_bytes=settings.arena_bytes)
         self._router = Router(self._node_id, self._key, transport)
-        self._service = RoutedInferenceService(settings, self._router, self._manager)
+        shared_memory = SharedMemory(_region_directory(self._key), settings.allow_client_shm)
+        self._service = RoutedInferenceService(settings, self._router, self._manager, shared_memory)
         self._routing = asyncio.Event()
         self._watching = asyncio.get_running_loop().create_task(self._follow_manager())
         # A replica that joins others on the port gets requests at once: it must know the models by then.
@@ -89,3 +95,9 @@ class Ingress:
             except Exception:
                 logger.exception("following the repository manager")
                 await asyncio.sleep(_RETRY_S)
+
+
+def _region_directory(key: bytes) -> str:
+    """Where the server with this channel key keeps the regions of a node; a server started anew has none."""
+    server = hashlib.sha256(b"regions" + key).hexdigest()[:16]
+    return os.path.join(tempfile.gettempdir(), f"nereid-{os.getuid()}", f"regions-{server}")

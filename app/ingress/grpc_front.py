@@ -18,6 +18,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import ErrorCode, InferError, unavailable
 from app.core.tensors import InferResponse, Tensor
+from app.ingress.grpc_shared_memory import shared_memory_rpcs
 from app.ingress.grpc_stream import InferStream, StreamLimits
 from app.ingress.service import InferenceService
 from app.protocol.classification import classify
@@ -148,6 +149,7 @@ class GrpcFront:
             "RepositoryIndex": _unary(self._index, pb.RepositoryIndexRequest),
             "RepositoryModelLoad": _unary(self._load, pb.RepositoryModelLoadRequest),
             "RepositoryModelUnload": _unary(self._unload, pb.RepositoryModelUnloadRequest),
+            **{name: _unary(*rpc) for name, rpc in shared_memory_rpcs(self._service).items()},
             "ModelInfer": grpc.unary_unary_rpc_method_handler(self._infer),
             "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(self._stream_infer),
         }

@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from app.core.errors import InferError, internal, invalid_arg, unavailable, unsupported
 from app.ingress.service import InferenceService
+from app.ingress.shared_memory_api import shared_memory_routes
 from app.protocol import http_messages, strict_json
 from app.protocol.http_v2 import DEFAULT_MAX_INPUT_SIZE, encode_error
 from app.protocol.status import http_status
@@ -68,6 +69,8 @@ def build_rest_api(service: InferenceService, max_input_size: int = DEFAULT_MAX_
         _add(app, "POST", f"{repository}/index", api.repository_index)
         _add(app, "POST", f"{repository}/models/{{model:segment}}/load", api.load)
         _add(app, "POST", f"{repository}/models/{{model:segment}}/unload", api.unload)
+    for method, path, endpoint in shared_memory_routes(service, api.document):
+        _add(app, method, path, endpoint)
     return app
 
 
@@ -129,7 +132,7 @@ class _RestApi:
         return _json(http_messages.encode_statistics(statistics))
 
     async def repository_index(self, request: Request) -> Response:
-        document = await self._document(request)
+        document = await self.document(request)
         ready = document.get("ready", False) if isinstance(document, dict) else False
         if not isinstance(ready, bool):
             raise internal("Invalid value for 'ready': expected a boolean")
@@ -139,7 +142,7 @@ class _RestApi:
         _refuse_repository(request)
         config: str | None = None
         files: dict[str, bytes] = {}
-        for key, value in _parameters(await self._document(request)).items():
+        for key, value in _parameters(await self.document(request)).items():
             text = strict_json.as_text(value)
             if key == "config":
                 config = text
@@ -152,13 +155,13 @@ class _RestApi:
 
     async def unload(self, request: Request) -> Response:
         _refuse_repository(request)
-        parameters = _parameters(await self._document(request))
+        parameters = _parameters(await self.document(request))
         with explaining("Unable to parse 'unload_dependents'"):
             dependents = strict_json.as_bool(parameters.get("unload_dependents", False))
         await self._service.unload_model(request.path_params["model"], dependents)
         return Response(media_type=_JSON)
 
-    async def _document(self, request: Request) -> Any:
+    async def document(self, request: Request) -> Any:
         """Return the request's JSON, an empty object without a body."""
         body = await request.body()
         if len(body) > self._max_input_size:

@@ -9,6 +9,7 @@ from functools import partial
 from app.core.tensors import InferRequest, InferResponse
 from app.routing.replicas import ReplicaAddress
 from app.transport.client import Call, Channel
+from app.transport.regions import carried
 from app.transport.settings import TransportSettings
 
 logger = logging.getLogger(__name__)
@@ -64,6 +65,8 @@ class ReplicaPool:
                 best = channel
         if best is None:
             return None
+        if request.regions and not best.local:
+            request, sink = carried(request, sink)
         return best.submit(request, sink)
 
     def update_from_thread(self, replicas: tuple[ReplicaAddress, ...]) -> None:
