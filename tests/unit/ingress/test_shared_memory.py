@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -260,8 +261,8 @@ def test_cuda(tmp_path: Path, one: SharedMemory) -> None:
     assert refusal(lambda: one.register_cuda("r", HANDLE, 0, 8)) == (ErrorCode.INVALID_ARG, text)
     gpus = SharedMemory(str(tmp_path / "regions"), gpus=2)
     for handle, device, size in ((HANDLE[1:], 0, 8), (HANDLE, 2, 8), (HANDLE, -1, 8), (HANDLE, 0, 0)):
-        code, _ = refusal(lambda h=handle, d=device, s=size: gpus.register_cuda("r", h, d, s))
-        assert code is ErrorCode.INVALID_ARG
+        call = partial(gpus.register_cuda, "r", handle, device, size)
+        assert refusal(call)[0] is ErrorCode.INVALID_ARG
     gpus.register_cuda("r", HANDLE, 1, 8)
     gpus.register_system("s", KEY, 0, 8)
     assert gpus.status("", cuda=True) == [Region("r", 8, handle=HANDLE, device_id=1)]

@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -194,7 +195,7 @@ def test_a_frame_carries_the_place_and_not_the_bytes(nbytes: int) -> None:
         reading(place(0, nbytes)), outputs=(RequestedOutput("P"), *writing(A=place(8, nbytes)).outputs)
     )
     arena = ArenaWriter(1 << 20)
-    queue: list[object] = []
+    queue: list[Any] = []
     size = Outbox(TransportSettings(), arena).request(queue, 1, request, 0)
     assert size < 1000 and not arena.live
     decoder = FrameDecoder(1 << 20, 1 << 20, 1 << 20)
