@@ -169,7 +169,8 @@ class ServedModel:
     def _deliver(self, pending: Pending, response: InferResponse) -> None:
         if pending not in self._live:  # two threads of a backend have finished it at the same moment
             return
-        if pending.infer.regions:
+        # Who gave up on the request may use its memory for something else by now.
+        if pending.infer.regions and not pending.cancelled:
             response = write_outputs(pending.infer, response)
         if response.final:
             self._live.discard(pending)
