@@ -135,13 +135,8 @@ class Outbox:
                 ],
                 request.id,
             )
-            if (
-                request.parameters
-                or request.sequence_id
-                or request.priority
-                or request.timeout_us
-                or request.regions
-            ):
+            reserved = request.sequence_id or request.priority or request.timeout_us
+            if request.parameters or reserved or request.regions:
                 meta += (
                     _scalars(request.parameters),
                     request.sequence_id,
