@@ -147,9 +147,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...], Flag("RESOURCE:COUNT[:DEVICE]; may be repeated.", later=True)
     ] = ()
 
-    allow_client_shm: A[
-        bool, Flag("Let clients register shared memory.", heading="Memory and devices", later=True)
-    ] = False
+    allow_client_shm: A[bool, Flag("Let clients register shared memory.", heading="Memory and devices")] = (
+        False
+    )
     host_policy: A[tuple[str, ...], Flag("POLICY,KEY=VALUE; may be repeated.", later=True)] = ()
     model_load_gpu_limit: A[
         tuple[str, ...], Flag("DEVICE:FRACTION of GPU memory in use above which no model loads.", later=True)

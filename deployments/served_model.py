@@ -14,6 +14,7 @@ from app.core.errors import ErrorCode, InferError
 from app.core.request_check import RequestChecker
 from app.core.tensors import InferRequest, InferResponse, Timestamps
 from app.transport.loop import LoopThread
+from app.transport.regions import read_inputs, write_outputs
 from backends import find_backend
 from backends.base import Backend, Instance, Model
 from deployments.instances import InstanceThread
@@ -128,6 +129,8 @@ class ServedModel:
         """
         arrival = time.monotonic_ns()
         try:
+            if request.regions:
+                request = read_inputs(request)
             rows = self._checker.check(request)
             pending = self._kind(request, sink, self._outbox, rows, self._shapes(request))
             (self._cached or self._scheduler).submit(pending)
@@ -192,11 +195,14 @@ class ServedModel:
             self._awaited.discard(pending)
             if self._first_responses is not None and response.error is None:
                 self._first_responses.add(time.monotonic_ns() - pending.arrival_ns)
+        if self._cached is not None and response.final:
+            self._cached.finished(pending, response)
+        # Who gave up on the request may use its memory for something else by now.
+        if pending.infer.regions and not pending.cancelled:
+            response = write_outputs(pending.infer, response)
         if response.final:
             self._live.discard(pending)
             self._account(pending, response)
-            if self._cached is not None:
-                self._cached.finished(pending, response)
         infer = pending.infer
         pending.sink(
             InferResponse(

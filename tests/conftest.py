@@ -15,6 +15,7 @@ def nereid_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server in mode NONE over the example repository and the models of the contract suite."""
     log = tmp_path_factory.mktemp("nereid") / "server.log"
     repositories = [ROOT / "model_repository", CONTRACT_MODELS]
-    server = Server([f"--model-repository={path}" for path in repositories], log).start()
+    arguments = [f"--model-repository={path}" for path in repositories]
+    server = Server([*arguments, "--allow-client-shm=true"], log).start()
     yield server
     server.stop()

@@ -62,16 +62,38 @@ class Tensor(msgspec.Struct, frozen=True, gc=False):
         return cls(name, name_of_type, array.shape, flat.view(np.uint8).data)
 
 
+class RegionSlice(msgspec.Struct, frozen=True, gc=False):
+    """A part of the memory that a client shares: a tensor's `data`, or where an output is to be written.
+
+    A codec sets `region`, the registered name, and `offset`, bytes from the region's start. The ingress's
+    registry turns that into a place: in the file /dev/shm/`key` whose inode is `inode`, or in the GPU
+    allocation of the CUDA IPC `handle` on `device`; `offset` then counts from the start of either.
+    """
+
+    region: str
+    offset: int
+    nbytes: int
+    key: str = ""
+    inode: int = 0
+    handle: bytes = b""
+    device: int = 0
+
+    def __len__(self) -> int:
+        return self.nbytes
+
+
 class RequestedOutput(msgspec.Struct, frozen=True, gc=False):
     """One entry of a request's `outputs`.
 
     `binary` and `classification` concern the ingress alone; `binary` is None when the request's
-    `binary_data_output` (or the protocol's default) decides.
+    `binary_data_output` (or the protocol's default) decides. An output with a `region` is written there and
+    comes back without data.
     """
 
     name: str
     binary: bool | None = None
     classification: int = 0
+    region: RegionSlice | None = None
 
 
 class InferRequest(msgspec.Struct, frozen=True, gc=False):
@@ -81,7 +103,8 @@ class InferRequest(msgspec.Struct, frozen=True, gc=False):
     `parameters` holds only custom parameters; the reserved ones have fields of their own.
     `timeout_us` is the schedule policy's `timeout`; `deadline` is the transport's, in `time.monotonic`
     seconds (0 = none). `trace` asks the replica for timestamps: "" of an ordinary request, else a W3C
-    `traceparent` or, where there is none, `UNNAMED_TRACE`.
+    `traceparent` or, where there is none, `UNNAMED_TRACE`. `regions` says that an input or an output names
+    shared memory.
     """
 
     model_name: str
@@ -97,6 +120,7 @@ class InferRequest(msgspec.Struct, frozen=True, gc=False):
     timeout_us: int = 0
     deadline: float = 0.0
     trace: str = ""
+    regions: bool = False
 
 
 UNNAMED_TRACE = "-"

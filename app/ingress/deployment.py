@@ -4,8 +4,10 @@ A plain class; `app/main.py` makes it a Serve deployment. Everything runs on a d
 """
 
 import asyncio
+import hashlib
 import logging
 import os
+import tempfile
 import uuid
 from typing import Any
 
@@ -21,6 +23,7 @@ from app.ingress.machine_metrics import Machine
 from app.ingress.metrics import render
 from app.ingress.observer import Observer
 from app.ingress.routed_service import ManagerClient, RoutedInferenceService
+from app.ingress.shared_memory import SharedMemory
 from app.routing.router import Router
 from app.routing.table import RoutingTable
 from app.settings import ServerSettings
@@ -68,12 +71,14 @@ class Ingress:
         self._watching.cancel()
         await self._router.close(1.0)
         await asyncio.to_thread(self._observer.close)
+        self._service.shared_memory.close()
 
     async def _start(self) -> None:
         settings = self._settings
         transport = TransportSettings(arena_bytes=settings.arena_bytes)
         self._router = Router(self._node_id, self._key, transport)
-        self._service = RoutedInferenceService(settings, self._router, self._manager)
+        shared_memory = SharedMemory(_region_directory(self._key), settings.allow_client_shm)
+        self._service = RoutedInferenceService(settings, self._router, self._manager, shared_memory)
         live = LiveSettings(LogConfig.of(settings), TraceSettings(settings.trace_settings()))
         alone = settings.ingress_replicas == 1
         self._observer = Observer(live, self._manager.configure, "" if alone else f".{os.getpid()}")
@@ -105,3 +110,9 @@ class Ingress:
             except Exception:
                 logger.exception("following the repository manager")
                 await asyncio.sleep(_RETRY_S)
+
+
+def _region_directory(key: bytes) -> str:
+    """Where the server with this channel key keeps the regions of a node; a server started anew has none."""
+    server = hashlib.sha256(b"regions" + key).hexdigest()[:16]
+    return os.path.join(tempfile.gettempdir(), f"nereid-{os.getuid()}", f"regions-{server}")

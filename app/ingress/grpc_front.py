@@ -22,6 +22,7 @@ from app.core.tensors import InferResponse, Tensor
 from app.ingress.grpc_live_settings import log_settings, trace_setting
 from app.ingress.grpc_restrictions import RestrictedProtocols
 from app.ingress.grpc_settings import GrpcSettings
+from app.ingress.grpc_shared_memory import shared_memory_rpcs
 from app.ingress.grpc_stream import Forward, InferStream
 from app.ingress.http2_server import Http2Server
 from app.ingress.observer import Arrival, Observer
@@ -148,6 +149,7 @@ class GrpcFront:
             "TraceSetting": _unary(
                 partial(trace_setting, self._observer, self._service), pb.TraceSettingRequest
             ),
+            **{name: _unary(*rpc) for name, rpc in shared_memory_rpcs(self._service).items()},
             "ModelInfer": grpc.unary_unary_rpc_method_handler(self._infer),
             "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(self._stream_infer),
         }

@@ -110,7 +110,7 @@ class Http2Connection(asyncio.Protocol):
         self._flushing = False
         self._blocked_since = 0.0
         self._waiting: deque[Stream] = deque()  # for the connection's window
-        self._leaving = False
+        self._leaving = self._failed = False
         self._age = _Age(server.now())
         self._handlers: dict[int, Callable[[h2.Frame], None]] = {
             h2.DATA: self._on_data,
@@ -156,6 +156,8 @@ class Http2Connection(asyncio.Protocol):
         self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
+        if self._failed:
+            return
         self._flushing = True  # whatever is sent meanwhile leaves together
         self._age.heard = self._server.now()
         try:
@@ -419,7 +421,12 @@ class Http2Connection(asyncio.Protocol):
         logger.debug("closing an HTTP/2 connection: %s", error)
         self._put(h2.goaway(self._last, error.code, str(error)))
         self._flush()
-        self._transport.close()
+        self._failed = True
+        # Closing with data unread resets the connection, and the peer may never see why: what still comes is
+        # thrown away for a moment first.
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._server.loop.call_later(self._server.settings.linger_s, self._transport.abort)
 
     def drain(self) -> None:
         """Take no new calls, and close after those under way."""

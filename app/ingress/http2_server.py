@@ -31,6 +31,7 @@ class Http2Settings(NamedTuple):
         compress: whether responses are compressed for clients that read gzip.
         max_control_frames: frames a second, other than those of calls, that a connection may send.
         max_resets: calls a second that a client may reset.
+        linger_s: how long to listen after a failure, so that the client gets to read why.
         write_timeout_s: how long a client may take nothing of what waits for it.
         keepalive_s, keepalive_timeout_s, keepalive_without_calls, min_ping_interval_s, max_ping_strikes,
         max_age_s, max_age_grace_s: as tritonserver's flags say, in seconds.
@@ -45,6 +46,7 @@ class Http2Settings(NamedTuple):
     compress: bool = False
     max_control_frames: int = 20_000
     max_resets: int = 1000
+    linger_s: float = 1.0
     write_timeout_s: float = 60.0
     keepalive_s: float = 7200.0
     keepalive_timeout_s: float = 20.0

@@ -17,6 +17,7 @@ from app.core.errors import InferError, internal, invalid_arg, unavailable, unsu
 from app.ingress.observer import Observer
 from app.ingress.service import InferenceService
 from app.ingress.settings_api import settings_routes
+from app.ingress.shared_memory_api import shared_memory_routes
 from app.protocol import http_messages, strict_json
 from app.protocol.http_v2 import DEFAULT_MAX_INPUT_SIZE, encode_error
 from app.protocol.status import http_status
@@ -78,6 +79,8 @@ def build_rest_api(
     if observer is not None:
         for method, path, endpoint in settings_routes(observer, service, api.document):
             _add(app, method, path, endpoint)
+    for method, path, endpoint in shared_memory_routes(service, api.document):
+        _add(app, method, path, endpoint)
     return app
 
 

@@ -12,6 +12,7 @@ from app.core.model_config import input_specs, output_specs
 from app.core.tensors import InferRequest, InferResponse
 from app.ingress.replica_statistics import ReplicaStatistics, collect, merge
 from app.ingress.service import Call, Sink
+from app.ingress.shared_memory import SharedMemory
 from app.routing.router import Router
 from app.routing.table import ModelState, VersionEntry
 from app.settings import ServerSettings
@@ -47,7 +48,15 @@ class Repository(Protocol):
 class RoutedInferenceService:
     """Implements `app.ingress.service.InferenceService` over a `Router`. Runs on the data-plane loop."""
 
-    def __init__(self, settings: ServerSettings, router: Router, repository: Repository) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        router: Router,
+        repository: Repository,
+        shared_memory: SharedMemory | None = None,
+    ) -> None:
+        """Without `shared_memory` clients cannot share any."""
+        self.shared_memory = shared_memory or SharedMemory("", enabled=False)
         self._settings = settings
         self._router = router
         self._repository = repository
@@ -134,6 +143,8 @@ class RoutedInferenceService:
         await self._repository.unload(name, unload_dependents)
 
     def submit(self, request: InferRequest, sink: Sink) -> Call:
+        if request.regions:
+            return self.shared_memory.submit(self._router.submit, request, sink)
         return self._router.submit(request, sink)
 
     async def infer(self, request: InferRequest) -> InferResponse:
@@ -146,7 +157,7 @@ class RoutedInferenceService:
             if not answered.done():
                 answered.set_result(response)
 
-        call = self._router.submit(request, sink)
+        call = self.submit(request, sink)
         try:
             response = await answered
         except asyncio.CancelledError:

@@ -11,6 +11,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.tensors import InferRequest, InferResponse
+from app.ingress.shared_memory import SharedMemory
 
 Sink = Callable[[InferResponse], None]
 
@@ -56,6 +57,10 @@ class InferenceService(Protocol):
         """Load or reload. `config` is a JSON ModelConfig; `files` maps `<version>/<file>` to content."""
 
     async def unload_model(self, name: str, unload_dependents: bool = False) -> None: ...
+
+    @property
+    def shared_memory(self) -> SharedMemory:
+        """The memory that clients share."""
 
     def submit(self, request: InferRequest, sink: Sink) -> Call:
         """Start an inference; returns at once.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from app.core.errors import invalid_arg, unsupported
-from app.core.tensors import Parameters, ParameterValue
+from app.core.tensors import Parameters, ParameterValue, RegionSlice
 
 EMPTY_FINAL: Final = "triton_enable_empty_final_response"
 
@@ -86,6 +86,36 @@ def _check_triton_key(key: str, kind: str | None) -> None:
             f"starting with 'triton_' are allowed: {EMPTY_FINAL}"
         )
     _expect_kind(key, kind, ("bool_param",), "bool_param")
+
+
+def decode_region(tensor: Any) -> RegionSlice | None:
+    """The shared memory that an input or a requested output names, if it does.
+
+    Raises:
+        InferError: INVALID_ARG for a value of the wrong type, or without a size.
+    """
+    entries = tensor.parameters
+    if "shared_memory_region" not in entries:
+        return None
+    region = _region_value(tensor, "shared_memory_region", "string_param")
+    if "shared_memory_byte_size" not in entries:
+        raise invalid_arg(
+            "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter "
+            f"for tensor '{tensor.name}'"
+        )
+    nbytes = _as_uint64(_region_value(tensor, "shared_memory_byte_size", "int64_param"))
+    given = "shared_memory_offset" in entries
+    offset = _as_uint64(_region_value(tensor, "shared_memory_offset", "int64_param")) if given else 0
+    return RegionSlice(region, offset, nbytes)
+
+
+def _region_value(tensor: Any, key: str, kind: str) -> Any:
+    value = tensor.parameters[key]
+    if value.WhichOneof("parameter_choice") != kind:
+        raise invalid_arg(
+            f"invalid value type for '{key}' parameter for tensor '{tensor.name}', expected {kind}."
+        )
+    return getattr(value, kind)
 
 
 def wants_empty_final(entries: Mapping[str, Any]) -> bool:

@@ -14,15 +14,16 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.datatypes import DATATYPES, pack_bytes
-from app.core.errors import InferError, internal, invalid_arg, not_found
+from app.core.errors import InferError, internal, invalid_arg
 from app.core.tensors import (
     Buffer,
     InferRequest,
     InferResponse,
+    RegionSlice,
     RequestedOutput,
     Tensor,
 )
-from app.protocol.grpc_parameters import decode_parameters, encode_parameters
+from app.protocol.grpc_parameters import decode_parameters, decode_region, encode_parameters
 
 MAX_MESSAGE_BYTES: Final = 2**31 - 1
 Classifier = Callable[[Tensor, int], Tensor]
@@ -108,16 +109,21 @@ def decode_infer(
     """Decode a request; tensor data are views of `raw` (by default of the message's own raw contents).
 
     Raises:
-        InferError: INVALID_ARG with Triton's text for parameters or tensor data that do not fit the protocol,
-            NOT_FOUND for an unregistered shared memory region. Whether the tensors fit the model is for the
-            model's replica to say.
+        InferError: INVALID_ARG with Triton's text for parameters or tensor data that do not fit the protocol.
+            Whether the tensors fit the model is for the model's replica to say.
     """
     fields, parameters = decode_parameters(message.parameters) if message.parameters else ({}, {})
+    inputs = _decode_inputs(message, message.raw_input_contents if raw is None else raw)
+    outputs = tuple(_decode_output(output) for output in message.outputs)
+    if any([type(tensor.data) is RegionSlice for tensor in inputs]) or any(
+        [output.region is not None for output in outputs]
+    ):
+        fields["regions"] = True
     return InferRequest(
         model_name=message.model_name,
         model_version=message.model_version,
-        inputs=_decode_inputs(message, message.raw_input_contents if raw is None else raw),
-        outputs=tuple(_decode_output(output) for output in message.outputs),
+        inputs=inputs,
+        outputs=outputs,
         id=message.id,
         parameters=parameters,
         deadline=deadline,
@@ -130,10 +136,12 @@ def _decode_inputs(message: pb.ModelInferRequest, raw: Sequence[Buffer]) -> tupl
     inputs: list[Tensor] = []
     unread = list(raw)[::-1]
     for tensor in message.inputs:
-        if tensor.parameters:
-            _refuse_shared_memory(tensor, message.model_name)
-        if tensor.HasField("contents"):
-            data: Buffer = _typed_data(tensor, message.model_name, bool(raw))
+        region = decode_region(tensor) if tensor.parameters else None
+        if region is not None:
+            _refuse_contents(tensor, message.model_name)
+            data: Buffer | RegionSlice = region
+        elif tensor.HasField("contents"):
+            data = _typed_data(tensor, message.model_name, bool(raw))
         elif unread:
             data = unread.pop()
         else:
@@ -145,22 +153,12 @@ def _decode_inputs(message: pb.ModelInferRequest, raw: Sequence[Buffer]) -> tupl
     return tuple(inputs)
 
 
-def _refuse_shared_memory(tensor: Any, model_name: str) -> None:
-    """Answer a tensor that names a region: none can be registered, so it is always unknown."""
-    if "shared_memory_region" not in tensor.parameters:
-        return
-    if "shared_memory_byte_size" not in tensor.parameters:
-        raise invalid_arg(
-            "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter "
-            f"for tensor '{tensor.name}'"
-        )
-    if "contents" in tensor.DESCRIPTOR.fields_by_name and tensor.HasField("contents"):
+def _refuse_contents(tensor: Any, model_name: str) -> None:
+    if tensor.HasField("contents"):
         raise invalid_arg(
             "unexpected 'content' provided when using shared memory for input tensor "
             f"'{tensor.name}' for model '{model_name}'"
         )
-    region = tensor.parameters["shared_memory_region"].string_param
-    raise not_found(f"Unable to find shared memory region: '{region}'")
 
 
 def _typed_data(tensor: Any, model_name: str, has_raw: bool) -> bytes:
@@ -203,8 +201,7 @@ def _decode_output(output: Any) -> RequestedOutput:
     count = _classification(output.parameters)
     if count and "shared_memory_region" in output.parameters:
         raise invalid_arg("output can't set both 'shared_memory_region' and 'classification'")
-    _refuse_shared_memory(output, "")
-    return RequestedOutput(output.name, classification=count)
+    return RequestedOutput(output.name, classification=count, region=decode_region(output))
 
 
 def _classification(parameters: Mapping[str, Any]) -> int:

@@ -217,6 +217,9 @@ def encode_infer(
         binary = infer.binary_default
         requested = listed.get(tensor.name)
         if requested is not None:
+            if requested.region is not None:  # the data is there, and neither is described here
+                outputs.append(_entry(tensor))
+                continue
             binary = requested.binary is True
             if requested.classification:
                 tensor = _classified(tensor, requested.classification, response, classes_of)
@@ -227,9 +230,13 @@ def encode_infer(
     return EncodedResponse(BINARY_HEADERS % len(parts[0]), parts)
 
 
+def _entry(tensor: Tensor) -> dict[str, Any]:
+    return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+
+
 def _described(tensor: Tensor, binary: bool, parts: list[Buffer]) -> dict[str, Any]:
     """Return an output's JSON object; data sent in binary is appended to `parts`."""
-    entry: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+    entry = _entry(tensor)
     if not binary:
         return entry | {"data": msgspec.Raw(json_data(tensor))}
     size = len(tensor.data)

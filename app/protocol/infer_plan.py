@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple, NoReturn
 import msgspec
 
 from app.core.datatypes import DATATYPES
-from app.core.errors import InferError, invalid_arg, not_found, unsupported
-from app.core.tensors import InferRequest, Parameters, RequestedOutput, Tensor
+from app.core.errors import invalid_arg, unsupported
+from app.core.tensors import InferRequest, Parameters, RegionSlice, RequestedOutput, Tensor
 from app.protocol import strict_json
 from app.protocol.json_header import (
     InferHeader,
@@ -27,14 +27,14 @@ _UNSET: Final = msgspec.UNSET
 
 
 class InputPlan(NamedTuple):
-    """An input whose data is `binary[start:end]`, or, given as JSON, `data`."""
+    """An input whose data is `binary[start:end]`, or else `data`: given as JSON, or in shared memory."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
     start: int
     end: int
-    data: bytes | None
+    data: bytes | RegionSlice | None
 
 
 class InferPlan(NamedTuple):
@@ -56,7 +56,7 @@ class InferPlan(NamedTuple):
 
     def repeats(self) -> bool:
         """Whether the same JSON part is likely to come again: it has no id and no data of its own."""
-        return not self.id and all(entry.data is None for entry in self.inputs)
+        return not self.id and not any(isinstance(entry.data, bytes) for entry in self.inputs)
 
     def apply(self, model: str, version: str, binary: memoryview) -> InferRequest:
         """Return the request; tensors given in binary are views of `binary`.
@@ -97,6 +97,10 @@ def make_plan(header: InferHeader, max_input_size: int) -> InferPlan:
         inputs.append(_plan_input(entry, position, max_input_size))
         position = inputs[-1].end
     outputs = tuple([_requested(entry) for entry in header.outputs])
+    if any(entry.region is not None for entry in outputs) or any(
+        isinstance(i.data, RegionSlice) for i in inputs
+    ):
+        reserved["regions"] = True
     prints = any(not entry.binary or entry.classification for entry in outputs)
     return InferPlan(
         tuple(inputs),
@@ -118,7 +122,9 @@ def _plan_input(entry: InputHeader, position: int, max_input_size: int) -> Input
     if entry.datatype not in DATATYPES:
         raise invalid_arg(f"invalid datatype for input {entry.name}")
     if region is not None:
-        raise _unknown_region(region)
+        return InputPlan(
+            entry.name, entry.datatype, shape, position, position, _slice(region, entry.parameters)
+        )
     if size is not None:
         return InputPlan(entry.name, entry.datatype, shape, position, position + size, None)
     value = strict_json.parse(bytes(entry.data)) if isinstance(entry.data, msgspec.Raw) else entry.data
@@ -126,8 +132,8 @@ def _plan_input(entry: InputHeader, position: int, max_input_size: int) -> Input
     return InputPlan(entry.name, entry.datatype, shape, position, position, data)
 
 
-def _unknown_region(region: str) -> InferError:
-    return not_found(f"Unable to find shared memory region: '{region}'")
+def _slice(region: str, parameters: Any) -> RegionSlice:
+    return RegionSlice(region, parameters.shared_memory_offset, parameters.shared_memory_byte_size)
 
 
 def _requested(entry: OutputHeader) -> RequestedOutput:
@@ -140,7 +146,9 @@ def _requested(entry: OutputHeader) -> RequestedOutput:
             raise invalid_arg("Output can't set both 'shared_memory_region' and 'classification'")
         if parameters.binary_data is True:
             raise invalid_arg("Output can't set both 'shared_memory_region' and 'binary_data'")
-        raise _unknown_region(parameters.shared_memory_region)
+        # "Binary", so that nobody prepares to print it.
+        region = _slice(parameters.shared_memory_region, parameters)
+        return RequestedOutput(entry.name, binary=True, region=region)
     return RequestedOutput(
         entry.name,
         # A listed output without `binary_data` is JSON, whatever `binary_data_output` says.

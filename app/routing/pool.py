@@ -13,6 +13,7 @@ from app.core.tensors import InferRequest, InferResponse
 from app.routing.replicas import ReplicaAddress
 from app.routing.sequence_call import rank
 from app.transport.client import Call, Channel
+from app.transport.regions import carried
 from app.transport.settings import TransportSettings
 
 logger = logging.getLogger(__name__)
@@ -69,6 +70,8 @@ class ReplicaPool:
                 best = channel
         if best is None:
             return None
+        if request.regions and not best.local:
+            request, sink = carried(request, sink)
         return best.submit(request, sink)
 
     def channels_for(self, sequence_id: SequenceId) -> list[Channel]:

@@ -131,6 +131,11 @@ class Channel(Connection):
         return channel
 
     @property
+    def local(self) -> bool:
+        """Whether the replica runs on this node."""
+        return self.address.startswith("unix:")
+
+    @property
     def outstanding(self) -> int:
         """Requests that have not had their final response."""
         return len(self._calls)

@@ -6,6 +6,7 @@ tensor in it is `[name, datatype, shape, data]`, where data says where the bytes
 - msgpack bin: here. Small tensors only; one decode yields them with memory of their own.
 - an integer: in the payload, that many bytes, behind those of the tensors before it.
 - `[offset, size]`: in the sender's arena.
+- a `RegionSlice`: in memory that the client shares.
 """
 
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from app.core.tensors import (
     InferRequest,
     InferResponse,
     Parameters,
+    RegionSlice,
     RequestedOutput,
     Tensor,
     Timestamps,
@@ -44,18 +46,19 @@ class _WireTensor(msgspec.Struct, array_like=True, gc=False):
     name: str
     datatype: str
     shape: tuple[int, ...]
-    data: bytes | int | tuple[int, int]
+    data: bytes | int | tuple[int, int] | RegionSlice
 
 
 _WireTensors = Annotated[tuple[_WireTensor, ...], msgspec.Meta(max_length=MAX_TENSORS)]
 _Placed = tuple[str, str, tuple[int, ...], Any]
+_WireOutput = str | tuple[str, RegionSlice]
 
 
 class _WireRequest(msgspec.Struct, array_like=True, gc=False):
     model_name: str
     model_version: str
     inputs: _WireTensors
-    outputs: Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_TENSORS)] = ()
+    outputs: Annotated[tuple[_WireOutput, ...], msgspec.Meta(max_length=MAX_TENSORS)] = ()
     id: str = ""
     parameters: Parameters = {}
     sequence_id: int | str = 0
@@ -64,6 +67,7 @@ class _WireRequest(msgspec.Struct, array_like=True, gc=False):
     priority: int = 0
     timeout_us: int = 0
     trace: str = ""
+    regions: bool = False
 
 
 class _WireError(msgspec.Struct, array_like=True, gc=False):
@@ -128,11 +132,15 @@ class Outbox:
                 request.model_name,
                 request.model_version,
                 tensors,
-                [output.name for output in request.outputs],
+                [
+                    output.name if output.region is None else (output.name, output.region)
+                    for output in request.outputs
+                ],
                 request.id,
             )
-            trace = request.trace
-            if request.parameters or request.sequence_id or request.priority or request.timeout_us or trace:
+            trace, regions = request.trace, request.regions
+            reserved = request.sequence_id or request.priority or request.timeout_us
+            if request.parameters or reserved or trace or regions:
                 meta += (
                     _scalars(request.parameters),
                     request.sequence_id,
@@ -141,6 +149,7 @@ class Outbox:
                     request.priority,
                     request.timeout_us,
                     trace,
+                    regions,
                 )
             encoded = self._bounded(_encode(meta), len(request.outputs))
         except _UNENCODABLE as error:
@@ -182,7 +191,7 @@ class Outbox:
         for tensor in tensors:
             data = tensor.data
             nbytes = data.nbytes if type(data) is memoryview else len(data)
-            if nbytes > IN_META:
+            if nbytes > IN_META and type(data) is not RegionSlice:
                 where = self._share(data, nbytes) if nbytes >= self._threshold else None
                 if where is None:
                     gap = padded(size) - size
@@ -249,7 +258,12 @@ def decode_request(frame: Frame, deadline: float, arena: ArenaReader | None) -> 
         wire.model_name,
         wire.model_version,
         _tensors(wire.inputs, frame, arena),
-        tuple([RequestedOutput(name) for name in wire.outputs]),
+        tuple(
+            [
+                RequestedOutput(o) if isinstance(o, str) else RequestedOutput(o[0], region=o[1])
+                for o in wire.outputs
+            ]
+        ),
         wire.id,
         wire.parameters,
         wire.sequence_id,
@@ -259,6 +273,7 @@ def decode_request(frame: Frame, deadline: float, arena: ArenaReader | None) -> 
         wire.timeout_us,
         deadline,
         wire.trace,
+        wire.regions,
     )
 
 
@@ -295,7 +310,7 @@ def _tensors(wire: tuple[_WireTensor, ...], frame: Frame, arena: ArenaReader | N
         elif type(data) is int:
             position = padded(position)
             data, position = _from_payload(frame, position, data), position + data
-        else:
+        elif type(data) is tuple:
             if arena is None:
                 raise ProtocolError("a tensor in shared memory on a connection that has none")
             data = arena.view(*data)

@@ -54,6 +54,18 @@ class Output:
     binary: bool = True
 
 
+@dataclass(frozen=True)
+class Shared:
+    """A tensor in shared memory: an input, or, without data type and shape, a place for an output."""
+
+    name: str
+    region: str
+    nbytes: int
+    offset: int = 0
+    datatype: str = ""
+    shape: Sequence[int] = ()
+
+
 class Response:
     """An inference response over either protocol."""
 
@@ -139,6 +151,22 @@ class Driver:
         return Response(
             self.call("infer", model, self._inputs(inputs), outputs=self._outputs(outputs), **options)
         )
+
+    def infer_shared(
+        self, model: str, inputs: Sequence[Shared], outputs: Sequence[Shared | Output] = ()
+    ) -> Response:
+        """Infer with inputs in shared memory, and outputs there or in the response."""
+        built = [self._module.InferInput(tensor.name, tensor.shape, tensor.datatype) for tensor in inputs]
+        for tensor, target in zip(inputs, built, strict=True):
+            target.set_shared_memory(tensor.region, tensor.nbytes, tensor.offset)
+        wanted = [
+            self._output(Output(output.name)) if isinstance(output, Shared) else self._output(output)
+            for output in outputs
+        ]
+        for output, target in zip(outputs, wanted, strict=True):
+            if isinstance(output, Shared):
+                target.set_shared_memory(output.region, output.nbytes, output.offset)
+        return Response(self.call("infer", model, built, outputs=wanted or None))
 
     def describe(self, method: str, *args: str) -> dict[str, Any]:
         """Call a `get_...` method; the answer is its JSON form with int64 as the protocol writes it."""

@@ -57,6 +57,7 @@ def with_strings(data: bytes, count: int) -> pb.ModelInferRequest:
 
 def with_region(**parameters: object) -> pb.ModelInferRequest:
     built = message(raw=False)
+    built.raw_input_contents.append(bytes(64))  # of the other input
     for key, value in parameters.items():
         kind = "string_param" if isinstance(value, str) else "int64_param"
         setattr(built.inputs[0].parameters[f"shared_memory_{key}"], kind, value)

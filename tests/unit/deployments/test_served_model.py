@@ -1,5 +1,6 @@
 """A served model over a backend of its own, without a cluster: loading, statistics, failures, warm-up."""
 
+import os
 import sys
 import threading
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
@@ -16,7 +18,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from app.core.config_normalise import normalise
 from app.core.errors import ErrorCode, InferError
-from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
+from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
 from app.transport.loop import LoopThread
 from deployments.served_model import ServedModel, ShapeKey
 from deployments.spec import ModelSpec
@@ -554,3 +556,50 @@ def test_shapes_that_may_share_a_batch() -> None:
     optional = key('name: "A" dims: 2', 'name: "B" dims: 2 optional: true')
     assert optional(of(A=(1, 2))) != optional(of(A=(1, 2), B=(1, 2)))
     assert optional(of(B=(1, 2), A=(1, 2))) == optional(of(A=(3, 2), B=(3, 2)))
+
+
+@pytest.fixture
+def region() -> Iterator[Path]:
+    file = Path(f"/dev/shm/nereid-served-{os.getpid()}")
+    file.write_bytes(b"abcd....")
+    yield file
+    file.unlink()
+
+
+def sharing(region: Path, request_id: str) -> InferRequest:
+    """The first half of the region as input, the second as output."""
+    part = RegionSlice("r", 0, 4, region.name, region.stat().st_ino)
+    output = RequestedOutput("INPUT0", region=msgspec.structs.replace(part, offset=4))
+    return InferRequest(
+        "m", "", (Tensor("INPUT0", "UINT8", (1, 4), part),), (output,), request_id, regions=True
+    )
+
+
+ECHO = """
+name: "m" backend: "probe" max_batch_size: 8
+input { name: "INPUT0" data_type: TYPE_UINT8 dims: [ 4 ] }
+output { name: "INPUT0" data_type: TYPE_UINT8 dims: [ 4 ] }
+"""
+
+
+def test_shared_memory_is_read_and_written_by_the_replica(bench: Bench, region: Path) -> None:
+    bench.load(ECHO)
+    response = bench.infer(sharing(region, "a"))
+    assert (response.error, response.outputs[0].shape, response.outputs[0].data) == (None, (1, 4), b"")
+    assert region.read_bytes() == b"abcdabcd"
+    os.truncate(region, 2)
+    with pytest.raises(InferError, match="Invalid offset \\+ byte size for shared memory region: 'r'"):
+        bench.submit(sharing(region, "b"))
+    statistics, _, pending = bench.statistics()
+    assert (statistics.inference_stats.success.count, statistics.inference_stats.fail.count) == (1, 1)
+    assert pending == 0
+
+
+def test_a_cancelled_request_writes_nothing(bench: Bench, region: Path) -> None:
+    bench.load(ECHO)
+    answer, cancel = bench.submit(sharing(region, "hold"))
+    assert bench.backend.entered.acquire(timeout=5)
+    cancel()
+    bench.backend.gate.set()
+    answer.result(5)
+    assert region.read_bytes() == b"abcd...."

@@ -10,6 +10,7 @@ from tritonclient.grpc import service_pb2 as pb
 from app.core.errors import InferError, not_found
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.ingress.service import Sink
+from app.ingress.shared_memory import SharedMemory
 
 IDENTITY = text_format.Parse(
     """
@@ -47,6 +48,7 @@ class FakeService:
         self.large_output = b""
         self.requests = 0
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.shared_memory = SharedMemory("", enabled=False)
 
     def live(self) -> bool:
         return True

@@ -1,11 +1,14 @@
 import asyncio
 import base64
 import json
+import os
+from pathlib import Path
 
 import pytest
 
 from app.core.errors import internal, unavailable
 from app.ingress.rest_api import build_rest_api
+from app.ingress.shared_memory import DISABLED, SharedMemory
 from tests.unit.ingress.http_fakes import FakeService
 
 
@@ -189,3 +192,71 @@ def test_a_repository_name_is_not_supported(ask, action):
         501,
         "'repository_name' specification is not supported",
     )
+
+
+@pytest.mark.parametrize("kind", ["system", "cuda"])
+def test_shared_memory_is_switched_off_by_default(ask, kind):
+    for action in ("region/r/register", "region/r/unregister", "unregister", "register"):
+        assert error(ask("POST", f"/v2/{kind}sharedmemory/{action}", b"no JSON")) == (501, DISABLED)
+    assert ask("GET", f"/v2/{kind}sharedmemory/status") == (200, b"[]")
+    assert error(ask("GET", f"/v2/{kind}sharedmemory/region/r/status")) == (
+        404,
+        f"Unable to find {kind} shared memory region: 'r'",
+    )
+    assert ask("POST", f"/v2/{kind}sharedmemory/status")[0] == 405
+
+
+@pytest.fixture
+def key():
+    path = Path(f"/dev/shm/nereid-rest-{os.getpid()}")
+    path.write_bytes(bytes(64))
+    yield path.name
+    path.unlink()
+
+
+def test_system_shared_memory(ask, service, tmp_path, key):
+    service.shared_memory = SharedMemory(str(tmp_path))
+    system = "/v2/systemsharedmemory"
+    assert ask("POST", f"{system}/region/a/register", {"key": key, "byte_size": 64}) == (200, b"")
+    document = {"key": key, "offset": 8, "byte_size": 8}
+    assert ask("POST", f"{system}/region/b/register", document) == (200, b"")
+    assert error(ask("POST", f"{system}/region/b/register", document)) == (
+        400,
+        "shared memory region 'b' already in manager",
+    )
+    a = {"name": "a", "key": key, "offset": 0, "byte_size": 64}
+    b = {"name": "b", "key": key, "offset": 8, "byte_size": 8}
+    assert json.loads(ask("GET", f"{system}/status")[1]) == [a, b]
+    assert json.loads(ask("GET", f"{system}/region/b/status")[1]) == [b]
+    assert ask("POST", f"{system}/region/b/unregister") == (200, b"")
+    assert ask("POST", f"{system}/unregister") == (200, b"")
+    assert ask("GET", f"{system}/status") == (200, b"[]")
+
+
+@pytest.mark.parametrize(
+    ("path", "document", "status", "text"),
+    [
+        ("system", {"byte_size": 8}, 400, "Shared memory register request has no 'key' field"),
+        ("system", {"key": "k"}, 400, "Shared memory register request has no 'byte_size' field"),
+        ("system", [], 400, "Shared memory register request has no 'key' field"),
+        (
+            "system",
+            {"key": "nereid-x", "byte_size": 8},
+            500,
+            "Unable to open shared memory region: 'nereid-x'",
+        ),
+        ("cuda", {"byte_size": 8}, 400, "Shared memory register request has no 'raw_handle' field"),
+        ("cuda", {"raw_handle": {}}, 400, "Shared memory register request has no 'b64' field"),
+        (
+            "cuda",
+            {"raw_handle": {"b64": "AAAA"}, "device_id": 0, "byte_size": 8},
+            400,
+            "failed to register CUDA shared memory region: 'r', GPUs not supported",
+        ),
+    ],
+)
+def test_refused_regions(ask, service, tmp_path, path, document, status, text):
+    service.shared_memory = SharedMemory(str(tmp_path), gpus=0)
+    assert error(ask("POST", f"/v2/{path}sharedmemory/region/r/register", document)) == (status, text)
+    text = f"'region name' is necessary to register {path} shared memory region"
+    assert error(ask("POST", f"/v2/{path}sharedmemory/register", document)) == (400, text)

@@ -7,7 +7,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import ErrorCode, InferError, invalid_arg
-from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
+from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
 from app.protocol import grpc_v2
 from app.protocol.grpc_v2 import (
     decode_infer,
@@ -158,7 +158,7 @@ def test_contents_beside_raw_contents_are_refused():
     assert refusal(message) == (ErrorCode.INVALID_ARG, text)
 
 
-def test_shared_memory_that_nobody_registered():
+def test_shared_memory_parameters_are_checked():
     message = request_message()
     message.inputs[0].parameters["shared_memory_region"].string_param = "r"
     assert refusal(message) == (
@@ -167,10 +167,26 @@ def test_shared_memory_that_nobody_registered():
         "for tensor 'A'",
     )
     message.inputs[0].parameters["shared_memory_byte_size"].int64_param = 8
-    assert refusal(message) == (ErrorCode.NOT_FOUND, "Unable to find shared memory region: 'r'")
     message.inputs[0].contents.int_contents.append(1)
     text = "unexpected 'content' provided when using shared memory for input tensor 'A' for model 'm'"
     assert refusal(message) == (ErrorCode.INVALID_ARG, text)
+    message.inputs[0].parameters["shared_memory_offset"].string_param = "8"
+    text = "invalid value type for 'shared_memory_offset' parameter for tensor 'A', expected int64_param."
+    assert refusal(message) == (ErrorCode.INVALID_ARG, text)
+
+
+def test_shared_memory_is_decoded():
+    message = request_message(raw_input_contents=[b"raw!"])
+    message.inputs.add(name="B", datatype="INT32", shape=[1])
+    output = message.outputs.add(name="C")
+    for tensor, offset in ((message.inputs[0], 4), (output, -1)):
+        tensor.parameters["shared_memory_region"].string_param = "r"
+        tensor.parameters["shared_memory_byte_size"].int64_param = 8
+        tensor.parameters["shared_memory_offset"].int64_param = offset
+    request = decode_infer(message)
+    assert request.regions
+    assert [tensor.data for tensor in request.inputs] == [RegionSlice("r", 4, 8), b"raw!"]
+    assert request.outputs[0].region == RegionSlice("r", 2**64 - 1, 8)
 
 
 @pytest.mark.parametrize(

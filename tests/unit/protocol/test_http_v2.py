@@ -9,7 +9,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.datatypes import DATATYPES
 from app.core.errors import ErrorCode, InferError
-from app.core.tensors import InferResponse, RequestedOutput, Tensor
+from app.core.tensors import InferResponse, RegionSlice, RequestedOutput, Tensor
 from app.protocol.http_v2 import (
     Classes,
     decode_infer,
@@ -143,6 +143,25 @@ def test_reserved_and_custom_parameters_are_told_apart():
     assert (request.priority, request.timeout_us, infer.binary_default) == (2, 100, True)
     assert request.parameters == {"flag": True, "count": 3, "ratio": 0.5, "text": "x", "huge": 2.0**63}
     assert decode({"inputs": [], "parameters": {"sequence_id": "abc"}}).request.sequence_id == "abc"
+
+
+def test_shared_memory_is_decoded_and_left_out_of_the_response():
+    document = {
+        "inputs": [
+            an_input(name="A", parameters={"shared_memory_region": "r", "shared_memory_byte_size": 8}),
+            an_input(name="B", parameters={"binary_data_size": 8}),
+        ],
+        **one_output(shared_memory_region="s", shared_memory_byte_size=4, shared_memory_offset=16),
+    }
+    infer = decode(document, bytes(8))
+    assert infer.request.regions and not infer.prints
+    assert infer.request.inputs[0].data == RegionSlice("r", 0, 8)
+    assert bytes(infer.request.inputs[1].data) == bytes(8)
+    assert infer.request.outputs[0].region == RegionSlice("s", 16, 4)
+    response = InferResponse("m", "1", (Tensor("O", "FP32", (1,), b""),))
+    assert json.loads(encode_infer(infer, response).parts[0])["outputs"] == [
+        {"name": "O", "datatype": "FP32", "shape": [1]}
+    ]
 
 
 def test_repeated_headers_do_not_share_data():
@@ -300,11 +319,6 @@ REFUSALS = [
         {"inputs": [an_input(parameters={"binary_data_size": 1 << 70})]},
         INT,
         f"Unable to parse 'binary_data_size': {UNSIGNED}",
-    ),
-    (
-        {"inputs": [an_input(parameters={"shared_memory_region": "r"})]},
-        ErrorCode.NOT_FOUND,
-        "Unable to find shared memory region: 'r'",
     ),
     (
         {"inputs": [], **one_output(shared_memory_region="r", classification=1)},

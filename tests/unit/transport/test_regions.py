@@ -1,0 +1,205 @@
+"""Reading and writing client memory, also while the client pulls it away."""
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from app.core.errors import ErrorCode, InferError, internal
+from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
+from app.transport.arena import ArenaWriter
+from app.transport.frames import FrameDecoder
+from app.transport.messages import Outbox, decode_request
+from app.transport.regions import SHM_DIRECTORY, carried, read_inputs, write_outputs
+from app.transport.settings import TransportSettings
+
+KEY = f"/nereid-regions-{os.getpid()}"
+FILE = Path(SHM_DIRECTORY + KEY)
+SIZE = 600_000
+DATA = np.random.default_rng(1).bytes(SIZE)
+
+
+@pytest.fixture(autouse=True)
+def file() -> Iterator[None]:
+    FILE.write_bytes(DATA)
+    yield
+    FILE.unlink(missing_ok=True)
+
+
+def place(offset: int, nbytes: int) -> RegionSlice:
+    return RegionSlice("r", offset, nbytes, KEY, FILE.stat().st_ino)
+
+
+def reading(*parts: RegionSlice) -> InferRequest:
+    return InferRequest(
+        "m", "", tuple(Tensor("I", "UINT8", (part.nbytes,), part) for part in parts), id="7", regions=True
+    )
+
+
+def writing(**parts: RegionSlice) -> InferRequest:
+    outputs = tuple(RequestedOutput(name, region=part) for name, part in parts.items())
+    return InferRequest("m", "", (), outputs, id="7", regions=True)
+
+
+def response(**outputs: bytes) -> InferResponse:
+    return InferResponse(
+        "m", "1", tuple(Tensor(name, "UINT8", (len(data),), data) for name, data in outputs.items()), "7"
+    )
+
+
+def error(answer: InferResponse) -> tuple[ErrorCode, str]:
+    assert answer.error is not None and not answer.outputs
+    return answer.error.code, answer.error.message
+
+
+def refusal(request: InferRequest) -> tuple[ErrorCode, str]:
+    with pytest.raises(InferError) as caught:
+        read_inputs(request)
+    return caught.value.code, caught.value.message
+
+
+BEYOND = (ErrorCode.INVALID_ARG, "Invalid offset + byte size for shared memory region: 'r'")
+UNOPENED = (ErrorCode.INTERNAL, f"Unable to open shared memory region: '{KEY}'")
+
+
+def test_inputs_are_read_where_they_are() -> None:
+    inline = Tensor("J", "UINT8", (3,), b"abc")
+    request = reading(place(0, SIZE), place(1, 7), place(SIZE, 0))
+    request = msgspec.structs.replace(request, inputs=(*request.inputs, inline))
+    read = read_inputs(request)
+    assert [bytes(tensor.data) for tensor in read.inputs] == [DATA, DATA[1:8], b"", b"abc"]
+    assert read.inputs[3] is inline
+    FILE.write_bytes(bytes(SIZE))
+    assert read.inputs[0].data == DATA, "what was read is the request's own"
+
+
+def test_outputs_are_written_where_they_are_wanted() -> None:
+    request = writing(A=place(10, 5), B=place(100, 200_000))
+    large = np.arange(50_000, dtype=np.float32)
+    answer = msgspec.structs.replace(
+        response(A=b"hello", C=b"inline"),
+        outputs=(*response(A=b"hello", C=b"inline").outputs, Tensor.of("B", large)),
+    )
+    written = write_outputs(request, answer)
+    assert [(t.name, t.datatype, t.shape, bytes(t.data)) for t in written.outputs] == [
+        ("A", "UINT8", (5,), b""),
+        ("C", "UINT8", (6,), b"inline"),
+        ("B", "FP32", (50_000,), b""),
+    ]
+    expected = bytearray(DATA)
+    expected[10:15] = b"hello"
+    expected[100:200_100] = large.tobytes()
+    assert FILE.read_bytes() == expected
+
+
+def test_an_output_that_does_not_fit_is_not_written() -> None:
+    answer = write_outputs(writing(A=place(0, 4)), response(A=b"hello"))
+    text = (
+        "shared memory size specified with the request for output 'A' (4 bytes) should be at least 5 bytes "
+        "to hold the results"
+    )
+    assert error(answer) == (ErrorCode.INTERNAL, text)
+    assert (answer.id, answer.final) == ("7", True)
+    assert FILE.read_bytes() == DATA
+
+
+def test_an_error_is_passed_on() -> None:
+    failure = InferResponse(error=internal("it broke"))
+    assert write_outputs(writing(A=place(0, 4)), failure) is failure
+
+
+def test_a_file_that_became_shorter() -> None:
+    input_, output = reading(place(0, SIZE)), writing(A=place(SIZE - 5, 5))
+    os.truncate(FILE, SIZE - 1)
+    assert refusal(input_) == BEYOND
+    assert error(write_outputs(output, response(A=b"hello"))) == BEYOND
+    assert FILE.stat().st_size == SIZE - 1, "a write has made the client's file longer again"
+
+
+def test_another_file_under_the_same_key() -> None:
+    input_, output = reading(place(0, 8)), writing(A=place(0, 5))
+    FILE.unlink()
+    assert refusal(input_) == UNOPENED
+    FILE.write_bytes(bytes(SIZE))
+    assert refusal(input_) == UNOPENED
+    assert error(write_outputs(output, response(A=b"hello"))) == UNOPENED
+    assert FILE.read_bytes() == bytes(SIZE)
+
+
+def test_a_sparse_file_of_terabytes_is_not_read_whole() -> None:
+    os.truncate(FILE, 1 << 42)
+    request = reading(place(0, 1 << 30), place(0, 1 << 42))
+    assert refusal(request)[0] is ErrorCode.INVALID_ARG
+
+
+def test_truncation_while_requests_run() -> None:
+    """A mapping would end this process with SIGBUS within a few rounds."""
+    stop = threading.Event()
+
+    def shrink() -> None:
+        descriptor = os.open(FILE, os.O_RDWR)
+        while not stop.is_set():
+            os.ftruncate(descriptor, 0)
+            os.ftruncate(descriptor, SIZE)
+        os.close(descriptor)
+
+    outcomes = set()
+    thread = threading.Thread(target=shrink)
+    thread.start()
+    try:
+        for _ in range(300):
+            try:
+                read_inputs(reading(place(0, SIZE)))
+                outcomes.add("read")
+            except InferError as caught:
+                outcomes.add(caught.message)
+            answer = write_outputs(writing(A=place(0, SIZE)), response(A=DATA))
+            outcomes.add(answer.error.message if answer.error else "written")
+    finally:
+        stop.set()
+        thread.join()
+    assert {BEYOND[1]} < outcomes <= {"read", "written", BEYOND[1]}
+
+
+def test_no_descriptor_stays_open() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    read_inputs(reading(place(0, 8)))
+    write_outputs(writing(A=place(0, 8)), response(A=b"12345678"))
+    refusal(reading(place(SIZE - 1, 8)))
+    write_outputs(writing(A=place(SIZE - 1, 8)), response(A=b"12345678"))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_for_another_node_bytes_travel() -> None:
+    request = msgspec.structs.replace(reading(place(0, 8)), outputs=writing(A=place(8, 8)).outputs)
+    answers: list[InferResponse] = []
+    sent, sink = carried(request, answers.append)
+    assert (bytes(sent.inputs[0].data), sent.outputs, sent.regions) == (
+        DATA[:8],
+        (RequestedOutput("A"),),
+        False,
+    )
+    sink(response(A=b"12345678"))
+    assert answers[0].outputs[0].data == b""
+    assert FILE.read_bytes()[8:16] == b"12345678"
+
+
+@pytest.mark.parametrize("nbytes", [8, SIZE])
+def test_a_frame_carries_the_place_and_not_the_bytes(nbytes: int) -> None:
+    request = msgspec.structs.replace(
+        reading(place(0, nbytes)), outputs=(RequestedOutput("P"), *writing(A=place(8, nbytes)).outputs)
+    )
+    arena = ArenaWriter(1 << 20)
+    queue: list[Any] = []
+    size = Outbox(TransportSettings(), arena).request(queue, 1, request, 0)
+    assert size < 1000 and not arena.live
+    decoder = FrameDecoder(1 << 20, 1 << 20, 1 << 20)
+    decoder.get_buffer()[:size] = b"".join(queue)
+    (frame,) = decoder.received(size)
+    assert decode_request(frame, 0.0, None) == request
+    arena.close()
