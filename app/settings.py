@@ -169,6 +169,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     arena_threshold: A[int, Flag("Smallest tensor that travels through shared memory.", low=1)] = 32 * 1024
     allow_dashboard: A[bool, Flag("Start Ray's dashboard, on this machine only.")] = False
     model_load_timeout_secs: A[int, Flag("Seconds a model may take to load.", low=1)] = 600
+    model_override_bytes: A[int, Flag("Model files of load requests kept at a time.", low=0)] = 1024 * MIB
 
     warnings: tuple[str, ...] = ()
     """What the user should be told once; not a setting."""
@@ -240,9 +241,6 @@ def from_args(args: Mapping[str, object], label: Label = str) -> ServerSettings:
         _heed(SETTINGS[name], value, label(name), warnings)
     values["model_repository"] = _directories(values.get("model_repository", ()), label("model_repository"))
     settings = ServerSettings(**values, warnings=tuple(warnings))
-    if settings.model_control_mode == "poll":
-        warnings = [*warnings, f"warning: {label('model_control_mode')}=poll does not follow changes yet"]
-        settings = msgspec.structs.replace(settings, warnings=tuple(warnings))
     if not settings.metrics_address:
         settings = msgspec.structs.replace(settings, metrics_address=settings.http_address)
     _check(settings)

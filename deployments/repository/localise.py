@@ -1,0 +1,64 @@
+"""From the spec of a model version to its files on this node; the lease keeps them there."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from ray.serve.handle import DeploymentHandle
+
+from deployments.repository.cache import Lease, NodeCache
+from deployments.spec import MANAGER, ModelSpec
+
+
+class Local(msgspec.Struct, frozen=True):
+    """A spec whose `directory` is on this node. `release` when the model is unloaded."""
+
+    spec: ModelSpec
+    lease: Lease | None = None
+    forget: Callable[[], object] | None = None
+
+    def release(self) -> None:
+        """Let the copy go; files of a load request go at once, unless another replica uses them."""
+        if self.lease is not None:
+            self.lease.release()
+        if self.forget is not None:
+            self.forget()
+
+
+def localise(spec: ModelSpec) -> Local:
+    """Find or fetch the files of a model version. Blocks.
+
+    Raises:
+        InferError: they cannot be fetched, or there is no room for them.
+    """
+    return _from_request(spec) if spec.bundle else Local(spec)
+
+
+def _from_request(spec: ModelSpec) -> Local:
+    """The manager wrote them; on another node they are fetched from it."""
+    cache = NodeCache(Path(spec.directory).parent.parent, spec.cache_bytes)
+    lease = cache.lease(spec.bundle)
+    if lease is None:
+        with ThreadPoolExecutor(1) as thread:  # a handle's answer may not be awaited on Serve's own loop
+            lease = thread.submit(_fetch, cache, spec).result()
+    return Local(spec, lease, lambda: cache.remove(spec.bundle))
+
+
+def _fetch(cache: NodeCache, spec: ModelSpec) -> Lease:
+    manager: Any = DeploymentHandle(MANAGER, spec.manager)
+    try:
+        listing: list[tuple[str, int]] = manager.override_listing.remote(spec.bundle).result()
+
+        def write(root: Path) -> None:
+            for path, size in listing:
+                target = root / path
+                target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with open(target, "wb") as file:
+                    while file.tell() < size:
+                        file.write(manager.override_chunk.remote(spec.bundle, path, file.tell()).result())
+
+        return cache.fill(spec.bundle, sum(size for _, size in listing), write)
+    finally:
+        manager.shutdown()
