@@ -5,7 +5,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
@@ -18,6 +18,7 @@ from app.settings import ServerSettings
 from deployments.repository import layout
 from deployments.repository.fingerprint import fingerprint, version_fingerprint
 from deployments.repository.layout import ModelEntry
+from deployments.repository.mirror import Mirror
 from deployments.repository.overrides import Bundle
 from deployments.spec import ModelSpec
 
@@ -83,6 +84,16 @@ def private_root() -> Path:
     return Path(tempfile.gettempdir(), f"nereid-{os.getuid()}")
 
 
+_MOUNTS: Final = {"s3": "AWS", "gs": "GCS", "as": "AZURE"}
+
+
+def cache_directory(settings: ServerSettings, url: str) -> Path:
+    """Where nodes keep copies of a remote repository's models; Triton's variables say so too."""
+    mount = os.environ.get(f"TRITON_{_MOUNTS[url.partition('://')[0]]}_MOUNT_DIRECTORY", "")
+    parent = settings.model_cache_directory or mount
+    return Path(parent, f"nereid-{os.getuid()}") if parent else private_root() / "models"
+
+
 class Catalog:
     """Reads the repositories; every method blocks on the disk."""
 
@@ -90,13 +101,20 @@ class Catalog:
         """`manager` is the application of the manager that replicas ask for the files of a load request."""
         self._settings = settings
         self._manager = manager
-        self._repositories = [Path(path) for path in settings.model_repository]
+        mirrors = private_root() / "mirrors"
+        self._mirrors = [Mirror(url, mirrors) for url in settings.model_repository if "://" in url]
+        self._repositories = [
+            *(Path(path) for path in settings.model_repository if "://" not in path),
+            *(mirror.directory for mirror in self._mirrors),
+        ]
         self._key = key
         self.gpus: tuple[int, ...] = ()
         """CUDA ordinals that KIND_AUTO and KIND_GPU may mean."""
 
     def scan(self) -> dict[str, ModelEntry]:
         """Models by name."""
+        for mirror in self._mirrors:
+            mirror.refresh()
         return layout.scan(self._repositories)
 
     def fingerprints(self, on_disk: Mapping[str, ModelEntry]) -> dict[str, str]:
@@ -123,6 +141,9 @@ class Catalog:
         Raises:
             InferError: INTERNAL "failed to load ..., failed to poll from model repository", with the reason.
         """
+        if bundle is None:
+            for mirror in self._mirrors:
+                mirror.refresh(name)
         entry = layout.find(self._repositories if bundle is None else [bundle.directory], name)
         if entry is None:
             logger.error("failed to load '%s': model not found in any model repository", name)
@@ -161,6 +182,7 @@ class Catalog:
 
     def _template(self, entry: ModelEntry, config: mc.ModelConfig) -> ModelSpec:
         settings = self._settings
+        urls = [mirror.url for mirror in self._mirrors if mirror.directory == entry.repository]
         return ModelSpec(
             name=entry.name,
             version=0,
@@ -178,4 +200,7 @@ class Catalog:
             max_pending_requests=settings.max_pending_requests,
             max_pending_bytes=settings.max_pending_bytes,
             arena_bytes=settings.arena_bytes,
+            origin=f"{urls[0]}/{entry.name}" if urls else "",
+            cache_directory=str(cache_directory(settings, urls[0])) if urls else "",
+            cache_bytes=settings.model_cache_bytes,
         )

@@ -2,13 +2,17 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from ray.serve.handle import DeploymentHandle
 
+from app.core.errors import unavailable
 from deployments.repository.cache import Lease, NodeCache
+from deployments.repository.fingerprint import version_digest
+from deployments.repository.storage import RemoteFile, Storage
 from deployments.spec import MANAGER, ModelSpec
 
 
@@ -33,7 +37,36 @@ def localise(spec: ModelSpec) -> Local:
     Raises:
         InferError: they cannot be fetched, or there is no room for them.
     """
-    return _from_request(spec) if spec.bundle else Local(spec)
+    if spec.bundle:
+        return _from_request(spec)
+    return _from_cloud(spec) if spec.origin else Local(spec)
+
+
+def _from_cloud(spec: ModelSpec) -> Local:
+    """A version is downloaded once a node, and stays until the room is needed for others."""
+    cache = NodeCache(Path(spec.cache_directory), spec.cache_bytes)
+    key = blake2b(f"{spec.origin} {spec.version} {spec.fingerprint}".encode(), digest_size=16).hexdigest()
+    lease = cache.lease(key)
+    if lease is None:
+        storage = Storage(spec.origin)
+        files = _version_files(spec, storage.listing().files)
+        size = sum(file.size for file in files)
+
+        def write(root: Path) -> None:
+            (root / spec.name / str(spec.version)).mkdir(mode=0o700, parents=True)
+            storage.download(files, root / spec.name)
+
+        lease = cache.fill(key, size, write)
+    return Local(msgspec.structs.replace(spec, directory=str(lease.directory / spec.name)), lease)
+
+
+def _version_files(spec: ModelSpec, files: tuple[RemoteFile, ...]) -> list[RemoteFile]:
+    """The files of one version and those all share; they must be what the manager saw."""
+    versions = {file.version for file in files if file.version is not None}
+    stamps = [(file.path, file.stamp, 0) for file in files]
+    if version_digest(stamps, spec.version, versions) != spec.fingerprint:
+        raise unavailable(f"model '{spec.name}' changed in {spec.origin} while it was being loaded")
+    return [file for file in files if file.version in (None, spec.version)]
 
 
 def _from_request(spec: ModelSpec) -> Local:
