@@ -108,12 +108,18 @@ def listen_unix(path: str) -> socket.socket:
 
 
 def private_directory(directory: str) -> None:
-    """Make a directory that only this user may enter, unless it is there.
+    """Make a directory that only this user may enter, and parents like it, unless they are there.
 
     Raises:
         PermissionError: others may enter it, or it is a link.
     """
-    os.makedirs(directory, mode=0o700, exist_ok=True)
+    parent = os.path.dirname(directory)
+    if parent and not os.path.isdir(parent):
+        private_directory(parent)  # os.makedirs would leave it open to others
+    try:
+        os.mkdir(directory, mode=0o700)
+    except FileExistsError:
+        pass
     owner = os.lstat(directory)
     if not stat.S_ISDIR(owner.st_mode) or owner.st_uid != os.geteuid() or stat.S_IMODE(owner.st_mode) & 0o077:
         raise PermissionError(f"'{directory}' must belong to this user alone (mode 0700)")

@@ -7,6 +7,7 @@ that ends. What nobody leases may be removed: the least recently leased first, w
 import fcntl
 import os
 import shutil
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -22,6 +23,11 @@ _FILL_LOCKS: Final = 64
 _HIDDEN: Final = "."
 _ABANDONED_S: Final = 60.0
 """Age at which an unleased directory that was being filled or removed belongs to a process that died."""
+
+
+def private_root() -> Path:
+    """This user's directory for what servers keep on a node."""
+    return Path(tempfile.gettempdir(), f"nereid-{os.getuid()}")
 
 
 class Lease:

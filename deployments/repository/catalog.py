@@ -2,7 +2,6 @@
 
 import logging
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -16,6 +15,7 @@ from app.core.errors import InferError, internal
 from app.core.version_policy import absent_versions, require_versions, served_versions
 from app.settings import ServerSettings
 from deployments.repository import layout
+from deployments.repository.cache import private_root
 from deployments.repository.fingerprint import fingerprint, version_fingerprint
 from deployments.repository.layout import ModelEntry
 from deployments.repository.mirror import Mirror
@@ -77,11 +77,6 @@ def _loads_alike(one: mc.ModelConfig, other: mc.ModelConfig) -> bool:
         copy.ClearField("version_policy")
         copies.append(copy)
     return bool(copies[0] == copies[1])
-
-
-def private_root() -> Path:
-    """This user's directory for what servers keep on a node."""
-    return Path(tempfile.gettempdir(), f"nereid-{os.getuid()}")
 
 
 _MOUNTS: Final = {"s3": "AWS", "gs": "GCS", "as": "AZURE"}

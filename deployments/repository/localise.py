@@ -10,7 +10,7 @@ import msgspec
 from ray.serve.handle import DeploymentHandle
 
 from app.core.errors import unavailable
-from deployments.repository.cache import Lease, NodeCache
+from deployments.repository.cache import Lease, NodeCache, private_root
 from deployments.repository.fingerprint import version_digest
 from deployments.repository.storage import RemoteFile, Storage
 from deployments.spec import MANAGER, ModelSpec
@@ -74,6 +74,7 @@ def _from_request(spec: ModelSpec) -> Local:
     cache = NodeCache(Path(spec.directory).parent.parent, spec.cache_bytes)
     lease = cache.lease(spec.bundle)
     if lease is None:
+        cache = NodeCache(private_root() / "overrides", spec.cache_bytes)
         with ThreadPoolExecutor(1) as thread:  # a handle's answer may not be awaited on Serve's own loop
             lease = thread.submit(_fetch, cache, spec).result()
     return Local(spec, lease, lambda: cache.remove(spec.bundle))

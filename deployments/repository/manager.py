@@ -22,7 +22,8 @@ from app.settings import ServerSettings
 from deployments.repository import applications
 from deployments.repository.applications import Found
 from deployments.repository.board import Board
-from deployments.repository.catalog import Candidate, Catalog, poll_failure, private_root
+from deployments.repository.cache import private_root
+from deployments.repository.catalog import Candidate, Catalog, poll_failure
 from deployments.repository.overrides import Bundle, Overrides
 from deployments.repository.planner import plan_load
 from deployments.repository.polling import Poller

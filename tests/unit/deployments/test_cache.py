@@ -32,6 +32,12 @@ def test_a_directory_is_made_once(tmp_path: Path) -> None:
     assert (tmp_path / "c").stat().st_mode & 0o777 == 0o700
 
 
+def test_what_is_above_is_private_too(tmp_path: Path) -> None:
+    """The sockets of replicas are there as well, and refuse a directory that others may enter."""
+    NodeCache(tmp_path / "user" / "c", 100).fill("a", 1, writes(1))
+    assert (tmp_path / "user").stat().st_mode & 0o777 == 0o700
+
+
 def test_who_comes_second_waits_for_the_first(tmp_path: Path) -> None:
     started, go = Event(), Event()
     calls: list[Path] = []
