@@ -71,13 +71,13 @@ def _version_files(spec: ModelSpec, files: tuple[RemoteFile, ...]) -> list[Remot
 
 def _from_request(spec: ModelSpec) -> Local:
     """The manager wrote them; on another node they are fetched from it."""
-    cache = NodeCache(Path(spec.directory).parent.parent, spec.cache_bytes)
+    cache = NodeCache(private_root() / "overrides", spec.cache_bytes)
     lease = cache.lease(spec.bundle)
     if lease is None:
-        cache = NodeCache(private_root() / "overrides", spec.cache_bytes)
         with ThreadPoolExecutor(1) as thread:  # a handle's answer may not be awaited on Serve's own loop
             lease = thread.submit(_fetch, cache, spec).result()
-    return Local(spec, lease, lambda: cache.remove(spec.bundle))
+    local = msgspec.structs.replace(spec, directory=str(lease.directory / spec.name))
+    return Local(local, lease, lambda: cache.remove(spec.bundle))
 
 
 def _fetch(cache: NodeCache, spec: ModelSpec) -> Lease:

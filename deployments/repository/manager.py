@@ -244,7 +244,8 @@ class RepositoryManager:
 
     def _explain(self, name: str, reason: str) -> None:
         """Say in the index why a model could not be loaded, or why what is served is not the newest."""
-        for entry in self._versions(name) or [VersionEntry(name, NO_VERSION, ModelState.UNAVAILABLE)]:
+        entries = self._versions(name) or [VersionEntry(name, NO_VERSION, ModelState.UNAVAILABLE)]
+        for entry in [e for e in entries if e.state is ModelState.READY] or entries:
             if entry.state is ModelState.READY:
                 self._set(msgspec.structs.replace(entry, reason=f"update failed: {reason}"))
             else:

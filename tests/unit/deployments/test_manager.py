@@ -783,3 +783,17 @@ async def test_model_in_two_repositories_says_so(bench: Bench, tmp_path: Path) -
     made = await bench.start(model_repository=[str(bench.repository), str(tmp_path / "more")])
     assert await made.index() == [("m", "", "UNAVAILABLE", "model appears in two or more repositories")]
     assert bench.serve.deployed == []
+
+
+async def test_failed_update_leaves_retired_versions_alone(bench: Bench, polled: Polled) -> None:
+    """They would make the server unready."""
+    bench.add("m")
+    made = await polled.start()
+    bench.add("m", versions=(2,))
+    await polled.poll(2)
+    bench.add("m", "no configuration")
+    await polled.poll(2)
+    rows = {version: (state, reason) for _, version, state, reason in await made.index()}
+    assert rows["1"] == ("UNAVAILABLE", "unloaded")
+    assert rows["2"][0] == "READY" and rows["2"][1].startswith("update failed: ")
+    assert made._board.table.all_ready

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.core.errors import ErrorCode, InferError
+from deployments.repository import localise as localise_module
 from deployments.repository.localise import localise
 from deployments.repository.overrides import Overrides, checked_files
 from deployments.spec import ModelSpec
@@ -14,7 +15,9 @@ FILES = {"1/model.py": b"code", "1/weights/w": b"123"}
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(localise_module, "private_root", lambda: tmp_path)
+    tmp_path.chmod(0o700)
     return tmp_path / "overrides"
 
 
