@@ -8,11 +8,12 @@ from ray.serve.deployment import Application
 
 from app.ingress.deployment import Ingress
 from app.settings import ServerSettings, from_args
+from deployments import spec
 from deployments.builder import QUIET
 from deployments.repository.manager import RepositoryManager
 
 APPLICATION = "nereid"
-MANAGER = "repository-manager"
+MANAGER = spec.MANAGER
 INGRESS = "ingress"
 
 

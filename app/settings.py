@@ -25,6 +25,11 @@ from app.protocol.restrictions import GRPC_PREFIX, Restrictions, parse_restricti
 MIB: Final = 1 << 20
 INT_MAX: Final = 2**31 - 1
 
+REMOTE_EXTRAS: Final = {"s3": "s3", "gs": "gs", "as": "azure"}
+"""Extras of this package that remote repositories need, by the scheme of their address."""
+
+REMOTE_PACKAGES: Final = {"s3": "s3fs", "gs": "gcsfs", "as": "adlfs"}
+
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Every setting, validated and complete. Sizes are bytes unless the name says otherwise."""
@@ -43,7 +48,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     model_repository: A[
         tuple[str, ...],
-        Flag("Directory of models; may be repeated.", heading="Model repository"),
+        Flag("Directory of models, or s3://, gs://, as://; may be repeated.", heading="Model repository"),
     ] = ()
     exit_on_error: A[bool, Flag("Exit when a model cannot be loaded at the start.")] = True
     disable_auto_complete_config: A[
@@ -186,6 +191,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     arena_threshold: A[int, Flag("Smallest tensor that travels through shared memory.", low=1)] = 32 * 1024
     allow_dashboard: A[bool, Flag("Start Ray's dashboard, on this machine only.")] = False
     model_load_timeout_secs: A[int, Flag("Seconds a model may take to load.", low=1)] = 600
+    model_cache_directory: A[str, Flag("Directory for copies of remote models, on every node.")] = ""
+    model_cache_bytes: A[int, Flag("Copies of remote models kept on a node.", low=0)] = 102400 * MIB
+    model_override_bytes: A[int, Flag("Model files of load requests kept at a time.", low=0)] = 1024 * MIB
 
     warnings: tuple[str, ...] = ()
     """What the user should be told once; not a setting."""
@@ -293,9 +301,6 @@ def from_args(args: Mapping[str, object], label: Label = str) -> ServerSettings:
         _heed(SETTINGS[name], value, label(name), warnings)
     values["model_repository"] = _directories(values.get("model_repository", ()), label("model_repository"))
     settings = ServerSettings(**values, warnings=tuple(warnings))
-    if settings.model_control_mode == "poll":
-        warnings = [*warnings, f"warning: {label('model_control_mode')}=poll does not follow changes yet"]
-        settings = msgspec.structs.replace(settings, warnings=tuple(warnings))
     if not settings.metrics_address:
         settings = msgspec.structs.replace(settings, metrics_address=settings.http_address)
     _check(settings)
@@ -360,12 +365,25 @@ def _directories(paths: tuple[str, ...], label: str) -> tuple[str, ...]:
         raise SettingsError(f"{label} must be specified")
     for path in paths:
         if "://" in path:
-            raise SettingsError(f"{label}: expected a local directory, got '{path}'")
+            _check_remote(path, label)
+            continue
         if not Path(path).exists():
             raise SettingsError(f"{label}: directory '{path}' does not exist")
         if not Path(path).is_dir():
             raise SettingsError(f"{label}: '{path}' is not a directory")
-    return tuple(dict.fromkeys(str(Path(path).resolve()) for path in paths))
+    return tuple(
+        dict.fromkeys(path.rstrip("/") if "://" in path else str(Path(path).resolve()) for path in paths)
+    )
+
+
+def _check_remote(url: str, label: str) -> None:
+    scheme = url.partition("://")[0]
+    extra = REMOTE_EXTRAS.get(scheme)
+    if extra is None:
+        raise SettingsError(f"{label}: expected a directory, s3://, gs:// or as://, got '{url}'")
+    package = REMOTE_PACKAGES[scheme]
+    if find_spec(package) is None:
+        raise SettingsError(f"{label}: '{url}' needs the package {package}: pip install 'nereid[{extra}]'")
 
 
 def _check(settings: ServerSettings) -> None:

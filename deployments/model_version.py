@@ -15,6 +15,7 @@ from app.core.errors import InferError
 from app.transport.loop import LoopThread, freeze_heap
 from app.transport.server import ChannelServer
 from app.transport.settings import TransportSettings
+from deployments.repository.localise import Local, localise
 from deployments.served_model import ServedModel
 from deployments.spec import Description, ModelSpec
 
@@ -35,6 +36,7 @@ class ModelVersion:
         self._spec = msgspec.msgpack.decode(spec, type=ModelSpec)
         self._plane = LoopThread("data-plane")
         self._node_id = ray.get_runtime_context().get_node_id()
+        self._local: Local | None = None
         self._served: ServedModel | None = None
         self._server: ChannelServer | None = None
         self._addresses: dict[str, str] = {}
@@ -67,6 +69,8 @@ class ModelVersion:
             await self._plane.run(self._server.close())
         if self._served is not None:
             self._served.close(timeout=5)
+        if self._local is not None:
+            self._local.release()
         self._plane.stop()
 
     def _load(self) -> Description:
@@ -75,7 +79,8 @@ class ModelVersion:
             # Ray hides the GPUs of a worker that asks for none; the configuration says which ones are used.
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, self._spec.gpus))
         try:
-            self._served = ServedModel.load(self._spec, self._plane)
+            self._local = localise(self._spec)
+            self._served = ServedModel.load(self._local.spec, self._plane)
             freeze_heap()
             self._plane.call(self._listen(self._served))
             labels = self._served.labels()

@@ -1,6 +1,11 @@
 """What a replica is told about the model version it is to serve."""
 
+from typing import Final
+
 import msgspec
+
+MANAGER: Final = "repository-manager"
+"""The deployment of the repository manager, whom replicas ask for the files of a load request."""
 
 
 class ModelSpec(msgspec.Struct, frozen=True):
@@ -8,8 +13,11 @@ class ModelSpec(msgspec.Struct, frozen=True):
 
     `config` is the serialised ModelConfig, normalised but not yet completed from the model file.
     `gpus` are the CUDA ordinals a node of the cluster has. `fingerprint` identifies the files on disk that
-    were loaded. `key` is the cluster's channel secret.
-    `summaries` and `histograms` say which distributions of durations the replica keeps.
+    were loaded. `key` is the cluster's channel secret. `bundle` identifies the files of a load request, which
+    `directory` holds on the node of the manager, whose application is `manager`. `origin` is the address of a
+    model in a remote repository; then `directory` lists it and a node's copy is below `cache_directory`.
+    `overridden` tells that a load request brought configuration or files. `summaries` and `histograms` say
+    which distributions of durations the replica keeps.
     """
 
     name: str
@@ -31,6 +39,12 @@ class ModelSpec(msgspec.Struct, frozen=True):
     arena_bytes: int = 256 << 20
     summaries: bool = False
     histograms: bool = False
+    bundle: str = ""
+    manager: str = ""
+    origin: str = ""
+    cache_directory: str = ""
+    cache_bytes: int = 1 << 40
+    overridden: bool = False
 
 
 class Description(msgspec.Struct, frozen=True):

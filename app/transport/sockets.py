@@ -93,11 +93,7 @@ def listen_unix(path: str) -> socket.socket:
     """
     if len(os.fsencode(path)) > _MAX_UNIX_PATH:
         raise ValueError(f"'{path}' is longer than the {_MAX_UNIX_PATH} bytes of a unix socket's path")
-    directory = os.path.dirname(path)
-    os.makedirs(directory, mode=0o700, exist_ok=True)
-    owner = os.stat(directory)
-    if owner.st_uid != os.geteuid() or stat.S_IMODE(owner.st_mode) & 0o077:
-        raise PermissionError(f"'{directory}' must belong to this user alone (mode 0700)")
+    private_directory(os.path.dirname(path))
     _remove_stale(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -109,6 +105,24 @@ def listen_unix(path: str) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def private_directory(directory: str) -> None:
+    """Make a directory that only this user may enter, and parents like it, unless they are there.
+
+    Raises:
+        PermissionError: others may enter it, or it is a link.
+    """
+    parent = os.path.dirname(directory)
+    if parent and not os.path.isdir(parent):
+        private_directory(parent)  # os.makedirs would leave it open to others
+    try:
+        os.mkdir(directory, mode=0o700)
+    except FileExistsError:
+        pass
+    owner = os.lstat(directory)
+    if not stat.S_ISDIR(owner.st_mode) or owner.st_uid != os.geteuid() or stat.S_IMODE(owner.st_mode) & 0o077:
+        raise PermissionError(f"'{directory}' must belong to this user alone (mode 0700)")
 
 
 def _remove_stale(path: str) -> None:

@@ -1,10 +1,10 @@
 """The model repositories on disk, read into what can be loaded."""
 
+import logging
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
@@ -12,12 +12,17 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.config_normalise import normalise
 from app.core.config_text import parse_config_json
 from app.core.errors import InferError, internal
-from app.core.version_policy import require_versions, served_versions
+from app.core.version_policy import absent_versions, require_versions, served_versions
 from app.settings import ServerSettings
 from deployments.repository import layout
-from deployments.repository.fingerprint import version_fingerprint
+from deployments.repository.cache import private_root
+from deployments.repository.fingerprint import fingerprint, version_fingerprint
 from deployments.repository.layout import ModelEntry
+from deployments.repository.mirror import Mirror
+from deployments.repository.overrides import Bundle
 from deployments.spec import ModelSpec
+
+logger = logging.getLogger(__name__)
 
 
 class Candidate(NamedTuple):
@@ -52,7 +57,15 @@ class Candidate(NamedTuple):
 
 def _setting(spec: ModelSpec) -> ModelSpec:
     """What the server's settings, and its key, contribute to a spec: it differs after a redeployment."""
-    return msgspec.structs.replace(spec, version=0, application="", fingerprint="", config=b"")
+    return msgspec.structs.replace(
+        spec, version=0, application="", fingerprint="", config=b"", overridden=False
+    )
+
+
+def poll_failure(name: str, error: InferError) -> InferError:
+    """What Triton answers to a load of a model it cannot read, with the reason."""
+    text = f"failed to load '{name}', failed to poll from model repository: {error.message}"
+    return InferError(error.code, text)
 
 
 def _loads_alike(one: mc.ModelConfig, other: mc.ModelConfig) -> bool:
@@ -66,19 +79,44 @@ def _loads_alike(one: mc.ModelConfig, other: mc.ModelConfig) -> bool:
     return bool(copies[0] == copies[1])
 
 
+_MOUNTS: Final = {"s3": "AWS", "gs": "GCS", "as": "AZURE"}
+
+
+def cache_directory(settings: ServerSettings, url: str) -> Path:
+    """Where nodes keep copies of a remote repository's models; Triton's variables say so too."""
+    mount = os.environ.get(f"TRITON_{_MOUNTS[url.partition('://')[0]]}_MOUNT_DIRECTORY", "")
+    parent = settings.model_cache_directory or mount
+    return Path(parent, f"nereid-{os.getuid()}") if parent else private_root() / "models"
+
+
 class Catalog:
     """Reads the repositories; every method blocks on the disk."""
 
-    def __init__(self, settings: ServerSettings, key: bytes) -> None:
+    def __init__(self, settings: ServerSettings, key: bytes, manager: str = "") -> None:
+        """`manager` is the application of the manager that replicas ask for the files of a load request."""
         self._settings = settings
-        self._repositories = [Path(path) for path in settings.model_repository]
+        self._manager = manager
+        mirrors = private_root() / "mirrors"
+        self._mirrors = [Mirror(url, mirrors) for url in settings.model_repository if "://" in url]
+        self._repositories = [
+            *(Path(path) for path in settings.model_repository if "://" not in path),
+            *(mirror.directory for mirror in self._mirrors),
+        ]
         self._key = key
         self.gpus: tuple[int, ...] = ()
         """CUDA ordinals that KIND_AUTO and KIND_GPU may mean."""
 
     def scan(self) -> dict[str, ModelEntry]:
         """Models by name."""
+        for mirror in self._mirrors:
+            mirror.refresh()
         return layout.scan(self._repositories)
+
+    def fingerprints(self, on_disk: Mapping[str, ModelEntry]) -> dict[str, str]:
+        """What each model is made of, by name: any change of its files or versions gives another text."""
+        return {
+            name: f"{fingerprint(entry)} {entry.versions} {entry.reason}" for name, entry in on_disk.items()
+        }
 
     def startup_models(self, on_disk: Mapping[str, ModelEntry]) -> list[str]:
         """Models to load at start: all of them, or those of `--load-model` in EXPLICIT mode."""
@@ -87,27 +125,49 @@ class Catalog:
         named = self._settings.load_model
         return sorted(on_disk) if "*" in named else sorted(set(named))
 
-    def candidate(self, name: str, override: str | None) -> Candidate:
+    def candidate(self, name: str, override: str | None, bundle: Bundle | None = None) -> Candidate:
         """Read a model's configuration and versions.
+
+        Args:
+            name: the model's.
+            override: its configuration as JSON, instead of the one on disk.
+            bundle: the files of a load request, instead of those in the repositories.
 
         Raises:
             InferError: INTERNAL "failed to load ..., failed to poll from model repository", with the reason.
         """
-        entry = layout.find(self._repositories, name)
+        if bundle is None:
+            for mirror in self._mirrors:
+                mirror.refresh(name)
+        entry = layout.find(self._repositories if bundle is None else [bundle.directory], name)
         if entry is None:
+            logger.error("failed to load '%s': model not found in any model repository", name)
             raise internal(f"failed to load '{name}', failed to poll from model repository")
         try:
-            return self._read(entry, override)
+            candidate = self._read(entry, override)
         except InferError as error:
-            text = f"failed to load '{name}', failed to poll from model repository: {error.message}"
-            raise InferError(error.code, text) from error
+            raise poll_failure(name, error) from error
+        if bundle is None:
+            return candidate
+        template = msgspec.structs.replace(candidate.template, bundle=bundle.digest, manager=self._manager)
+        return candidate._replace(template=template)
 
     def _read(self, entry: ModelEntry, override: str | None) -> Candidate:
+        for warning in entry.warnings:
+            logger.warning("%s", warning)
         if entry.reason:
             raise internal(entry.reason)
         config = normalise(self._declared(entry, override), self.gpus)
         versions = require_versions(entry.name, served_versions(config.version_policy, entry.versions))
-        return Candidate(entry, config, tuple(versions), self._template(entry, config))
+        for version in absent_versions(config.version_policy, entry.versions):
+            logger.error(
+                "version %d is specified for model '%s', but the version directory is not present",
+                version,
+                entry.name,
+            )
+        template = self._template(entry, config)
+        template = msgspec.structs.replace(template, overridden=bool(override))
+        return Candidate(entry, config, tuple(versions), template)
 
     def _declared(self, entry: ModelEntry, override: str | None) -> mc.ModelConfig:
         auto_complete = not self._settings.disable_auto_complete_config
@@ -117,6 +177,7 @@ class Catalog:
 
     def _template(self, entry: ModelEntry, config: mc.ModelConfig) -> ModelSpec:
         settings = self._settings
+        urls = [mirror.url for mirror in self._mirrors if mirror.directory == entry.repository]
         return ModelSpec(
             name=entry.name,
             version=0,
@@ -125,7 +186,7 @@ class Catalog:
             application="",
             fingerprint="",
             key=self._key,
-            socket_directory=os.path.join(tempfile.gettempdir(), f"nereid-{os.getuid()}"),
+            socket_directory=str(private_root()),
             auto_complete=not settings.disable_auto_complete_config,
             backend_directory=settings.backend_directory,
             backend_config=settings.backend_settings(),
@@ -137,4 +198,7 @@ class Catalog:
             arena_bytes=settings.arena_bytes,
             summaries=settings.latency_metrics().summaries,
             histograms=settings.latency_metrics().histograms,
+            origin=f"{urls[0]}/{entry.name}" if urls else "",
+            cache_directory=str(cache_directory(settings, urls[0])) if urls else "",
+            cache_bytes=settings.model_cache_bytes,
         )

@@ -1,7 +1,7 @@
 """Whether a model's files changed: digests of names, sizes and modification times, never of contents."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
 from deployments.repository.layout import CONFIG_FILE, CONFIGS_DIRECTORY, ModelEntry
@@ -14,7 +14,7 @@ def fingerprint(entry: ModelEntry) -> str:
 
 def config_fingerprint(entry: ModelEntry) -> str:
     """Digest the configuration files alone (`config.pbtxt` and `configs/`)."""
-    return _digest(item for item in _files(entry) if _is_config(item[0]))
+    return _digest(item for item in _files(entry) if is_config(item[0]))
 
 
 def version_fingerprint(entry: ModelEntry, version: int) -> str:
@@ -22,13 +22,19 @@ def version_fingerprint(entry: ModelEntry, version: int) -> str:
 
     When this is unchanged and `change_requires_reload` says no, the loaded version may stay.
     """
-    others = {str(other) for other in entry.versions if other != version}
+    return version_digest(_files(entry), version, entry.versions)
+
+
+def version_digest(files: Iterable[tuple[str, int, int]], version: int, versions: Iterable[int]) -> str:
+    """As `version_fingerprint`, of relative path, modification time in ns and size of a model's files."""
+    others = {str(other) for other in versions if other != version}
     return _digest(
-        item for item in _files(entry) if not _is_config(item[0]) and item[0].split("/", 1)[0] not in others
+        item for item in files if not is_config(item[0]) and item[0].split("/", 1)[0] not in others
     )
 
 
-def _is_config(path: str) -> bool:
+def is_config(path: str) -> bool:
+    """Whether a path, relative to the model's directory, is that of a configuration."""
     return path == CONFIG_FILE or path.startswith(CONFIGS_DIRECTORY + "/")
 
 

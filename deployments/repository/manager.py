@@ -13,16 +13,21 @@ from typing import Any
 
 import msgspec
 import ray
+from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import InferError, invalid_arg, unavailable, unsupported
+from app.core.errors import InferError, invalid_arg, unavailable
 from app.core.log import VERBATIM, LogConfig, configure_logging
-from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
+from app.routing.table import NO_VERSION, ModelState, VersionEntry
 from app.settings import ServerSettings
 from deployments.repository import applications
 from deployments.repository.applications import Found
 from deployments.repository.board import Board
-from deployments.repository.catalog import Candidate, Catalog
+from deployments.repository.cache import private_root
+from deployments.repository.catalog import Candidate, Catalog, poll_failure
+from deployments.repository.overrides import Bundle, Overrides
 from deployments.repository.planner import plan_load
+from deployments.repository.polling import Poller
+from deployments.repository.report import load_failure, status_table
 from deployments.spec import Description, ModelSpec
 
 logger = logging.getLogger(__name__)
@@ -30,6 +35,9 @@ logger = logging.getLogger(__name__)
 _PROGRESS_S = 5.0
 _ADOPT_S = 30.0
 """How long a restarted manager waits for an application that Serve is bringing back itself."""
+
+
+poll_pause = asyncio.sleep
 
 
 class _Turn:
@@ -52,7 +60,8 @@ class RepositoryManager:
         self._settings = settings
         self._key = key
         self._ingress = ingress
-        self._catalog = Catalog(settings, key)
+        self._catalog = Catalog(settings, key, ingress[0])
+        self._overrides = Overrides(private_root() / "overrides", settings.model_override_bytes)
         self._board = Board()
         self._entries: dict[str, dict[int, VersionEntry]] = {}
         self._loaded: dict[str, ModelSpec] = {}
@@ -82,11 +91,13 @@ class RepositoryManager:
         """Name, version, state and reason of every model version, and names of models never loaded."""
         await self._ensure_recovered()
         rows: list[tuple[str, str, str, str]] = []
+        on_disk = await asyncio.to_thread(self._catalog.scan)
         for versions in self._entries.values():
             for entry in versions.values():
+                unread = on_disk.get(entry.name) if entry.version == NO_VERSION else None
                 number = "" if entry.version == NO_VERSION else str(entry.version)
-                rows.append((entry.name, number, entry.state.value, entry.reason))
-        on_disk = await asyncio.to_thread(self._catalog.scan)
+                reason = (unread.reason if unread else "") or entry.reason
+                rows.append((entry.name, number, entry.state.value, reason))
         for name, model in on_disk.items():
             if name not in self._entries:
                 rows.append((name, "", "UNAVAILABLE" if model.reason else "", model.reason))
@@ -100,9 +111,13 @@ class RepositoryManager:
         """
         self._require_explicit()
         await self._ensure_recovered()
-        if files:
-            raise unsupported("loading a model from the files of a request is not available in this release")
-        await self._load(name, config)
+        try:
+            if files:
+                await self._load_files(name, config, files)
+            else:
+                await self._load(name, config)
+        finally:
+            await self._release_overrides()
         failed = [
             e
             for e in self._versions(name)
@@ -110,7 +125,7 @@ class RepositoryManager:
         ]
         await self._publish_settled()
         if failed:
-            raise invalid_arg(_load_failure(name, failed))
+            raise invalid_arg(load_failure(name, failed))
 
     async def unload(self, name: str, unload_dependents: bool = False) -> None:
         """Take a model out of service; unknown models are no error (as in Triton)."""
@@ -118,6 +133,15 @@ class RepositoryManager:
         await self._ensure_recovered()
         async with self._exclusive(name):
             await self._retire(self._versions(name))
+        await self._release_overrides()
+
+    async def override_listing(self, digest: str) -> list[tuple[str, int]]:
+        """Paths and sizes of the files of a load request, for a replica on another node."""
+        return await asyncio.to_thread(self._overrides.listing, digest)
+
+    async def override_chunk(self, digest: str, path: str, offset: int) -> bytes:
+        """Some bytes of such a file."""
+        return await asyncio.to_thread(self._overrides.read, digest, path, offset)
 
     async def configure(self, change: bytes, current: bytes) -> None:
         """Change live settings, see `Board.configure`; returns when every ingress goes by them."""
@@ -156,8 +180,12 @@ class RepositoryManager:
         await self._publish()
         self._recovered.set()
         self._look_at_cluster()
+        await self._release_overrides()
         on_disk = await asyncio.to_thread(self._catalog.scan)
-        names = sorted({*self._catalog.startup_models(on_disk), *self._out_of_reach()})
+        seen = await asyncio.to_thread(self._catalog.fingerprints, on_disk)
+        poller = Poller({**dict.fromkeys(self._entries, "served"), **seen})
+        wanted = set(self._catalog.startup_models(on_disk)) - self._overridden()
+        names = sorted({*wanted, *self._out_of_reach()})
         progress = asyncio.create_task(self._report_progress(names))
         try:
             await asyncio.gather(*(self._load_quietly(name) for name in names))
@@ -166,6 +194,30 @@ class RepositoryManager:
         self._initialised = True
         await self._publish_settled()
         logger.info("\n%s", status_table(self._board.table), extra=VERBATIM)
+        if self._settings.model_control_mode == "poll":
+            self._spawn(self._poll(poller))
+
+    async def _poll(self, poller: Poller) -> None:
+        """Follow the repositories; what cannot be read now is looked at again next time."""
+        while True:
+            await poll_pause(self._settings.repository_poll_secs)
+            try:
+                seen = await asyncio.to_thread(lambda: self._catalog.fingerprints(self._catalog.scan()))
+                changed = poller.observe(seen)
+                await asyncio.gather(*(self._follow(name, name in seen) for name in changed))
+            except Exception as error:
+                logger.error("failed to poll the model repositories: %s", error)
+
+    async def _follow(self, name: str, present: bool) -> None:
+        if present:
+            await self._load_quietly(name)
+        else:
+            async with self._exclusive(name):
+                await self._retire(self._versions(name))
+
+    def _overridden(self) -> set[str]:
+        """Models that a load request gave configuration or files: a restart does not take those back."""
+        return {spec.name for spec in self._loaded.values() if spec.overridden}
 
     def _out_of_reach(self) -> set[str]:
         """Adopted models whose channels want another key: those of before a new deployment of the server."""
@@ -193,9 +245,17 @@ class RepositoryManager:
             known = isinstance(error, InferError)
             reason = error.with_code() if isinstance(error, InferError) else f"Internal: {error!r}"
             logger.error("failed to load '%s': %s", name, reason, exc_info=None if known else error)
-            if not self._versions(name):
-                self._set(VersionEntry(name, NO_VERSION, ModelState.UNAVAILABLE, reason))
+            self._explain(name, reason)
         await self._publish()
+
+    def _explain(self, name: str, reason: str) -> None:
+        """Say in the index why a model could not be loaded, or why what is served is not the newest."""
+        entries = self._versions(name) or [VersionEntry(name, NO_VERSION, ModelState.UNAVAILABLE)]
+        for entry in [e for e in entries if e.state is ModelState.READY] or entries:
+            if entry.state is ModelState.READY:
+                self._set(msgspec.structs.replace(entry, reason=f"update failed: {reason}"))
+            else:
+                self._set(VersionEntry(name, entry.version, ModelState.UNAVAILABLE, reason))
 
     async def _recover(self) -> None:
         """Adopt the newest generation that serves of each model version Serve runs; delete the others."""
@@ -212,6 +272,8 @@ class RepositoryManager:
             description = await self._description(found) if found.up and not adopted else None
             if description is not None:
                 adopted = True
+                if description.spec.bundle:
+                    await asyncio.to_thread(self._overrides.adopt, description.spec.bundle)
                 self._serve(description)
             else:
                 self._spawn(applications.delete(found.application))
@@ -226,11 +288,29 @@ class RepositoryManager:
             return None
         return None if description.error else description
 
-    async def _load(self, name: str, override: str | None) -> None:
+    async def _load_files(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        try:
+            if not config:
+                raise invalid_arg("Load parameter 'config' must be specified for model file override")
+            bundle = await asyncio.to_thread(self._overrides.open, name, files)
+        except InferError as error:
+            raise poll_failure(name, error) from error
+        try:
+            await self._load(name, config, bundle)
+        finally:
+            self._overrides.close(bundle)
+
+    async def _release_overrides(self) -> None:
+        served = {spec.bundle for spec in self._loaded.values()}
+        await asyncio.to_thread(self._overrides.retain, served)
+
+    async def _load(self, name: str, override: str | None, bundle: Bundle | None = None) -> None:
         async with self._exclusive(name):
-            candidate = await asyncio.to_thread(self._catalog.candidate, name, override)
+            candidate = await asyncio.to_thread(self._catalog.candidate, name, override, bundle)
             unchanged = await asyncio.to_thread(self._unchanged, candidate, self._versions(name))
             plan = plan_load(candidate.versions, self._versions(name), unchanged)
+            for version in plan.keep:
+                self._refresh(candidate, version)
             outcomes = await asyncio.gather(
                 *(self._start_version(candidate, version) for version in plan.start), return_exceptions=True
             )
@@ -239,6 +319,18 @@ class RepositoryManager:
                     raise outcome
             # What was served goes when all is there that is to be served instead.
             await self._retire(e for e in plan.retire if all(outcomes) or not e.application)
+
+    def _refresh(self, candidate: Candidate, version: int) -> None:
+        """Take over what a new configuration changes without a load: the version policy."""
+        entry = self._entries[candidate.name][version]
+        config = mc.ModelConfig.FromString(entry.config)
+        config.version_policy.CopyFrom(candidate.config.version_policy)
+        self._set(msgspec.structs.replace(entry, config=config.SerializeToString(), reason=""))
+        self._loaded[entry.application] = msgspec.structs.replace(
+            self._loaded[entry.application],
+            config=candidate.template.config,
+            overridden=candidate.template.overridden,
+        )
 
     def _unchanged(self, candidate: Candidate, entries: Iterable[VersionEntry]) -> list[int]:
         """Versions that a load would bring nothing new to; reads the disk."""
@@ -385,20 +477,3 @@ class RepositoryManager:
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-
-def _load_failure(name: str, failed: Iterable[VersionEntry]) -> str:
-    parts = "".join(f"version {e.version} is at {e.state.value} state: {e.reason};\n" for e in failed)
-    return f"load failed for model '{name}': {parts}"
-
-
-def status_table(table: RoutingTable) -> str:
-    """Models, versions and states as tritonserver prints them at the end of its start."""
-    rows = [("Model", "Version", "Status")]
-    for entry in sorted(table.entries, key=lambda e: (e.name, e.version)):
-        status = entry.state.value + (f": {entry.reason}" if entry.reason else "")
-        rows.append((entry.name, "" if entry.version == NO_VERSION else str(entry.version), status))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
-    lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |" for row in rows]
-    return "\n".join([rule, lines[0], rule, *lines[1:], rule])

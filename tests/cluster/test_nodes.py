@@ -1,5 +1,6 @@
 """Two nodes (two raylets on this machine): a model on the other node answers over TCP."""
 
+import json
 import os
 import secrets
 import subprocess
@@ -10,9 +11,11 @@ from typing import NamedTuple
 
 import psutil
 import pytest
+import tritonclient.http
 
 from tests.cluster.conftest import write_model
 from tests.cluster.load import Load
+from tests.cluster.test_repositories import MODEL, OVERRIDE, constant
 from tests.server import Server, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
@@ -56,6 +59,26 @@ def has_local_client(pid: int) -> bool:
     """Whether a replica's unix socket has a connection beside the one that listens."""
     sockets = psutil.Process(pid).net_connections("unix")
     return sum(1 for s in sockets if str(s.laddr).endswith(f"{pid}.sock")) > 1
+
+
+def test_files_of_a_request_reach_the_other_node(cluster: Nodes, tmp_path: Path) -> None:
+    write_model(tmp_path / "repository", "steady")
+    arguments = [
+        f"--model-repository={tmp_path / 'repository'}",
+        "--channel-address=node",
+        "--model-control-mode=explicit",
+    ]
+    server = Server(arguments, tmp_path / "log", cluster.env)
+    try:
+        server.start()
+        client = tritonclient.http.InferenceServerClient(server.http_url, network_timeout=120)
+        for node in ("first", "second"):
+            config = json.loads(OVERRIDE)
+            config["parameters"] = {"ray_resources": {"string_value": json.dumps({node: 0.01})}}
+            client.load_model(node, config=json.dumps(config), files={"file:1/model.py": MODEL % 7})
+            assert constant(client, node) == 7
+    finally:
+        server.stop()
 
 
 def test_model_on_the_other_node(cluster: Nodes, tmp_path: Path) -> None:

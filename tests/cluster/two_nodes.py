@@ -3,12 +3,17 @@
 A program of its own because Ray reads RAY_AUTH_MODE when it is imported.
 """
 
+import shutil
 import sys
+import tempfile
 
 from ray.cluster_utils import Cluster
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "resources": {"first": 1}})
-cluster.add_node(num_cpus=4, resources={"second": 1})
+# Nodes share no temporary files; the path is short because sockets are made below it.
+private = {"TMPDIR": tempfile.mkdtemp(prefix="n", dir="/tmp")}
+cluster.add_node(num_cpus=4, resources={"second": 1}, env_vars=private)
 print("ADDRESS", cluster.address, flush=True)
 sys.stdin.read()
 cluster.shutdown()
+shutil.rmtree(private["TMPDIR"], ignore_errors=True)

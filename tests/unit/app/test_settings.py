@@ -184,7 +184,7 @@ def test_repository_must_be_a_directory(tmp_path: Path) -> None:
         ([], "model_repository must be specified"),
         (str(tmp_path / "no"), f"model_repository: directory '{tmp_path}/no' does not exist"),
         (str(file), f"model_repository: '{file}' is not a directory"),
-        ("s3://bucket/models", "model_repository: expected a local directory, got 's3://bucket/models'"),
+        ("ftp://m", "model_repository: expected a directory, s3://, gs:// or as://, got 'ftp://m'"),
     ]
     for value, message in cases:
         with pytest.raises(SettingsError) as raised:

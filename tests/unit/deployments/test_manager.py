@@ -15,7 +15,8 @@ from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
 from app.settings import from_args
 from deployments.repository import applications, manager
 from deployments.repository.applications import Found, parse_application
-from deployments.repository.manager import RepositoryManager, status_table
+from deployments.repository.manager import RepositoryManager
+from deployments.repository.report import status_table
 from deployments.spec import Description, ModelSpec
 from tests.unit.deployments.test_catalog import CONFIG, add
 
@@ -158,9 +159,14 @@ async def bench(repository: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     repository.mkdir()
     serve = FakeServe()
     serve.install(monkeypatch)
+    monkeypatch.setattr(manager, "private_root", lambda: repository.parent / "private")
     made = Bench(repository, serve)
     yield made
-    for task in [*made.tasks, *(m._start for m in made.managers if m._start)]:
+    for task in [
+        *made.tasks,
+        *(m._start for m in made.managers if m._start),
+        *(task for m in made.managers for task in m._background),
+    ]:
         task.cancel()
 
 
@@ -244,7 +250,7 @@ async def test_start_survives_what_nobody_foresaw(bench: Bench, monkeypatch: pyt
     made = bench.begin()
     candidate = made._catalog.candidate
 
-    def read(name: str, override: str | None) -> Any:
+    def read(name: str, override: str | None, bundle: Any) -> Any:
         if name == "bad":
             raise PermissionError(13, "Permission denied")
         return candidate(name, override)
@@ -481,14 +487,6 @@ async def test_cancelled_load_gives_its_turn_back(bench: Bench) -> None:
     assert made._turns == {}
 
 
-async def test_files_in_a_load_request(bench: Bench) -> None:
-    bench.add("m")
-    made = await bench.start_explicit()
-    with pytest.raises(InferError) as caught:
-        await made.load("m", None, {"1/model.onnx": b""})
-    assert caught.value.code is ErrorCode.UNSUPPORTED
-
-
 async def test_config_override_and_the_way_back(bench: Bench) -> None:
     bench.add("m")
     made = await bench.start_explicit("m")
@@ -602,3 +600,200 @@ def test_table_of_the_start() -> None:
 
 def test_table_of_the_start_without_models() -> None:
     assert status_table(RoutingTable()).splitlines()[1] == "| Model | Version | Status |"
+
+
+OVERRIDE = '{"backend": "identity", "max_batch_size": 2}'
+
+
+async def load_files(made: RepositoryManager, name: str, config: str | None, *files: str) -> None:
+    await asyncio.wait_for(made.load(name, config, dict.fromkeys(files, b"x")), 10)
+
+
+async def test_files_of_a_request_and_the_way_back(bench: Bench) -> None:
+    bench.add("m", versions=(3,))
+    made = await bench.start_explicit("m")
+    await load_files(made, "m", OVERRIDE, "1/model", "2/model")
+    assert await states(made) == [("m", "2", "READY"), ("m", "3", "UNAVAILABLE")]
+    spec = bench.serve.running["m:2"].spec
+    directory = Path(spec.directory)
+    assert sorted(path.name for path in directory.iterdir()) == ["1", "2"], "nothing of the repository's copy"
+    assert directory.stat().st_mode & 0o077 == 0
+    await load_files(made, "m", OVERRIDE, "1/model", "2/model")
+    assert bench.serve.deployed == ["m:3", "m:2"], "the same request twice is no change"
+    await load(made, "m")
+    assert await states(made) == [("m", "2", "UNAVAILABLE"), ("m", "3", "READY")]
+    assert not directory.exists()
+
+
+async def test_files_make_a_model_no_repository_has(bench: Bench) -> None:
+    made = await bench.start_explicit()
+    await load_files(made, "fresh", OVERRIDE, "1/model")
+    assert await states(made) == [("fresh", "1", "READY")]
+    directory = Path(bench.serve.running["fresh:1"].spec.directory)
+    await made.unload("fresh")
+    assert not directory.exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "file", "text"),
+    [
+        (None, "1/model", "Load parameter 'config' must be specified for model file override"),
+        (OVERRIDE, "../../etc/x", "must stay within model directory."),
+        ("{", "1/model", "Invalid config override: "),
+        (OVERRIDE, "model", "at least one version must be available under the version policy of model 'm'"),
+    ],
+)
+async def test_files_that_make_no_model(bench: Bench, config: str | None, file: str, text: str) -> None:
+    bench.add("m")
+    made = await bench.start_explicit("m")
+    with pytest.raises(InferError) as caught:
+        await load_files(made, "m", config, file)
+    assert caught.value.message.startswith("failed to load 'm', failed to poll from model repository: ")
+    assert text in caught.value.message
+    assert await states(made) == [("m", "1", "READY")]
+    assert bench.serve.deployed == ["m:1"]
+
+
+async def test_files_survive_a_restart_of_the_manager(bench: Bench) -> None:
+    bench.add("m")
+    first = await bench.start_explicit("m")
+    await load_files(first, "m", OVERRIDE, "1/model")
+    directory = Path(bench.serve.running["m:1@2"].spec.directory)
+    second = await bench.start_explicit("m")
+    assert list(second._board.table.applications) == ["m:1@2"]
+    first._overrides.retain([])
+    assert directory.exists(), "the second holds it"
+    await second.unload("m")
+    assert not directory.exists()
+
+
+async def test_new_version_policy_is_told_without_a_load(bench: Bench) -> None:
+    bench.add("m", CONFIG + "version_policy { all {} }", (1, 2))
+    made = await bench.start_explicit("m")
+    bench.add("m", CONFIG + "version_policy { specific { versions: [ 2 ] } }")
+    await load(made, "m")
+    assert sorted(bench.serve.deployed) == ["m:1", "m:2"]
+    (entry,) = made._board.table.applications.values()
+    assert list(entry.model_config.version_policy.specific.versions) == [2]
+
+
+class Polled:
+    """A manager in POLL mode whose polls happen when the test says so."""
+
+    def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bench = bench
+        self._tick = asyncio.Semaphore(0)
+        self._idle = asyncio.Event()
+        monkeypatch.setattr(manager, "poll_pause", self._pause)
+
+    async def start(self) -> RepositoryManager:
+        made = await self.bench.start(model_control_mode="poll")
+        await asyncio.wait_for(self._idle.wait(), 10)
+        return made
+
+    async def poll(self, times: int = 1) -> None:
+        for _ in range(times):
+            self._idle.clear()
+            self._tick.release()
+            await asyncio.wait_for(self._idle.wait(), 10)
+
+    async def _pause(self, seconds: float) -> None:
+        self._idle.set()
+        await self._tick.acquire()
+
+
+@pytest.fixture
+def polled(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Polled:
+    return Polled(bench, monkeypatch)
+
+
+async def test_polling_follows_what_is_added_changed_and_removed(bench: Bench, polled: Polled) -> None:
+    bench.add("same")
+    bench.add("changed")
+    removed = bench.add("removed")
+    made = await polled.start()
+    bench.add("added")
+    bench.add("changed", CONFIG.replace("4", "8"))
+    removed.rename(bench.repository.parent / "elsewhere")
+    await polled.poll()
+    assert sorted(bench.serve.deployed) == ["changed:1", "removed:1", "same:1"], "not at rest yet"
+    await polled.poll()
+    assert sorted(bench.serve.deployed[3:]) == ["added:1", "changed:1@2"]
+    assert [*await states(made)] == [
+        ("added", "1", "READY"),
+        ("changed", "1", "READY"),
+        ("removed", "1", "UNAVAILABLE"),
+        ("same", "1", "READY"),
+    ]
+    assert await reason(made, "removed") == "unloaded"
+    await polled.poll(2)
+    assert len(bench.serve.deployed) == 5
+
+
+async def test_polling_follows_versions(bench: Bench, polled: Polled) -> None:
+    bench.add("m")
+    made = await polled.start()
+    bench.add("m", versions=(2,))
+    await polled.poll(2)
+    assert await states(made) == [("m", "1", "UNAVAILABLE"), ("m", "2", "READY")]
+    assert bench.serve.deployed == ["m:1", "m:2"]
+    (bench.repository / "m" / "2").rmdir()
+    await polled.poll(2)
+    assert await states(made) == [("m", "1", "READY"), ("m", "2", "UNAVAILABLE")]
+
+
+async def test_polling_keeps_what_serves_when_a_change_fails(bench: Bench, polled: Polled) -> None:
+    bench.add("m")
+    made = await polled.start()
+    bench.add("m", "no configuration")
+    await polled.poll(2)
+    assert await states(made) == [("m", "1", "READY")]
+    assert "failed to poll from model repository" in await reason(made, "m")
+    bench.add("m")
+    await polled.poll(2)
+    assert await made.index() == [("m", "1", "READY", "")]
+    assert bench.serve.deployed == ["m:1"]
+
+
+async def test_polling_goes_on_when_the_repository_is_away(
+    bench: Bench, polled: Polled, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.add("m")
+    made = await polled.start()
+    bench.repository.rename(bench.repository.parent / "away")
+    await polled.poll(3)
+    assert "failed to poll the model repositories" in caplog.text
+    (bench.repository.parent / "away").rename(bench.repository)
+    await polled.poll(2)
+    assert await states(made) == [("m", "1", "READY")]
+
+
+async def test_polling_unloads_what_went_while_the_manager_was_away(bench: Bench, polled: Polled) -> None:
+    bench.add("m")
+    await bench.start()
+    (bench.repository / "m").rename(bench.repository.parent / "elsewhere")
+    made = await polled.start()
+    await polled.poll(2)
+    assert await reason(made, "m") == "unloaded"
+
+
+async def test_model_in_two_repositories_says_so(bench: Bench, tmp_path: Path) -> None:
+    bench.add("m")
+    add(tmp_path / "more", "m")
+    made = await bench.start(model_repository=[str(bench.repository), str(tmp_path / "more")])
+    assert await made.index() == [("m", "", "UNAVAILABLE", "model appears in two or more repositories")]
+    assert bench.serve.deployed == []
+
+
+async def test_failed_update_leaves_retired_versions_alone(bench: Bench, polled: Polled) -> None:
+    """They would make the server unready."""
+    bench.add("m")
+    made = await polled.start()
+    bench.add("m", versions=(2,))
+    await polled.poll(2)
+    bench.add("m", "no configuration")
+    await polled.poll(2)
+    rows = {version: (state, reason) for _, version, state, reason in await made.index()}
+    assert rows["1"] == ("UNAVAILABLE", "unloaded")
+    assert rows["2"][0] == "READY" and rows["2"][1].startswith("update failed: ")
+    assert made._board.table.all_ready

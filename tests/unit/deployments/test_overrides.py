@@ -1,0 +1,104 @@
+"""Models of the files of a load request: what may be named, where it is kept and for how long."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from app.core.errors import ErrorCode, InferError
+from deployments.repository import localise as localise_module
+from deployments.repository.localise import localise
+from deployments.repository.overrides import Overrides, checked_files
+from deployments.spec import ModelSpec
+
+FILES = {"1/model.py": b"code", "1/weights/w": b"123"}
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(localise_module, "private_root", lambda: tmp_path)
+    tmp_path.chmod(0o700)
+    return tmp_path / "overrides"
+
+
+@pytest.fixture
+def overrides(root: Path) -> Overrides:
+    return Overrides(root, 1000)
+
+
+def files_below(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.glob("*/**/*") if path.is_file())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["..", "../x", "1/../../x", "/etc/passwd", ".", "", "1/..", "a\\b", "a\0b", "//x"],
+)
+def test_a_path_stays_inside_the_model(name: str) -> None:
+    with pytest.raises(InferError, match="must stay within model directory") as caught:
+        checked_files({name: b""})
+    assert caught.value.code is ErrorCode.INVALID_ARG
+
+
+def test_the_text_is_tritons() -> None:
+    with pytest.raises(InferError) as caught:
+        checked_files({"1/../..": b""})
+    assert caught.value.message == (
+        "Invalid file parameter 'file:1/../..' with normalized path '..' must stay within model directory."
+    )
+
+
+def test_a_file_is_no_directory() -> None:
+    with pytest.raises(InferError, match="directory has been created as a file"):
+        checked_files({"1": b"", "1/model.py": b""})
+
+
+@pytest.mark.parametrize("model", ["..", "a/b", ""])
+def test_a_name_that_is_no_model(overrides: Overrides, root: Path, model: str) -> None:
+    with pytest.raises(InferError):
+        overrides.open(model, FILES)
+    assert not root.exists()
+
+
+def test_files_stay_while_the_model_is_served(overrides: Overrides, root: Path) -> None:
+    bundle = overrides.open("m", FILES)
+    overrides.retain([])
+    assert files_below(bundle.directory) == ["m/1/model.py", "m/1/weights/w"], "still loading"
+    overrides.close(bundle)
+    overrides.retain([bundle.digest])
+    assert (bundle.directory / "m/1/model.py").read_bytes() == b"code"
+    overrides.retain([])
+    assert files_below(root) == []
+
+
+def test_the_same_files_are_the_same_bundle(overrides: Overrides) -> None:
+    one = overrides.open("m", FILES)
+    assert overrides.open("m", dict(reversed(FILES.items()))) == one
+    assert overrides.open("m", {**FILES, "1/model.py": b"edoc"}) != one
+    assert overrides.open("n", FILES) != one
+
+
+def test_the_total_is_bounded(overrides: Overrides) -> None:
+    bundle = overrides.open("m", {"1/w": bytes(900)})
+    with pytest.raises(InferError, match=re.escape("at most 1000 bytes of them are kept")) as caught:
+        overrides.open("n", {"1/w": bytes(200)})
+    assert caught.value.code is ErrorCode.UNAVAILABLE
+    overrides.close(bundle)
+    overrides.retain([])
+    overrides.open("n", {"1/w": bytes(200)})
+
+
+def test_what_a_replica_uses_outlives_the_manager(overrides: Overrides, root: Path) -> None:
+    bundle = overrides.open("m", FILES)
+    spec = ModelSpec("m", 1, str(bundle.directory / "m"), b"", "m:1", "", b"", "", bundle=bundle.digest)
+    local = localise(spec)
+    overrides.close(bundle)
+    overrides.retain([])
+    assert files_below(bundle.directory), "the replica holds them"
+    successor = Overrides(root, 1000)
+    successor.adopt(bundle.digest)
+    assert successor.listing(bundle.digest) == [("m/1/model.py", 4), ("m/1/weights/w", 3)]
+    assert successor.read(bundle.digest, "m/1/model.py", 2) == b"de"
+    successor.retain([])
+    local.release()
+    assert files_below(root) == []
