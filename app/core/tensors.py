@@ -80,7 +80,7 @@ class InferRequest(msgspec.Struct, frozen=True, gc=False):
     `model_version` is "" when the version policy decides. `outputs` empty asks for all outputs.
     `parameters` holds only custom parameters; the reserved ones have fields of their own.
     `timeout_us` is the schedule policy's `timeout`; `deadline` is the transport's, in `time.monotonic`
-    seconds (0 = none).
+    seconds (0 = none). `chain` names the models whose calls this request is part of, the outermost first.
     """
 
     model_name: str
@@ -95,6 +95,7 @@ class InferRequest(msgspec.Struct, frozen=True, gc=False):
     priority: int = 0
     timeout_us: int = 0
     deadline: float = 0.0
+    chain: tuple[str, ...] = ()
 
 
 class InferResponse(msgspec.Struct, frozen=True, gc=False):

@@ -10,6 +10,7 @@ from tritonclient.grpc import service_pb2 as pb
 from app.core.errors import InferError, invalid_arg, unavailable, unsupported
 from app.core.model_config import input_specs, output_specs
 from app.core.tensors import InferRequest, InferResponse
+from app.ensemble.runner import EnsembleRunner
 from app.ingress.replica_statistics import ReplicaStatistics, collect, merge
 from app.ingress.service import Call, Sink
 from app.routing.router import Router
@@ -51,6 +52,7 @@ class RoutedInferenceService:
         self._settings = settings
         self._router = router
         self._repository = repository
+        self._ensembles = router.ensembles = EnsembleRunner(router)
         self._exiting = False
 
     def live(self) -> bool:
@@ -69,7 +71,7 @@ class RoutedInferenceService:
             return False
         if not self._settings.strict_readiness:
             return True
-        return table.all_ready and all(map(self._router.available, table.applications.values()))
+        return table.all_ready and all(map(self._router.available, table.ready))
 
     def model_ready(self, name: str, version: str = "") -> bool:
         try:
@@ -107,18 +109,22 @@ class RoutedInferenceService:
     async def replica_statistics(
         self, entries: list[VersionEntry], local: bool = False
     ) -> dict[tuple[str, int], list[ReplicaStatistics]]:
-        """Counters of each replica of some versions, of this node's replicas only with `local`."""
-        pools = [self._router.pool(entry) for entry in entries]
-        channels = [pool.local_channels() if local else pool.channels for pool in pools]
-        answers = await asyncio.gather(
-            *(collect(entry, group) for entry, group in zip(entries, channels, strict=True))
-        )
+        """Counters of each replica of some versions, of this node's replicas only with `local`.
+
+        Those of an ensemble are what ran in this ingress.
+        """
+        answers = await asyncio.gather(*(self._counters(entry, local) for entry in entries))
         return {(entry.name, entry.version): answer for entry, answer in zip(entries, answers, strict=True)}
+
+    async def _counters(self, entry: VersionEntry, local: bool) -> list[ReplicaStatistics]:
+        if entry.ensemble:
+            return [ReplicaStatistics(*self._ensembles.statistics(entry))]
+        pool = self._router.pool(entry)
+        return await collect(entry, pool.local_channels() if local else pool.channels)
 
     def served(self) -> list[VersionEntry]:
         """Versions at READY state, by name and version."""
-        table = self._router.table
-        return sorted(table.applications.values(), key=lambda entry: (entry.name, entry.version))
+        return list(self._router.table.ready)
 
     async def repository_index(self, ready: bool = False) -> pb.RepositoryIndexResponse:
         response = pb.RepositoryIndexResponse()

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from ray.serve.handle import DeploymentHandle
 
@@ -12,7 +12,6 @@ from app.core.tensors import InferRequest, InferResponse
 from app.routing import replicas
 from app.routing.pool import ReplicaPool
 from app.routing.table import ModelState, RoutingTable, VersionEntry, not_ready
-from app.transport.client import Call
 from app.transport.settings import TransportSettings
 
 logger = logging.getLogger(__name__)
@@ -22,6 +21,26 @@ Sink = Callable[[InferResponse], None]
 _CONNECT_S = 10.0
 _CLOSE_S = 60.0
 _FOLLOW_RETRY_S = 1.0
+
+
+class Call(Protocol):
+    """A request under way."""
+
+    def cancel(self) -> None:
+        """Ask for cancellation; the sink gets a final CANCELLED error, unless it had a final response."""
+
+
+class Ensembles(Protocol):
+    """What executes the requests of ensembles in this process."""
+
+    def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
+        """Start a request; the sink is never called before this returns."""
+
+    def available(self, entry: VersionEntry) -> bool:
+        """Whether every step could be called now."""
+
+    def forget(self, entries: tuple[VersionEntry, ...]) -> None:
+        """Drop what belongs to none of these."""
 
 
 class Router:
@@ -39,6 +58,7 @@ class Router:
         self._closing: set[asyncio.Task[None]] = set()
         self._following: set[asyncio.Task[None]] = set()
         self.table = RoutingTable()
+        self.ensembles: Ensembles | None = None
 
     async def apply(self, table: RoutingTable) -> None:
         """Route by `table` from now on; returns when what it added is connected, or after a time limit."""
@@ -46,6 +66,8 @@ class Router:
         if added:
             await asyncio.gather(*(pool.wait_available(_CONNECT_S) for pool in added))
         self.table = table
+        if self.ensembles is not None:
+            self.ensembles.forget(table.ready)
         for name in [name for name in self._pools if name not in table.applications]:
             self._close(name)
 
@@ -56,17 +78,24 @@ class Router:
     def available(self, entry: VersionEntry) -> bool:
         """Whether a request to this version would be accepted now."""
         pool = self._pools.get(entry.application)
-        return entry.state is ModelState.READY and pool is not None and pool.available
+        if pool is None:
+            ensembles = self._ensembles(entry)
+            return ensembles is not None and ensembles.available(entry)
+        return entry.state is ModelState.READY and pool.available
 
     def submit(self, request: InferRequest, sink: Sink) -> Call:
-        """Send a request to the least loaded replica of the version it means.
+        """Send a request to the least loaded replica of the version it means, or run the ensemble it means.
 
         Raises:
             InferError: what `resolve` raises; UNAVAILABLE when no replica is connected.
         """
         entry = self.table.resolve(request.model_name, request.model_version)
         pool = self._pools.get(entry.application)
-        call = pool.submit(request, sink) if pool is not None else None
+        if pool is None:
+            ensembles = self._ensembles(entry)
+            call: Call | None = ensembles.submit(entry, request, sink) if ensembles is not None else None
+        else:
+            call = pool.submit(request, sink)
         if call is None:
             raise not_ready(entry)
         return call
@@ -87,6 +116,10 @@ class Router:
         for name in list(self._pools):
             self._close(name, grace)
         await asyncio.gather(*self._closing)
+
+    def _ensembles(self, entry: VersionEntry) -> Ensembles | None:
+        """What runs this version; None for a model that is not an ensemble, or not ready."""
+        return self.ensembles if entry.state is ModelState.READY and entry.ensemble else None
 
     def _open(self, entry: VersionEntry) -> ReplicaPool:
         pool = ReplicaPool(entry.name, self._node_id, self._key, self._settings)

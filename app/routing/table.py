@@ -10,6 +10,7 @@ import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError, not_found, unavailable
+from app.core.model_config import TensorSpec, input_specs, output_specs
 from app.core.version_policy import parse_version
 
 NO_VERSION = -1
@@ -29,8 +30,9 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
     """One version of a model as the manager sees it.
 
     `version` is `NO_VERSION` for a model of which no version could even be tried (a bad configuration, say).
-    `application` names the Serve application that serves it ("" when none does). `config` is the serialised,
-    complete ModelConfig (empty until a load succeeded once). `labels` maps an output to its class labels.
+    `application` names the Serve application that serves it ("" when none does, as with an ensemble).
+    `config` is the serialised, complete ModelConfig (empty until a load succeeded once). `labels` maps an
+    output to its class labels.
     """
 
     name: str
@@ -50,6 +52,21 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
     def decoupled(self) -> bool:
         """Whether a request may have any number of responses."""
         return bool(self.model_config.model_transaction_policy.decoupled)
+
+    @cached_property
+    def ensemble(self) -> bool:
+        """Whether it is a plan of calls to other models, without a replica of its own."""
+        return bool(self.model_config.HasField("ensemble_scheduling"))
+
+    @cached_property
+    def inputs(self) -> dict[str, TensorSpec]:
+        """Inputs by name."""
+        return {spec.name: spec for spec in input_specs(self.model_config)}
+
+    @cached_property
+    def outputs(self) -> dict[str, TensorSpec]:
+        """Outputs by name."""
+        return {spec.name: spec for spec in output_specs(self.model_config)}
 
     @property
     def deliberately_unloaded(self) -> bool:
@@ -80,9 +97,15 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
         return all(entry.state is ModelState.READY or entry.deliberately_unloaded for entry in self.entries)
 
     @cached_property
+    def ready(self) -> tuple[VersionEntry, ...]:
+        """READY entries, by name and version."""
+        found = (entry for entry in self.entries if entry.state is ModelState.READY)
+        return tuple(sorted(found, key=lambda entry: (entry.name, entry.version)))
+
+    @cached_property
     def applications(self) -> dict[str, VersionEntry]:
-        """READY entries by Serve application name."""
-        return {entry.application: entry for entry in self.entries if entry.state is ModelState.READY}
+        """READY entries by Serve application name; ensembles have none."""
+        return {entry.application: entry for entry in self.ready if entry.application}
 
     @cached_property
     def _resolved(self) -> dict[tuple[str, str], VersionEntry]:

@@ -55,6 +55,7 @@ class _WireRequest(msgspec.Struct, array_like=True, gc=False):
     sequence_end: bool = False
     priority: int = 0
     timeout_us: int = 0
+    chain: Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_TENSORS)] = ()
 
 
 class _WireError(msgspec.Struct, array_like=True, gc=False):
@@ -121,7 +122,8 @@ class Outbox:
                 [output.name for output in request.outputs],
                 request.id,
             )
-            if request.parameters or request.sequence_id or request.priority or request.timeout_us:
+            chain = request.chain
+            if request.parameters or request.sequence_id or request.priority or request.timeout_us or chain:
                 meta += (
                     _scalars(request.parameters),
                     request.sequence_id,
@@ -129,6 +131,7 @@ class Outbox:
                     request.sequence_end,
                     request.priority,
                     request.timeout_us,
+                    chain,
                 )
             encoded = self._bounded(_encode(meta), len(request.outputs))
         except _UNENCODABLE as error:
@@ -245,6 +248,7 @@ def decode_request(frame: Frame, deadline: float, arena: ArenaReader | None) -> 
         wire.priority,
         wire.timeout_us,
         deadline,
+        wire.chain,
     )
 
 

@@ -16,13 +16,16 @@ import ray
 
 from app.core.errors import InferError, invalid_arg, unavailable, unsupported
 from app.core.log import configure_logging
-from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
+from app.routing.table import NO_VERSION, ModelState, VersionEntry
 from app.settings import ServerSettings
 from deployments.repository import applications
 from deployments.repository.applications import Found
 from deployments.repository.board import Board
 from deployments.repository.catalog import Candidate, Catalog
+from deployments.repository.ensemble_loads import EnsembleLoads
+from deployments.repository.ensembles import effective, is_ensemble
 from deployments.repository.planner import plan_load
+from deployments.repository.report import load_failure, status_table
 from deployments.spec import Description, ModelSpec
 
 logger = logging.getLogger(__name__)
@@ -55,6 +58,7 @@ class RepositoryManager:
         self._catalog = Catalog(settings, key)
         self._board = Board()
         self._entries: dict[str, dict[int, VersionEntry]] = {}
+        self._ensembles = EnsembleLoads(self._catalog, self._entries)
         self._loaded: dict[str, ModelSpec] = {}
         self._generations: dict[tuple[str, int], int] = defaultdict(int)
         self._turns: dict[str, _Turn] = {}
@@ -82,10 +86,9 @@ class RepositoryManager:
         """Name, version, state and reason of every model version, and names of models never loaded."""
         await self._ensure_recovered()
         rows: list[tuple[str, str, str, str]] = []
-        for versions in self._entries.values():
-            for entry in versions.values():
-                number = "" if entry.version == NO_VERSION else str(entry.version)
-                rows.append((entry.name, number, entry.state.value, entry.reason))
+        for entry in effective(self._entries):
+            number = "" if entry.version == NO_VERSION else str(entry.version)
+            rows.append((entry.name, number, entry.state.value, entry.reason))
         on_disk = await asyncio.to_thread(self._catalog.scan)
         for name, model in on_disk.items():
             if name not in self._entries:
@@ -102,22 +105,25 @@ class RepositoryManager:
         await self._ensure_recovered()
         if files:
             raise unsupported("loading a model from the files of a request is not available in this release")
+        self._ensembles.asked_for(name)
         await self._load(name, config)
         failed = [
             e
-            for e in self._versions(name)
-            if e.state is ModelState.UNAVAILABLE and not e.deliberately_unloaded
+            for e in effective(self._entries)
+            if e.name == name and e.state is ModelState.UNAVAILABLE and not e.deliberately_unloaded
         ]
         await self._publish_settled()
         if failed:
-            raise invalid_arg(_load_failure(name, failed))
+            raise invalid_arg(load_failure(name, failed))
 
     async def unload(self, name: str, unload_dependents: bool = False) -> None:
         """Take a model out of service; unknown models are no error (as in Triton)."""
         self._require_explicit()
         await self._ensure_recovered()
+        unneeded = self._ensembles.unneeded(name) if unload_dependents else []
         async with self._exclusive(name):
             await self._retire(self._versions(name))
+        await asyncio.gather(*(self.unload(model, unload_dependents) for model in unneeded))
 
     async def check_health(self) -> None:
         """Serve's health hook."""
@@ -180,9 +186,9 @@ class RepositoryManager:
                 self._settings.channel_address,
             )
 
-    async def _load_quietly(self, name: str) -> None:
+    async def _load_quietly(self, name: str, path: tuple[str, ...] = ()) -> None:
         try:
-            await self._load(name, None)
+            await self._load(name, None, path)
         except Exception as error:  # whatever is wrong with one model, the others load
             known = isinstance(error, InferError)
             reason = error.with_code() if isinstance(error, InferError) else f"Internal: {error!r}"
@@ -197,6 +203,10 @@ class RepositoryManager:
         for application in await applications.listed():
             found[(application.model, application.version)].append(application)
         await asyncio.gather(*(self._adopt(versions) for versions in found.values()))
+        if self._entries:
+            on_disk = await asyncio.to_thread(self._catalog.scan)
+            for entry in await asyncio.to_thread(self._ensembles.adopted, on_disk.values()):
+                self._set(entry)
 
     async def _adopt(self, generations: list[Found]) -> None:
         adopted = False
@@ -220,11 +230,21 @@ class RepositoryManager:
             return None
         return None if description.error else description
 
-    async def _load(self, name: str, override: str | None) -> None:
+    async def _load(self, name: str, override: str | None, path: tuple[str, ...] = ()) -> None:
+        """Load a model; `path` are the ensembles for which it is loaded."""
+        candidate = await asyncio.to_thread(self._catalog.candidate, name, override)
+        if self._settings.model_control_mode == "explicit":
+            # Before the turn is taken: ensembles that call each other must not wait for each other.
+            await self._ensembles.load_steps(candidate, path, self._load_quietly)
         async with self._exclusive(name):
             candidate = await asyncio.to_thread(self._catalog.candidate, name, override)
             unchanged = await asyncio.to_thread(self._unchanged, candidate, self._versions(name))
             plan = plan_load(candidate.versions, self._versions(name), unchanged)
+            if is_ensemble(candidate.config):
+                for entry in await asyncio.to_thread(self._ensembles.loaded, candidate):
+                    self._set(entry)
+                await self._retire(plan.retire)
+                return
             outcomes = await asyncio.gather(
                 *(self._start_version(candidate, version) for version in plan.start), return_exceptions=True
             )
@@ -350,8 +370,7 @@ class RepositoryManager:
         versions[entry.version] = entry
 
     async def _publish(self) -> int:
-        entries = tuple(e for versions in self._entries.values() for e in versions.values())
-        return await self._board.publish(entries, self._initialised)
+        return await self._board.publish(effective(self._entries), self._initialised)
 
     async def _publish_settled(self) -> None:
         """Publish, and return when every ingress routes by what was published."""
@@ -378,20 +397,3 @@ class RepositoryManager:
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-
-def _load_failure(name: str, failed: Iterable[VersionEntry]) -> str:
-    parts = "".join(f"version {e.version} is at {e.state.value} state: {e.reason};\n" for e in failed)
-    return f"load failed for model '{name}': {parts}"
-
-
-def status_table(table: RoutingTable) -> str:
-    """Models, versions and states as tritonserver prints them at the end of its start."""
-    rows = [("Model", "Version", "Status")]
-    for entry in sorted(table.entries, key=lambda e: (e.name, e.version)):
-        status = entry.state.value + (f": {entry.reason}" if entry.reason else "")
-        rows.append((entry.name, "" if entry.version == NO_VERSION else str(entry.version), status))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
-    lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |" for row in rows]
-    return "\n".join([rule, lines[0], rule, *lines[1:], rule])
