@@ -4,29 +4,23 @@ A plain class; `app/main.py` makes it a Serve deployment. Everything runs on a d
 """
 
 import asyncio
-import logging
 import uuid
 from typing import Any
 
-import msgspec
 import ray
 
-from app.core.errors import InferError
 from app.core.log import configure_logging
 from app.ingress.fronts import Front, open_fronts
 from app.ingress.metrics import render
-from app.ingress.routed_service import ManagerClient, RoutedInferenceService
+from app.ingress.routed_service import RoutedInferenceService
+from app.routing.manager_client import ManagerClient, follow
 from app.routing.router import Router
-from app.routing.table import RoutingTable
 from app.settings import ServerSettings
 from app.transport.loop import LoopThread, freeze_heap
 from app.transport.settings import TransportSettings
 
-logger = logging.getLogger(__name__)
-
 _NOTICE_S = 0.5
 """How long health says not-ready, before the listening sockets close, so that balancers look elsewhere."""
-_RETRY_S = 0.5
 
 
 class Ingress:
@@ -69,23 +63,9 @@ class Ingress:
         self._router = Router(self._node_id, self._key, transport)
         self._service = RoutedInferenceService(settings, self._router, self._manager)
         self._routing = asyncio.Event()
-        self._watching = asyncio.get_running_loop().create_task(self._follow_manager())
+        self._watching = asyncio.get_running_loop().create_task(
+            follow(self._manager, self._router, self._id, self._routing.set)
+        )
         # A replica that joins others on the port gets requests at once: it must know the models by then.
         await self._routing.wait()
         self._fronts = await open_fronts(settings, self._service, lambda: render(self._service))
-
-    async def _follow_manager(self) -> None:
-        while True:
-            try:
-                answer = await self._manager.watch(self._id, self._router.table.number)
-                table = msgspec.msgpack.decode(answer, type=RoutingTable)
-                if table.number != self._router.table.number:
-                    await self._manager.receive(self._id, table.number)
-                    await self._router.apply(table)
-                    self._routing.set()
-            except InferError as error:
-                logger.warning("%s; serving on by the last routing table", error.message)
-                await asyncio.sleep(_RETRY_S)
-            except Exception:
-                logger.exception("following the repository manager")
-                await asyncio.sleep(_RETRY_S)

@@ -1,13 +1,13 @@
 """The inference service of an ingress: answers from the routing table, sends inference to replicas."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Protocol
 
 from tritonclient.grpc import model_config_pb2 as mc
 from tritonclient.grpc import service_pb2 as pb
 
-from app.core.errors import InferError, invalid_arg, unavailable, unsupported
+from app.core.errors import InferError, invalid_arg, unsupported
 from app.core.model_config import input_specs, output_specs
 from app.core.tensors import InferRequest, InferResponse
 from app.ensemble.runner import EnsembleRunner
@@ -175,43 +175,3 @@ class RoutedInferenceService:
         if version and version not in map(str, ready):
             raise invalid_arg(f"requested model version is not available for model '{name}'")
         return [self._router.table.by_name[name][v] for v in ready if not version or str(v) == version]
-
-
-class ManagerClient:
-    """The repository manager behind its Serve handle."""
-
-    def __init__(self, handle: Any) -> None:
-        self._handle = handle
-
-    async def index(self) -> list[tuple[str, str, str, str]]:
-        rows: list[tuple[str, str, str, str]] = await _call(self._handle.index.remote())
-        return rows
-
-    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
-        await _call(self._handle.load.remote(name, config, dict(files)))
-
-    async def unload(self, name: str, unload_dependents: bool) -> None:
-        await _call(self._handle.unload.remote(name, unload_dependents))
-
-    async def watch(self, ingress: str, applied: int) -> bytes:
-        """The next routing table."""
-        table: bytes = await _call(self._handle.watch.remote(ingress, applied))
-        return table
-
-    async def receive(self, ingress: str, number: int) -> None:
-        """Tell the manager that a table has arrived."""
-        await _call(self._handle.receive.remote(ingress, number))
-
-
-async def _call(response: Awaitable[Any]) -> Any:
-    """Await a Serve call; an `InferError` raised over there comes out as itself."""
-    try:
-        return await response
-    except InferError as error:
-        # Serve raises a subclass made of our error and its own task error.
-        raise InferError(error.code, error.message, error.reason) from None
-    except Exception as error:
-        cause = getattr(error, "cause", None)
-        if isinstance(cause, InferError):
-            raise cause from None
-        raise unavailable(f"the repository manager does not answer: {type(error).__name__}") from error
