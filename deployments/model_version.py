@@ -15,6 +15,8 @@ from app.core.errors import InferError
 from app.transport.loop import LoopThread, freeze_heap
 from app.transport.server import ChannelServer
 from app.transport.settings import TransportSettings
+from backends.python import services
+from deployments.bls import ModelCalls
 from deployments.served_model import ServedModel
 from deployments.spec import Description, ModelSpec
 
@@ -35,6 +37,8 @@ class ModelVersion:
         self._spec = msgspec.msgpack.decode(spec, type=ModelSpec)
         self._plane = LoopThread("data-plane")
         self._node_id = ray.get_runtime_context().get_node_id()
+        self._calls = ModelCalls(self._spec, self._plane)
+        services.install(self._calls)
         self._served: ServedModel | None = None
         self._server: ChannelServer | None = None
         self._addresses: dict[str, str] = {}
@@ -67,6 +71,7 @@ class ModelVersion:
             await self._plane.run(self._server.close())
         if self._served is not None:
             self._served.close(timeout=5)
+        await self._plane.run(self._calls.close())
         self._plane.stop()
 
     def _load(self) -> Description:

@@ -8,7 +8,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
 
     `config` is the serialised ModelConfig, normalised but not yet completed from the model file.
     `gpus` are the CUDA ordinals a node of the cluster has. `fingerprint` identifies the files on disk that
-    were loaded. `key` is the cluster's channel secret.
+    were loaded. `key` is the cluster's channel secret. `manager` is the application and deployment name of
+    the repository manager, which a model that calls others follows.
     """
 
     name: str
@@ -27,6 +28,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     max_pending_requests: int = 65536
     max_pending_bytes: int = 4 << 30
     arena_bytes: int = 256 << 20
+    manager: tuple[str, str] = ("nereid", "repository-manager")
 
 
 class Description(msgspec.Struct, frozen=True):

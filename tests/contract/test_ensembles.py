@@ -39,9 +39,7 @@ def test_what_a_step_objects_to(client: Driver) -> None:
 
 
 def test_what_the_ensemble_objects_to(client: Driver) -> None:
-    with pytest.raises(
-        Refused, match="unexpected inference input 'picture' for model"
-    ):
+    with pytest.raises(Refused, match="unexpected inference input 'picture' for model"):
         client.infer(ENSEMBLE, [Input("picture", np.zeros((1, 1), np.float32), "FP32")])
 
 
