@@ -15,6 +15,8 @@ from app.core.errors import InferError
 from app.transport.loop import LoopThread, freeze_heap
 from app.transport.server import ChannelServer
 from app.transport.settings import TransportSettings
+from backends.python import services
+from deployments.bls import ModelCalls
 from deployments.repository.localise import Local, localise
 from deployments.served_model import ServedModel
 from deployments.spec import Description, ModelSpec
@@ -37,6 +39,8 @@ class ModelVersion:
         self._plane = LoopThread("data-plane")
         self._node_id = ray.get_runtime_context().get_node_id()
         self._local: Local | None = None
+        self._calls = ModelCalls(self._spec, self._plane)
+        services.install(self._calls)
         self._served: ServedModel | None = None
         self._server: ChannelServer | None = None
         self._addresses: dict[str, str] = {}
@@ -71,6 +75,7 @@ class ModelVersion:
             self._served.close(timeout=5)
         if self._local is not None:
             self._local.release()
+        await self._plane.run(self._calls.close())
         self._plane.stop()
 
     def _load(self) -> Description:

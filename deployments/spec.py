@@ -13,11 +13,12 @@ class ModelSpec(msgspec.Struct, frozen=True):
 
     `config` is the serialised ModelConfig, normalised but not yet completed from the model file.
     `gpus` are the CUDA ordinals a node of the cluster has. `fingerprint` identifies the files on disk that
-    were loaded. `key` is the cluster's channel secret. `bundle` identifies the files of a load request, which
-    `directory` holds on the node of the manager, whose application is `manager`. `origin` is the address of a
-    model in a remote repository; then `directory` lists it and a node's copy is below `cache_directory`.
-    `overridden` tells that a load request brought configuration or files. `summaries` and `histograms` say
-    which distributions of durations the replica keeps.
+    were loaded. `key` is the cluster's channel secret. `manager` is the application of the manager, whom a
+    replica asks for files and for other models. `bundle` identifies the files of a load request, which
+    `directory` holds on the manager's node. `origin` is the address of a model in a remote repository; then
+    `directory` lists it and a node's copy is below `cache_directory`. `overridden` tells that a load request
+    brought configuration or files. `summaries` and `histograms` say which distributions of durations the
+    replica keeps.
     """
 
     name: str
@@ -40,7 +41,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     summaries: bool = False
     histograms: bool = False
     bundle: str = ""
-    manager: str = ""
+    manager: str = "nereid"
     origin: str = ""
     cache_directory: str = ""
     cache_bytes: int = 1 << 40

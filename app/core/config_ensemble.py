@@ -4,13 +4,47 @@ Texts are those of ValidateEnsembleSchedulingConfig in Triton's core (src/model_
 quotes included. Triton walks unordered maps; here tensors come in the order in which the steps name them.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config_normalise import ENSEMBLE
 from app.core.errors import InferError, invalid_arg
+
+_WHEN: Final = re.compile(r"step\.(?P<index>\d{1,6})\.when")
+
+
+class Condition(NamedTuple):
+    """A BOOL ensemble tensor that decides whether a step runs: any element true, none if negated."""
+
+    tensor: str
+    negated: bool
+
+
+def conditions(config: mc.ModelConfig) -> dict[int, Condition]:
+    """The conditions of an ensemble's steps, by index; not in Triton.
+
+    A step runs only sometimes when `parameters` has a key `step.<index>.when` with the name of a BOOL
+    ensemble tensor, or that name behind a "!". The outputs of a step that did not run are absent, and so is
+    whatever needs one of them; an optional input is left out instead.
+
+    Raises:
+        InferError: INVALID_ARG for a step that does not exist.
+    """
+    found: dict[int, Condition] = {}
+    for key, value in config.parameters.items():
+        match = _WHEN.fullmatch(key)
+        if match is None:
+            continue
+        index = int(match["index"])
+        if index >= len(config.ensemble_scheduling.step):
+            raise invalid_arg(f"parameter '{key}' of ensemble '{config.name}' names a step there is not")
+        text = value.string_value
+        found[index] = Condition(text.removeprefix("!"), text.startswith("!"))
+    return found
 
 
 @dataclass(eq=False)
@@ -66,12 +100,14 @@ def _check_fields(config: mc.ModelConfig) -> None:
 
 def _build_graph(config: mc.ModelConfig) -> dict[str, _Tensor]:
     tensors: dict[str, _Tensor] = {}
+    when = conditions(config)
     for index, step in enumerate(config.ensemble_scheduling.step):
         for required in ("model_name", "input_map", "output_map"):
             if not getattr(step, required):
                 raise invalid_arg(f"must specify '{required}' in step {index} of ensemble '{config.name}'")
         written = [_write(tensors, name, index, config.name) for _, name in sorted(step.output_map.items())]
-        for _, name in sorted(step.input_map.items()):
+        read = [name for _, name in sorted(step.input_map.items())]
+        for name in (*read, when[index].tensor) if index in when else read:
             source = tensors.setdefault(name, _Tensor(name))
             source.targets.extend(written)
             for target in written:

@@ -104,7 +104,7 @@ class InferRequest(msgspec.Struct, frozen=True, gc=False):
     `timeout_us` is the schedule policy's `timeout`; `deadline` is the transport's, in `time.monotonic`
     seconds (0 = none). `trace` asks the replica for timestamps: "" of an ordinary request, else a W3C
     `traceparent` or, where there is none, `UNNAMED_TRACE`. `regions` says that an input or an output names
-    shared memory.
+    shared memory. `chain` names the models whose calls this request is part of, the outermost first.
     """
 
     model_name: str
@@ -121,6 +121,7 @@ class InferRequest(msgspec.Struct, frozen=True, gc=False):
     deadline: float = 0.0
     trace: str = ""
     regions: bool = False
+    chain: tuple[str, ...] = ()
 
 
 UNNAMED_TRACE = "-"

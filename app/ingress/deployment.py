@@ -5,16 +5,13 @@ A plain class; `app/main.py` makes it a Serve deployment. Everything runs on a d
 
 import asyncio
 import hashlib
-import logging
 import os
 import tempfile
 import uuid
 from typing import Any
 
-import msgspec
 import ray
 
-from app.core.errors import InferError
 from app.core.live_settings import LiveSettings
 from app.core.log import LogConfig, configure_logging
 from app.core.trace_settings import TraceSettings
@@ -22,19 +19,17 @@ from app.ingress.fronts import Front, open_fronts
 from app.ingress.machine_metrics import Machine
 from app.ingress.metrics import render
 from app.ingress.observer import Observer
-from app.ingress.routed_service import ManagerClient, RoutedInferenceService
+from app.ingress.routed_service import RoutedInferenceService
 from app.ingress.shared_memory import SharedMemory
+from app.routing.manager_client import ManagerClient, follow
 from app.routing.router import Router
 from app.routing.table import RoutingTable
 from app.settings import ServerSettings
 from app.transport.loop import LoopThread, freeze_heap
 from app.transport.settings import TransportSettings
 
-logger = logging.getLogger(__name__)
-
 _NOTICE_S = 0.5
 """How long health says not-ready, before the listening sockets close, so that balancers look elsewhere."""
-_RETRY_S = 0.5
 
 
 class Ingress:
@@ -83,7 +78,9 @@ class Ingress:
         alone = settings.ingress_replicas == 1
         self._observer = Observer(live, self._manager.configure, "" if alone else f".{os.getpid()}")
         self._routing = asyncio.Event()
-        self._watching = asyncio.get_running_loop().create_task(self._follow_manager())
+        self._watching = asyncio.get_running_loop().create_task(
+            follow(self._manager, self._router, self._id, self._follow)
+        )
         # A replica that joins others on the port gets requests at once: it must know the models by then.
         await self._routing.wait()
         latencies = settings.latency_metrics()
@@ -94,22 +91,9 @@ class Ingress:
             settings, self._service, lambda: render(self._service, latencies, machine), self._observer
         )
 
-    async def _follow_manager(self) -> None:
-        while True:
-            try:
-                answer = await self._manager.watch(self._id, self._router.table.number)
-                table = msgspec.msgpack.decode(answer, type=RoutingTable)
-                if table.number != self._router.table.number:
-                    await self._manager.receive(self._id, table.number)
-                    await self._router.apply(table)
-                    self._observer.apply(table.live)
-                    self._routing.set()
-            except InferError as error:
-                logger.warning("%s; serving on by the last routing table", error.message)
-                await asyncio.sleep(_RETRY_S)
-            except Exception:
-                logger.exception("following the repository manager")
-                await asyncio.sleep(_RETRY_S)
+    def _follow(self, table: RoutingTable) -> None:
+        self._observer.apply(table.live)
+        self._routing.set()
 
 
 def _region_directory(key: bytes) -> str:

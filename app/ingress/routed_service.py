@@ -1,15 +1,16 @@
 """The inference service of an ingress: answers from the routing table, sends inference to replicas."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Protocol
 
 from tritonclient.grpc import model_config_pb2 as mc
 from tritonclient.grpc import service_pb2 as pb
 
-from app.core.errors import InferError, invalid_arg, unavailable, unsupported
+from app.core.errors import InferError, invalid_arg, unsupported
 from app.core.model_config import input_specs, output_specs
 from app.core.tensors import InferRequest, InferResponse
+from app.ensemble.runner import EnsembleRunner
 from app.ingress.replica_statistics import ReplicaStatistics, collect, merge
 from app.ingress.service import Call, Sink
 from app.ingress.shared_memory import SharedMemory
@@ -60,6 +61,7 @@ class RoutedInferenceService:
         self._settings = settings
         self._router = router
         self._repository = repository
+        self._ensembles = router.ensembles = EnsembleRunner(router)
         self._exiting = False
 
     def live(self) -> bool:
@@ -78,7 +80,7 @@ class RoutedInferenceService:
             return False
         if not self._settings.strict_readiness:
             return True
-        return table.all_ready and all(map(self._router.available, table.applications.values()))
+        return table.all_ready and all(map(self._router.available, table.ready))
 
     def model_ready(self, name: str, version: str = "") -> bool:
         try:
@@ -116,18 +118,22 @@ class RoutedInferenceService:
     async def replica_statistics(
         self, entries: list[VersionEntry], local: bool = False
     ) -> dict[tuple[str, int], list[ReplicaStatistics]]:
-        """Counters of each replica of some versions, of this node's replicas only with `local`."""
-        pools = [self._router.pool(entry) for entry in entries]
-        channels = [pool.local_channels() if local else pool.channels for pool in pools]
-        answers = await asyncio.gather(
-            *(collect(entry, group) for entry, group in zip(entries, channels, strict=True))
-        )
+        """Counters of each replica of some versions, of this node's replicas only with `local`.
+
+        Those of an ensemble are what ran in this ingress.
+        """
+        answers = await asyncio.gather(*(self._counters(entry, local) for entry in entries))
         return {(entry.name, entry.version): answer for entry, answer in zip(entries, answers, strict=True)}
+
+    async def _counters(self, entry: VersionEntry, local: bool) -> list[ReplicaStatistics]:
+        if entry.ensemble:
+            return [ReplicaStatistics(*self._ensembles.statistics(entry))]
+        pool = self._router.pool(entry)
+        return await collect(entry, pool.local_channels() if local else pool.channels)
 
     def served(self) -> list[VersionEntry]:
         """Versions at READY state, by name and version."""
-        table = self._router.table
-        return sorted(table.applications.values(), key=lambda entry: (entry.name, entry.version))
+        return list(self._router.table.ready)
 
     async def repository_index(self, ready: bool = False) -> pb.RepositoryIndexResponse:
         response = pb.RepositoryIndexResponse()
@@ -180,47 +186,3 @@ class RoutedInferenceService:
         if version and version not in map(str, ready):
             raise invalid_arg(f"requested model version is not available for model '{name}'")
         return [self._router.table.by_name[name][v] for v in ready if not version or str(v) == version]
-
-
-class ManagerClient:
-    """The repository manager behind its Serve handle."""
-
-    def __init__(self, handle: Any) -> None:
-        self._handle = handle
-
-    async def index(self) -> list[tuple[str, str, str, str]]:
-        rows: list[tuple[str, str, str, str]] = await _call(self._handle.index.remote())
-        return rows
-
-    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
-        await _call(self._handle.load.remote(name, config, dict(files)))
-
-    async def unload(self, name: str, unload_dependents: bool) -> None:
-        await _call(self._handle.unload.remote(name, unload_dependents))
-
-    async def configure(self, change: bytes, current: bytes) -> None:
-        """Change live settings; returns when every ingress goes by them."""
-        await _call(self._handle.configure.remote(change, current))
-
-    async def watch(self, ingress: str, applied: int) -> bytes:
-        """The next routing table."""
-        table: bytes = await _call(self._handle.watch.remote(ingress, applied))
-        return table
-
-    async def receive(self, ingress: str, number: int) -> None:
-        """Tell the manager that a table has arrived."""
-        await _call(self._handle.receive.remote(ingress, number))
-
-
-async def _call(response: Awaitable[Any]) -> Any:
-    """Await a Serve call; an `InferError` raised over there comes out as itself."""
-    try:
-        return await response
-    except InferError as error:
-        # Serve raises a subclass made of our error and its own task error.
-        raise InferError(error.code, error.message, error.reason) from None
-    except Exception as error:
-        cause = getattr(error, "cause", None)
-        if isinstance(cause, InferError):
-            raise cause from None
-        raise unavailable(f"the repository manager does not answer: {type(error).__name__}") from error

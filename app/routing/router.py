@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from ray.serve.handle import DeploymentHandle
 
@@ -13,18 +13,37 @@ from app.routing import replicas
 from app.routing.pool import ReplicaPool
 from app.routing.sequence_call import SequenceCall
 from app.routing.table import ModelState, RoutingTable, VersionEntry, not_ready
-from app.transport.client import Call
+from app.transport.regions import carried
 from app.transport.settings import TransportSettings
 
 logger = logging.getLogger(__name__)
 
 Sink = Callable[[InferResponse], None]
-AnyCall = Call | SequenceCall
 
 _CONNECT_S = 10.0
 _CLOSE_S = 60.0
 _FOLLOW_RETRY_S = 1.0
 _REMEMBER_LOSS_S = 60.0
+
+
+class Call(Protocol):
+    """A request under way."""
+
+    def cancel(self) -> None:
+        """Ask for cancellation; the sink gets a final CANCELLED error, unless it had a final response."""
+
+
+class Ensembles(Protocol):
+    """What executes the requests of ensembles in this process."""
+
+    def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
+        """Start a request; the sink is never called before this returns."""
+
+    def available(self, entry: VersionEntry) -> bool:
+        """Whether every step could be called now."""
+
+    def forget(self, entries: tuple[VersionEntry, ...]) -> None:
+        """Drop what belongs to none of these."""
 
 
 class Router:
@@ -42,6 +61,7 @@ class Router:
         self._closing: set[asyncio.Task[None]] = set()
         self._following: set[asyncio.Task[None]] = set()
         self.table = RoutingTable()
+        self.ensembles: Ensembles | None = None
 
     async def apply(self, table: RoutingTable) -> None:
         """Route by `table` from now on; returns when what it added is connected, or after a time limit."""
@@ -49,6 +69,8 @@ class Router:
         if added:
             await asyncio.gather(*(pool.wait_available(_CONNECT_S) for pool in added))
         self.table = table
+        if self.ensembles is not None:
+            self.ensembles.forget(table.ready)
         for name in [name for name in self._pools if name not in table.applications]:
             self._close(name)
 
@@ -59,21 +81,28 @@ class Router:
     def available(self, entry: VersionEntry) -> bool:
         """Whether a request to this version would be accepted now."""
         pool = self._pools.get(entry.application)
-        return entry.state is ModelState.READY and pool is not None and pool.available
+        if pool is None:
+            ensembles = self._ensembles(entry)
+            return ensembles is not None and ensembles.available(entry)
+        return entry.state is ModelState.READY and pool.available
 
-    def submit(self, request: InferRequest, sink: Sink) -> AnyCall:
+    def submit(self, request: InferRequest, sink: Sink) -> Call:
         """Send a request to the least loaded replica of the version it means, or to the one of its sequence.
+
+        An ensemble is run here.
 
         Raises:
             InferError: what `resolve` raises; UNAVAILABLE when no replica is connected.
         """
         entry = self.table.resolve(request.model_name, request.model_version)
         pool = self._pools.get(entry.application)
+        call: Call | None
         if pool is None:
-            raise not_ready(entry)
-        if request.sequence_id and entry.keeps_sequences:
+            call = self._submit_ensemble(entry, request, sink)
+        elif request.sequence_id and entry.keeps_sequences:
             return _submit_sequence(entry, pool, request, sink)
-        call = pool.submit(request, sink)
+        else:
+            call = pool.submit(request, sink)
         if call is None:
             raise not_ready(entry)
         return call
@@ -94,6 +123,18 @@ class Router:
         for name in list(self._pools):
             self._close(name, grace)
         await asyncio.gather(*self._closing)
+
+    def _ensembles(self, entry: VersionEntry) -> Ensembles | None:
+        """What runs this version; None for a model that is not an ensemble, or not ready."""
+        return self.ensembles if entry.state is ModelState.READY and entry.ensemble else None
+
+    def _submit_ensemble(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call | None:
+        ensembles = self._ensembles(entry)
+        if ensembles is None:
+            return None
+        if request.regions:  # the steps' replicas see tensors, whichever node they are on
+            request, sink = carried(request, sink)
+        return ensembles.submit(entry, request, sink)
 
     def _open(self, entry: VersionEntry) -> ReplicaPool:
         pool = ReplicaPool(entry.name, self._node_id, self._key, self._settings)
@@ -141,7 +182,7 @@ class Router:
         task.add_done_callback(self._closing.discard)
 
 
-def _submit_sequence(entry: VersionEntry, pool: ReplicaPool, request: InferRequest, sink: Sink) -> AnyCall:
+def _submit_sequence(entry: VersionEntry, pool: ReplicaPool, request: InferRequest, sink: Sink) -> Call:
     channels = pool.channels_for(request.sequence_id)
     if not channels:
         raise not_ready(entry)

@@ -11,6 +11,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError, not_found, unavailable
 from app.core.live_settings import LiveSettings
+from app.core.model_config import TensorSpec, input_specs, output_specs
 from app.core.sequences import keeps_sequences
 from app.core.version_policy import parse_version
 
@@ -31,8 +32,9 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
     """One version of a model as the manager sees it.
 
     `version` is `NO_VERSION` for a model of which no version could even be tried (a bad configuration, say).
-    `application` names the Serve application that serves it ("" when none does). `config` is the serialised,
-    complete ModelConfig (empty until a load succeeded once). `labels` maps an output to its class labels.
+    `application` names the Serve application that serves it ("" when none does, as with an ensemble).
+    `config` is the serialised, complete ModelConfig (empty until a load succeeded once). `labels` maps an
+    output to its class labels.
     """
 
     name: str
@@ -63,6 +65,21 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
     def sequence_idle_s(self) -> float:
         """How long a sequence may rest, in seconds."""
         return float(self.model_config.sequence_batching.max_sequence_idle_microseconds) / 1e6
+
+    @cached_property
+    def ensemble(self) -> bool:
+        """Whether it is a plan of calls to other models, without a replica of its own."""
+        return bool(self.model_config.HasField("ensemble_scheduling"))
+
+    @cached_property
+    def inputs(self) -> dict[str, TensorSpec]:
+        """Inputs by name."""
+        return {spec.name: spec for spec in input_specs(self.model_config)}
+
+    @cached_property
+    def outputs(self) -> dict[str, TensorSpec]:
+        """Outputs by name."""
+        return {spec.name: spec for spec in output_specs(self.model_config)}
 
     @property
     def deliberately_unloaded(self) -> bool:
@@ -97,9 +114,15 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
         return all(entry.state is ModelState.READY or entry.deliberately_unloaded for entry in self.entries)
 
     @cached_property
+    def ready(self) -> tuple[VersionEntry, ...]:
+        """READY entries, by name and version."""
+        found = (entry for entry in self.entries if entry.state is ModelState.READY)
+        return tuple(sorted(found, key=lambda entry: (entry.name, entry.version)))
+
+    @cached_property
     def applications(self) -> dict[str, VersionEntry]:
-        """READY entries by Serve application name."""
-        return {entry.application: entry for entry in self.entries if entry.state is ModelState.READY}
+        """READY entries by Serve application name; ensembles have none."""
+        return {entry.application: entry for entry in self.ready if entry.application}
 
     @cached_property
     def _resolved(self) -> dict[tuple[str, str], VersionEntry]:

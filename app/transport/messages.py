@@ -68,6 +68,7 @@ class _WireRequest(msgspec.Struct, array_like=True, gc=False):
     timeout_us: int = 0
     trace: str = ""
     regions: bool = False
+    chain: Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_TENSORS)] = ()
 
 
 class _WireError(msgspec.Struct, array_like=True, gc=False):
@@ -138,9 +139,9 @@ class Outbox:
                 ],
                 request.id,
             )
-            trace, regions = request.trace, request.regions
+            trace, regions, chain = request.trace, request.regions, request.chain
             reserved = request.sequence_id or request.priority or request.timeout_us
-            if request.parameters or reserved or trace or regions:
+            if request.parameters or reserved or trace or regions or chain:
                 meta += (
                     _scalars(request.parameters),
                     request.sequence_id,
@@ -150,6 +151,7 @@ class Outbox:
                     request.timeout_us,
                     trace,
                     regions,
+                    chain,
                 )
             encoded = self._bounded(_encode(meta), len(request.outputs))
         except _UNENCODABLE as error:
@@ -274,6 +276,7 @@ def decode_request(frame: Frame, deadline: float, arena: ArenaReader | None) -> 
         deadline,
         wire.trace,
         wire.regions,
+        wire.chain,
     )
 
 

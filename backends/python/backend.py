@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from google.protobuf import json_format
@@ -20,7 +21,7 @@ from app.core.config_json import config_to_json
 from app.core.errors import InferError, invalid_arg
 from app.core.tensors import InferRequest, InferResponse, failed
 from backends.base import Backend, Instance, Model, Request
-from backends.python import loader
+from backends.python import calls, loader
 from backends.python.errors import ContractError, execution_failed, loading_failed
 from backends.python.event_loop import EventLoop
 from backends.python.model_config import ModelConfig
@@ -85,6 +86,13 @@ class PythonBackend(Backend):
         return loaded is not None and loaded.is_ready()
 
     def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
+        for request in requests:
+            if request.infer.chain:
+                calls.within(requests, partial(self._execute, instance, requests))
+                return
+        self._execute(instance, requests)
+
+    def _execute(self, instance: Instance, requests: Sequence[Request]) -> None:
         loaded: _Loaded = instance.state
         context = loaded.context
         received = [ReceivedRequest(request, context) for request in requests]

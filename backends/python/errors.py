@@ -39,6 +39,11 @@ class TritonError:
         self._message = message
         self._code = code
 
+    @classmethod
+    def of(cls, error: InferError) -> "TritonError":
+        """The error that a called model answered with."""
+        return cls(error.message, _CODES.index(error.code))
+
     def message(self) -> str:
         """The text."""
         return self._message

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from app.core.datatypes import pack_bytes, unpack_bytes
 from backends.python import loader, services
+from backends.python.calls import ResponseIterator
 from backends.python.errors import TritonError, TritonModelException
 from backends.python.model_config import ModelConfig
 from backends.python.request import (
@@ -47,6 +48,7 @@ __all__ = [
     "MetricFamily",
     "ModelConfig",
     "PreferredMemory",
+    "ResponseIterator",
     "Tensor",
     "TritonError",
     "TritonModelException",

@@ -149,7 +149,7 @@ class Catalog:
             raise poll_failure(name, error) from error
         if bundle is None:
             return candidate
-        template = msgspec.structs.replace(candidate.template, bundle=bundle.digest, manager=self._manager)
+        template = msgspec.structs.replace(candidate.template, bundle=bundle.digest)
         return candidate._replace(template=template)
 
     def _read(self, entry: ModelEntry, override: str | None) -> Candidate:
@@ -201,4 +201,5 @@ class Catalog:
             origin=f"{urls[0]}/{entry.name}" if urls else "",
             cache_directory=str(cache_directory(settings, urls[0])) if urls else "",
             cache_bytes=settings.model_cache_bytes,
+            manager=self._manager,
         )

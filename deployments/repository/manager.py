@@ -24,6 +24,8 @@ from deployments.repository.applications import Found
 from deployments.repository.board import Board
 from deployments.repository.cache import private_root
 from deployments.repository.catalog import Candidate, Catalog, poll_failure
+from deployments.repository.ensemble_loads import EnsembleLoads
+from deployments.repository.ensembles import effective, is_ensemble
 from deployments.repository.overrides import Bundle, Overrides
 from deployments.repository.planner import plan_load
 from deployments.repository.polling import Poller
@@ -64,6 +66,7 @@ class RepositoryManager:
         self._overrides = Overrides(private_root() / "overrides", settings.model_override_bytes)
         self._board = Board()
         self._entries: dict[str, dict[int, VersionEntry]] = {}
+        self._ensembles = EnsembleLoads(self._catalog, self._entries)
         self._loaded: dict[str, ModelSpec] = {}
         self._generations: dict[tuple[str, int], int] = defaultdict(int)
         self._turns: dict[str, _Turn] = {}
@@ -92,12 +95,11 @@ class RepositoryManager:
         await self._ensure_recovered()
         rows: list[tuple[str, str, str, str]] = []
         on_disk = await asyncio.to_thread(self._catalog.scan)
-        for versions in self._entries.values():
-            for entry in versions.values():
-                unread = on_disk.get(entry.name) if entry.version == NO_VERSION else None
-                number = "" if entry.version == NO_VERSION else str(entry.version)
-                reason = (unread.reason if unread else "") or entry.reason
-                rows.append((entry.name, number, entry.state.value, reason))
+        for entry in effective(self._entries):
+            unread = on_disk.get(entry.name) if entry.version == NO_VERSION else None
+            number = "" if entry.version == NO_VERSION else str(entry.version)
+            reason = (unread.reason if unread else "") or entry.reason
+            rows.append((entry.name, number, entry.state.value, reason))
         for name, model in on_disk.items():
             if name not in self._entries:
                 rows.append((name, "", "UNAVAILABLE" if model.reason else "", model.reason))
@@ -111,6 +113,7 @@ class RepositoryManager:
         """
         self._require_explicit()
         await self._ensure_recovered()
+        self._ensembles.asked_for(name)
         try:
             if files:
                 await self._load_files(name, config, files)
@@ -120,8 +123,8 @@ class RepositoryManager:
             await self._release_overrides()
         failed = [
             e
-            for e in self._versions(name)
-            if e.state is ModelState.UNAVAILABLE and not e.deliberately_unloaded
+            for e in effective(self._entries)
+            if e.name == name and e.state is ModelState.UNAVAILABLE and not e.deliberately_unloaded
         ]
         await self._publish_settled()
         if failed:
@@ -131,9 +134,11 @@ class RepositoryManager:
         """Take a model out of service; unknown models are no error (as in Triton)."""
         self._require_explicit()
         await self._ensure_recovered()
+        unneeded = self._ensembles.unneeded(name) if unload_dependents else []
         async with self._exclusive(name):
             await self._retire(self._versions(name))
         await self._release_overrides()
+        await asyncio.gather(*(self.unload(model, unload_dependents) for model in unneeded))
 
     async def override_listing(self, digest: str) -> list[tuple[str, int]]:
         """Paths and sizes of the files of a load request, for a replica on another node."""
@@ -238,9 +243,9 @@ class RepositoryManager:
                 self._settings.channel_address,
             )
 
-    async def _load_quietly(self, name: str) -> None:
+    async def _load_quietly(self, name: str, path: tuple[str, ...] = ()) -> None:
         try:
-            await self._load(name, None)
+            await self._load(name, None, path=path)
         except Exception as error:  # whatever is wrong with one model, the others load
             known = isinstance(error, InferError)
             reason = error.with_code() if isinstance(error, InferError) else f"Internal: {error!r}"
@@ -263,6 +268,10 @@ class RepositoryManager:
         for application in await applications.listed():
             found[(application.model, application.version)].append(application)
         await asyncio.gather(*(self._adopt(versions) for versions in found.values()))
+        if self._entries:
+            on_disk = await asyncio.to_thread(self._catalog.scan)
+            for entry in await asyncio.to_thread(self._ensembles.adopted, on_disk.values()):
+                self._set(entry)
 
     async def _adopt(self, generations: list[Found]) -> None:
         adopted = False
@@ -304,11 +313,23 @@ class RepositoryManager:
         served = {spec.bundle for spec in self._loaded.values()}
         await asyncio.to_thread(self._overrides.retain, served)
 
-    async def _load(self, name: str, override: str | None, bundle: Bundle | None = None) -> None:
+    async def _load(
+        self, name: str, override: str | None, bundle: Bundle | None = None, path: tuple[str, ...] = ()
+    ) -> None:
+        """Load a model; `path` are the ensembles for which it is loaded."""
+        candidate = await asyncio.to_thread(self._catalog.candidate, name, override, bundle)
+        if self._settings.model_control_mode == "explicit":
+            # Before the turn is taken: ensembles that call each other must not wait for each other.
+            await self._ensembles.load_steps(candidate, path, self._load_quietly)
         async with self._exclusive(name):
             candidate = await asyncio.to_thread(self._catalog.candidate, name, override, bundle)
             unchanged = await asyncio.to_thread(self._unchanged, candidate, self._versions(name))
             plan = plan_load(candidate.versions, self._versions(name), unchanged)
+            if is_ensemble(candidate.config):
+                for entry in await asyncio.to_thread(self._ensembles.loaded, candidate):
+                    self._set(entry)
+                await self._retire(plan.retire)
+                return
             for version in plan.keep:
                 self._refresh(candidate, version)
             outcomes = await asyncio.gather(
@@ -449,8 +470,7 @@ class RepositoryManager:
         versions[entry.version] = entry
 
     async def _publish(self) -> int:
-        entries = tuple(e for versions in self._entries.values() for e in versions.values())
-        return await self._board.publish(entries, self._initialised)
+        return await self._board.publish(effective(self._entries), self._initialised)
 
     async def _publish_settled(self) -> None:
         """Publish, and return when every ingress routes by what was published."""

@@ -8,7 +8,8 @@ import pytest
 
 from app.core.errors import ErrorCode, FailureReason, InferError, invalid_arg, not_found
 from app.core.tensors import InferRequest, InferResponse
-from app.ingress.routed_service import EXTENSIONS, ManagerClient, RoutedInferenceService
+from app.ingress.routed_service import EXTENSIONS, RoutedInferenceService
+from app.routing.manager_client import ManagerClient
 from app.routing.router import Router
 from app.routing.table import NO_VERSION, ModelState, VersionEntry
 from app.settings import ServerSettings

@@ -1,0 +1,97 @@
+"""Executes ensembles in the process where their requests are.
+
+Each step goes through the router like any request. What a step answers is handed on by reference: a tensor's
+bytes stay where the step's replica put them until the next replica has them, however many steps there are.
+Everything runs on the data-plane loop.
+"""
+
+from typing import Final, Protocol
+
+from tritonclient.grpc import service_pb2 as pb
+
+from app.core.request_check import RequestChecker
+from app.core.tensors import InferRequest
+from app.ensemble.plan import Plan
+from app.ensemble.run import Run
+from app.ensemble.statistics import EnsembleStatistics
+from app.routing.router import Call, Sink
+from app.routing.table import VersionEntry
+
+_SUBSETS: Final = 64
+"""Pruned plans kept for each ensemble: requests ask for few different sets of outputs."""
+
+
+class Models(Protocol):
+    """The router, as an ensemble uses it."""
+
+    def resolve(self, name: str, version: str = "") -> VersionEntry: ...
+
+    def available(self, entry: VersionEntry) -> bool: ...
+
+    def submit(self, request: InferRequest, sink: Sink) -> Call: ...
+
+
+class Ensemble:
+    """What is worked out once for a version of an ensemble."""
+
+    def __init__(self, entry: VersionEntry) -> None:
+        self.entry = entry
+        self.checker = RequestChecker(entry.model_config)
+        self.statistics = EnsembleStatistics(entry.name, entry.version)
+        self._plan = Plan.of(entry.model_config)
+        self._pruned: dict[frozenset[str], Plan] = {}
+
+    def plan(self, request: InferRequest) -> Plan:
+        """The steps this request needs."""
+        if not request.outputs:
+            return self._plan
+        wanted = frozenset(output.name for output in request.outputs)
+        plan = self._pruned.get(wanted)
+        if plan is None:
+            plan = self._plan.pruned(wanted)
+            if len(self._pruned) < _SUBSETS:
+                self._pruned[wanted] = plan
+        return plan
+
+
+class EnsembleRunner:
+    """Runs requests of ensembles over a router, and counts those that ran here."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self._ensembles: dict[tuple[str, int], Ensemble] = {}
+
+    def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Run:
+        """Start a request; the sink is never called before this returns."""
+        run = Run(self._ensemble(entry), self._models, request, sink)
+        run.start()
+        return run
+
+    def available(self, entry: VersionEntry) -> bool:
+        """Whether every step could be called now."""
+        for step in self._ensemble(entry).plan(_NO_REQUEST).steps:
+            if not self._models.available(self._models.resolve(step.model, step.version)):
+                return False
+        return True
+
+    def statistics(self, entry: VersionEntry) -> tuple[pb.ModelStatistics, dict[str, int]]:
+        """Counters of what ran here, and failures by reason."""
+        statistics = self._ensemble(entry).statistics
+        return statistics.message, dict(statistics.failures)
+
+    def forget(self, entries: tuple[VersionEntry, ...]) -> None:
+        """Drop what belongs to none of these: what is loaded again counts from zero."""
+        kept = {(entry.name, entry.version) for entry in entries}
+        for key in self._ensembles.keys() - kept:
+            del self._ensembles[key]
+
+    def _ensemble(self, entry: VersionEntry) -> Ensemble:
+        key = (entry.name, entry.version)
+        known = self._ensembles.get(key)
+        if known is None or (known.entry is not entry and known.entry.config != entry.config):
+            known = self._ensembles[key] = Ensemble(entry)
+        known.entry = entry
+        return known
+
+
+_NO_REQUEST: Final = InferRequest("", "", ())

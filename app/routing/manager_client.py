@@ -1,0 +1,80 @@
+"""The repository manager, as an ingress or a replica that calls other models speaks to it."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from app.core.errors import InferError, unavailable
+from app.routing.router import Router
+from app.routing.table import RoutingTable
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S = 0.5
+
+
+class ManagerClient:
+    """The repository manager behind its Serve handle."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    async def index(self) -> list[tuple[str, str, str, str]]:
+        rows: list[tuple[str, str, str, str]] = await _call(self._handle.index.remote())
+        return rows
+
+    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        await _call(self._handle.load.remote(name, config, dict(files)))
+
+    async def unload(self, name: str, unload_dependents: bool) -> None:
+        await _call(self._handle.unload.remote(name, unload_dependents))
+
+    async def configure(self, change: bytes, current: bytes) -> None:
+        """Change live settings; returns when every ingress goes by them."""
+        await _call(self._handle.configure.remote(change, current))
+
+    async def watch(self, ingress: str, applied: int) -> bytes:
+        """The next routing table."""
+        table: bytes = await _call(self._handle.watch.remote(ingress, applied))
+        return table
+
+    async def receive(self, ingress: str, number: int) -> None:
+        """Tell the manager that a table has arrived."""
+        await _call(self._handle.receive.remote(ingress, number))
+
+
+async def follow(
+    manager: ManagerClient, router: Router, watcher: str, applied: Callable[[RoutingTable], object]
+) -> None:
+    """Keep a router at the manager's newest table, for ever; call `applied` with each that it took."""
+    while True:
+        try:
+            answer = await manager.watch(watcher, router.table.number)
+            table = msgspec.msgpack.decode(answer, type=RoutingTable)
+            if table.number != router.table.number:
+                await manager.receive(watcher, table.number)
+                await router.apply(table)
+                applied(table)
+        except InferError as error:
+            logger.warning("%s; serving on by the last routing table", error.message)
+            await asyncio.sleep(_RETRY_S)
+        except Exception:
+            logger.exception("following the repository manager")
+            await asyncio.sleep(_RETRY_S)
+
+
+async def _call(response: Awaitable[Any]) -> Any:
+    """Await a Serve call; an `InferError` raised over there comes out as itself."""
+    try:
+        return await response
+    except InferError as error:
+        # Serve raises a subclass made of our error and its own task error.
+        raise InferError(error.code, error.message, error.reason) from None
+    except Exception as error:
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, InferError):
+            raise cause from None
+        raise unavailable(f"the repository manager does not answer: {type(error).__name__}") from error

@@ -1,0 +1,92 @@
+"""Loads ensembles: what they call first, and knows which models were loaded for an ensemble alone."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+from app.core.config_validation import validate
+from app.core.errors import InferError, invalid_arg
+from app.routing.table import ModelState, VersionEntry
+from deployments.repository.catalog import Candidate, Catalog
+from deployments.repository.ensembles import (
+    Entries,
+    effective,
+    is_ensemble,
+    only_implicit,
+    step_models,
+)
+from deployments.repository.layout import ModelEntry, read_labels
+
+LoadStep = Callable[[str, tuple[str, ...]], Awaitable[None]]
+
+
+class EnsembleLoads:
+    """Reads the manager's entries, and returns what those of ensembles should become."""
+
+    def __init__(self, catalog: Catalog, entries: Entries) -> None:
+        self._catalog = catalog
+        self._entries = entries
+        self._implicit: set[str] = set()
+
+    def asked_for(self, name: str) -> None:
+        """A model was loaded on request: it stays when an ensemble that calls it goes."""
+        self._implicit.discard(name)
+
+    async def load_steps(self, candidate: Candidate, path: tuple[str, ...], load: LoadStep) -> None:
+        """Load what an ensemble calls and nobody has loaded; `path` are the ensembles being loaded for it."""
+        if not is_ensemble(candidate.config):
+            return
+        on_disk = await asyncio.to_thread(self._catalog.scan)
+        served = {entry.name for entry in effective(self._entries) if entry.state is ModelState.READY}
+        path = (*path, candidate.name)
+        absent = [m for m in step_models(candidate.config) if m in on_disk and m not in (*served, *path)]
+        self._implicit.update(absent)
+        await asyncio.gather(*(load(model, path) for model in absent))
+
+    def loaded(self, candidate: Candidate) -> list[VersionEntry]:
+        """The entries of an ensemble that is loaded; reads label files.
+
+        Raises:
+            InferError: INVALID_ARG when the ensemble cannot be served whatever it calls.
+        """
+        config = candidate.config
+        try:
+            validate(config)
+            labels = read_labels(candidate.entry, config)
+        except InferError as error:
+            if any(e.state is ModelState.READY for e in self._entries.get(candidate.name, {}).values()):
+                raise invalid_arg(
+                    f"load failed for model '{candidate.name}': {error.with_code()};\n"
+                ) from None
+            reason = error.with_code()
+            return [
+                VersionEntry(candidate.name, version, ModelState.UNAVAILABLE, reason)
+                for version in candidate.versions
+            ]
+        encoded = config.SerializeToString(deterministic=True)
+        return [
+            VersionEntry(candidate.name, version, ModelState.READY, config=encoded, labels=labels)
+            for version in candidate.versions
+        ]
+
+    def unneeded(self, name: str) -> list[str]:
+        """Models to unload with an ensemble: those loaded for it alone."""
+        return only_implicit(name, self._entries, self._implicit)
+
+    def adopted(self, on_disk: Iterable[ModelEntry]) -> list[VersionEntry]:
+        """Ensembles on disk whose models are all served: a restarted manager takes them for loaded.
+
+        Serve keeps what it deployed; an ensemble is only a plan, and nothing else remembers it.
+        """
+        found: list[VersionEntry] = []
+        for entry in on_disk:
+            try:
+                candidate = self._catalog.candidate(entry.name, None)
+                if is_ensemble(candidate.config):
+                    found += self.loaded(candidate)
+            except InferError:
+                continue  # its load will say what is wrong
+        entries = {**self._entries}
+        for one in found:
+            entries[one.name] = {**entries.get(one.name, {}), one.version: one}
+        served = {(e.name, e.version) for e in effective(entries) if e.state is ModelState.READY}
+        return [one for one in found if (one.name, one.version) in served]

@@ -1,0 +1,42 @@
+"""Models that call other models, as their clients see it."""
+
+import numpy as np
+import pytest
+
+from tests.contract.drivers import Driver, Input, Refused
+
+VALUES = np.array([3, 1, 2], np.int32)
+
+
+def do(client: Driver, what: str) -> list[int]:
+    response = client.infer("bls", [Input("INPUT", VALUES, "INT32")], parameters={"do": what})
+    found: list[int] = response.array("OUTPUT").tolist()
+    return found
+
+
+@pytest.mark.parametrize("what", ["identity", "decoupled", "ensemble", "thread"])
+def test_the_called_model_answers(client: Driver, what: str) -> None:
+    assert do(client, what) == VALUES.tolist()
+
+
+def test_several_calls_at_once(client: Driver) -> None:
+    assert do(client, "asynchronous") == [3, 1, 2, 4, 2, 3, 5, 3, 4]
+
+
+def test_is_model_ready(client: Driver) -> None:
+    assert do(client, "ready") == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("missing", "Failed for execute the inference request. Model 'nobody' is not ready."),
+        ("version", "Failed for execute the inference request. Model 'custom_identity_int32' is not ready."),
+        ("itself", "circular call of models: bls -> bls"),
+        ("plain_call_of_decoupled", "Model repeat_int32 is using the decoupled."),
+    ],
+)
+def test_a_call_that_cannot_be(client: Driver, what: str, text: str) -> None:
+    with pytest.raises(Refused) as caught:
+        do(client, what)
+    assert caught.value.refusal.text.startswith(text)

@@ -1,0 +1,200 @@
+"""Calls of a Python model to other models, over a router that is made up."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from app.core.errors import unavailable
+from app.core.tensors import InferRequest, InferResponse, Tensor
+from app.transport.loop import LoopThread
+from backends.python import calls, pb_utils, services
+from deployments.bls import Connection, ModelCalls
+from deployments.spec import ModelSpec
+from tests.unit.backends.harness import Call
+from tests.unit.ensemble.ensembles import DECOUPLED, Asked, Models, ensemble, model, step
+
+SPEC = ModelSpec("caller", 1, "", b"", "caller:1", "", bytes(32), "")
+
+
+class Loading:
+    """The manager's part."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+
+    async def load(self, *arguments: Any) -> None:
+        self.asked.append(("load", *arguments))
+        if arguments[0] == "bad":
+            raise unavailable("no")
+
+    async def unload(self, *arguments: Any) -> None:
+        self.asked.append(("unload", *arguments))
+
+
+class Bench:
+    def __init__(self, plane: LoopThread) -> None:
+        chain = ensemble(step({"x": "IN"}, {"y": "OUT"}, "m"))
+        self.models = Models(m=model(), d=model(more=DECOUPLED), e=chain)
+        self.loading = Loading()
+        self.plane = plane
+        self.taken = threading.Event()
+        self.answers: list[Callable[[Asked], None]] = []
+        submit = self.models.submit
+
+        def answering(request: Any, sink: Any) -> Any:
+            call = submit(request, sink)
+            if self.answers and self.models.asked:
+                asked = self.models.asked.pop(0)
+                plane.loop.call_soon(self.answers.pop(0), asked)
+            self.taken.set()
+            return call
+
+        self.models.submit = answering  # type: ignore[method-assign]
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    plane = LoopThread("test-plane")
+    made = Bench(plane)
+
+    async def open_connection(spec: ModelSpec) -> Connection:
+        return Connection(cast(Any, made.models), cast(Any, made.loading))
+
+    monkeypatch.setattr(Connection, "open", open_connection)
+    monkeypatch.setattr(services._Installed, "services", ModelCalls(SPEC, plane))
+    yield made
+    plane.stop()
+
+
+def request(name: str = "m", **fields: Any) -> pb_utils.InferenceRequest:
+    array = np.arange(4, dtype=np.float32)
+    inputs = [pb_utils.Tensor("x", array)]
+    return pb_utils.InferenceRequest(model_name=name, inputs=inputs, requested_output_names=["y"], **fields)
+
+
+def output(fill: float = 1) -> Tensor:
+    return Tensor.of("y", np.full(4, fill, np.float32))
+
+
+def test_exec(bench: Bench) -> None:
+    bench.answers.append(lambda asked: asked.answer(output(7)))
+    response = request().exec()
+    assert not response.has_error()
+    assert pb_utils.get_output_tensor_by_name(response, "y").as_numpy().tolist() == [7] * 4
+
+
+def test_what_travels_with_a_call(bench: Bench) -> None:
+    seen: list[Asked] = []
+
+    def answer(asked: Asked) -> None:
+        seen.append(asked)
+        asked.answer(output())
+
+    bench.answers.append(answer)
+    flags = pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
+    request(
+        request_id="5", model_version=1, correlation_id="s", flags=flags, timeout=9, parameters={"k": 2}
+    ).exec()
+    infer = seen[0].request
+    assert (infer.id, infer.model_version, infer.sequence_id, infer.timeout_us) == ("5", "1", "s", 9)
+    assert (infer.sequence_start, infer.sequence_end) == (True, False)
+    assert (infer.parameters, infer.chain) == ({"k": 2}, ("caller",))
+
+
+def test_an_error_is_a_response(bench: Bench) -> None:
+    bench.answers.append(lambda asked: asked.answer(error=unavailable("busy")))
+    error = request().exec().error()
+    assert (error.message(), error.code()) == ("busy", pb_utils.TritonError.UNAVAILABLE)
+
+
+def test_a_model_that_is_not_there(bench: Bench) -> None:
+    response = request("nobody").exec()
+    text = "Failed for execute the inference request. Model 'nobody' is not ready."
+    assert response.error().message() == text
+
+
+def test_a_decoupled_model_needs_the_flag(bench: Bench) -> None:
+    assert request("d").exec().error().message().startswith("Model d is using the decoupled.")
+
+
+def test_responses_of_a_decoupled_model(bench: Bench) -> None:
+    def answer(asked: Asked) -> None:
+        asked.answer(output(1), final=False)
+        asked.answer(output(2), final=False)
+        asked.answer()
+
+    bench.answers.append(answer)
+    responses = list(request("d").exec(decoupled=True))
+    values = [[tensor.as_numpy()[0] for tensor in response.output_tensors()] for response in responses]
+    assert values == [[1], [2], []]
+
+
+def test_cancelling_a_decoupled_call(bench: Bench) -> None:
+    responses = request("d").exec(decoupled=True)
+    asked = bench.models.asked[0]
+    responses.cancel()
+    bench.plane.call(asyncio.sleep(0))
+    assert asked.cancelled
+
+
+def test_a_reader_that_never_reads_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "MAX_WAITING", 2)
+    responses = calls.ResponseIterator()
+    for _ in range(3):
+        responses.put(InferResponse(final=False))
+    found = list(responses)
+    assert len(found) == 3 and found[-1].error().message() == "more than 2 responses wait to be read"
+
+
+def test_async_exec(bench: Bench) -> None:
+    bench.answers += [lambda asked: asked.answer(output(1)), lambda asked: asked.answer(output(2))]
+
+    async def both() -> list[Any]:
+        return await asyncio.gather(request().async_exec(), request().async_exec())
+
+    found = [response.output_tensors()[0].as_numpy()[0] for response in asyncio.run(both())]
+    assert sorted(found) == [1, 2]
+
+
+def test_giving_up_on_an_async_call_cancels_it(bench: Bench) -> None:
+    async def give_up() -> None:
+        task = asyncio.ensure_future(request().async_exec())
+        await asyncio.to_thread(bench.taken.wait, 5)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(give_up())
+    bench.plane.call(asyncio.sleep(0.01))
+    assert bench.models.asked[0].cancelled
+
+
+def test_an_ensemble_runs_here(bench: Bench) -> None:
+    bench.answers.append(lambda asked: asked.answer(output(4)))
+    made = pb_utils.InferenceRequest(model_name="e", inputs=[pb_utils.Tensor("IN", np.ones(4, np.float32))])
+    assert made.exec().output_tensors()[0].as_numpy().tolist() == [4] * 4
+
+
+def test_a_model_that_calls_itself(bench: Bench) -> None:
+    assert request("caller").exec().error().message().startswith("circular call of models: caller -> caller")
+
+
+def test_models_that_call_each_other(bench: Bench) -> None:
+    found: list[str] = []
+    received = Call(InferRequest("caller", "", (), chain=("m",)))
+    calls.within([received], lambda: found.append(request("m").exec().error().message()))
+    assert found[0].startswith("circular call of models: m -> caller -> m")
+    assert calls.chain.get() == ()
+
+
+def test_the_repository(bench: Bench) -> None:
+    pb_utils.load_model("m", "{}", {"file:1/model.py": b""})
+    pb_utils.unload_model("m", True)
+    assert bench.loading.asked == [("load", "m", "{}", {"file:1/model.py": b""}), ("unload", "m", True)]
+    with pytest.raises(pb_utils.TritonModelException, match="no"):
+        pb_utils.load_model("bad")
+    assert pb_utils.is_model_ready("m") and pb_utils.is_model_ready("e", "1")
+    assert not pb_utils.is_model_ready("nobody") and not pb_utils.is_model_ready("m", "9")
