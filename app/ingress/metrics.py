@@ -87,6 +87,35 @@ _FAMILIES = (
 )
 
 
+_CACHE_FAMILIES = (
+    Family(
+        "nv_cache_num_hits_per_model",
+        "counter",
+        "Number of cache hits per model",
+        lambda s: s.statistics.inference_stats.cache_hit.count,
+    ),
+    Family(
+        "nv_cache_num_misses_per_model",
+        "counter",
+        "Number of cache misses per model",
+        lambda s: s.statistics.inference_stats.cache_miss.count,
+    ),
+    Family(
+        "nv_cache_hit_duration_per_model",
+        "counter",
+        "Total cache hit duration per model, in microseconds",
+        lambda s: s.statistics.inference_stats.cache_hit.ns // 1000,
+    ),
+    Family(
+        "nv_cache_miss_duration_per_model",
+        "counter",
+        "Total cache miss duration per model, in microseconds",
+        lambda s: s.statistics.inference_stats.cache_miss.ns // 1000,
+    ),
+)
+"""Of models whose response cache was asked; the others have no such lines, as in Triton."""
+
+
 async def render(
     service: RoutedInferenceService, config: MetricsConfig = _DEFAULTS, machine: Machine | None = None
 ) -> bytes:
@@ -104,12 +133,11 @@ async def render(
     rows = [(_labels(*key, tags[key]), merge(part)) for key, part in parts.items()]
     lines: list[str] = []
     for family in _FAMILIES:
-        if family.kind == "counter" and not config.counters:
-            continue
-        lines += _header(family.name, family.kind, family.help)
-        lines += (f"{family.name}{{{labels}}} {family.value(stats)}" for labels, stats in rows)
+        if family.kind != "counter" or config.counters:
+            lines += _family(family, rows)
     if config.counters:
         lines += _failures(rows)
+        lines += _cache(rows)
     lines += batching_lines(rows)
     lines += _load_durations((_labels(*key, tags[key]), entry.load_seconds) for key, entry in by_key.items())
     if config.summaries:
@@ -120,6 +148,20 @@ async def render(
         lines += _header(gauge.name, gauge.kind, gauge.help)
         lines += (f"{gauge.name}{labels} {value!r}" for labels, value in gauge.samples)
     return ("\n".join(lines) + "\n").encode()
+
+
+def _family(family: Family, rows: Iterable[tuple[str, ReplicaStatistics]]) -> list[str]:
+    samples = [f"{family.name}{{{labels}}} {family.value(stats)}" for labels, stats in rows]
+    return [*_header(family.name, family.kind, family.help), *samples]
+
+
+def _cache(rows: Iterable[tuple[str, ReplicaStatistics]]) -> list[str]:
+    def asked(stats: ReplicaStatistics) -> bool:
+        counts = stats.statistics.inference_stats
+        return bool(counts.cache_hit.count or counts.cache_miss.count)
+
+    cached = [(labels, stats) for labels, stats in rows if asked(stats)]
+    return [line for family in _CACHE_FAMILIES for line in _family(family, cached)] if cached else []
 
 
 def _failures(rows: Iterable[tuple[str, ReplicaStatistics]]) -> list[str]:

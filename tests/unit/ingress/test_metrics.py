@@ -141,3 +141,13 @@ async def test_tags_and_escapes() -> None:
         "_team": 'a "b" \\ c\nd',
         "_bad_key___1_": "x",
     }
+
+
+async def test_cache_families_of_models_that_use_it() -> None:
+    router = FakeRouter(entry("m"), entry("n"))
+    router.pools["m:1"] = FakePool([FakeChannel(counters(cache_hit=3, cache_miss=2))], [])
+    router.pools["n:1"] = FakePool([FakeChannel(counters(success=1))], [])
+    found = samples(await page(router))
+    labels = (("model", "m"), ("version", "1"))
+    assert found["nv_cache_num_hits_per_model"] == {labels: 3}
+    assert found["nv_cache_miss_duration_per_model"] == {labels: 2}
