@@ -5,7 +5,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from app.ingress.http2_connection import Stream
+from app.ingress.http2_stream import Stream
 from app.protocol import grpc_http2 as wire
 from app.protocol.grpc_http2 import CallHead, MessageReader
 from app.protocol.restrictions import Restriction

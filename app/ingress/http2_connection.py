@@ -9,9 +9,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from app.core.tensors import Buffer
+from app.ingress.http2_age import ConnectionAge
+from app.ingress.http2_stream import Stream
 from app.protocol import http2 as h2
 from app.protocol.grpc_http2 import CallHead, read_head
 
@@ -25,67 +27,6 @@ _STREAM_WINDOW: Final = 4 << 20
 _CONNECTION_WINDOW: Final = 64 << 20
 _JOIN_BELOW: Final = 64 << 10
 """Bytes up to which one copy is cheaper than a list of buffers for the kernel."""
-
-
-class Call(Protocol):
-    """What a stream is for."""
-
-    def receive(self, data: bytes, end: bool) -> None: ...
-
-    def cancelled(self) -> None:
-        """The client or the connection is gone."""
-
-
-class Stream:
-    """The transport side of one call. `window` is what may still be sent, `owed` what the client is owed."""
-
-    __slots__ = (
-        "_connection",
-        "_drained",
-        "call",
-        "ended",
-        "id",
-        "owed",
-        "queue",
-        "received",
-        "trailers",
-        "window",
-    )
-
-    def __init__(self, connection: "Http2Connection", stream_id: int, window: int) -> None:
-        self._connection = connection
-        self.id = stream_id
-        self.call: Call | None = None
-        self.window = window
-        self.received = 0
-        self.owed = 0
-        self.ended = False  # the client has sent everything
-        self.queue: deque[memoryview] = deque()
-        self.trailers: bytes | None = None
-        self._drained: asyncio.Future[None] | None = None
-
-    def send(self, kind_block: bytes, parts: tuple[Buffer, ...] = (), trailers: bytes | None = None) -> None:
-        """Send a header block if there is one, a message, and the trailers that end the stream."""
-        self._connection.send(self, kind_block, parts, trailers)
-
-    async def drained(self) -> None:
-        """Wait until nothing waits to be sent."""
-        while self.queue:
-            self._drained = asyncio.get_running_loop().create_future()
-            await self._drained
-
-    def wake(self) -> None:
-        """Let `drained` look again."""
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
-
-    def reset(self, code: int) -> None:
-        """End the stream without a status."""
-        self._connection.reset(self.id, code)
-
-    def give_back(self, size: int) -> None:
-        """Let the client send as many bytes more."""
-        self._connection.give_back(self, size)
 
 
 class Http2Connection(asyncio.Protocol):
@@ -111,7 +52,7 @@ class Http2Connection(asyncio.Protocol):
         self._blocked_since = 0.0
         self._waiting: deque[Stream] = deque()  # for the connection's window
         self._leaving = self._failed = False
-        self._age = _Age(server.now())
+        self._age = ConnectionAge(server.now())
         self._handlers: dict[int, Callable[[h2.Frame], None]] = {
             h2.DATA: self._on_data,
             h2.HEADERS: self._on_headers,
@@ -459,40 +400,3 @@ class Http2Connection(asyncio.Protocol):
             now, settings.keepalive_s
         ):
             self._put(h2.frame(h2.PING, 0, 0, bytes(8)))
-
-
-class _Age:
-    """What the clock has to say about a connection: control frames, pings, its age. All in seconds."""
-
-    def __init__(self, now: float) -> None:
-        self.born = self.heard = now
-        self.ping_sent = 0.0
-        self.strikes = 0
-        self._last_ping = float("-inf")
-        self._second = 0
-        self._counts = [0, 0]
-
-    def count(self, is_reset: bool, limit: int) -> None:
-        """Count a control frame; raises ENHANCE_YOUR_CALM above `limit` of its sort a second."""
-        if int(self.heard) != self._second:
-            self._second, self._counts = int(self.heard), [0, 0]
-        self._counts[is_reset] += 1
-        if self._counts[is_reset] > limit:
-            raise h2.Http2Error(h2.ENHANCE_YOUR_CALM, "too many resets" if is_reset else "too many frames")
-
-    def too_many_pings(self, interval: float, strikes: int) -> bool:
-        """Count a ping that came too early after the last one, and say whether those are too many."""
-        self.strikes += self.heard - self._last_ping < interval
-        self._last_ping = self.heard
-        return bool(strikes) and self.strikes > strikes
-
-    def wants_ping(self, now: float, interval: float) -> bool:
-        """Whether it is time to ask whether the client is there; notes that it was asked."""
-        if self.ping_sent or now - self.heard < interval:
-            return False
-        self.ping_sent = now
-        return True
-
-    def is_dead(self, now: float, timeout: float) -> bool:
-        """Whether the client has not answered a ping in time."""
-        return bool(self.ping_sent) and now - self.ping_sent > timeout

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from app.ingress.grpc_call import GrpcCall, refuse, refuse_restricted
-from app.ingress.http2_connection import Http2Connection, Stream
+from app.ingress.http2_connection import Http2Connection
+from app.ingress.http2_stream import Stream
 from app.protocol.grpc_http2 import CallHead
 from app.protocol.restrictions import Restriction, Restrictions, category_of_method
 
