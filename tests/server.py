@@ -1,6 +1,8 @@
 """A Nereid server as a test sees it: a process to start, ask, hurt and stop."""
 
+import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -18,10 +20,15 @@ ROOT = Path(__file__).parent.parent
 
 
 def free_port() -> int:
-    """A port nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port nobody listens on, outside the range from which the kernel gives ports to those who name none.
+
+    A port of that range could go to a channel of the server's own before its listener takes it.
+    """
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def wait_until(condition: Callable[[], bool], timeout: float, what: str) -> float:
