@@ -24,7 +24,9 @@ def replica_count(config: mc.ModelConfig) -> int:
     """A Python model is a process an instance; any other model runs its instances as threads of one."""
     if config.backend != "python":
         return 1
-    count: int = sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)
+    count: int = sum(
+        group.count * max(1, len(group.gpus)) for group in config.instance_group if not group.passive
+    )
     return max(1, count)
 
 

@@ -26,6 +26,12 @@ class Placement(NamedTuple):
     signature: bytes
 
     @property
+    def host_policy(self) -> str:
+        """The name of its host policy; by default that of its kind or GPU, as in Triton."""
+        by_kind = f"gpu_{self.device}" if self.kind == "GPU" else self.kind.lower()
+        return str(self.group.host_policy) or by_kind
+
+    @property
     def demand(self) -> Demand | None:
         """What its executions take; nothing for an instance that is never given a request."""
         return None if self.group.passive else Demand.of(self.group, self.device)
@@ -35,10 +41,11 @@ class Placement(NamedTuple):
         return Instance(model, self.name, self.kind, self.device, index, self.group.passive)
 
 
-def placements(config: mc.ModelConfig) -> list[Placement]:
+def placements(config: mc.ModelConfig, rank: int = 0) -> list[Placement]:
     """The instances of one replica, named `<group>_<index>` as Triton does.
 
-    A Python model is one instance a process; other backends run `count` threads per listed device.
+    A Python model is one instance a process: its replicas take one each, by their rank. Other backends run
+    `count` threads per listed device.
     """
     found = [
         placement
@@ -46,7 +53,10 @@ def placements(config: mc.ModelConfig) -> list[Placement]:
         for device in (list(group.gpus) or [0])
         for placement in _of_device(group, device)
     ]
-    return found[:1] if config.backend == "python" else found
+    if config.backend != "python":
+        return found
+    active = [placement for placement in found if not placement.group.passive] or found
+    return [active[rank % len(active)]]
 
 
 def _of_device(group: mc.ModelInstanceGroup, device: int) -> list[Placement]:

@@ -7,6 +7,9 @@ import msgspec
 MANAGER: Final = "repository-manager"
 """The deployment of the repository manager, whom replicas ask for the files of a load request."""
 
+UPDATE: Final = "update"
+"""The control verb by which the manager changes a replica's instances; its argument is `ModelSpec.config`."""
+
 
 class ModelSpec(msgspec.Struct, frozen=True):
     """Everything a replica needs; travels as a constructor argument of its deployment.
@@ -18,7 +21,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
     `directory` holds on the manager's node. `origin` is the address of a model in a remote repository; then
     `directory` lists it and a node's copy is below `cache_directory`. `overridden` tells that a load request
     brought configuration or files. `summaries` and `histograms` say which distributions of durations the
-    replica keeps.
+    replica keeps. `rate_limits` are the explicit counts of resources (`app/core/rate_limit.py`), None without
+    a rate limiter. `host_policy` are the settings of host policies by name.
     """
 
     name: str
@@ -46,6 +50,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
     cache_directory: str = ""
     cache_bytes: int = 1 << 40
     overridden: bool = False
+    rate_limits: dict[int, dict[str, int]] | None = None
+    host_policy: dict[str, dict[str, str]] = {}
 
 
 class Description(msgspec.Struct, frozen=True):

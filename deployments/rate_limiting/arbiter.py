@@ -62,10 +62,8 @@ class Arbiter(Generic[K]):
 
     def leave(self, key: K) -> None:
         """Remove an instance; what it held is free."""
-        if key not in self._members:
-            return
         self.release(key)
-        del self._members[key]
+        self._members.pop(key, None)
         self._limits = limits([member.demand for member in self._members.values()], self._explicit)
 
     def wish(self, key: K) -> None:
@@ -82,7 +80,9 @@ class Arbiter(Generic[K]):
 
     def release(self, key: K) -> None:
         """Give back what an instance holds, or leave the line."""
-        member = self._members[key]
+        member = self._members.get(key)
+        if member is None:
+            return
         self._line.discard(member)
         member.wished = 0
         if member.held:

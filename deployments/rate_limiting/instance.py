@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from backends.base import Backend, Instance
@@ -29,10 +29,11 @@ class LimitedInstance(InstanceThread):
         decoupled: bool,
         loop: asyncio.AbstractEventLoop,
         finished: Callable[[InstanceThread, Batch], None],
+        policy: Mapping[str, str],
         turns: Turns,
         expects: Callable[[], bool],
     ) -> None:
-        super().__init__(backend, instance, outbox, decoupled, loop, finished)
+        super().__init__(backend, instance, outbox, decoupled, loop, finished, policy)
         self._turns = turns
         self._expects = expects
         self._next: Batch | None = None
@@ -55,7 +56,8 @@ class LimitedInstance(InstanceThread):
             self._drop(batch)
 
     def leave(self) -> None:
-        """The instance is no more."""
+        if self._patience is not None:
+            self._patience.cancel()
         self._turns.leave()
 
     def _report(self, batch: Batch) -> None:
