@@ -22,7 +22,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
     `directory` lists it and a node's copy is below `cache_directory`. `overridden` tells that a load request
     brought configuration or files. `summaries` and `histograms` say which distributions of durations the
     replica keeps. `rate_limits` are the explicit counts of resources (`app/core/rate_limit.py`), None without
-    a rate limiter. `host_policy` are the settings of host policies by name.
+    a rate limiter. `host_policy` are the settings of host policies by name. `revision` counts the changes of
+    instances since the load.
     """
 
     name: str
@@ -52,6 +53,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     overridden: bool = False
     rate_limits: dict[int, dict[str, int]] | None = None
     host_policy: dict[str, dict[str, str]] = {}
+    revision: int = 0
 
 
 class Description(msgspec.Struct, frozen=True):
