@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -222,12 +222,9 @@ class _Link(asyncio.Protocol):
         self.ended = asyncio.Event()
         self._limiter = limiter
         self._reader: Reader[ToReplica] = Reader(_decoder)
-        self._transport: asyncio.WriteTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
-        self._limiter.connection_made(transport)
+        self._limiter.connection_made(cast(asyncio.WriteTransport, transport))
 
     def data_received(self, data: bytes) -> None:
         for message in self._reader.feed(data):

@@ -16,7 +16,7 @@ import socket
 import sys
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -85,8 +85,7 @@ class _Replica(asyncio.Protocol):
         self._transport: asyncio.WriteTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast(asyncio.WriteTransport, transport)
         self._node.joined()
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -114,7 +114,7 @@ class Bench:
             application="m:1",
             fingerprint="",
             key=bytes(32),
-            socket_directory="",
+            socket_directory=fields.pop("socket_directory", ""),
             backend_directory=str(self.directory / "backends"),
             **fields,
         )
