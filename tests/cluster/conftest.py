@@ -44,6 +44,7 @@ def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "--load-model=steady",
         "--load-model=victim",
         "--ingress-replicas=2",
+        "--rate-limit=execution_count",
     ]
     started = Server(arguments, log).start()
     yield started
