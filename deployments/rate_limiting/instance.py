@@ -1,6 +1,7 @@
 """An instance that executes when the rate limiter gives it a turn."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -59,6 +60,18 @@ class LimitedInstance(InstanceThread):
         if self._patience is not None:
             self._patience.cancel()
         self._turns.leave()
+
+    def _warm_up(self) -> None:
+        """Warm-up executions are one turn; on the instance's thread."""
+        if not self.instance.model.config.model_warmup:
+            return
+        granted = threading.Event()
+        self._loop.call_soon_threadsafe(self._turns.ask, granted.set)
+        granted.wait()
+        try:
+            super()._warm_up()
+        finally:
+            self._loop.call_soon_threadsafe(self._turns.release)
 
     def _report(self, batch: Batch) -> None:
         """Give the turn back, and ask for another at once where there is more to do.

@@ -39,7 +39,6 @@ from deployments.spec import Description, ModelSpec
 
 logger = logging.getLogger(__name__)
 
-
 poll_pause = asyncio.sleep
 
 

@@ -150,6 +150,8 @@ def flag_with_value(flag: str) -> str:
         "metrics-config": "b=c",
         "cache-config": "local,size=1",
         "trace-config": "rate=1",
+        "rate-limit-resource": "r:1",
+        "host-policy": "a,b=c",
         "trace-level": "OFF",
         "trace-count": "1",
         "trace-log-frequency": "1",
