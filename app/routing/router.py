@@ -115,7 +115,7 @@ class Router:
         """
         pool = self._pools.get(entry.application)
         if pool is None:
-            raise unavailable(f"model '{entry.name}' version {entry.version} is not served")
+            raise unavailable(f"model '{entry.model}' version {entry.version} is not served")
         return pool
 
     async def close(self, grace: float) -> None:
@@ -137,7 +137,7 @@ class Router:
         return ensembles.submit(entry, request, sink)
 
     def _open(self, entry: VersionEntry) -> ReplicaPool:
-        pool = ReplicaPool(entry.name, self._node_id, self._key, self._settings)
+        pool = ReplicaPool(entry.model, self._node_id, self._key, self._settings)
         self._pools[entry.application] = pool
         replicas.subscribe(entry.application, pool.update_from_thread)
         task = asyncio.get_running_loop().create_task(self._keep_followed(entry, pool))
@@ -167,7 +167,7 @@ class Router:
         The handle asks the controller when it is made, and would block the loop.
         """
         # Serve caches the handles it gives out, also those that were shut down; this one is our own.
-        handle: Any = DeploymentHandle(entry.name, entry.application)
+        handle: Any = DeploymentHandle(entry.model, entry.application)
         handle._init()
         return handle
 

@@ -28,9 +28,9 @@ class Board:
     it. One that does not even say the first within `RECEIPT_S` is taken for dead.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, namespacing: bool = False) -> None:
         # Numbers go on rising when a restarted manager starts over.
-        self.table = RoutingTable(number=time.time_ns() // 1_000_000)
+        self.table = RoutingTable(number=time.time_ns() // 1_000_000, namespacing=namespacing)
         self._live: LiveSettings | None = None
         self._changed = asyncio.Condition()
         self._ingresses: dict[str, _Ingress] = {}
@@ -48,7 +48,8 @@ class Board:
     async def publish(self, entries: tuple[VersionEntry, ...], initialised: bool) -> int:
         """Make a new table the current one and return its number."""
         async with self._changed:
-            self.table = RoutingTable(self.table.number + 1, initialised, entries, self._live)
+            number, namespacing = self.table.number + 1, self.table.namespacing
+            self.table = RoutingTable(number, initialised, entries, self._live, namespacing)
             self._changed.notify_all()
         return self.table.number
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from app.core.errors import InferError, internal, invalid_arg
-from app.settings import REMOTE_EXTRAS, REMOTE_PACKAGES
+from app.repositories import REMOTE_EXTRAS, REMOTE_PACKAGES
 
 CREDENTIALS: Final = "TRITON_CLOUD_CREDENTIAL_PATH"
 
