@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 
 from app.core.identifiers import identifier
+from app.core.log import LogConfig
 
 MANAGER: Final = "repository-manager"
 """The deployment of the repository manager, whom replicas ask for the files of a load request."""
@@ -20,7 +21,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
     `directory` holds on the manager's node. `origin` is the address of a model in a remote repository; then
     `directory` lists it and a node's copy is below `cache_directory`. `overridden` tells that a load request
     brought configuration or files. `summaries` and `histograms` say which distributions of durations the
-    replica keeps. `namespace` is that of the model, with `--model-namespacing`.
+    replica keeps. `namespace` is that of the model, with `--model-namespacing`. `log` is
+    how the replica logs, until an ingress tells it otherwise.
     """
 
     name: str
@@ -49,6 +51,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     cache_bytes: int = 1 << 40
     overridden: bool = False
     namespace: str = ""
+    log: LogConfig = LogConfig()
 
     @property
     def identifier(self) -> str:

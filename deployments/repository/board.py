@@ -4,6 +4,7 @@ import asyncio
 import time
 
 from app.core.live_settings import LiveSettings, decode_change, decode_live
+from app.core.log import LogConfig
 from app.routing.table import RoutingTable, VersionEntry
 
 WATCH_S = 5.0
@@ -44,6 +45,11 @@ class Board:
         """
         self._live = (self._live or decode_live(current)).changed(decode_change(change))
         return self._live
+
+    @property
+    def log(self) -> LogConfig | None:
+        """The log settings of now; None for those of the start."""
+        return self._live.log if self._live is not None else None
 
     async def publish(self, entries: tuple[VersionEntry, ...], initialised: bool) -> int:
         """Make a new table the current one and return its number."""

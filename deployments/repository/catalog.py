@@ -13,6 +13,7 @@ from app.core.config_normalise import normalise
 from app.core.config_text import parse_config_json
 from app.core.errors import InferError, internal
 from app.core.identifiers import name_of, namespace_of
+from app.core.log import LogConfig
 from app.core.version_policy import absent_versions, require_versions, served_versions
 from app.settings import ServerSettings
 from deployments.repository import layout
@@ -60,7 +61,7 @@ class Candidate(NamedTuple):
 def _setting(spec: ModelSpec) -> ModelSpec:
     """What the server's settings, and its key, contribute to a spec: it differs after a redeployment."""
     return msgspec.structs.replace(
-        spec, version=0, application="", fingerprint="", config=b"", overridden=False
+        spec, version=0, application="", fingerprint="", config=b"", overridden=False, log=LogConfig()
     )
 
 
@@ -226,4 +227,5 @@ class Catalog:
             cache_bytes=settings.model_cache_bytes,
             manager=self._manager,
             namespace=entry.namespace,
+            log=LogConfig.of(settings),
         )

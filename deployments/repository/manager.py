@@ -431,6 +431,7 @@ class RepositoryManager:
         try:
             async with asyncio.timeout(limit):
                 spec = await asyncio.to_thread(candidate.spec, version, application)
+                spec = msgspec.structs.replace(spec, log=self._board.log or spec.log)
                 return await applications.deploy(spec)
         except TimeoutError:
             return Description(spec, error=f"Internal: not loaded within {limit} s (model_load_timeout_secs)")
