@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config_normalise import normalise
 from app.core.config_validation import validate
 from app.core.errors import ErrorCode, InferError
+from app.core.log import LogConfig, configure_logging
 from app.core.request_check import RequestChecker
 from app.core.tensors import InferRequest, InferResponse, Timestamps
 from app.transport.loop import LoopThread
@@ -144,7 +146,10 @@ class ServedModel:
         return lambda: self._cancel(pending)
 
     async def control(self, verb: str, payload: Any) -> Any:
-        """Answer a CONTROL frame: `statistics` gives counters of this replica."""
+        """Answer a CONTROL frame: `statistics` gives counters, `log` changes what is logged."""
+        if verb == "log":
+            configure_logging(msgspec.convert(payload, LogConfig))
+            return None
         if verb == "statistics":
             return {
                 "statistics": self.statistics.message().SerializeToString(),

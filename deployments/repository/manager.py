@@ -16,6 +16,7 @@ import ray
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError, invalid_arg, unavailable
+from app.core.identifiers import name_of
 from app.core.log import VERBATIM, LogConfig, configure_logging
 from app.routing.table import NO_VERSION, ModelState, VersionEntry
 from app.settings import ServerSettings
@@ -64,11 +65,11 @@ class RepositoryManager:
         self._ingress = ingress
         self._catalog = Catalog(settings, key, ingress[0])
         self._overrides = Overrides(private_root() / "overrides", settings.model_override_bytes)
-        self._board = Board()
+        self._board = Board(settings.model_namespacing)
         self._entries: dict[str, dict[int, VersionEntry]] = {}
         self._ensembles = EnsembleLoads(self._catalog, self._entries)
         self._loaded: dict[str, ModelSpec] = {}
-        self._generations: dict[tuple[str, int], int] = defaultdict(int)
+        self._generations: dict[str, int] = defaultdict(int)
         self._turns: dict[str, _Turn] = {}
         self._loads = asyncio.Semaphore(settings.model_load_thread_count)
         self._initialised = False
@@ -113,32 +114,38 @@ class RepositoryManager:
         """
         self._require_explicit()
         await self._ensure_recovered()
-        self._ensembles.asked_for(name)
+        models = [name] if files else await asyncio.to_thread(self._catalog.identifiers, name)
+        for model in models:
+            self._ensembles.asked_for(model)
         try:
             if files:
                 await self._load_files(name, config, files)
             else:
-                await self._load(name, config)
+                await self._load_each(models, config)
         finally:
             await self._release_overrides()
         failed = [
             e
             for e in effective(self._entries)
-            if e.name == name and e.state is ModelState.UNAVAILABLE and not e.deliberately_unloaded
+            if e.name in models and e.state is ModelState.UNAVAILABLE and not e.deliberately_unloaded
         ]
         await self._publish_settled()
         if failed:
-            raise invalid_arg(load_failure(name, failed))
+            raise invalid_arg(load_failure(failed))
 
     async def unload(self, name: str, unload_dependents: bool = False) -> None:
         """Take a model out of service; unknown models are no error (as in Triton)."""
         self._require_explicit()
         await self._ensure_recovered()
-        unneeded = self._ensembles.unneeded(name) if unload_dependents else []
-        async with self._exclusive(name):
-            await self._retire(self._versions(name))
+        models = [model for model in self._entries if name_of(model) == name] or [name]
+        await asyncio.gather(*(self._unload(model, unload_dependents) for model in models))
+
+    async def _unload(self, model: str, unload_dependents: bool) -> None:
+        unneeded = self._ensembles.unneeded(model) if unload_dependents else []
+        async with self._exclusive(model):
+            await self._retire(self._versions(model))
         await self._release_overrides()
-        await asyncio.gather(*(self.unload(model, unload_dependents) for model in unneeded))
+        await asyncio.gather(*(self._unload(each, unload_dependents) for each in unneeded))
 
     async def override_listing(self, digest: str) -> list[tuple[str, int]]:
         """Paths and sizes of the files of a load request, for a replica on another node."""
@@ -222,11 +229,11 @@ class RepositoryManager:
 
     def _overridden(self) -> set[str]:
         """Models that a load request gave configuration or files: a restart does not take those back."""
-        return {spec.name for spec in self._loaded.values() if spec.overridden}
+        return {spec.identifier for spec in self._loaded.values() if spec.overridden}
 
     def _out_of_reach(self) -> set[str]:
         """Adopted models whose channels want another key: those of before a new deployment of the server."""
-        return {spec.name for spec in self._loaded.values() if spec.key != self._key}
+        return {spec.identifier for spec in self._loaded.values() if spec.key != self._key}
 
     def _look_at_cluster(self) -> None:
         """Learn what GPUs there are; warn of nodes out of reach."""
@@ -264,9 +271,9 @@ class RepositoryManager:
 
     async def _recover(self) -> None:
         """Adopt the newest generation that serves of each model version Serve runs; delete the others."""
-        found: dict[tuple[str, int], list[Found]] = defaultdict(list)
+        found: dict[str, list[Found]] = defaultdict(list)
         for application in await applications.listed():
-            found[(application.model, application.version)].append(application)
+            found[application.base].append(application)
         await asyncio.gather(*(self._adopt(versions) for versions in found.values()))
         if self._entries:
             on_disk = await asyncio.to_thread(self._catalog.scan)
@@ -276,8 +283,8 @@ class RepositoryManager:
     async def _adopt(self, generations: list[Found]) -> None:
         adopted = False
         for found in sorted(generations, key=lambda each: each.generation, reverse=True):
-            key = (found.model, found.version)
-            self._generations[key] = max(self._generations[key], found.generation)
+            base = found.base
+            self._generations[base] = max(self._generations[base], found.generation)
             description = await self._description(found) if found.up and not adopted else None
             if description is not None:
                 adopted = True
@@ -308,6 +315,13 @@ class RepositoryManager:
             await self._load(name, config, bundle)
         finally:
             self._overrides.close(bundle)
+
+    async def _load_each(self, models: Iterable[str], config: str | None) -> None:
+        """Load models of one name in several namespaces; one that fails keeps none of the others."""
+        outcomes = await asyncio.gather(*(self._load(m, config) for m in models), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def _release_overrides(self) -> None:
         served = {spec.bundle for spec in self._loaded.values()}
@@ -409,14 +423,15 @@ class RepositoryManager:
         return description
 
     async def _deploy_once(self, candidate: Candidate, version: int) -> Description:
-        key = (candidate.name, version)
-        self._generations[key] += 1
-        application = applications.application_name(*key, self._generations[key])
+        base = applications.base_name(candidate.name, version)
+        self._generations[base] += 1
+        application = applications.application_name(base, self._generations[base])
         spec = msgspec.structs.replace(candidate.template, version=version, application=application)
         limit = self._settings.model_load_timeout_secs
         try:
             async with asyncio.timeout(limit):
                 spec = await asyncio.to_thread(candidate.spec, version, application)
+                spec = msgspec.structs.replace(spec, log=self._board.log or spec.log)
                 return await applications.deploy(spec)
         except TimeoutError:
             return Description(spec, error=f"Internal: not loaded within {limit} s (model_load_timeout_secs)")
@@ -453,7 +468,7 @@ class RepositoryManager:
         self._loaded[spec.application] = spec
         self._set(
             VersionEntry(
-                spec.name,
+                spec.identifier,
                 spec.version,
                 ModelState.READY,
                 application=spec.application,

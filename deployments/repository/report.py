@@ -5,10 +5,13 @@ from collections.abc import Iterable
 from app.routing.table import NO_VERSION, RoutingTable, VersionEntry
 
 
-def load_failure(name: str, failed: Iterable[VersionEntry]) -> str:
+def load_failure(failed: Iterable[VersionEntry]) -> str:
     """Why the load of a model failed, version by version."""
-    parts = "".join(f"version {e.version} is at {e.state.value} state: {e.reason};\n" for e in failed)
-    return f"load failed for model '{name}': {parts}"
+    texts: dict[str, str] = {}
+    for entry in failed:
+        text = f"version {entry.version} is at {entry.state.value} state: {entry.reason};\n"
+        texts[entry.name] = texts.get(entry.name, "") + text
+    return "\n".join(f"load failed for model '{name}': {text}" for name, text in texts.items())
 
 
 def status_table(table: RoutingTable) -> str:

@@ -9,9 +9,10 @@ from types import ModuleType
 import pytest
 
 from app.cli import HINT, HelpRequested, main, parse, usage
+from app.deprecated import DEPRECATED
 from app.flags import SettingsError
 from app.ignored import IGNORED
-from app.settings import DEPRECATED, SETTINGS, ServerSettings
+from app.settings import SETTINGS, ServerSettings
 
 # fmt: off
 TRITONSERVER_FLAGS = [
