@@ -27,6 +27,8 @@ def check(settings: "ServerSettings") -> None:
         raise SettingsError("Error: --http-max-input-size must be greater than 0.")
     _check_namespaces(settings)
     settings.backend_settings()
+    settings.rate_limits()
+    settings.host_policies()
     _check_cache(settings.cache_settings())
     settings.latency_metrics()
     settings.trace_settings()

@@ -16,6 +16,7 @@ import msgspec
 from app.consistency import check
 from app.core.certificates import Certificates, certificates
 from app.core.metrics_config import MetricsConfig, parse_metrics_config
+from app.core.rate_limit import Explicit, parse_resources
 from app.core.trace_settings import TraceSetting, parse_trace_config
 from app.deprecated import DEPRECATED, STRICT_MODEL_CONFIG, modernise
 from app.flags import Flag, Label, Setting, SettingsError, pairs, table
@@ -140,18 +141,15 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         Flag(
             "How instances are chosen.",
             heading="Rate limiter",
-            later=True,
             choices=("off", "execution_count"),
         ),
     ] = "off"
-    rate_limit_resource: A[
-        tuple[str, ...], Flag("RESOURCE:COUNT[:DEVICE]; may be repeated.", later=True)
-    ] = ()
+    rate_limit_resource: A[tuple[str, ...], Flag("RESOURCE:COUNT[:DEVICE]; may be repeated.")] = ()
 
     allow_client_shm: A[bool, Flag("Let clients register shared memory.", heading="Memory and devices")] = (
         False
     )
-    host_policy: A[tuple[str, ...], Flag("POLICY,KEY=VALUE; may be repeated.", later=True)] = ()
+    host_policy: A[tuple[str, ...], Flag("POLICY,KEY=VALUE; may be repeated.")] = ()
     model_load_gpu_limit: A[
         tuple[str, ...], Flag("DEVICE:FRACTION of GPU memory in use above which no model loads.", later=True)
     ] = ()
@@ -222,6 +220,18 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
                 "pip install 'nereid[otel]'"
             )
         return setting
+
+    def rate_limits(self) -> Explicit | None:
+        """`--rate-limit-resource`, by device and name; None without a rate limiter."""
+        try:
+            explicit = parse_resources(self.rate_limit_resource)
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
+        return None if self.rate_limit == "off" else explicit
+
+    def host_policies(self) -> dict[str, dict[str, str]]:
+        """`--host-policy`, by the policy's name."""
+        return pairs(self.host_policy, _host_policy_error, named=True)
 
     def metrics_settings(self) -> dict[str, str]:
         """`--metrics-config`, key to value."""
@@ -324,6 +334,10 @@ def _backend_config_error(entry: str) -> str:
 
 def _cache_config_error(entry: str) -> str:
     return f"--cache-config option format is '<cache name>,<setting>=<value>'. Got {entry}"
+
+
+def _host_policy_error(entry: str) -> str:
+    return f"--host-policy option format is '<policy name>,<setting>=<value>'. Got {entry}"
 
 
 def _metrics_config_error(entry: str) -> str:

@@ -1,5 +1,6 @@
 """A loaded model version: backend, instances, scheduler and counters, behind one `submit`."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -10,16 +11,16 @@ import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config_normalise import normalise
-from app.core.config_validation import validate
-from app.core.errors import ErrorCode, InferError
+from app.core.config_validation import validate, validate_instances
+from app.core.errors import ErrorCode, InferError, internal
 from app.core.log import LogConfig, configure_logging
 from app.core.request_check import RequestChecker
 from app.core.tensors import InferRequest, InferResponse, Timestamps
 from app.transport.loop import LoopThread
 from app.transport.regions import read_inputs, write_outputs
 from backends import find_backend
-from backends.base import Backend, Instance, Model
-from deployments.instances import InstanceThread
+from backends.base import Backend, Model
+from deployments.instance_pool import InstancePool
 from deployments.latencies import Histogram, Latencies
 from deployments.repository.layout import ModelEntry, read_labels
 from deployments.response_cache import CachedScheduler, make_cache
@@ -31,7 +32,7 @@ from deployments.scheduling.pending import Outbox, Pending, Sink
 from deployments.scheduling.queue import RequestQueue
 from deployments.scheduling.sequence import SequenceScheduler
 from deployments.scheduling.turn import turn_kind
-from deployments.spec import ModelSpec
+from deployments.spec import UPDATE, ModelSpec
 from deployments.statistics import Statistics
 
 logger = logging.getLogger(__name__)
@@ -41,9 +42,17 @@ class ServedModel:
     """What a replica serves. `load` runs on the calling thread; everything else on the data-plane loop."""
 
     def __init__(
-        self, spec: ModelSpec, model: Model, backend: Backend, plane: LoopThread, batched: MakeBatched
+        self,
+        spec: ModelSpec,
+        model: Model,
+        backend: Backend,
+        plane: LoopThread,
+        batched: MakeBatched,
+        rank: int,
     ) -> None:
         self._spec = spec
+        self.declared = spec.config
+        """The configuration as the manager gave it last."""
         self._backend = backend
         self._model = model
         self._version = str(model.version)
@@ -56,29 +65,21 @@ class ServedModel:
         self.statistics = Statistics(model.name, str(model.version), latencies)
         self._first_responses = _first_responses(model.config) if spec.histograms else None
         self._awaited: set[Pending] = set()  # those whose first response is to be timed
-        instances = _instances(model)
-        self._scheduler = _scheduler(model, self.statistics, spec, len(instances), batched)
+        self._scheduler = _scheduler(model, self.statistics, spec, batched)
         self._cached = _cached(model, spec, self._scheduler, self.statistics)
-        self._instances = [
-            InstanceThread(
-                backend,
-                instance,
-                self._outbox,
-                model.config.model_transaction_policy.decoupled,
-                plane.loop,
-                self._scheduler.finished,
-            )
-            for instance in instances
-        ]
+        self._instances = InstancePool(spec, model, backend, self._outbox, plane, self._scheduler, rank)
 
     @classmethod
-    def load(cls, spec: ModelSpec, plane: LoopThread, batched: MakeBatched = serve_batched) -> "ServedModel":
+    def load(
+        cls, spec: ModelSpec, plane: LoopThread, batched: MakeBatched = serve_batched, rank: int = 0
+    ) -> "ServedModel":
         """Complete the configuration, load every instance and warm it up.
 
         Args:
             spec: what to load.
             plane: the thread whose loop requests will come on.
             batched: makes the batched form of an executor; `@serve.batch` works inside a replica only.
+            rank: the position of this replica among those of its model.
 
         Raises:
             InferError: why the model cannot be served.
@@ -95,9 +96,9 @@ class ServedModel:
         backend = kind()
         backend.initialize(settings)
         backend.model_initialize(model)
-        served = cls(spec, model, backend, plane, batched)
+        served = cls(spec, model, backend, plane, batched, rank)
         try:
-            served._start()
+            served._instances.load()
         except BaseException:
             served.close(timeout=5)
             raise
@@ -121,7 +122,7 @@ class ServedModel:
     @property
     def healthy(self) -> bool:
         """Whether every instance can still take batches."""
-        return all(thread.alive for thread in self._instances)
+        return self._instances.healthy
 
     def submit(self, request: InferRequest, sink: Sink) -> Callable[[], None]:
         """Validate and queue a request; returns what cancels it.
@@ -146,7 +147,13 @@ class ServedModel:
         return lambda: self._cancel(pending)
 
     async def control(self, verb: str, payload: Any) -> Any:
-        """Answer a CONTROL frame: `statistics` gives counters, `log` changes what is logged."""
+        """Answer a CONTROL frame.
+
+        `statistics` gives counters of this replica, `update` changes instances, `log` what is logged.
+
+        Raises:
+            InferError: an unknown verb, or what `update` raises.
+        """
         if verb == "log":
             configure_logging(msgspec.convert(payload, LogConfig))
             return None
@@ -159,12 +166,38 @@ class ServedModel:
                 "queue_age_ns": self._scheduler.queue_age_ns,
                 **self._distributions(),
             }
+        if verb == UPDATE:
+            return await asyncio.to_thread(self.update, payload)
         raise InferError(ErrorCode.UNSUPPORTED, f"unknown control verb '{verb}'")
+
+    def update(self, config: bytes) -> None:
+        """Follow a change of the instance groups, the only one. Blocks; not to be called on the loop.
+
+        Args:
+            config: the serialised configuration, as in `ModelSpec`.
+
+        Raises:
+            InferError: why not; then all is as it was.
+        """
+        declared = mc.ModelConfig.FromString(config)
+        wanted = mc.ModelConfig()
+        wanted.CopyFrom(self.config)
+        del wanted.instance_group[:]
+        wanted.instance_group.extend(declared.instance_group)
+        wanted = normalise(wanted, self._spec.gpus)
+        validate_instances(wanted, self._spec.gpus)
+        try:
+            self._instances.update(wanted)
+        except InferError:
+            raise
+        except Exception as error:
+            logger.exception("updating the instances of model '%s'", self._model.name)
+            raise internal(f"{type(error).__name__}: {error}") from error
+        self.declared = config
 
     def close(self, timeout: float) -> None:
         """Stop the instances and finalize the backend; on any thread but the loop's."""
-        for thread in self._instances:
-            thread.stop(timeout)
+        self._instances.close(timeout)
         try:
             self._scheduler.close()
             self._backend.model_finalize(self._model)
@@ -172,17 +205,9 @@ class ServedModel:
         except Exception:
             logger.exception("finalizing model '%s'", self._model.name)
 
-    def _start(self) -> None:
-        for thread in self._instances:
-            thread.start()
-        for thread in self._instances:
-            thread.wait_loaded()
-
     async def open(self) -> None:
         """Begin to execute what is submitted."""
-        for thread in self._instances:
-            if not thread.instance.passive:
-                self._scheduler.add_instance(thread)
+        await self._instances.open()
 
     def _distributions(self) -> dict[str, Any]:
         latencies, first = self.statistics.latencies, self._first_responses
@@ -192,6 +217,7 @@ class ServedModel:
     def _cancel(self, pending: Pending) -> None:
         pending.cancelled = True
         (self._cached or self._scheduler).cancel(pending)
+        self._instances.cancel(pending)
 
     def _deliver(self, pending: Pending, response: InferResponse) -> None:
         if pending not in self._live:  # two threads of a backend have finished it at the same moment
@@ -292,25 +318,7 @@ class ShapeKey:
         )
 
 
-def _instances(model: Model) -> list[Instance]:
-    """Instances of this replica, named `<group>_<index>` as Triton does.
-
-    A Python model is one instance a process; other backends run `count` threads per listed device.
-    """
-    found: list[Instance] = []
-    for group in model.config.instance_group:
-        kind = mc.ModelInstanceGroup.Kind.Name(group.kind).removeprefix("KIND_")
-        devices = list(group.gpus) or [0]
-        for device in devices:
-            for index in range(group.count):
-                name = f"{group.name}_{index}" if kind != "GPU" else f"{group.name}_{index}_gpu{device}"
-                found.append(Instance(model, name, kind, device, len(found), group.passive))
-    return found[:1] if model.config.backend == "python" else found
-
-
-def _scheduler(
-    model: Model, statistics: Statistics, spec: ModelSpec, instances: int, batched: MakeBatched
-) -> Scheduler:
+def _scheduler(model: Model, statistics: Statistics, spec: ModelSpec, batched: MakeBatched) -> Scheduler:
     config = model.config
     choice = config.WhichOneof("scheduling_choice")
     if choice == "sequence_batching":
@@ -323,4 +331,4 @@ def _scheduler(
         )
     if choice != "dynamic_batching" or config.max_batch_size < 2:
         return DirectScheduler(statistics, RequestQueue(spec.max_pending_requests, spec.max_pending_bytes))
-    return dynamic_scheduler(model, statistics, spec, instances, batched)
+    return dynamic_scheduler(model, statistics, spec, batched)

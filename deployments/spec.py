@@ -10,6 +10,9 @@ from app.core.log import LogConfig
 MANAGER: Final = "repository-manager"
 """The deployment of the repository manager, whom replicas ask for the files of a load request."""
 
+UPDATE: Final = "update"
+"""The control verb by which the manager changes a replica's instances; its argument is `ModelSpec.config`."""
+
 
 class ModelSpec(msgspec.Struct, frozen=True):
     """Everything a replica needs; travels as a constructor argument of its deployment.
@@ -22,7 +25,9 @@ class ModelSpec(msgspec.Struct, frozen=True):
     `directory` lists it and a node's copy is below `cache_directory`. `overridden` tells that a load request
     brought configuration or files. `summaries` and `histograms` say which distributions of durations the
     replica keeps. `namespace` is that of the model, with `--model-namespacing`. `log` is
-    how the replica logs, until an ingress tells it otherwise.
+    how the replica logs, until an ingress tells it otherwise. `rate_limits` are the explicit counts of
+    resources (`app/core/rate_limit.py`), None without a rate limiter. `host_policy` are the settings of host
+    policies by name. `revision` counts the changes of instances since the load.
     """
 
     name: str
@@ -57,6 +62,10 @@ class ModelSpec(msgspec.Struct, frozen=True):
     def identifier(self) -> str:
         """What the model is known by in the server."""
         return identifier(self.namespace, self.name)
+
+    rate_limits: dict[int, dict[str, int]] | None = None
+    host_policy: dict[str, dict[str, str]] = {}
+    revision: int = 0
 
 
 class Description(msgspec.Struct, frozen=True):

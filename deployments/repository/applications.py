@@ -20,6 +20,7 @@ from ray.serve.handle import DeploymentHandle
 from app.core.errors import internal
 from app.core.identifiers import name_of, namespace_of
 from deployments.builder import build
+from deployments.repository.replicas import tell_replicas
 from deployments.spec import Description, ModelSpec
 
 logger = logging.getLogger(__name__)
@@ -82,6 +83,33 @@ async def deploy(spec: ModelSpec) -> Description:
     except Exception as error:
         raise internal(await asyncio.to_thread(_start_failure, spec, error)) from error
     return await describe(spec.name, spec.application)
+
+
+async def update(spec: ModelSpec, previous: ModelSpec) -> Description:
+    """Change the instances of a running application, whose processes go on.
+
+    First the replicas there are change, then Serve learns what replicas to come are to be; Python models
+    have as many of them as instances.
+
+    Raises:
+        InferError: why not; then all is as it was.
+    """
+    try:
+        await tell_replicas(spec)
+        description = await deploy(spec)
+        await tell_replicas(spec)  # one that Serve has started again meanwhile may not know
+    except BaseException:  # also when it takes too long
+        await _undo_update(msgspec.structs.replace(previous, revision=spec.revision + 1))
+        raise
+    return description
+
+
+async def _undo_update(spec: ModelSpec) -> None:
+    try:
+        await tell_replicas(spec)
+        await deploy(spec)
+    except Exception:
+        logger.exception("restoring the instances of '%s'", spec.application)
 
 
 async def describe(model: str, application: str) -> Description:

@@ -14,8 +14,10 @@ from app.core.config_text import parse_config_json
 from app.core.errors import InferError, internal
 from app.core.identifiers import name_of, namespace_of
 from app.core.log import LogConfig
+from app.core.model_config import change_requires_reload
 from app.core.version_policy import absent_versions, require_versions, served_versions
 from app.settings import ServerSettings
+from deployments.instance_groups import updates_in_place
 from deployments.repository import layout
 from deployments.repository.cache import private_root
 from deployments.repository.fingerprint import fingerprint, version_fingerprint
@@ -51,17 +53,35 @@ class Candidate(NamedTuple):
 
     def unchanged(self, loaded: ModelSpec) -> bool:
         """Whether a load would bring nothing new over what is loaded; reads the disk."""
+        old = mc.ModelConfig.FromString(loaded.config)
+        return _loads_alike(old, self.config) and self._same_files(loaded)
+
+    def updates(self, loaded: ModelSpec) -> bool:
+        """Whether replicas become what a load would bring by changing their instances; reads the disk."""
+        old = mc.ModelConfig.FromString(loaded.config)
         return (
-            _loads_alike(mc.ModelConfig.FromString(loaded.config), self.config)
-            and _setting(loaded) == _setting(self.template)
-            and loaded.fingerprint == version_fingerprint(self.entry, loaded.version)
+            not change_requires_reload(old, self.config)
+            and updates_in_place(old, self.config)
+            and self._same_files(loaded)
+        )
+
+    def _same_files(self, loaded: ModelSpec) -> bool:
+        return _setting(loaded) == _setting(self.template) and loaded.fingerprint == version_fingerprint(
+            self.entry, loaded.version
         )
 
 
 def _setting(spec: ModelSpec) -> ModelSpec:
     """What the server's settings, and its key, contribute to a spec: it differs after a redeployment."""
     return msgspec.structs.replace(
-        spec, version=0, application="", fingerprint="", config=b"", overridden=False, log=LogConfig()
+        spec,
+        version=0,
+        application="",
+        fingerprint="",
+        config=b"",
+        overridden=False,
+        log=LogConfig(),
+        revision=0,
     )
 
 
@@ -228,4 +248,6 @@ class Catalog:
             manager=self._manager,
             namespace=entry.namespace,
             log=LogConfig.of(settings),
+            rate_limits=settings.rate_limits(),
+            host_policy=settings.host_policies(),
         )

@@ -154,6 +154,8 @@ def flag_with_value(flag: str) -> str:
         "trace-level": "OFF",
         "trace-count": "1",
         "trace-log-frequency": "1",
+        "rate-limit-resource": "R:1",
+        "host-policy": "p,numa-node=0",
     }
     name = flag.replace("-", "_")
     setting = SETTINGS.get(name) or IGNORED.get(name)

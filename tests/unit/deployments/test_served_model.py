@@ -116,7 +116,7 @@ class Bench:
             application="m:1",
             fingerprint="",
             key=bytes(32),
-            socket_directory="",
+            socket_directory=fields.pop("socket_directory", ""),
             backend_directory=str(self.directory / "backends"),
             **fields,
         )
@@ -358,7 +358,7 @@ def test_what_the_configuration_forbids_is_refused_and_counted(
 
 def test_dynamic_batching_batches_what_waits(bench: Bench) -> None:
     bench.load(CONFIG + BATCHING)
-    assert bench.serve_batch.limits == (8, 1)
+    assert bench.serve_batch.limits == (8, 1024)
     held = bench.hold()
     answers = [bench.submit(request(request_id, 3))[0] for request_id in ("a", "bad", "c")]
     bench.backend.gate.set()
