@@ -86,7 +86,7 @@ class ModelCalls:
         self._opening: asyncio.Task[Any] | None = None
 
     def exec(self, request: InferenceRequest, decoupled: bool) -> InferenceResponse | ResponseIterator:
-        infer = wire_request(request, self._spec.name)
+        infer = wire_request(request, self._spec.identifier)
         if decoupled:
             return self._wait(self._start(infer))
         return model_response(self._wait(self._one(infer)))
@@ -94,7 +94,7 @@ class ModelCalls:
     def async_exec(
         self, request: InferenceRequest, decoupled: bool
     ) -> Awaitable[InferenceResponse | ResponseIterator]:
-        infer = wire_request(request, self._spec.name)
+        infer = wire_request(request, self._spec.identifier)
         return self._exec_async(infer, decoupled)
 
     async def _exec_async(self, infer: InferRequest, decoupled: bool) -> InferenceResponse | ResponseIterator:
@@ -178,17 +178,14 @@ class ModelCalls:
 
     async def _submit(self, infer: InferRequest, sink: Any, decoupled: bool) -> Call:
         name = infer.model_name
-        if name in infer.chain:
-            raise invalid_arg(
-                f"circular call of models: {' -> '.join((*infer.chain, name))}; a model that calls itself, "
-                "directly or through others, would wait for ever"
-            )
+        _refuse_circle(infer.chain, name)
         router = (await self._connection()).router
         try:
             entry = router.resolve(name, infer.model_version)
         except InferError as error:
             text = f"Failed for execute the inference request. Model '{name}' is not ready."
             raise InferError(error.code, text) from error
+        _refuse_circle(infer.chain, entry.name)
         if entry.decoupled and not decoupled:
             raise invalid_arg(
                 f"Model {name} is using the decoupled. The current BLS request call doesn't support models "
@@ -209,6 +206,14 @@ class ModelCalls:
             return router.available(router.resolve(name, version))
         except InferError:
             return False
+
+
+def _refuse_circle(chain: tuple[str, ...], model: str) -> None:
+    if model in chain:
+        raise invalid_arg(
+            f"circular call of models: {' -> '.join((*chain, model))}; a model that calls itself, "
+            "directly or through others, would wait for ever"
+        )
 
 
 def _threadsafe(loop: asyncio.AbstractEventLoop, call: Call) -> None:

@@ -13,6 +13,7 @@ import ray
 from ray import serve
 
 from app.core.errors import InferError
+from app.core.log import configure_logging
 from app.transport.loop import LoopThread, freeze_heap
 from app.transport.server import ChannelServer
 from app.transport.settings import TransportSettings
@@ -37,6 +38,7 @@ class ModelVersion:
 
     def __init__(self, spec: bytes) -> None:
         self._spec = msgspec.msgpack.decode(spec, type=ModelSpec)
+        configure_logging(self._spec.log)
         self._plane = LoopThread("data-plane")
         self._node_id = ray.get_runtime_context().get_node_id()
         self._local: Local | None = None

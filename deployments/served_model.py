@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config_normalise import normalise
 from app.core.config_validation import validate, validate_instances
 from app.core.errors import ErrorCode, InferError, internal
+from app.core.log import LogConfig, configure_logging
 from app.core.request_check import RequestChecker
 from app.core.tensors import InferRequest, InferResponse, Timestamps
 from app.transport.loop import LoopThread
@@ -145,11 +147,16 @@ class ServedModel:
         return lambda: self._cancel(pending)
 
     async def control(self, verb: str, payload: Any) -> Any:
-        """Answer a CONTROL frame: `statistics` gives counters of this replica, `update` changes instances.
+        """Answer a CONTROL frame.
+
+        `statistics` gives counters of this replica, `update` changes instances, `log` what is logged.
 
         Raises:
             InferError: an unknown verb, or what `update` raises.
         """
+        if verb == "log":
+            configure_logging(msgspec.convert(payload, LogConfig))
+            return None
         if verb == "statistics":
             return {
                 "statistics": self.statistics.message().SerializeToString(),

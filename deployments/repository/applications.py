@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,13 +18,14 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from app.core.errors import internal
+from app.core.identifiers import name_of, namespace_of
 from deployments.builder import build
 from deployments.repository.replicas import tell_replicas
 from deployments.spec import Description, ModelSpec
 
 logger = logging.getLogger(__name__)
 
-_NAME = re.compile(r"(?P<model>.+):(?P<version>\d+)(?:@(?P<generation>\d+))?")
+_NAME = re.compile(r"(?P<model>.+):(?P<version>\d+)(?P<namespace>~[0-9a-f]{8})?(?:@(?P<generation>\d+))?")
 
 _GONE = ("NOT_STARTED", "DEPLOY_FAILED", "DELETING")
 _threads = ThreadPoolExecutor(64, "serve-calls")
@@ -38,10 +40,22 @@ class Found(NamedTuple):
     application: str
     up: bool
 
+    @property
+    def base(self) -> str:
+        """What `base_name` gives: the same for every generation."""
+        return self.application.removesuffix(f"@{self.generation}")
 
-def application_name(model: str, version: int, generation: int) -> str:
+
+def base_name(model: str, version: int) -> str:
+    """`simple:1`; with a digest of its namespace when the model is in one (`simple:1~8c0a3f12`)."""
+    namespace = namespace_of(model)
+    mark = f"~{blake2b(namespace.encode(), digest_size=4).hexdigest()}" if namespace else ""
+    return f"{name_of(model)}:{version}{mark}"
+
+
+def application_name(base: str, generation: int) -> str:
     """`simple:1`, and `simple:1@2` for the second load of the same version, which starts beside the first."""
-    return f"{model}:{version}" if generation == 1 else f"{model}:{version}@{generation}"
+    return base if generation == 1 else f"{base}@{generation}"
 
 
 def parse_application(name: str) -> tuple[str, int, int] | None:

@@ -10,6 +10,7 @@ import msgspec
 from app.core.errors import InferError
 from app.settings import ServerSettings
 from deployments.repository import applications
+from deployments.repository.board import Board
 from deployments.repository.catalog import Candidate
 from deployments.spec import Description, ModelSpec
 
@@ -25,11 +26,13 @@ class Deployer:
     `generations` are the highest in use of each model version, 0 for none.
     """
 
-    def __init__(self, settings: ServerSettings, spawn: Spawn) -> None:
+    def __init__(self, settings: ServerSettings, board: Board, spawn: Spawn) -> None:
+        """`board` knows the log settings of now."""
         self._settings = settings
+        self._board = board
         self._spawn = spawn
         self._loads = asyncio.Semaphore(settings.model_load_thread_count)
-        self.generations: dict[tuple[str, int], int] = defaultdict(int)
+        self.generations: dict[str, int] = defaultdict(int)
 
     async def deploy(self, candidate: Candidate, version: int) -> Description:
         """Deploy a version, again as often as `model_load_retry_count` says; what fails is deleted."""
@@ -56,13 +59,14 @@ class Deployer:
             return await self._outcome(spec, applications.update(spec, loaded))
 
     async def _deploy_once(self, candidate: Candidate, version: int) -> Description:
-        key = (candidate.name, version)
-        self.generations[key] += 1
-        application = applications.application_name(*key, self.generations[key])
+        base = applications.base_name(candidate.name, version)
+        self.generations[base] += 1
+        application = applications.application_name(base, self.generations[base])
         spec = msgspec.structs.replace(candidate.template, version=version, application=application)
 
         async def deployed() -> Description:
-            return await applications.deploy(await asyncio.to_thread(candidate.spec, version, application))
+            spec = await asyncio.to_thread(candidate.spec, version, application)
+            return await applications.deploy(msgspec.structs.replace(spec, log=self._board.log or spec.log))
 
         return await self._outcome(spec, deployed())
 

@@ -12,10 +12,11 @@ import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError, invalid_arg, unavailable
+from app.core.identifiers import name_of
 from app.core.log import VERBATIM, LogConfig, configure_logging
 from app.routing.table import NO_VERSION, ModelState, VersionEntry
 from app.settings import ServerSettings
-from deployments.repository import applications
+from deployments.repository import applications, report
 from deployments.repository.board import Board
 from deployments.repository.cache import private_root
 from deployments.repository.catalog import Candidate, Catalog, poll_failure
@@ -24,16 +25,8 @@ from deployments.repository.deployer import Deployer
 from deployments.repository.ensemble_loads import EnsembleLoads
 from deployments.repository.ensembles import effective, is_ensemble
 from deployments.repository.overrides import Bundle, Overrides
-from deployments.repository.planner import LoadPlan, plan_load
 from deployments.repository.polling import Poller
 from deployments.repository.recovery import recover
-from deployments.repository.report import (
-    failed_entries,
-    index_rows,
-    load_failure,
-    report_progress,
-    status_table,
-)
 from deployments.repository.turns import Turns
 from deployments.spec import Description, ModelSpec
 
@@ -56,11 +49,11 @@ class RepositoryManager:
         self._ingress = ingress
         self._catalog = Catalog(settings, key, ingress[0])
         self._overrides = Overrides(private_root() / "overrides", settings.model_override_bytes)
-        self._board = Board()
+        self._board = Board(settings.model_namespacing)
         self._entries: dict[str, dict[int, VersionEntry]] = {}
         self._ensembles = EnsembleLoads(self._catalog, self._entries)
         self._loaded: dict[str, ModelSpec] = {}
-        self._deployer = Deployer(settings, self._spawn)
+        self._deployer = Deployer(settings, self._board, self._spawn)
         self._turns = Turns()
         self._initialised = False
         self._background: set[asyncio.Task[None]] = set()
@@ -85,7 +78,7 @@ class RepositoryManager:
         """Name, version, state and reason of every model version, and names of models never loaded."""
         await self._ensure_recovered()
         on_disk = await asyncio.to_thread(self._catalog.scan)
-        return index_rows(effective(self._entries), on_disk)
+        return report.index_rows(effective(self._entries), on_disk)
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Load or reload a model on request; returns when every ingress routes to it.
@@ -95,15 +88,17 @@ class RepositoryManager:
         """
         self._require_explicit()
         await self._ensure_recovered()
-        self._ensembles.asked_for(name)
+        models = [name] if files else await asyncio.to_thread(self._catalog.identifiers, name)
+        for model in models:
+            self._ensembles.asked_for(model)
         try:
             if files:
                 await self._load_files(name, config, files)
             else:
-                await self._load(name, config)
+                await self._load_each(models, config)
         finally:
             await self._release_overrides()
-        failure = load_failure(name, effective(self._entries))
+        failure = report.load_failure(models, effective(self._entries))
         await self._publish_settled()
         if failure:
             raise invalid_arg(failure)
@@ -112,11 +107,15 @@ class RepositoryManager:
         """Take a model out of service; unknown models are no error (as in Triton)."""
         self._require_explicit()
         await self._ensure_recovered()
-        unneeded = self._ensembles.unneeded(name) if unload_dependents else []
-        async with self._turns.of(name):
-            await self._retire(self._versions(name))
+        models = [model for model in self._entries if name_of(model) == name] or [name]
+        await asyncio.gather(*(self._unload(model, unload_dependents) for model in models))
+
+    async def _unload(self, model: str, unload_dependents: bool) -> None:
+        unneeded = self._ensembles.unneeded(model) if unload_dependents else []
+        async with self._turns.of(model):
+            await self._retire(self._versions(model))
         await self._release_overrides()
-        await asyncio.gather(*(self.unload(model, unload_dependents) for model in unneeded))
+        await asyncio.gather(*(self._unload(each, unload_dependents) for each in unneeded))
 
     async def override_listing(self, digest: str) -> list[tuple[str, int]]:
         """Paths and sizes of the files of a load request, for a replica on another node."""
@@ -169,14 +168,14 @@ class RepositoryManager:
         poller = Poller({**dict.fromkeys(self._entries, "served"), **seen})
         wanted = set(self._catalog.startup_models(on_disk)) - self._overridden()
         names = sorted({*wanted, *self._out_of_reach()})
-        progress = asyncio.create_task(report_progress(names, self._entries))
+        progress = asyncio.create_task(report.report_progress(names, self._entries))
         try:
             await asyncio.gather(*(self._load_quietly(name) for name in names))
         finally:
             progress.cancel()
         self._initialised = True
         await self._publish_settled()
-        logger.info("\n%s", status_table(self._board.table), extra=VERBATIM)
+        logger.info("\n%s", report.status_table(self._board.table), extra=VERBATIM)
         if self._settings.model_control_mode == "poll":
             self._spawn(self._poll(poller))
 
@@ -200,11 +199,11 @@ class RepositoryManager:
 
     def _overridden(self) -> set[str]:
         """Models that a load request gave configuration or files: a restart does not take those back."""
-        return {spec.name for spec in self._loaded.values() if spec.overridden}
+        return {spec.identifier for spec in self._loaded.values() if spec.overridden}
 
     def _out_of_reach(self) -> set[str]:
         """Adopted models whose channels want another key: those of before a new deployment of the server."""
-        return {spec.name for spec in self._loaded.values() if spec.key != self._key}
+        return {spec.identifier for spec in self._loaded.values() if spec.key != self._key}
 
     async def _load_quietly(self, name: str, path: tuple[str, ...] = ()) -> None:
         try:
@@ -213,13 +212,9 @@ class RepositoryManager:
             known = isinstance(error, InferError)
             reason = error.with_code() if isinstance(error, InferError) else f"Internal: {error!r}"
             logger.error("failed to load '%s': %s", name, reason, exc_info=None if known else error)
-            self._explain(name, reason)
+            for entry in report.failed_entries(name, self._versions(name), reason):
+                self._set(entry)
         await self._publish()
-
-    def _explain(self, name: str, reason: str) -> None:
-        """Say in the index why a model could not be loaded, or why what is served is not the newest."""
-        for entry in failed_entries(name, self._versions(name), reason):
-            self._set(entry)
 
     async def _recover(self) -> None:
         """Take what Serve runs as what is served."""
@@ -244,6 +239,13 @@ class RepositoryManager:
         finally:
             self._overrides.close(bundle)
 
+    async def _load_each(self, models: Iterable[str], config: str | None) -> None:
+        """Load models of one name in several namespaces; one that fails keeps none of the others."""
+        outcomes = await asyncio.gather(*(self._load(m, config) for m in models), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
     async def _release_overrides(self) -> None:
         served = {spec.bundle for spec in self._loaded.values()}
         await asyncio.to_thread(self._overrides.retain, served)
@@ -258,7 +260,7 @@ class RepositoryManager:
             await self._ensembles.load_steps(candidate, path, self._load_quietly)
         async with self._turns.of(name):
             candidate = await asyncio.to_thread(self._catalog.candidate, name, override, bundle)
-            plan = await asyncio.to_thread(self._plan, candidate)
+            plan = await asyncio.to_thread(candidate.plan, self._versions(name), self._loaded)
             if is_ensemble(candidate.config):
                 for entry in await asyncio.to_thread(self._ensembles.loaded, candidate):
                     self._set(entry)
@@ -288,14 +290,6 @@ class RepositoryManager:
             config=candidate.template.config,
             overridden=candidate.template.overridden,
         )
-
-    def _plan(self, candidate: Candidate) -> LoadPlan:
-        """What a load has to do; reads the disk."""
-        entries = self._versions(candidate.name)
-        loaded = [(e.version, self._loaded[e.application]) for e in entries if e.application in self._loaded]
-        unchanged = [version for version, spec in loaded if candidate.unchanged(spec)]
-        updatable = [version for version, spec in loaded if candidate.updates(spec)]
-        return plan_load(candidate.versions, entries, unchanged, updatable)
 
     async def _start_version(self, candidate: Candidate, version: int) -> bool:
         """Load a version beside the one that serves; returns whether it serves now.
@@ -365,7 +359,7 @@ class RepositoryManager:
         self._loaded[spec.application] = spec
         self._set(
             VersionEntry(
-                spec.name,
+                spec.identifier,
                 spec.version,
                 ModelState.READY,
                 application=spec.application,

@@ -18,9 +18,9 @@ _ADOPT_S = 30.0
 
 async def recover(deployer: Deployer, spawn: Spawn) -> list[Description]:
     """The newest generation that serves of each model version that Serve runs; the others are deleted."""
-    found: dict[tuple[str, int], list[Found]] = defaultdict(list)
+    found: dict[str, list[Found]] = defaultdict(list)
     for application in await applications.listed():
-        found[(application.model, application.version)].append(application)
+        found[application.base].append(application)
     adopted = await asyncio.gather(*(_adopt(versions, deployer, spawn) for versions in found.values()))
     return list(chain.from_iterable(adopted))
 
@@ -29,8 +29,8 @@ async def _adopt(generations: list[Found], deployer: Deployer, spawn: Spawn) -> 
     """One or none of the generations of a model version."""
     adopted: list[Description] = []
     for found in sorted(generations, key=lambda each: each.generation, reverse=True):
-        key = (found.model, found.version)
-        deployer.generations[key] = max(deployer.generations[key], found.generation)
+        base = found.base
+        deployer.generations[base] = max(deployer.generations[base], found.generation)
         description = await _description(found) if found.up and not adopted else None
         if description is not None:
             adopted.append(description)

@@ -9,9 +9,10 @@ from types import ModuleType
 import pytest
 
 from app.cli import HINT, HelpRequested, main, parse, usage
+from app.deprecated import DEPRECATED
 from app.flags import SettingsError
 from app.ignored import IGNORED
-from app.settings import DEPRECATED, SETTINGS, ServerSettings
+from app.settings import SETTINGS, ServerSettings
 
 # fmt: off
 TRITONSERVER_FLAGS = [
@@ -150,11 +151,11 @@ def flag_with_value(flag: str) -> str:
         "metrics-config": "b=c",
         "cache-config": "local,size=1",
         "trace-config": "rate=1",
-        "rate-limit-resource": "r:1",
-        "host-policy": "a,b=c",
         "trace-level": "OFF",
         "trace-count": "1",
         "trace-log-frequency": "1",
+        "rate-limit-resource": "R:1",
+        "host-policy": "p,numa-node=0",
     }
     name = flag.replace("-", "_")
     setting = SETTINGS.get(name) or IGNORED.get(name)
