@@ -103,7 +103,8 @@ class LimitedInstance(InstanceThread):
         self._next = None
         now = time.monotonic_ns()
         for pending in batch.requests:
-            pending.dispatch_ns = now  # until now it was queued, as in Triton
+            if type(pending) is Pending:  # a sequence's counts from its first execution
+                pending.dispatch_ns = now  # until now it was queued, as in Triton
         super().execute(batch)
 
     def _drop(self, batch: Batch) -> None:
