@@ -4,22 +4,29 @@ The order of calls is Triton's (TRITONBACKEND_* in its backend API): `initialize
 `model_initialize` once for the model version, `instance_initialize` once for each instance, then
 `instance_execute` any number of times, then the three `*_finalize` in reverse. An instance is never
 entered twice at a time; different instances of a model run in threads of their own.
+
+Importing this module needs numpy and nothing else: processes with an environment of their own import it too.
 """
 
 # ruff: noqa: B027  (the functions an author may leave out are empty, not abstract)
+
+from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
-from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import invalid_arg
 from app.core.tensors import InferRequest, InferResponse
-from backends.signature import Signature
+
+if TYPE_CHECKING:
+    from tritonclient.grpc import model_config_pb2 as mc
+
+    from backends.signature import Signature
 
 Reply = Callable[[InferResponse], None]
 
@@ -54,6 +61,8 @@ class Model:
     @cached_property
     def signature(self) -> Signature:
         """The tensors of `config`, compiled when first asked for: after auto-completion."""
+        from backends.signature import Signature
+
         return Signature(self.config)
 
     @property
