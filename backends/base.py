@@ -207,6 +207,13 @@ class Backend(ABC):
         """Whether the instance could execute now; False makes the model version not ready."""
         return True
 
+    def metrics(self) -> list[Any]:
+        """Custom metrics of the models of this process, as `backends.python.metrics.snapshot` gives them.
+
+        Called when somebody reads `/metrics`, on a thread of its own.
+        """
+        return []
+
     @classmethod
     def auto_complete(cls, model: Model) -> mc.ModelConfig:
         """Return `model.config` completed by what the model file itself says.

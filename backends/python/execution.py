@@ -100,9 +100,7 @@ class Execution:
             else:
                 request.reply(self._encoded(response, request.infer))
 
-    def _checked(
-        self, received: list[ReceivedRequest], returned: Any
-    ) -> Sequence[InferenceResponse | None]:
+    def _checked(self, received: list[ReceivedRequest], returned: Any) -> Sequence[InferenceResponse | None]:
         """Hold what `execute` returned against Triton's rules; None where a sender or a next turn answers."""
         if self._decoupled and returned is not None:
             raise ContractError(
