@@ -39,6 +39,7 @@ class Model:
         directory: the model's directory in the repository (holds config.pbtxt, labels, version directories).
         version_directory: `<directory>/<version>`.
         backend_config: `--backend-config` settings for this backend, name to value.
+        interpreter: of the model's own Python environment; None for a model without one.
         state: whatever the backend keeps for the model.
     """
 
@@ -56,6 +57,7 @@ class Model:
         self.directory = directory
         self.version_directory = directory / str(version)
         self.backend_config = dict(backend_config or {})
+        self.interpreter: Path | None = None
         self.state: Any = None
 
     @cached_property

@@ -8,7 +8,7 @@ Triton's.
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2 as mc
@@ -16,14 +16,21 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.config_json import config_to_json
 from app.core.errors import invalid_arg
 from backends.base import Backend, Instance, Model, Request
-from backends.python import loader
+from backends.python import loader, metrics
 from backends.python.errors import loading_failed
 from backends.python.execution import Execution, completed
 from backends.python.instance import PythonInstance
+from backends.python.process import Process
+from backends.python.supervisor import Supervisor
+
+_COMPLETED_S: Final = 5.0
 
 
 class PythonBackend(Backend):
     """Executes Python models."""
+
+    def __init__(self) -> None:
+        self._supervisors: list[Supervisor] = []
 
     def model_initialize(self, model: Model) -> None:
         value = model.parameter("FORCE_CPU_ONLY_INPUT_TENSORS", "yes")
@@ -31,10 +38,18 @@ class PythonBackend(Backend):
             raise invalid_arg(f"Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: {value}")
 
     def instance_initialize(self, instance: Instance) -> None:
-        instance.state = Execution(_described(instance.model, instance))
+        model = instance.model
+        described = _described(model, instance)
+        if model.interpreter is None:
+            instance.state = Execution(described)
+        else:
+            instance.state = Supervisor(described, model.interpreter, _start_seconds(model))
+            self._supervisors.append(instance.state)
 
     def instance_finalize(self, instance: Instance) -> None:
         state, instance.state = instance.state, None
+        if state in self._supervisors:
+            self._supervisors.remove(state)
         if state is not None:
             state.close()
 
@@ -44,15 +59,38 @@ class PythonBackend(Backend):
     def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
         instance.state.execute(requests, instance)
 
+    def metrics(self) -> list[Any]:
+        others = [family for each in list(self._supervisors) for family in each.metrics()]
+        return [*metrics.snapshot(), *others]
+
     @classmethod
     def auto_complete(cls, model: Model) -> mc.ModelConfig:
-        returned = completed(_described(model))
+        returned = _completed(model)
         if returned is None:
             return model.config
         try:
             return _merged(model.config, returned)
         except Exception as error:
             raise loading_failed(error, loader.OUR_FOLDER) from error
+
+
+def _completed(model: Model) -> dict[str, Any] | None:
+    if model.interpreter is None:
+        return completed(_described(model))
+    process = Process(_described(model), model.interpreter, _start_seconds(model))
+    try:
+        return process.complete()
+    finally:
+        process.stop(_COMPLETED_S)
+
+
+def _start_seconds(model: Model) -> float:
+    key = "stub-timeout-seconds"
+    value = model.backend_config.get(key, "30")
+    try:
+        return float(value)
+    except ValueError:
+        raise invalid_arg(f"--backend-config=python,{key} must be a number, got '{value}'") from None
 
 
 def _described(model: Model, instance: Instance | None = None) -> PythonInstance:
