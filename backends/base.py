@@ -91,6 +91,10 @@ class Model:
         return self.config.parameters[key].string_value if key in self.config.parameters else default
 
 
+def _nothing() -> None:
+    """Stands for a function that nobody has given."""
+
+
 class Instance:
     """One execution instance of a model version.
 
@@ -101,6 +105,7 @@ class Instance:
         index: position among the instances of the model version, from 0.
         passive: loaded, but never given a request.
         state: whatever the backend keeps for the instance.
+        readiness_changed: a backend may call it, on any thread, to have `instance_ready` asked at once.
         compute_start_ns, compute_end_ns: a backend may set both inside `instance_execute` with
             `time.monotonic_ns()`; the statistics then split the execution into compute_input,
             compute_infer and compute_output. Left at 0, all of it counts as compute_infer.
@@ -122,6 +127,7 @@ class Instance:
         self.index = index
         self.passive = passive
         self.state: Any = None
+        self.readiness_changed: Callable[[], None] = _nothing
         self.compute_start_ns = 0
         self.compute_end_ns = 0
 
@@ -215,6 +221,10 @@ class Backend(ABC):
         Called when somebody reads `/metrics`, on a thread of its own.
         """
         return []
+
+    def readiness_varies(self, instance: Instance) -> bool:
+        """Whether `instance_ready` may ever say False; only then is it asked, now and then."""
+        return type(self).instance_ready is not Backend.instance_ready
 
     @classmethod
     def auto_complete(cls, model: Model) -> mc.ModelConfig:

@@ -1,5 +1,6 @@
 """A loaded model version: backend, instances, scheduler and counters, behind one `submit`."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -17,8 +18,10 @@ from app.transport.loop import LoopThread
 from app.transport.regions import read_inputs, write_outputs
 from backends import find_backend
 from backends.base import Backend, Instance, Model
+from deployments.environments import Environment, prepare
 from deployments.instances import InstanceThread
 from deployments.latencies import Histogram, Latencies
+from deployments.readiness import ReadinessWatch
 from deployments.repository.layout import ModelEntry, read_labels
 from deployments.response_cache import CachedScheduler, make_cache
 from deployments.scheduling.base import Scheduler
@@ -49,6 +52,7 @@ class ServedModel:
         self._checker = RequestChecker(model.config)
         self._shapes = ShapeKey(model.config)
         self._kind = turn_kind(model.config) if model.config.HasField("sequence_batching") else Pending
+        self._environment = Environment()
         self._live: set[Pending] = set()
         latencies = Latencies() if spec.summaries else None
         self.statistics = Statistics(model.name, str(model.version), latencies)
@@ -87,13 +91,32 @@ class ServedModel:
         )
         settings = {**spec.backend_config.get("", {}), **spec.backend_config.get(declared.backend, {})}
         model = Model(declared, spec.version, Path(spec.directory), settings)
+        environment = prepare(model, spec.cache_bytes)
+        model.interpreter = environment.python
+        try:
+            return cls._load(spec, model, kind, plane, batched, environment)
+        except InferError as error:
+            environment.release()
+            raise environment.explained(error) from error
+
+    @classmethod
+    def _load(
+        cls,
+        spec: ModelSpec,
+        model: Model,
+        kind: type[Backend],
+        plane: LoopThread,
+        batched: MakeBatched,
+        environment: Environment,
+    ) -> "ServedModel":
         if spec.auto_complete:
             model.config = normalise(kind.auto_complete(model), spec.gpus)
         validate(model.config, spec.gpus)
         backend = kind()
-        backend.initialize(settings)
+        backend.initialize(model.backend_config)
         backend.model_initialize(model)
         served = cls(spec, model, backend, plane, batched)
+        served._environment = environment
         try:
             served._start()
         except BaseException:
@@ -153,6 +176,7 @@ class ServedModel:
                 "releases": dict(self.statistics.releases),
                 "queue_age_ns": self._scheduler.queue_age_ns,
                 **self._distributions(),
+                **await self._custom_metrics(),
             }
         raise InferError(ErrorCode.UNSUPPORTED, f"unknown control verb '{verb}'")
 
@@ -166,6 +190,7 @@ class ServedModel:
             self._backend.finalize()
         except Exception:
             logger.exception("finalizing model '%s'", self._model.name)
+        self._environment.release()
 
     def _start(self) -> None:
         for thread in self._instances:
@@ -173,11 +198,22 @@ class ServedModel:
         for thread in self._instances:
             thread.wait_loaded()
 
+    def watch_readiness(self, announce: Callable[[bool], None]) -> ReadinessWatch:
+        """What tells of the model's readiness; see `ReadinessWatch`."""
+        instances = [thread.instance for thread in self._instances]
+        return ReadinessWatch(self._backend, instances, announce)
+
     async def open(self) -> None:
         """Begin to execute what is submitted."""
         for thread in self._instances:
             if not thread.instance.passive:
                 self._scheduler.add_instance(thread)
+
+    async def _custom_metrics(self) -> dict[str, Any]:
+        if type(self._backend).metrics is Backend.metrics:
+            return {}
+        # A model in a process of its own may take its time to answer.
+        return {"custom": await asyncio.get_running_loop().run_in_executor(None, self._backend.metrics)}
 
     def _distributions(self) -> dict[str, Any]:
         latencies, first = self.statistics.latencies, self._first_responses

@@ -43,7 +43,9 @@ class PythonBackend(Backend):
         if model.interpreter is None:
             instance.state = Execution(described)
         else:
-            instance.state = Supervisor(described, model.interpreter, _start_seconds(model))
+            instance.state = Supervisor(
+                described, model.interpreter, _start_seconds(model), lambda: instance.readiness_changed()
+            )
             self._supervisors.append(instance.state)
 
     def instance_finalize(self, instance: Instance) -> None:
@@ -55,6 +57,9 @@ class PythonBackend(Backend):
 
     def instance_ready(self, instance: Instance) -> bool:
         return instance.state is not None and instance.state.is_ready()
+
+    def readiness_varies(self, instance: Instance) -> bool:
+        return isinstance(instance.state, Supervisor) or hasattr(instance.state.model, "is_ready")
 
     def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
         instance.state.execute(requests, instance)

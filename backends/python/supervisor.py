@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,8 +37,14 @@ class Supervisor:
     again and again, they are refused.
     """
 
-    def __init__(self, instance: PythonInstance, python: Path, start_s: float) -> None:
-        """Start the process and initialise the model.
+    def __init__(
+        self,
+        instance: PythonInstance,
+        python: Path,
+        start_s: float,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Start the process and initialise the model; `changed` is called when the process comes or goes.
 
         Raises:
             InferError: why the model cannot be executed.
@@ -46,6 +52,7 @@ class Supervisor:
         self._instance = instance
         self._python = python
         self._start_s = start_s
+        self._tell = changed
         self._changed = threading.Condition()
         self._process: Process | None = None
         self._starting = True
@@ -144,6 +151,7 @@ class Supervisor:
             self._process = None if closed else process
             self._starting = False
             self._changed.notify_all()
+        self._tell()
         if closed and process is not None:
             process.stop(_FINALIZE_S)
         return process
@@ -153,6 +161,7 @@ class Supervisor:
             self._process = None
             self._starting = seconds == 0
             self._changed.notify_all()
+            self._tell()
             if seconds:
                 logger.warning("it is started again in %g s", seconds)
                 self._changed.wait_for(lambda: self._closed, seconds)
