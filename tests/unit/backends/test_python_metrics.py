@@ -1,6 +1,7 @@
 """Custom metrics of Python models, where the model is."""
 
 import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,11 @@ from backends.python.pb_utils import TritonModelException
 from tests.unit.backends.python_models import Load, execute, row
 
 COUNTER, GAUGE, HISTOGRAM = MetricFamily.COUNTER, MetricFamily.GAUGE, MetricFamily.HISTOGRAM
+
+
+@pytest.fixture(autouse=True)
+def none_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_families", weakref.WeakValueDictionary())
 
 
 def test_counter_and_gauge() -> None:
