@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from app.core.errors import ErrorCode, FailureReason, InferError
 from app.core.tensors import Buffer
@@ -59,6 +59,13 @@ class Payload:
         return taken
 
 
+class _Packed(NamedTuple):
+    """A message as it is sent: its bytes, and the memory that goes with the first of them, -1 for none."""
+
+    data: bytes
+    descriptor: int
+
+
 class Link:
     """One end. `ask` and `send` may be called from any thread; one thread runs `serve`."""
 
@@ -68,7 +75,7 @@ class Link:
         self._handle = handle
         self._lock = threading.Lock()
         self._sender = 0
-        self._deferred: deque[tuple[bytes, Sequence[Buffer]]] = deque()
+        self._deferred: deque[_Packed] = deque()
         self._numbers = itertools.count(1)
         self._asked: dict[int, Future[tuple[Any, Payload]]] = {}
         self._closed = False
@@ -79,17 +86,18 @@ class Link:
         Raises:
             LinkClosed: the other side is gone.
             TypeError: the message has no form in JSON.
+            OSError: there is no shared memory for the tensors.
         """
-        text = json.dumps(message, separators=(",", ":")).encode()
+        packed = _packed(message, buffers)
         if self._sender == threading.get_ident():  # a destructor, run while this thread is sending
-            self._deferred.append((text, buffers))
+            self._deferred.append(packed)
             return
         with self._lock:
             self._sender = threading.get_ident()
             try:
-                self._write(text, buffers)
+                self._write(packed)
                 while self._deferred:
-                    self._write(*self._deferred.popleft())
+                    self._write(self._deferred.popleft())
             except OSError as error:
                 raise LinkClosed(str(error)) from error
             finally:
@@ -167,21 +175,15 @@ class Link:
         else:
             future.set_result((message["value"], payload))
 
-    def _write(self, text: bytes, buffers: Sequence[Buffer]) -> None:
-        size = sum(_padded(len(buffer)) for buffer in buffers)
-        if size < SHARED_BYTES:
-            parts = [_HEAD.pack(len(text), size, 0), text]
-            for buffer in buffers:
-                parts += [bytes(buffer), bytes(_padded(len(buffer)) - len(buffer))]
-            self._socket.sendall(b"".join(parts))
+    def _write(self, packed: _Packed) -> None:
+        if packed.descriptor < 0:
+            self._socket.sendall(packed.data)
             return
-        descriptor = _shared(buffers, size)
         try:
-            head = _HEAD.pack(len(text), size, 1)
-            sent = socket.send_fds(self._socket, [head], [descriptor])
+            sent = socket.send_fds(self._socket, [packed.data], [packed.descriptor])
         finally:
-            os.close(descriptor)
-        self._socket.sendall(head[sent:] + text)
+            os.close(packed.descriptor)
+        self._socket.sendall(memoryview(packed.data)[sent:])
 
     def _receive(self) -> tuple[Message, Payload] | None:
         head, descriptors, _, _ = socket.recv_fds(self._socket, _HEAD.size, 1)
@@ -221,6 +223,17 @@ def error_of(fields: Sequence[str]) -> InferError:
     """Undo `error_fields`."""
     code, message, reason = fields
     return InferError(ErrorCode(code), message, FailureReason(reason))
+
+
+def _packed(message: Message, buffers: Sequence[Buffer]) -> _Packed:
+    text = json.dumps(message, separators=(",", ":")).encode()
+    size = sum(_padded(len(buffer)) for buffer in buffers)
+    if size >= SHARED_BYTES:
+        return _Packed(_HEAD.pack(len(text), size, 1) + text, _shared(buffers, size))
+    parts = [_HEAD.pack(len(text), size, 0), text]
+    for buffer in buffers:
+        parts += [bytes(buffer), bytes(_padded(len(buffer)) - len(buffer))]
+    return _Packed(b"".join(parts), -1)
 
 
 def _padded(nbytes: int) -> int:
