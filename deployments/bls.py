@@ -6,7 +6,7 @@ an ingress does, so a call goes straight to a replica of the model called.
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
@@ -20,10 +20,8 @@ from app.routing.manager_client import ManagerClient, follow
 from app.routing.router import Call, Router
 from app.transport.loop import LoopThread
 from app.transport.settings import TransportSettings
-from backends.python.calls import ResponseIterator, model_response, wire_request
+from backends.python.calls import Calls
 from backends.python.errors import TritonModelException
-from backends.python.request import InferenceRequest
-from backends.python.response import InferenceResponse
 from deployments.spec import MANAGER, ModelSpec
 
 T = TypeVar("T")
@@ -77,30 +75,45 @@ def _manager_handle(spec: ModelSpec) -> Any:
     return handle
 
 
-class ModelCalls:
+class _Sent:
+    """A call under way; `begin` on the data-plane loop, `cancel` from any thread, in either order."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._call: Call | None = None
+        self._cancelled = False
+
+    def begin(self, call: Call) -> None:
+        """The request is sent."""
+        self._call = call
+        if self._cancelled:
+            call.cancel()
+
+    def cancel(self) -> None:
+        """Give up on the answer."""
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        self._cancelled = True
+        if self._call is not None:
+            self._call.cancel()
+
+
+class ModelCalls(Calls):
     """Implements `backends.python.services.Services` for the model of this replica."""
 
     def __init__(self, spec: ModelSpec, plane: LoopThread) -> None:
+        super().__init__(spec.identifier)
         self._spec = spec
         self._plane = plane
         self._opening: asyncio.Task[Any] | None = None
 
-    def exec(self, request: InferenceRequest, decoupled: bool) -> InferenceResponse | ResponseIterator:
-        infer = wire_request(request, self._spec.identifier)
-        if decoupled:
-            return self._wait(self._start(infer))
-        return model_response(self._wait(self._one(infer)))
-
-    def async_exec(
-        self, request: InferenceRequest, decoupled: bool
-    ) -> Awaitable[InferenceResponse | ResponseIterator]:
-        infer = wire_request(request, self._spec.identifier)
-        return self._exec_async(infer, decoupled)
-
-    async def _exec_async(self, infer: InferRequest, decoupled: bool) -> InferenceResponse | ResponseIterator:
-        if decoupled:
-            return await asyncio.wrap_future(self._begin(self._start(infer)))
-        return model_response(await asyncio.wrap_future(self._begin(self._one(infer))))
+    def submit(
+        self, infer: InferRequest, sink: Callable[[InferResponse], None], decoupled: bool
+    ) -> Callable[[], None]:
+        sent = _Sent(self._plane.loop)
+        self._begin(self._send(infer, sink, decoupled, sent))
+        return sent.cancel
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         self._manage(self._load(name, config, files))
@@ -110,9 +123,6 @@ class ModelCalls:
 
     def is_model_ready(self, name: str, version: str) -> bool:
         return self._wait(self._ready(name, version))
-
-    def metric_family(self, name: str, description: str, kind: int) -> Any:
-        raise TritonModelException("pb_utils.MetricFamily is not available in this server")
 
     async def close(self) -> None:
         """Close what the calls have opened; on the data-plane loop."""
@@ -148,33 +158,13 @@ class ModelCalls:
             raise
         return connection
 
-    async def _one(self, infer: InferRequest) -> InferResponse:
-        answered: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
-
-        def sink(response: InferResponse) -> None:
-            if not answered.done():
-                answered.set_result(response)
-
+    async def _send(
+        self, infer: InferRequest, sink: Callable[[InferResponse], None], decoupled: bool, sent: _Sent
+    ) -> None:
         try:
-            call = await self._submit(infer, sink, decoupled=False)
-        except InferError as error:
-            return failed(error)
-        try:
-            return await answered
-        except asyncio.CancelledError:
-            call.cancel()
-            raise
-
-    async def _start(self, infer: InferRequest) -> ResponseIterator:
-        responses = ResponseIterator()
-        try:
-            call = await self._submit(infer, responses.put, decoupled=True)
-        except InferError as error:
-            responses.put(failed(error))
-            return responses
-        loop = self._plane.loop
-        responses.cancels(lambda: _threadsafe(loop, call))
-        return responses
+            sent.begin(await self._submit(infer, sink, decoupled))
+        except Exception as error:
+            sink(failed(error))
 
     async def _submit(self, infer: InferRequest, sink: Any, decoupled: bool) -> Call:
         name = infer.model_name
@@ -214,7 +204,3 @@ def _refuse_circle(chain: tuple[str, ...], model: str) -> None:
             f"circular call of models: {' -> '.join((*chain, model))}; a model that calls itself, "
             "directly or through others, would wait for ever"
         )
-
-
-def _threadsafe(loop: asyncio.AbstractEventLoop, call: Call) -> None:
-    loop.call_soon_threadsafe(call.cancel)

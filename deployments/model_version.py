@@ -19,6 +19,7 @@ from app.transport.server import ChannelServer
 from app.transport.settings import TransportSettings
 from backends.python import services
 from deployments.bls import ModelCalls
+from deployments.readiness import ReadinessWatch
 from deployments.repository.localise import Local, localise
 from deployments.served_model import ServedModel
 from deployments.spec import Description, ModelSpec
@@ -46,6 +47,7 @@ class ModelVersion:
         services.install(self._calls)
         self._served: ServedModel | None = None
         self._server: ChannelServer | None = None
+        self._readiness: ReadinessWatch | None = None
         self._addresses: dict[str, str] = {}
         self._described = False
         self._loaded_at = time.monotonic()
@@ -71,6 +73,8 @@ class ModelVersion:
 
     async def __del__(self) -> None:
         """Serve's shutdown hook: tell the callers to go elsewhere, answer what is under way, unload."""
+        if self._readiness is not None:
+            self._plane.loop.call_soon_threadsafe(self._readiness.stop)
         if self._server is not None:
             await self._plane.run(self._server.drain(_DRAIN_S))
             await self._plane.run(self._server.close())
@@ -118,6 +122,8 @@ class ModelVersion:
         await served.open()
         settings = TransportSettings(arena_bytes=self._spec.arena_bytes)
         self._server = ChannelServer(served, self._spec.key, settings)
+        self._readiness = served.watch_readiness(self._server.announce)
+        await self._readiness.start()
         addresses = await self._server.listen(
             unix_path=os.path.join(self._spec.socket_directory, f"{os.getpid()}.sock"),
             tcp_host=self._channel_host(),

@@ -20,8 +20,10 @@ from app.transport.loop import LoopThread
 from app.transport.regions import read_inputs, write_outputs
 from backends import find_backend
 from backends.base import Backend, Model
+from deployments.environments import Environment, prepare
 from deployments.instance_pool import InstancePool
 from deployments.latencies import Histogram, Latencies
+from deployments.readiness import ReadinessWatch
 from deployments.repository.layout import ModelEntry, read_labels
 from deployments.response_cache import CachedScheduler, make_cache
 from deployments.scheduling.base import Scheduler
@@ -60,6 +62,7 @@ class ServedModel:
         self._checker = RequestChecker(model.config)
         self._shapes = ShapeKey(model.config)
         self._kind = turn_kind(model.config) if model.config.HasField("sequence_batching") else Pending
+        self._environment = Environment()
         self._live: set[Pending] = set()
         latencies = Latencies() if spec.summaries else None
         self.statistics = Statistics(model.name, str(model.version), latencies)
@@ -90,13 +93,33 @@ class ServedModel:
         )
         settings = {**spec.backend_config.get("", {}), **spec.backend_config.get(declared.backend, {})}
         model = Model(declared, spec.version, Path(spec.directory), settings)
+        environment = prepare(model, spec.cache_bytes)
+        model.interpreter = environment.python
+        try:
+            return cls._load(spec, model, kind, environment, plane, batched, rank)
+        except InferError as error:
+            environment.release()
+            raise environment.explained(error) from error
+
+    @classmethod
+    def _load(
+        cls,
+        spec: ModelSpec,
+        model: Model,
+        kind: type[Backend],
+        environment: Environment,
+        plane: LoopThread,
+        batched: MakeBatched,
+        rank: int,
+    ) -> "ServedModel":
         if spec.auto_complete:
             model.config = normalise(kind.auto_complete(model), spec.gpus)
         validate(model.config, spec.gpus)
         backend = kind()
-        backend.initialize(settings)
+        backend.initialize(model.backend_config)
         backend.model_initialize(model)
         served = cls(spec, model, backend, plane, batched, rank)
+        served._environment = environment
         try:
             served._instances.load()
         except BaseException:
@@ -165,6 +188,7 @@ class ServedModel:
                 "releases": dict(self.statistics.releases),
                 "queue_age_ns": self._scheduler.queue_age_ns,
                 **self._distributions(),
+                **await self._custom_metrics(),
             }
         if verb == UPDATE:
             return await asyncio.to_thread(self.update, payload)
@@ -204,10 +228,21 @@ class ServedModel:
             self._backend.finalize()
         except Exception:
             logger.exception("finalizing model '%s'", self._model.name)
+        self._environment.release()
+
+    def watch_readiness(self, announce: Callable[[bool], None]) -> ReadinessWatch:
+        """What tells of the model's readiness; see `ReadinessWatch`."""
+        return ReadinessWatch(self._backend, lambda: self._instances.instances, announce)
 
     async def open(self) -> None:
         """Begin to execute what is submitted."""
         await self._instances.open()
+
+    async def _custom_metrics(self) -> dict[str, Any]:
+        if type(self._backend).metrics is Backend.metrics:
+            return {}
+        # A model in a process of its own may take its time to answer.
+        return {"custom": await asyncio.get_running_loop().run_in_executor(None, self._backend.metrics)}
 
     def _distributions(self) -> dict[str, Any]:
         latencies, first = self.statistics.latencies, self._first_responses

@@ -62,6 +62,15 @@ class Tensor(msgspec.Struct, frozen=True, gc=False):
         return cls(name, name_of_type, array.shape, flat.view(np.uint8).data)
 
 
+def flat_bytes(array: npt.NDArray[Any]) -> memoryview | bytes:
+    """View the bytes of a numeric array; copied first only when it is not contiguous."""
+    if not array.size:
+        return b""
+    if not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array)
+    return array.data.cast("B")
+
+
 class RegionSlice(msgspec.Struct, frozen=True, gc=False):
     """A part of the memory that a client shares: a tensor's `data`, or where an output is to be written.
 

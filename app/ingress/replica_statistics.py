@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 from tritonclient.grpc import service_pb2 as pb
@@ -19,7 +20,7 @@ _ANSWER_S = 3.0
 
 
 class ReplicaStatistics(msgspec.Struct):
-    """One replica's counters, or the sum over several."""
+    """One replica's counters, or the sum over several; `custom` are families of Python models, unmerged."""
 
     statistics: pb.ModelStatistics
     failures: dict[str, int]
@@ -28,6 +29,7 @@ class ReplicaStatistics(msgspec.Struct):
     queue_age_ns: int = 0
     summaries: dict[str, tuple[int, int, dict[int, int]]] = {}
     first_response: tuple[tuple[float, ...], list[int], float] | None = None
+    custom: list[Any] = []
 
 
 async def collect(entry: VersionEntry, channels: Iterable[Channel]) -> list[ReplicaStatistics]:
@@ -48,6 +50,7 @@ async def collect(entry: VersionEntry, channels: Iterable[Channel]) -> list[Repl
                     answer.get("queue_age_ns", 0),
                     answer.get("summaries", {}),
                     answer.get("first_response"),
+                    answer.get("custom", []),
                 )
             )
         elif isinstance(answer, (InferError, OSError, TimeoutError)):
@@ -72,6 +75,7 @@ def merge(parts: Iterable[ReplicaStatistics]) -> ReplicaStatistics:
                 part.queue_age_ns,
                 part.summaries,
                 part.first_response,
+                part.custom,
             )
         else:
             _add(total, part)
@@ -86,6 +90,7 @@ def _empty(entry: VersionEntry) -> ReplicaStatistics:
 
 def _add(total: ReplicaStatistics, part: ReplicaStatistics) -> None:
     target, source = total.statistics, part.statistics
+    total.custom = total.custom + part.custom
     target.last_inference = max(target.last_inference, source.last_inference)
     target.inference_count += source.inference_count
     target.execution_count += source.execution_count

@@ -45,15 +45,17 @@ class Kind(IntEnum):
     """Server: what the verb returned, or an error when `FAILED` is set."""
     DRAIN = 7
     """Server: send nothing new, and close once every answer has come. No meta."""
+    READINESS = 8
+    """Server: its model is ready, or not when `FAILED` is set; it takes requests all the same. No meta."""
 
 
-_LAST_KIND: Final = 7
+_LAST_KIND: Final = 8
 
 
 FINAL: Final = 1
 """RESPONSE flag: no other response follows on this stream."""
 FAILED: Final = 2
-"""CONTROL_REPLY flag: the meta is an error."""
+"""CONTROL_REPLY flag: the meta is an error. READINESS flag: not ready."""
 
 
 class ProtocolError(Exception):
@@ -86,7 +88,7 @@ _HEADER_ONLY: Final = {kind: HEADER.pack(kind, 0, 0, 0, 0, 0, 0) for kind in Kin
 
 def encode_frame(kind: Kind, stream: int = 0, meta: bytes = b"", flags: int = 0) -> bytes:
     """Build a frame that has no payload."""
-    if not meta and not stream:
+    if not (meta or stream or flags):
         return _HEADER_ONLY[kind]
     return HEADER.pack(kind, flags, 0, len(meta), 0, stream, 0) + meta
 

@@ -196,6 +196,7 @@ class ChannelServer:
         self._greeting: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(settings.max_handshakes)
         self._draining = False
+        self._ready = True
 
     @property
     def outstanding(self) -> int:
@@ -284,6 +285,14 @@ class ChannelServer:
         self.connections.add(connection)
         if self._draining:
             connection.send_frame(Kind.DRAIN)
+        if not self._ready:
+            connection.send_frame(Kind.READINESS, flags=FAILED)
+
+    def announce(self, ready: bool) -> None:
+        """Tell the clients, present and future, whether the model is ready; requests are taken either way."""
+        self._ready = ready
+        for connection in self.connections:
+            connection.send_frame(Kind.READINESS, flags=0 if ready else FAILED)
 
     async def drain(self, timeout: float) -> bool:
         """Take no new clients, ask the present ones to send nothing new, and wait until they are served.

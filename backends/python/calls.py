@@ -1,8 +1,10 @@
 """Calls of a Python model to other models: from its requests to those of the server, and back."""
 
+import asyncio
 import json
 import queue
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextvars import ContextVar, copy_context
 from typing import Final
 
@@ -43,6 +45,7 @@ def wire_request(request: InferenceRequest, caller: str) -> InferRequest:
         bool(flags & SEQUENCE_START),
         bool(flags & SEQUENCE_END),
         timeout_us=request.timeout(),
+        trace=request.trace()._traceparent,
         chain=tuple(dict.fromkeys((*chain.get(), caller))),
     )
 
@@ -90,3 +93,60 @@ class ResponseIterator:
     def cancels(self, cancel: Callable[[], None]) -> None:
         """Say how the call is cancelled, from any thread."""
         self._cancel = cancel
+
+
+class Calls(ABC):
+    """`exec` and `async_exec` of requests, over one way to send them."""
+
+    def __init__(self, caller: str) -> None:
+        """`caller` is the model that calls."""
+        self._caller = caller
+
+    @abstractmethod
+    def submit(
+        self, infer: InferRequest, sink: Callable[[InferResponse], None], decoupled: bool
+    ) -> Callable[[], None]:
+        """Send a request, from any thread, without waiting; returns what cancels it.
+
+        `sink` is called once with a final response, whatever becomes of the request, and with others before
+        where `decoupled` allows them; on any thread, also before this returns.
+        """
+
+    def exec(self, request: InferenceRequest, decoupled: bool) -> InferenceResponse | ResponseIterator:
+        """Send and wait for the response, or return an iterator over the responses to come."""
+        responses = self._start(wire_request(request, self._caller), decoupled)
+        return responses if decoupled else next(responses)
+
+    def async_exec(
+        self, request: InferenceRequest, decoupled: bool
+    ) -> Awaitable[InferenceResponse | ResponseIterator]:
+        """`exec` for a running event loop; giving up on it cancels the request."""
+        return self._exec_async(wire_request(request, self._caller), decoupled)
+
+    def _start(self, infer: InferRequest, decoupled: bool) -> ResponseIterator:
+        responses = ResponseIterator()
+        responses.cancels(self.submit(infer, responses.put, decoupled))
+        return responses
+
+    async def _exec_async(self, infer: InferRequest, decoupled: bool) -> InferenceResponse | ResponseIterator:
+        if decoupled:
+            return self._start(infer, decoupled)
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[InferResponse] = loop.create_future()
+
+        def settle(response: InferResponse) -> None:
+            if not answered.done():
+                answered.set_result(response)
+
+        def sink(response: InferResponse) -> None:
+            try:
+                loop.call_soon_threadsafe(settle, response)
+            except RuntimeError:  # the model's loop is closed: nobody waits
+                pass
+
+        cancel = self.submit(infer, sink, False)
+        try:
+            return model_response(await answered)
+        except asyncio.CancelledError:
+            cancel()
+            raise

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from app.core.datatypes import DATATYPES, datatype_of, pack_bytes
 from app.core.tensors import Tensor as WireTensor
-from backends.merge import flat_bytes
+from app.core.tensors import flat_bytes
 from backends.python.errors import TritonModelException
 
 Array = npt.NDArray[Any]
