@@ -1,11 +1,12 @@
-"""What composition costs on 600 KB tensors: ensembles of 1, 3 and 5 identity steps, and the same by BLS; no cluster.
+"""What composition costs on 600 KB tensors: ensembles of 1, 3 and 5 identity steps, and BLS; no cluster.
 
 python -m benchmarks.ensembles
 
-Each step is a served model in a process of its own, reached over a channel as from an ingress; this process
-is the ingress, without its fronts. `direct` is one request to one step, what the ratios are to. The BLS model
-calls its steps one after the other. "copies" are tensors written to an arena for each request, by the ingress and
-by the replicas: how often the tensor's bytes moved. Rounds alternate; a ratio is the median of the rounds' own.
+Each step is a served model in a process of its own, reached over a channel as from an ingress; this
+process is the ingress, without its fronts. `direct` is one request to one step, what the ratios are to. The
+BLS model calls its steps one after the other. "copies" are tensors written to an arena for each request, by
+the ingress and by the replicas: how often the tensor's bytes moved. Rounds alternate; a ratio is the median
+of the rounds' own.
 """
 
 from __future__ import annotations
@@ -91,9 +92,7 @@ def table() -> RoutingTable:
     configs = [config(f"step{i}", "identity") for i in range(STEPS)]
     configs += [config("bls", "python"), *map(chain, (1, 3, 5))]
     entries = tuple(
-        VersionEntry(
-            each.name, 1, ModelState.READY, application=each.name, config=each.SerializeToString()
-        )
+        VersionEntry(each.name, 1, ModelState.READY, application=each.name, config=each.SerializeToString())
         for each in configs
     )
     return RoutingTable(1, True, entries)
@@ -223,8 +222,9 @@ async def compare(directory: Path, models: Sequence[str], arguments: argparse.Na
                 results[side].append(await measure(fleet, side, callers, arguments.seconds))
         for side in sides:
             report(side, callers, results[side][1:], results["step0"][1:])
-        slower = [e.per_second / b.per_second for e, b in zip(results["ensemble3"], results["bls"], strict=True)]
-        print(f"{callers:3} callers  bls of {BLS_STEPS} steps takes {spread(slower[1:])} of the time of ensemble3")
+        pairs = zip(results["ensemble3"][1:], results["bls"][1:], strict=True)
+        slower = spread([plain.per_second / bls.per_second for plain, bls in pairs])
+        print(f"{callers:3} callers  bls of {BLS_STEPS} steps takes {slower} of the time of ensemble3")
 
 
 def report(side: str, callers: int, results: Sequence[Result], direct: Sequence[Result]) -> None:
