@@ -56,7 +56,7 @@ class ModelHandle:
 
     def _current(self) -> Any:
         entry = self._tables.table.resolve(self._name, self._version)
-        if entry.application != self._application:
+        if self._handle is None or entry.application != self._application:
             self._handle = _serve_handle(entry).options(**self._options)
             self._application = entry.application
         return self._handle

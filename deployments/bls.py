@@ -13,17 +13,18 @@ from typing import Any, Final, TypeVar
 import ray
 from ray.serve.handle import DeploymentHandle
 
-from app.core.errors import InferError, invalid_arg, unavailable
+from app.core.errors import ErrorCode, FailureReason, InferError, invalid_arg, unavailable
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.ensemble.runner import EnsembleRunner
 from app.routing.manager_client import ManagerClient, follow
-from app.routing.router import Call, Router
+from app.routing.router import Call, Router, Sink
 from app.transport.loop import LoopThread
 from app.transport.settings import TransportSettings
-from backends.python.calls import ResponseIterator, model_response, wire_request
+from backends.python.calls import ResponseIterator, callers, model_response, wire_request
 from backends.python.errors import TritonModelException
 from backends.python.request import InferenceRequest
 from backends.python.response import InferenceResponse
+from deployments.nested import NestedCall
 from deployments.spec import MANAGER, ModelSpec
 
 T = TypeVar("T")
@@ -86,21 +87,27 @@ class ModelCalls:
         self._opening: asyncio.Task[Any] | None = None
 
     def exec(self, request: InferenceRequest, decoupled: bool) -> InferenceResponse | ResponseIterator:
-        infer = wire_request(request, self._spec.name)
+        call = self._call(request)
         if decoupled:
-            return self._wait(self._start(infer))
-        return model_response(self._wait(self._one(infer)))
+            return self._wait(self._start(*call))
+        return model_response(self._wait(self._one(*call)))
 
     def async_exec(
         self, request: InferenceRequest, decoupled: bool
     ) -> Awaitable[InferenceResponse | ResponseIterator]:
-        infer = wire_request(request, self._spec.name)
-        return self._exec_async(infer, decoupled)
+        return self._exec_async(*self._call(request), decoupled)
 
-    async def _exec_async(self, infer: InferRequest, decoupled: bool) -> InferenceResponse | ResponseIterator:
+    async def _exec_async(
+        self, infer: InferRequest, nested: NestedCall, decoupled: bool
+    ) -> InferenceResponse | ResponseIterator:
         if decoupled:
-            return await asyncio.wrap_future(self._begin(self._start(infer)))
-        return model_response(await asyncio.wrap_future(self._begin(self._one(infer))))
+            return await asyncio.wrap_future(self._begin(self._start(infer, nested)))
+        return model_response(await asyncio.wrap_future(self._begin(self._one(infer, nested))))
+
+    def _call(self, request: InferenceRequest) -> tuple[InferRequest, NestedCall]:
+        executing = callers()
+        infer = wire_request(request, self._spec.name, executing)
+        return infer, NestedCall(infer, executing)
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         self._manage(self._load(name, config, files))
@@ -148,7 +155,7 @@ class ModelCalls:
             raise
         return connection
 
-    async def _one(self, infer: InferRequest) -> InferResponse:
+    async def _one(self, infer: InferRequest, nested: NestedCall) -> InferResponse:
         answered: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
 
         def sink(response: InferResponse) -> None:
@@ -156,7 +163,7 @@ class ModelCalls:
                 answered.set_result(response)
 
         try:
-            call = await self._submit(infer, sink, decoupled=False)
+            call = await self._submit(infer, sink, nested, decoupled=False)
         except InferError as error:
             return failed(error)
         try:
@@ -165,10 +172,10 @@ class ModelCalls:
             call.cancel()
             raise
 
-    async def _start(self, infer: InferRequest) -> ResponseIterator:
+    async def _start(self, infer: InferRequest, nested: NestedCall) -> ResponseIterator:
         responses = ResponseIterator()
         try:
-            call = await self._submit(infer, responses.put, decoupled=True)
+            call = await self._submit(infer, responses.put, nested, decoupled=True)
         except InferError as error:
             responses.put(failed(error))
             return responses
@@ -176,7 +183,7 @@ class ModelCalls:
         responses.cancels(lambda: _threadsafe(loop, call))
         return responses
 
-    async def _submit(self, infer: InferRequest, sink: Any, decoupled: bool) -> Call:
+    async def _submit(self, infer: InferRequest, sink: Sink, nested: NestedCall, decoupled: bool) -> Call:
         name = infer.model_name
         if name in infer.chain:
             raise invalid_arg(
@@ -195,7 +202,17 @@ class ModelCalls:
                 "using the decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' "
                 "or 'async_exec' calls for decoupled models.'"
             )
-        return router.submit(infer, sink)
+        if nested.unwanted:
+            raise InferError(ErrorCode.CANCELLED, "", FailureReason.CANCELED)
+
+        def take(response: InferResponse) -> None:
+            if response.final:
+                nested.ended(response)
+            sink(response)
+
+        call = router.submit(infer, take)
+        nested.begun(call.cancel)
+        return call
 
     async def _load(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         await (await self._connection()).manager.load(name, config or None, files)

@@ -12,7 +12,7 @@ from app.core.config_normalise import normalise
 from app.core.config_validation import validate
 from app.core.errors import ErrorCode, InferError
 from app.core.request_check import RequestChecker
-from app.core.tensors import InferRequest, InferResponse, Timestamps
+from app.core.tensors import InferRequest, InferResponse, Timestamps, TracedCall
 from app.transport.loop import LoopThread
 from app.transport.regions import read_inputs, write_outputs
 from backends import find_backend
@@ -186,6 +186,8 @@ class ServedModel:
 
     def _cancel(self, pending: Pending) -> None:
         pending.cancelled = True
+        if pending.nested is not None:
+            pending.nested.cancel()
         (self._cached or self._scheduler).cancel(pending)
 
     def _deliver(self, pending: Pending, response: InferResponse) -> None:
@@ -214,6 +216,7 @@ class ServedModel:
                 response.final,
                 response.error,
                 _timestamps(pending) if infer.trace and response.final else None,
+                () if pending.nested is None else _calls(pending, response),
             )
         )
 
@@ -251,6 +254,11 @@ def _first_responses(config: mc.ModelConfig) -> Histogram | None:
         if control.metric_identifier.family == _FIRST_RESPONSE:
             return Histogram(tuple(control.histogram_options.buckets))
     return Histogram(_BOUNDS_MS)
+
+
+def _calls(pending: Pending, response: InferResponse) -> tuple[TracedCall, ...]:
+    """The calls to other models that a traced request has led to, for its final response."""
+    return tuple(pending.nested.traced) if pending.infer.trace and response.final else ()
 
 
 def _timestamps(pending: Pending) -> Timestamps:

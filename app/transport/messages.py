@@ -24,6 +24,7 @@ from app.core.tensors import (
     RequestedOutput,
     Tensor,
     Timestamps,
+    TracedCall,
 )
 from app.transport.arena import ArenaReader, ArenaWriter
 from app.transport.frames import FINAL, HEADER, Frame, Kind, ProtocolError, padded
@@ -85,6 +86,7 @@ class _WireResponse(msgspec.Struct, array_like=True, gc=False):
     parameters: Parameters = {}
     error: _WireError | None = None
     timestamps: Timestamps | None = None
+    calls: Annotated[tuple[TracedCall, ...], msgspec.Meta(max_length=MAX_TENSORS)] = ()
 
 
 class _WireControl(msgspec.Struct, array_like=True):
@@ -175,6 +177,8 @@ class Outbox:
             if error is not None or response.timestamps is not None:
                 fault = None if error is None else (error.code, error.message, error.reason)
                 meta += (_scalars(response.parameters), fault, response.timestamps)
+                if response.calls:
+                    meta += (response.calls,)
             elif response.parameters:
                 meta += (_scalars(response.parameters),)
             encoded = self._bounded(_encode(meta))
@@ -300,6 +304,7 @@ def decode_response(frame: Frame, arena: ArenaReader | None) -> InferResponse:
         bool(frame.flags & FINAL),
         None if fault is None else InferError(fault.code, fault.message, fault.reason),
         wire.timestamps,
+        wire.calls,
     )
 
 

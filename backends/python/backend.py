@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from functools import partial
 from typing import Any
 
 from google.protobuf import json_format
@@ -86,11 +85,11 @@ class PythonBackend(Backend):
         return loaded is not None and loaded.is_ready()
 
     def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
-        for request in requests:
-            if request.infer.chain:
-                calls.within(requests, partial(self._execute, instance, requests))
-                return
-        self._execute(instance, requests)
+        calls.executing.set(requests)
+        try:
+            self._execute(instance, requests)
+        finally:
+            calls.executing.set(())
 
     def _execute(self, instance: Instance, requests: Sequence[Request]) -> None:
         loaded: _Loaded = instance.state

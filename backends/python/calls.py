@@ -3,7 +3,7 @@
 import json
 import queue
 from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from typing import Final
 
 from app.core.errors import ErrorCode, FailureReason, InferError
@@ -14,24 +14,33 @@ from backends.python.request import SEQUENCE_END, SEQUENCE_START, InferenceReque
 from backends.python.response import InferenceResponse
 from backends.python.tensor import Tensor
 
-chain: ContextVar[tuple[str, ...]] = ContextVar("chain", default=())
-"""The models whose calls the requests in execution are part of."""
+executing: ContextVar[Sequence[Request]] = ContextVar("executing", default=())
+"""The batch that the current thread, or the coroutine that it has started, executes."""
 
 MAX_WAITING: Final = 16384
 """Responses of one call that its model has not read."""
 
 
-def within(requests: Sequence[Request], execute: Callable[[], None]) -> None:
-    """Execute requests of which some are part of another model's call, so that their calls say so too."""
-    context = copy_context()
-    context.run(chain.set, tuple(dict.fromkeys(name for each in requests for name in each.infer.chain)))
-    context.run(execute)
+def callers() -> tuple[Request, ...]:
+    """The requests in whose execution a call is made, as far as they are not answered."""
+    return tuple([request for request in executing.get() if not request.answered])
 
 
-def wire_request(request: InferenceRequest, caller: str) -> InferRequest:
-    """The request as the server passes it on, `caller` being the model that makes it."""
+def wire_request(request: InferenceRequest, caller: str, callers: Sequence[Request]) -> InferRequest:
+    """The request as the server passes it on.
+
+    A call may be for any request of the batch: it lives as long as the one with the most time, is as urgent
+    as the most urgent, and part of the trace of the one that is traced.
+
+    Args:
+        request: what the model made.
+        caller: name of that model.
+        callers: the requests it executes.
+    """
     name, version = request.target()
     flags = request.flags()
+    infers = [each.infer for each in callers]
+    deadlines = [infer.deadline for infer in infers]
     return InferRequest(
         name,
         str(version) if version > 0 else "",
@@ -42,9 +51,18 @@ def wire_request(request: InferenceRequest, caller: str) -> InferRequest:
         request.correlation_id(),
         bool(flags & SEQUENCE_START),
         bool(flags & SEQUENCE_END),
+        priority=min((infer.priority for infer in infers if infer.priority), default=0),
         timeout_us=request.timeout(),
-        chain=tuple(dict.fromkeys((*chain.get(), caller))),
+        deadline=max(deadlines, default=0.0) if all(deadlines) else 0.0,
+        trace=_trace(request) or next((infer.trace for infer in infers if infer.trace), ""),
+        chain=tuple(dict.fromkeys((*(name for infer in infers for name in infer.chain), caller))),
     )
+
+
+def _trace(request: InferenceRequest) -> str:
+    """The `traceparent` that the model gave the request, if it did."""
+    context = request.trace().get_context()
+    return str(json.loads(context).get("traceparent", "")) if context else ""
 
 
 def model_response(response: InferResponse) -> InferenceResponse:

@@ -61,6 +61,7 @@ class Pending(Request):
         self.answered = False
         self.detached = False
         self.rescheduled = False
+        self.nested = None
         self.accepted = self.failed = False
         self.sink = sink
         self.rows = rows

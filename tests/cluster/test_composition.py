@@ -1,6 +1,7 @@
 """A Serve application of a user's own that calls models, in the cluster of a running server."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +28,7 @@ def cluster_address(server: Server) -> str:
 def test_the_example_calls_models(server: Server, repository: Path) -> None:
     client = tritonclient.http.InferenceServerClient(server.http_url, network_timeout=120)
     for model in ("simple", "square_int32"):
-        (repository / model).symlink_to(ROOT / "model_repository" / model)
+        shutil.copytree(ROOT / "model_repository" / model, repository / model)
         client.load_model(model)
     env = {"RAY_ADDRESS": cluster_address(server), "RAY_AUTH_MODE": "token", "PYTHONPATH": str(ROOT)}
     example = [sys.executable, str(ROOT / "examples" / "composition.py")]

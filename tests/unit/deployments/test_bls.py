@@ -1,6 +1,7 @@
 """Calls of a Python model to other models, over a router that is made up."""
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -12,6 +13,7 @@ from app.core.errors import unavailable
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.transport.loop import LoopThread
 from backends.python import calls, pb_utils, services
+from backends.python.request import InferenceTrace
 from deployments.bls import Connection, ModelCalls
 from deployments.spec import ModelSpec
 from tests.unit.backends.harness import Call
@@ -182,12 +184,56 @@ def test_a_model_that_calls_itself(bench: Bench) -> None:
     assert request("caller").exec().error().message().startswith("circular call of models: caller -> caller")
 
 
+def during(requests: list[Call], work: Callable[[], None]) -> None:
+    """Do what a model does in `execute`."""
+    calls.executing.set(requests)
+    try:
+        work()
+    finally:
+        calls.executing.set(())
+
+
+def received(**fields: Any) -> Call:
+    return Call(InferRequest("caller", "", (), **fields))
+
+
+TRACED = f"00-{'ab' * 16}-{'cd' * 8}-01"
+OTHER = f"00-{'12' * 16}-{'34' * 8}-01"
+
+
+@pytest.mark.parametrize(
+    ("requests", "expected"),
+    [
+        ([received(deadline=9.0, priority=2, trace=TRACED)], (9.0, 2, TRACED)),
+        ([received(deadline=5.0), received(deadline=9.0, priority=3), received(deadline=1.0)], (9.0, 3, "")),
+        ([received(deadline=5.0, priority=4), received(priority=2, trace=TRACED)], (0.0, 2, TRACED)),
+        ([], (0.0, 0, "")),
+    ],
+)
+def test_a_call_goes_by_the_batch_that_makes_it(requests: list[Call], expected: tuple[Any, ...]) -> None:
+    found: list[InferRequest] = []
+    during(requests, lambda: found.append(calls.wire_request(request(), "caller", calls.callers())))
+    assert (found[0].deadline, found[0].priority, found[0].trace) == expected
+
+
+def test_a_trace_given_to_the_call_counts() -> None:
+    trace = InferenceTrace(json.dumps({"traceparent": OTHER}))
+    infer = calls.wire_request(request(trace=trace), "caller", [received(trace=TRACED)])
+    assert infer.trace == OTHER
+
+
+def test_answered_requests_no_longer_call() -> None:
+    done = received(deadline=9.0)
+    done.reply(InferResponse())
+    found: list[Any] = []
+    during([done], lambda: found.append(calls.callers()))
+    assert found == [()]
+
+
 def test_models_that_call_each_other(bench: Bench) -> None:
     found: list[str] = []
-    received = Call(InferRequest("caller", "", (), chain=("m",)))
-    calls.within([received], lambda: found.append(request("m").exec().error().message()))
+    during([received(chain=("m",))], lambda: found.append(request("m").exec().error().message()))
     assert found[0].startswith("circular call of models: m -> caller -> m")
-    assert calls.chain.get() == ()
 
 
 def test_the_repository(bench: Bench) -> None:
