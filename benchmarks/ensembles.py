@@ -5,8 +5,8 @@ python -m benchmarks.ensembles
 Each step is a served model in a process of its own, reached over a channel as from an ingress; this
 process is the ingress, without its fronts. `direct` is one request to one step, what the ratios are to. The
 BLS model calls its steps one after the other. "copies" are tensors written to an arena for each request, by
-the ingress and by the replicas: how often the tensor's bytes moved. Rounds alternate; a ratio is the median
-of the rounds' own.
+the ingress and by the replicas: how often the tensor's bytes moved. CPU is that of all processes together.
+Rounds alternate; a ratio is the median of the rounds' own.
 """
 
 from __future__ import annotations
@@ -98,6 +98,14 @@ def table() -> RoutingTable:
     return RoutingTable(1, True, entries)
 
 
+class Costs(NamedTuple):
+    """Tensors written to arenas, by the ingress and by the replicas, and seconds of CPU."""
+
+    ingress: float
+    replicas: float
+    cpu_s: float
+
+
 class Fleet:
     """Routes to one channel a model, and runs ensembles here."""
 
@@ -127,9 +135,11 @@ class Fleet:
         """Tensors that this process has written to arenas."""
         return sum(channel.arena.allocations for channel in self.channels.values() if channel.arena)
 
-    async def copies_of_replicas(self) -> int:
-        """Tensors that the replicas have written to arenas."""
-        return sum([await channel.control("copies") for channel in self.channels.values()])
+    async def costs(self) -> Costs:
+        """What all requests so far have cost."""
+        replicas = [await channel.control("costs") for channel in self.channels.values()]
+        copies, seconds = (sum(column) for column in zip(*replicas, strict=True))
+        return Costs(self.copies(), copies, time.process_time() + seconds)
 
 
 class Replica:
@@ -143,9 +153,9 @@ class Replica:
     def submit(self, request: InferRequest, reply: Reply) -> Cancel:
         return self._model.submit(request, reply)
 
-    async def control(self, verb: str, payload: Any) -> int:
+    async def control(self, verb: str, payload: Any) -> tuple[int, float]:
         written = sum(each.arena.allocations for each in self.server.connections if each.arena)
-        return written + (self._fleet.copies() if self._fleet else 0)
+        return written + (self._fleet.copies() if self._fleet else 0), time.process_time()
 
 
 class Calls(ModelCalls):
@@ -184,6 +194,7 @@ class Result(NamedTuple):
     per_second: float
     ingress_copies: float
     replica_copies: float
+    cpu_ms: float
 
 
 async def measure(fleet: Fleet, model: str, callers: int, seconds: float) -> Result:
@@ -204,11 +215,11 @@ async def measure(fleet: Fleet, model: str, callers: int, seconds: float) -> Res
             done += 1
         return done
 
-    ours, theirs, began = fleet.copies(), await fleet.copies_of_replicas(), time.monotonic()
+    before, began = await fleet.costs(), time.monotonic()
     done = sum(await asyncio.gather(*(call() for _ in range(callers))))
     rate = done / (time.monotonic() - began)
-    theirs = await fleet.copies_of_replicas() - theirs
-    return Result(rate, (fleet.copies() - ours) / done, theirs / done)
+    spent = [(now - then) / done for now, then in zip(await fleet.costs(), before, strict=True)]
+    return Result(rate, spent[0], spent[1], spent[2] * 1000)
 
 
 async def compare(directory: Path, models: Sequence[str], arguments: argparse.Namespace) -> None:
@@ -229,10 +240,10 @@ async def compare(directory: Path, models: Sequence[str], arguments: argparse.Na
 
 def report(side: str, callers: int, results: Sequence[Result], direct: Sequence[Result]) -> None:
     times = [one.per_second / mine.per_second for mine, one in zip(results, direct, strict=True)]
-    rate, ours, theirs = (statistics.median(column) for column in zip(*results, strict=True))
+    rate, ours, theirs, cpu = (statistics.median(column) for column in zip(*results, strict=True))
     print(
-        f"{callers:3} callers  {side:10} {rate:7.0f} infer/s  {spread(times)} of direct  "
-        f"copies {ours:.1f} ingress + {theirs:.1f} replicas"
+        f"{callers:3} callers  {side:10} {rate:6.0f} infer/s  {spread(times)} the time of direct  "
+        f"CPU {cpu:5.2f} ms  copies {ours:.1f} ingress + {theirs:.1f} replicas"
     )
 
 
