@@ -37,6 +37,7 @@ class Connection:
 
     def __init__(self, router: Router, manager: ManagerClient) -> None:
         self.router = router
+        self.ensembles = router.ensembles = EnsembleRunner(router)
         self.manager = manager
         self._following: asyncio.Task[None] | None = None
 
@@ -52,7 +53,6 @@ class Connection:
         handle = await loop.run_in_executor(None, _manager_handle, spec)
         node_id = ray.get_runtime_context().get_node_id()
         router = Router(node_id, spec.key, TransportSettings(arena_bytes=spec.arena_bytes))
-        router.ensembles = EnsembleRunner(router)
         made = cls(router, ManagerClient(handle))
         routing = asyncio.Event()
         watcher = f"{spec.application}-{uuid.uuid4().hex}"
@@ -121,14 +121,25 @@ class ModelCalls:
     def metric_family(self, name: str, description: str, kind: int) -> Any:
         raise TritonModelException("pb_utils.MetricFamily is not available in this server")
 
+    def ensembles(self) -> list[Any]:
+        """Counters of the ensembles that the calls have run here; on the data-plane loop."""
+        opened = self._opened()
+        return [] if opened is None else opened.ensembles.report()
+
     async def close(self) -> None:
         """Close what the calls have opened; on the data-plane loop."""
-        if self._opening is None:
-            return
-        if self._opening.done() and not self._opening.cancelled() and self._opening.exception() is None:
-            await self._opening.result().close()
-        else:
+        opened = self._opened()
+        if opened is not None:
+            await opened.close()
+        elif self._opening is not None:
             self._opening.cancel()
+
+    def _opened(self) -> Connection | None:
+        opening = self._opening
+        if opening is None or not opening.done() or opening.cancelled() or opening.exception() is not None:
+            return None
+        connection: Connection = opening.result()
+        return connection
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         return asyncio.run_coroutine_threadsafe(work, self._plane.loop)

@@ -14,6 +14,8 @@ from deployments.spec import ModelSpec
 
 ROUTER = "app.routing.serve_router:DirectRouter"
 
+ROUTER_CONFIG = RequestRouterConfig(request_router_class=cast(Any, ROUTER))
+
 RAY_RESOURCES = "ray_resources"
 
 QUIET = {"enable_access_log": False, "log_level": "WARNING"}
@@ -60,7 +62,7 @@ def options(spec: ModelSpec) -> dict[str, Any]:
         "name": spec.name,
         "num_replicas": replica_count(config),
         "ray_actor_options": {"num_cpus": 0, "resources": ray_resources(config)},
-        "request_router_config": RequestRouterConfig(request_router_class=cast(Any, ROUTER)),
+        "request_router_config": ROUTER_CONFIG,
         "max_constructor_retry_count": 1,
         "logging_config": QUIET,
         "max_surge_percent": 100,

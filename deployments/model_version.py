@@ -96,6 +96,7 @@ class ModelVersion:
             self._served = ServedModel.load(self._local.spec, self._plane)
             freeze_heap()
             self._plane.call(self._listen(self._served))
+            self._served.ensembles = self._calls.ensembles
             self._handle = HandleCalls(self._served, self._plane)
             labels = self._served.labels()
         except InferError as error:

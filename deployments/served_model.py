@@ -50,6 +50,8 @@ class ServedModel:
         self._shapes = ShapeKey(model.config)
         self._kind = turn_kind(model.config) if model.config.HasField("sequence_batching") else Pending
         self._live: set[Pending] = set()
+        self.ensembles: Callable[[], list[Any]] = list
+        """Counters of the ensembles that this model's calls have run here."""
         latencies = Latencies() if spec.summaries else None
         self.statistics = Statistics(model.name, str(model.version), latencies)
         self._first_responses = _first_responses(model.config) if spec.histograms else None
@@ -144,7 +146,7 @@ class ServedModel:
         return lambda: self._cancel(pending)
 
     async def control(self, verb: str, payload: Any) -> Any:
-        """Answer a CONTROL frame: `statistics` gives counters of this replica."""
+        """Answer a CONTROL frame: `statistics` gives counters of this replica, `ensembles` those of calls."""
         if verb == "statistics":
             return {
                 "statistics": self.statistics.message().SerializeToString(),
@@ -154,6 +156,8 @@ class ServedModel:
                 "queue_age_ns": self._scheduler.queue_age_ns,
                 **self._distributions(),
             }
+        if verb == "ensembles":
+            return self.ensembles()
         raise InferError(ErrorCode.UNSUPPORTED, f"unknown control verb '{verb}'")
 
     def close(self, timeout: float) -> None:
