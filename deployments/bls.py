@@ -87,7 +87,7 @@ class ModelCalls:
         self._opening: asyncio.Task[Any] | None = None
 
     def exec(self, request: InferenceRequest, decoupled: bool) -> InferenceResponse | ResponseIterator:
-        call = self._call(request)
+        call = self._call(request, waits=not decoupled)
         if decoupled:
             return self._wait(self._start(*call))
         return model_response(self._wait(self._one(*call)))
@@ -104,9 +104,9 @@ class ModelCalls:
             return await asyncio.wrap_future(self._begin(self._start(infer, nested)))
         return model_response(await asyncio.wrap_future(self._begin(self._one(infer, nested))))
 
-    def _call(self, request: InferenceRequest) -> tuple[InferRequest, NestedCall]:
+    def _call(self, request: InferenceRequest, waits: bool = False) -> tuple[InferRequest, NestedCall]:
         executing = callers()
-        infer = wire_request(request, self._spec.name, executing)
+        infer = wire_request(request, self._spec.name, executing, waits)
         return infer, NestedCall(infer, executing)
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:

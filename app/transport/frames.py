@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 ALIGNMENT: Final = 64
 
 HEADER: Final = Struct("<BBHIQQQ")
@@ -38,16 +38,23 @@ class Kind(IntEnum):
     CANCEL = 3
     """Client: the stream's answer is no longer wanted. No meta."""
     RELEASE = 4
-    """Both: the peer's arena slabs this end has let go of; meta is a msgpack array of offsets."""
+    """Both: the peer's arena slabs this end has let go of; meta is a msgpack array of offsets.
+
+    A negative number is a lent tensor (`lending.released_key`).
+    """
     CONTROL = 5
     """Client: a verb and its argument."""
     CONTROL_REPLY = 6
     """Server: what the verb returned, or an error when `FAILED` is set."""
     DRAIN = 7
     """Server: send nothing new, and close once every answer has come. No meta."""
+    OFFER = 8
+    """Both: an arena from which this end could lend (`lending.py`)."""
+    ACCEPT = 9
+    """Both: the peer may lend from the arena whose number is the stream. No meta."""
 
 
-_LAST_KIND: Final = 7
+_LAST_KIND: Final = 9
 
 
 FINAL: Final = 1

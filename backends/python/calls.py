@@ -26,7 +26,9 @@ def callers() -> tuple[Request, ...]:
     return tuple([request for request in executing.get() if not request.answered])
 
 
-def wire_request(request: InferenceRequest, caller: str, callers: Sequence[Request]) -> InferRequest:
+def wire_request(
+    request: InferenceRequest, caller: str, callers: Sequence[Request], waits: bool = False
+) -> InferRequest:
     """The request as the server passes it on.
 
     A call may be for any request of the batch: it lives as long as the one with the most time, is as urgent
@@ -36,6 +38,7 @@ def wire_request(request: InferenceRequest, caller: str, callers: Sequence[Reque
         request: what the model made.
         caller: name of that model.
         callers: the requests it executes.
+        waits: it does nothing until the call has ended.
     """
     name, version = request.target()
     flags = request.flags()
@@ -44,7 +47,7 @@ def wire_request(request: InferenceRequest, caller: str, callers: Sequence[Reque
     return InferRequest(
         name,
         str(version) if version > 0 else "",
-        tuple(tensor._to_wire() for tensor in request.inputs()),
+        tuple(tensor._to_wire(viewed=waits) for tensor in request.inputs()),
         tuple(RequestedOutput(output) for output in request.requested_output_names()),
         request.request_id(),
         json.loads(request.parameters()),

@@ -19,9 +19,9 @@ def cluster_address(server: Server) -> str:
     """Where the cluster that a server has started is reached."""
     assert server.process is not None
     for process in psutil.Process(server.process.pid).children(recursive=True):
-        for argument in process.cmdline() if process.name() == "gcs_server" else ():
-            if argument.startswith("--gcs_server_port="):
-                return f"127.0.0.1:{argument.split('=')[1]}"
+        for argument in process.cmdline() if process.name() == "raylet" else ():
+            if argument.startswith("--gcs-address="):
+                return argument.split("=")[1]
     raise AssertionError("the server has no cluster of its own")
 
 

@@ -244,3 +244,20 @@ def test_the_repository(bench: Bench) -> None:
         pb_utils.load_model("bad")
     assert pb_utils.is_model_ready("m") and pb_utils.is_model_ready("e", "1")
     assert not pb_utils.is_model_ready("nobody") and not pb_utils.is_model_ready("m", "9")
+
+
+def test_what_waits_for_its_call_is_not_copied(bench: Bench) -> None:
+    array = np.zeros((1, 5000), np.float32)
+    made = pb_utils.InferenceRequest(model_name="m", inputs=[pb_utils.Tensor("x", array)])
+    waits, goes_on = (calls.wire_request(made, "caller", (), waits).inputs[0] for waits in (True, False))
+    array[0, 0] = 1
+    assert (waits.array()[0, 0], goes_on.array()[0, 0]) == (1, 0)
+
+
+def test_a_response_handed_on_stays_where_it_is(bench: Bench) -> None:
+    data = memoryview(bytes(16))
+    received = pb_utils.Tensor._received(Tensor("y", "FP32", (4,), data))
+    renamed = pb_utils.Tensor.from_dlpack("x", received)
+    assert (renamed.name(), renamed._to_wire().data, received.name()) == ("x", data, "y")
+    received.as_numpy()[0] = 7  # the model's own copy from now on
+    assert pb_utils.Tensor.from_dlpack("x", received).as_numpy()[0] == 7

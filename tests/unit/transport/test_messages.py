@@ -17,11 +17,13 @@ from app.transport.messages import (
     IN_META,
     MAX_TENSORS,
     Outbox,
+    decode_request,
+    decode_response,
+)
+from app.transport.notices import (
     decode_control,
     decode_error,
     decode_release,
-    decode_request,
-    decode_response,
     decode_value,
     encode_control,
     encode_error,
