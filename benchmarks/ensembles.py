@@ -168,6 +168,9 @@ class Calls(ModelCalls):
     async def _connection(self) -> Connection:
         return self._made
 
+    def _opened(self) -> Connection:
+        return self._made
+
 
 def serve(directory: Path, name: str, pipe: Pipe) -> None:
     """A replica's process; ends when the parent hangs up."""

@@ -8,6 +8,7 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Coroutine, Mapping
 from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
 import ray
@@ -87,10 +88,12 @@ class ModelCalls:
         self._opening: asyncio.Task[Any] | None = None
 
     def exec(self, request: InferenceRequest, decoupled: bool) -> InferenceResponse | ResponseIterator:
-        call = self._call(request, waits=not decoupled)
+        infer, nested = self._call(request, waits=not decoupled)
         if decoupled:
-            return self._wait(self._start(*call))
-        return model_response(self._wait(self._one(*call)))
+            return self._wait(self._start(infer, nested))
+        answers: SimpleQueue[InferResponse] = SimpleQueue()
+        self._plane.loop.call_soon_threadsafe(self._go, infer, nested, answers.put)
+        return model_response(answers.get())
 
     def async_exec(
         self, request: InferenceRequest, decoupled: bool
@@ -166,6 +169,18 @@ class ModelCalls:
             raise
         return connection
 
+    def _go(self, infer: InferRequest, nested: NestedCall, sink: Sink) -> None:
+        """Make a call whose model waits in its thread: without a task, if there is a connection."""
+        opened = self._opened()
+        if opened is None:
+            task = asyncio.get_running_loop().create_task(self._one(infer, nested))
+            task.add_done_callback(lambda done: sink(_outcome(done)))
+            return
+        try:
+            self._send(opened.router, infer, sink, nested, decoupled=False)
+        except InferError as error:
+            sink(failed(error))
+
     async def _one(self, infer: InferRequest, nested: NestedCall) -> InferResponse:
         answered: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
 
@@ -195,13 +210,17 @@ class ModelCalls:
         return responses
 
     async def _submit(self, infer: InferRequest, sink: Sink, nested: NestedCall, decoupled: bool) -> Call:
+        return self._send((await self._connection()).router, infer, sink, nested, decoupled)
+
+    def _send(
+        self, router: Router, infer: InferRequest, sink: Sink, nested: NestedCall, decoupled: bool
+    ) -> Call:
         name = infer.model_name
         if name in infer.chain:
             raise invalid_arg(
                 f"circular call of models: {' -> '.join((*infer.chain, name))}; a model that calls itself, "
                 "directly or through others, would wait for ever"
             )
-        router = (await self._connection()).router
         try:
             entry = router.resolve(name, infer.model_version)
         except InferError as error:
@@ -237,6 +256,13 @@ class ModelCalls:
             return router.available(router.resolve(name, version))
         except InferError:
             return False
+
+
+def _outcome(done: asyncio.Task[InferResponse]) -> InferResponse:
+    if done.cancelled():
+        return failed(InferError(ErrorCode.CANCELLED, "", FailureReason.CANCELED))
+    error = done.exception()
+    return done.result() if error is None else failed(error)
 
 
 def _threadsafe(loop: asyncio.AbstractEventLoop, call: Call) -> None:
