@@ -45,6 +45,7 @@ KEY = b"a key for a benchmark"
 ELEMENTS = 150_000
 STEPS = 5
 BLS_STEPS = 3
+SIDES = ("step0", "ensemble1", "ensemble3", "ensemble5", "bls")
 IDENTITY = """
 backend: "{backend}" max_batch_size: 8
 input {{ name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }}
@@ -227,15 +228,17 @@ async def measure(fleet: Fleet, model: str, callers: int, seconds: float) -> Res
 
 async def compare(directory: Path, models: Sequence[str], arguments: argparse.Namespace) -> None:
     """Print a line a side."""
-    sides = ("step0", "ensemble1", "ensemble3", "ensemble5", "bls")
     fleet = await Fleet.connect(directory, models)
     for callers in arguments.callers:
+        sides = SIDES if callers == 1 else SIDES[:-1]  # a Python model is called once at a time
         results: dict[str, list[Result]] = {side: [] for side in sides}
         for _ in range(arguments.rounds + 1):
             for side in sides:
                 results[side].append(await measure(fleet, side, callers, arguments.seconds))
         for side in sides:
             report(side, callers, results[side][1:], results["step0"][1:])
+        if "bls" not in results:
+            continue
         pairs = zip(results["ensemble3"][1:], results["bls"][1:], strict=True)
         slower = spread([plain.per_second / bls.per_second for plain, bls in pairs])
         print(f"{callers:3} callers  bls of {BLS_STEPS} steps takes {slower} of the time of ensemble3")

@@ -16,6 +16,8 @@ from app.transport.settings import TransportSettings
 
 _RELEASE: Final = int(Kind.RELEASE)
 _OFFER: Final = int(Kind.OFFER)
+_LENT_RELEASE_S: Final = 0.002
+"""How long the release of lent tensors may wait for something else to be sent."""
 _JOIN_BELOW: Final = 16384
 """Pieces smaller than this are copied together; larger ones are handed to the transport as they are."""
 
@@ -101,6 +103,8 @@ class Connection(asyncio.BufferedProtocol):
         self._flush_due = False
         if self._paused or self.closing or not self._pieces:
             return
+        if self._dropped:  # they cost nothing with what is sent anyway
+            self._append_release()
         pieces, self._pieces = self._pieces, []
         queued, self._queued = self._queued, 0
         if queued <= _JOIN_BELOW or len(pieces) == 1:
@@ -163,20 +167,34 @@ class Connection(asyncio.BufferedProtocol):
         if self._release_due:
             return
         self._release_due = True
+        release = self._release if offset >= 0 else self._release_later
         try:
             if threading.get_ident() == self._thread:
-                self._loop.call_soon(self._release)
+                self._loop.call_soon(release)
             else:
-                self._loop.call_soon_threadsafe(self._release)
+                self._loop.call_soon_threadsafe(release)
         except RuntimeError:
             pass  # The loop is closed, and the connection with it.
 
+    def _release_later(self) -> None:
+        """A lent tensor passes through many hands, each of which a RELEASE of its own would wake."""
+        if not self.closed and self._dropped:
+            self._loop.call_later(_LENT_RELEASE_S, self._release)
+        else:
+            self._release_due = False
+
     def _release(self) -> None:
         self._release_due = False
+        if not self.closed and self._dropped:
+            self.queued(self._append_release())
+
+    def _append_release(self) -> int:
+        """Add what was dropped to what is to be written; returns the size of the frame."""
         dropped = self._dropped
-        if not self.closed and dropped:
-            offsets = [dropped.popleft() for _ in range(len(dropped))]
-            self.send_frame(Kind.RELEASE, 0, encode_release(offsets))
+        offsets = [dropped.popleft() for _ in range(len(dropped))]
+        frame = encode_frame(Kind.RELEASE, 0, encode_release(offsets))
+        self._pieces.append(frame)
+        return len(frame)
 
     def _slabs_released(self, frame: Frame) -> None:
         arena = self.arena
