@@ -144,15 +144,17 @@ class Request:
         detached: set by a backend that answers after `instance_execute` returned, from a thread of its own.
         rescheduled: set by a backend that wants the request executed again instead of answered
             (Triton's TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, for iterative sequences).
+        nested: what its model's calls to other models keep here, None until there is one.
     """
 
-    __slots__ = ("_is_cancelled", "_reply", "answered", "detached", "infer", "rescheduled")
+    __slots__ = ("_is_cancelled", "_reply", "answered", "detached", "infer", "nested", "rescheduled")
 
     def __init__(self, infer: InferRequest, reply: Reply, is_cancelled: Callable[[], bool]) -> None:
         self.infer = infer
         self.answered = False
         self.detached = False
         self.rescheduled = False
+        self.nested: Any = None
         self._reply = reply
         self._is_cancelled = is_cancelled
 

@@ -12,13 +12,14 @@ import msgspec
 import ray
 from ray import serve
 
-from app.core.errors import InferError
+from app.core.errors import InferError, unavailable
 from app.core.log import configure_logging
 from app.transport.loop import LoopThread, freeze_heap
 from app.transport.server import ChannelServer
 from app.transport.settings import TransportSettings
 from backends.python import services
 from deployments.bls import ModelCalls
+from deployments.handle_calls import HandleCalls
 from deployments.readiness import ReadinessWatch
 from deployments.repository.localise import Local, localise
 from deployments.served_model import ServedModel
@@ -46,12 +47,19 @@ class ModelVersion:
         self._calls = ModelCalls(self._spec, self._plane)
         services.install(self._calls)
         self._served: ServedModel | None = None
+        self._handle: HandleCalls | None = None
         self._server: ChannelServer | None = None
         self._readiness: ReadinessWatch | None = None
         self._addresses: dict[str, str] = {}
         self._described = False
         self._loaded_at = time.monotonic()
         self._description = self._load()
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """A request through a Serve handle; see `HandleCalls.call`."""
+        if self._handle is None:
+            raise unavailable(f"model '{self._spec.name}' failed to load: {self._description.error}")
+        return await self._handle.call(*args, **kwargs)
 
     def record_replica_metadata(self) -> dict[str, str]:
         """Tell every router where this replica listens (a Serve hook, called once)."""
@@ -103,6 +111,8 @@ class ModelVersion:
             self._served = ServedModel.load(self._local.spec, self._plane, rank=_rank())
             freeze_heap()
             self._plane.call(self._listen(self._served))
+            self._served.ensembles = self._calls.ensembles
+            self._handle = HandleCalls(self._served, self._plane)
             labels = self._served.labels()
         except InferError as error:
             return Description(self._spec, error=error.with_code())

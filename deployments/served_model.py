@@ -15,7 +15,7 @@ from app.core.config_validation import validate, validate_instances
 from app.core.errors import ErrorCode, InferError, internal
 from app.core.log import LogConfig, configure_logging
 from app.core.request_check import RequestChecker
-from app.core.tensors import InferRequest, InferResponse, Timestamps
+from app.core.tensors import InferRequest, InferResponse, Timestamps, TracedCall
 from app.transport.loop import LoopThread
 from app.transport.regions import read_inputs, write_outputs
 from backends import find_backend
@@ -64,6 +64,8 @@ class ServedModel:
         self._kind = turn_kind(model.config) if model.config.HasField("sequence_batching") else Pending
         self._environment = Environment()
         self._live: set[Pending] = set()
+        self.ensembles: Callable[[], list[Any]] = list
+        """Counters of the ensembles that this model's calls have run here."""
         latencies = Latencies() if spec.summaries else None
         self.statistics = Statistics(model.name, str(model.version), latencies)
         self._first_responses = _first_responses(model.config) if spec.histograms else None
@@ -172,7 +174,8 @@ class ServedModel:
     async def control(self, verb: str, payload: Any) -> Any:
         """Answer a CONTROL frame.
 
-        `statistics` gives counters of this replica, `update` changes instances, `log` what is logged.
+        `statistics` gives counters of this replica, `ensembles` those of the ensembles that its calls ran,
+        `update` changes instances, `log` what is logged.
 
         Raises:
             InferError: an unknown verb, or what `update` raises.
@@ -192,6 +195,8 @@ class ServedModel:
             }
         if verb == UPDATE:
             return await asyncio.to_thread(self.update, payload)
+        if verb == "ensembles":
+            return self.ensembles()
         raise InferError(ErrorCode.UNSUPPORTED, f"unknown control verb '{verb}'")
 
     def update(self, config: bytes) -> None:
@@ -251,6 +256,8 @@ class ServedModel:
 
     def _cancel(self, pending: Pending) -> None:
         pending.cancelled = True
+        if pending.nested is not None:
+            pending.nested.cancel()
         (self._cached or self._scheduler).cancel(pending)
         self._instances.cancel(pending)
 
@@ -280,6 +287,7 @@ class ServedModel:
                 response.final,
                 response.error,
                 _timestamps(pending) if infer.trace and response.final else None,
+                () if pending.nested is None else _calls(pending, response),
             )
         )
 
@@ -317,6 +325,11 @@ def _first_responses(config: mc.ModelConfig) -> Histogram | None:
         if control.metric_identifier.family == _FIRST_RESPONSE:
             return Histogram(tuple(control.histogram_options.buckets))
     return Histogram(_BOUNDS_MS)
+
+
+def _calls(pending: Pending, response: InferResponse) -> tuple[TracedCall, ...]:
+    """The calls to other models that a traced request has led to, for its final response."""
+    return tuple(pending.nested.traced) if pending.infer.trace and response.final else ()
 
 
 def _timestamps(pending: Pending) -> Timestamps:

@@ -34,30 +34,49 @@ class ReplicaStatistics(msgspec.Struct):
 
 async def collect(entry: VersionEntry, channels: Iterable[Channel]) -> list[ReplicaStatistics]:
     """Ask each replica; one that is going away meanwhile is left out."""
-    answers = await asyncio.gather(
-        *(channel.control("statistics", None, _ANSWER_S) for channel in channels), return_exceptions=True
-    )
     found = [_empty(entry)]
-    for answer in answers:
-        if isinstance(answer, dict):
-            message = pb.ModelStatistics.FromString(answer["statistics"])
-            found.append(
-                ReplicaStatistics(
-                    message,
-                    dict(answer["failures"]),
-                    answer["pending"],
-                    dict(answer.get("releases", {})),
-                    answer.get("queue_age_ns", 0),
-                    answer.get("summaries", {}),
-                    answer.get("first_response"),
-                    answer.get("custom", []),
-                )
+    for answer in await _ask(channels, "statistics"):
+        message = pb.ModelStatistics.FromString(answer["statistics"])
+        found.append(
+            ReplicaStatistics(
+                message,
+                dict(answer["failures"]),
+                answer["pending"],
+                dict(answer.get("releases", {})),
+                answer.get("queue_age_ns", 0),
+                answer.get("summaries", {}),
+                answer.get("first_response"),
+                answer.get("custom", []),
             )
-        elif isinstance(answer, (InferError, OSError, TimeoutError)):
-            logger.debug("no statistics from a replica of %s: %s", entry.name, answer)
+        )
+    return found
+
+
+async def collect_ensembles(
+    channels: Iterable[Channel],
+) -> dict[tuple[str, int], list[ReplicaStatistics]]:
+    """Ask ingresses, and replicas whose models call ensembles, for the ensembles that they ran."""
+    found: dict[tuple[str, int], list[ReplicaStatistics]] = {}
+    for answer in await _ask(channels, "ensembles"):
+        for name, version, message, failures in answer:
+            part = ReplicaStatistics(pb.ModelStatistics.FromString(message), failures)
+            found.setdefault((name, version), []).append(part)
+    return found
+
+
+async def _ask(channels: Iterable[Channel], verb: str) -> list[Any]:
+    answers = await asyncio.gather(
+        *(channel.control(verb, None, _ANSWER_S) for channel in channels), return_exceptions=True
+    )
+    given = []
+    for answer in answers:
+        if isinstance(answer, (InferError, OSError, TimeoutError)):
+            logger.debug("no %s from a replica: %s", verb, answer)
         elif isinstance(answer, BaseException):
             raise answer
-    return found
+        else:
+            given.append(answer)
+    return given
 
 
 def merge(parts: Iterable[ReplicaStatistics]) -> ReplicaStatistics:

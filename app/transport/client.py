@@ -13,7 +13,8 @@ from app.transport.connection import Connection
 from app.transport.deadlines import Deadlines
 from app.transport.frames import FAILED, FINAL, Frame, Kind, ProtocolError
 from app.transport.handshake import Peer, check_key, greet_server
-from app.transport.messages import decode_error, decode_response, decode_value, encode_control
+from app.transport.messages import decode_response
+from app.transport.notices import decode_error, decode_value, encode_control
 from app.transport.settings import TransportSettings
 from app.transport.sockets import adopt_socket, open_socket
 
@@ -213,7 +214,7 @@ class Channel(Connection):
 
     def _response_received(self, frame: Frame) -> None:
         # Decoded even when nobody waits: only so are its slabs released.
-        response = decode_response(frame, self.peer_arena)
+        response = decode_response(frame, self.peer_arena, self.borrower)
         calls = self._calls
         if frame.flags & FINAL:
             call = calls.pop(frame.stream, None)

@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 ALIGNMENT: Final = 64
 
 HEADER: Final = Struct("<BBHIQQQ")
@@ -38,7 +38,10 @@ class Kind(IntEnum):
     CANCEL = 3
     """Client: the stream's answer is no longer wanted. No meta."""
     RELEASE = 4
-    """Both: the peer's arena slabs this end has let go of; meta is a msgpack array of offsets."""
+    """Both: the peer's arena slabs this end has let go of; meta is a msgpack array of offsets.
+
+    A negative number is a lent tensor (`lending.released_key`).
+    """
     CONTROL = 5
     """Client: a verb and its argument."""
     CONTROL_REPLY = 6
@@ -47,9 +50,13 @@ class Kind(IntEnum):
     """Server: send nothing new, and close once every answer has come. No meta."""
     READINESS = 8
     """Server: its model is ready, or not when `FAILED` is set; it takes requests all the same. No meta."""
+    OFFER = 9
+    """Both: an arena from which this end could lend (`lending.py`)."""
+    ACCEPT = 10
+    """Both: the peer may lend from the arena whose number is the stream. No meta."""
 
 
-_LAST_KIND: Final = 8
+_LAST_KIND: Final = 10
 
 
 FINAL: Final = 1

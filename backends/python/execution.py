@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from functools import partial
 from typing import Any, Protocol
 
 from app.core.errors import InferError
@@ -68,11 +67,11 @@ class Execution:
 
     def execute(self, requests: Sequence[Request], clock: Clocked) -> None:
         """Execute one batch and reply to each of its requests, now or later as the model will."""
-        for request in requests:
-            if request.infer.chain:
-                calls.within(requests, partial(self._execute, requests, clock))
-                return
-        self._execute(requests, clock)
+        calls.executing.set(requests)
+        try:
+            self._execute(requests, clock)
+        finally:
+            calls.executing.set(())
 
     def _execute(self, requests: Sequence[Request], clock: Clocked) -> None:
         context = self._context

@@ -149,7 +149,11 @@ class RemoteCalls(Calls):
         self._sinks: dict[int, Callable[[InferResponse], None]] = {}
 
     def submit(
-        self, infer: InferRequest, sink: Callable[[InferResponse], None], decoupled: bool
+        self,
+        infer: InferRequest,
+        sink: Callable[[InferResponse], None],
+        decoupled: bool,
+        callers: Sequence[Request] = (),
     ) -> Callable[[], None]:
         number = next(self._numbers)
         self._sinks[number] = sink
