@@ -13,7 +13,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models test lint types test-unit test-remote bench fuzz clean
+.PHONY: serve models test lint types test-unit test-slow test-remote bench fuzz clean
 
 serve: models
 	@$(BIN)/python -m app.check serve_config.yaml
@@ -39,6 +39,9 @@ test-remote: $(VENV)/.installed-test
 	@$(PIP) -e '.[azure]'
 	@npm install --silent --no-audit --no-fund --prefix build/azurite $(AZURITE)
 	$(BIN)/python -m pytest tests/unit/deployments/test_clouds.py
+
+test-slow: $(VENV)/.installed-test models
+	$(BIN)/python -m pytest $(TESTS) -m slow
 
 bench: $(VENV)/.installed-test models
 	$(BIN)/python -m benchmarks

@@ -21,6 +21,8 @@ This one concerns calls through handles alone, and no replica is restarted, or t
 that run, when it changes.
 """
 
+ROUTER_CONFIG = RequestRouterConfig(request_router_class=cast(Any, ROUTER))
+
 RAY_RESOURCES = "ray_resources"
 
 QUIET = {"enable_access_log": False, "log_level": "WARNING"}
@@ -70,7 +72,7 @@ def options(spec: ModelSpec) -> dict[str, Any]:
         "name": spec.name,
         "num_replicas": replica_count(config),
         "ray_actor_options": {"num_cpus": 0, "resources": ray_resources(config)},
-        "request_router_config": RequestRouterConfig(request_router_class=cast(Any, ROUTER)),
+        "request_router_config": ROUTER_CONFIG,
         "max_constructor_retry_count": 1,
         "logging_config": QUIET,
         "max_surge_percent": 100,

@@ -11,7 +11,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.rate_limit import Demand
 from app.transport.loop import LoopThread
-from backends.base import Backend, Model
+from backends.base import Backend, Instance, Model
 from deployments.instance_groups import Placement, change, placements
 from deployments.instances import InstanceThread
 from deployments.rate_limiting.client import RateLimiter, Turns
@@ -67,6 +67,11 @@ class InstancePool:
     def healthy(self) -> bool:
         """Whether every instance can still take batches."""
         return all(placed.thread.alive for placed in self._placed)
+
+    @property
+    def instances(self) -> list[Instance]:
+        """What the threads execute."""
+        return [placed.thread.instance for placed in self._placed]
 
     def load(self) -> None:
         """Load the instances of the model's configuration and warm them up.

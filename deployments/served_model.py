@@ -15,13 +15,15 @@ from app.core.config_validation import validate, validate_instances
 from app.core.errors import ErrorCode, InferError, internal
 from app.core.log import LogConfig, configure_logging
 from app.core.request_check import RequestChecker
-from app.core.tensors import InferRequest, InferResponse, Timestamps
+from app.core.tensors import InferRequest, InferResponse, Timestamps, TracedCall
 from app.transport.loop import LoopThread
 from app.transport.regions import read_inputs, write_outputs
 from backends import find_backend
 from backends.base import Backend, Model
+from deployments.environments import Environment, prepare
 from deployments.instance_pool import InstancePool
 from deployments.latencies import Histogram, Latencies
+from deployments.readiness import ReadinessWatch
 from deployments.repository.layout import ModelEntry, read_labels
 from deployments.response_cache import CachedScheduler, make_cache
 from deployments.scheduling.base import Scheduler
@@ -60,7 +62,10 @@ class ServedModel:
         self._checker = RequestChecker(model.config)
         self._shapes = ShapeKey(model.config)
         self._kind = turn_kind(model.config) if model.config.HasField("sequence_batching") else Pending
+        self._environment = Environment()
         self._live: set[Pending] = set()
+        self.ensembles: Callable[[], list[Any]] = list
+        """Counters of the ensembles that this model's calls have run here."""
         latencies = Latencies() if spec.summaries else None
         self.statistics = Statistics(model.name, str(model.version), latencies)
         self._first_responses = _first_responses(model.config) if spec.histograms else None
@@ -90,13 +95,33 @@ class ServedModel:
         )
         settings = {**spec.backend_config.get("", {}), **spec.backend_config.get(declared.backend, {})}
         model = Model(declared, spec.version, Path(spec.directory), settings)
+        environment = prepare(model, spec.cache_bytes)
+        model.interpreter = environment.python
+        try:
+            return cls._load(spec, model, kind, environment, plane, batched, rank)
+        except InferError as error:
+            environment.release()
+            raise environment.explained(error) from error
+
+    @classmethod
+    def _load(
+        cls,
+        spec: ModelSpec,
+        model: Model,
+        kind: type[Backend],
+        environment: Environment,
+        plane: LoopThread,
+        batched: MakeBatched,
+        rank: int,
+    ) -> "ServedModel":
         if spec.auto_complete:
             model.config = normalise(kind.auto_complete(model), spec.gpus)
         validate(model.config, spec.gpus)
         backend = kind()
-        backend.initialize(settings)
+        backend.initialize(model.backend_config)
         backend.model_initialize(model)
         served = cls(spec, model, backend, plane, batched, rank)
+        served._environment = environment
         try:
             served._instances.load()
         except BaseException:
@@ -149,7 +174,8 @@ class ServedModel:
     async def control(self, verb: str, payload: Any) -> Any:
         """Answer a CONTROL frame.
 
-        `statistics` gives counters of this replica, `update` changes instances, `log` what is logged.
+        `statistics` gives counters of this replica, `ensembles` those of the ensembles that its calls ran,
+        `update` changes instances, `log` what is logged.
 
         Raises:
             InferError: an unknown verb, or what `update` raises.
@@ -165,9 +191,12 @@ class ServedModel:
                 "releases": dict(self.statistics.releases),
                 "queue_age_ns": self._scheduler.queue_age_ns,
                 **self._distributions(),
+                **await self._custom_metrics(),
             }
         if verb == UPDATE:
             return await asyncio.to_thread(self.update, payload)
+        if verb == "ensembles":
+            return self.ensembles()
         raise InferError(ErrorCode.UNSUPPORTED, f"unknown control verb '{verb}'")
 
     def update(self, config: bytes) -> None:
@@ -204,10 +233,21 @@ class ServedModel:
             self._backend.finalize()
         except Exception:
             logger.exception("finalizing model '%s'", self._model.name)
+        self._environment.release()
+
+    def watch_readiness(self, announce: Callable[[bool], None]) -> ReadinessWatch:
+        """What tells of the model's readiness; see `ReadinessWatch`."""
+        return ReadinessWatch(self._backend, lambda: self._instances.instances, announce)
 
     async def open(self) -> None:
         """Begin to execute what is submitted."""
         await self._instances.open()
+
+    async def _custom_metrics(self) -> dict[str, Any]:
+        if type(self._backend).metrics is Backend.metrics:
+            return {}
+        # A model in a process of its own may take its time to answer.
+        return {"custom": await asyncio.get_running_loop().run_in_executor(None, self._backend.metrics)}
 
     def _distributions(self) -> dict[str, Any]:
         latencies, first = self.statistics.latencies, self._first_responses
@@ -216,6 +256,8 @@ class ServedModel:
 
     def _cancel(self, pending: Pending) -> None:
         pending.cancelled = True
+        if pending.nested is not None:
+            pending.nested.cancel()
         (self._cached or self._scheduler).cancel(pending)
         self._instances.cancel(pending)
 
@@ -245,6 +287,7 @@ class ServedModel:
                 response.final,
                 response.error,
                 _timestamps(pending) if infer.trace and response.final else None,
+                () if pending.nested is None else _calls(pending, response),
             )
         )
 
@@ -282,6 +325,11 @@ def _first_responses(config: mc.ModelConfig) -> Histogram | None:
         if control.metric_identifier.family == _FIRST_RESPONSE:
             return Histogram(tuple(control.histogram_options.buckets))
     return Histogram(_BOUNDS_MS)
+
+
+def _calls(pending: Pending, response: InferResponse) -> tuple[TracedCall, ...]:
+    """The calls to other models that a traced request has led to, for its final response."""
+    return tuple(pending.nested.traced) if pending.infer.trace and response.final else ()
 
 
 def _timestamps(pending: Pending) -> Timestamps:

@@ -79,6 +79,13 @@ class EnsembleRunner:
         statistics = self._ensemble(entry).statistics
         return statistics.message, dict(statistics.failures)
 
+    def report(self) -> list[tuple[str, int, bytes, dict[str, int]]]:
+        """Counters of every ensemble that ran here: name, version, serialised message, failures by reason."""
+        return [
+            (*key, ensemble.statistics.message.SerializeToString(), dict(ensemble.statistics.failures))
+            for key, ensemble in self._ensembles.items()
+        ]
+
     def forget(self, entries: tuple[VersionEntry, ...]) -> None:
         """Drop what belongs to none of these: what is loaded again counts from zero."""
         kept = {(entry.name, entry.version) for entry in entries}

@@ -39,6 +39,7 @@ class ReplicaPool:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._channels: dict[str, Channel] = {}
         self._open: list[Channel] = []
+        self._preferred: list[Channel] = []  # the open ones whose model is ready, or all if none is
         self._changed = asyncio.Event()
         self._closed = False
         self._lost_at = -math.inf
@@ -47,8 +48,8 @@ class ReplicaPool:
 
     @property
     def available(self) -> bool:
-        """Whether a request could be sent now."""
-        return any(not (channel.draining or channel.closing) for channel in self._open)
+        """Whether a request could be sent now, to a model that says it is ready."""
+        return any(channel.ready and not (channel.draining or channel.closing) for channel in self._open)
 
     @property
     def channels(self) -> list[Channel]:
@@ -66,7 +67,7 @@ class ReplicaPool:
     def submit(self, request: InferRequest, sink: Sink) -> Call | None:
         """Send to the replica with the fewest outstanding requests; None when there is none to send to."""
         best: Channel | None = None
-        for channel in self._open:
+        for channel in self._preferred:
             if channel.draining or channel.closing:
                 continue
             if best is None or channel.outstanding < best.outstanding:
@@ -119,10 +120,10 @@ class ReplicaPool:
             logger.debug("replica update for %s after shutdown", self._model)
 
     async def wait_available(self, timeout: float) -> bool:
-        """Wait until a request could be sent."""
+        """Wait until a request could be sent, whether or not the model says that it is ready."""
         try:
             async with asyncio.timeout(timeout):
-                while not self.available:
+                while not any(not (channel.draining or channel.closing) for channel in self._open):
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
@@ -190,6 +191,7 @@ class ReplicaPool:
             self._key,
             self._settings,
             on_close=on_close,
+            on_readiness=self._prefer,
             lost_text=self._lost_text,
         )
 
@@ -206,11 +208,17 @@ class ReplicaPool:
         self._open = [*self._open, channel]
         if self._message is not None:
             self._tell(channel, *self._message)
+        self._prefer(channel)
+
+    def _prefer(self, _: Channel) -> None:
+        """Choose again whom requests go to: a channel has come or gone, or its model's readiness changed."""
+        self._preferred = [channel for channel in self._open if channel.ready] or self._open
         self._changed.set()
 
     def _remove(self, replica_id: str, channel: Channel) -> None:
         self._channels.pop(replica_id, None)
         self._open = [other for other in self._open if other is not channel]
+        self._prefer(channel)
 
 
 _NOWHERE = ReplicaAddress("", "", "", "")

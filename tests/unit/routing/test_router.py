@@ -46,19 +46,19 @@ class Handles:
         self.go_on = threading.Event()
         self.go_on.set()
 
-    def follow(self, router: Router, found: VersionEntry) -> FakeHandle:
+    def follow(self, router: Router, deployment: str, application: str) -> FakeHandle:
         assert self.go_on.wait(5)
         if self.failures:
             self.failures -= 1
             raise RuntimeError("no controller")
-        self.made.append(FakeHandle(found.application))
+        self.made.append(FakeHandle(application))
         return self.made[-1]
 
 
 @pytest.fixture
 def handles(monkeypatch: pytest.MonkeyPatch) -> Handles:
     made = Handles()
-    monkeypatch.setattr(Router, "_follow", lambda router, found: made.follow(router, found))
+    monkeypatch.setattr(Router, "_follow", lambda *arguments: made.follow(*arguments))
     return made
 
 
