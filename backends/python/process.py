@@ -315,7 +315,11 @@ class _Calls:
             self._responses.put((number, failed(busy)))
 
         self._cancels[number] = lambda: None
-        cancel = services.current().submit(infer, sink, decoupled)
+        try:
+            cancel = services.current().submit(infer, sink, decoupled)
+        except Exception as error:
+            sink(failed(error))
+            return
         if number in self._cancels:
             self._cancels[number] = cancel
 
@@ -338,7 +342,9 @@ class _Calls:
             pass
         except InferError as error:
             self._link.refuse(message, error)
-        except TritonModelException as error:
+        except Exception as error:
+            if not isinstance(error, TritonModelException):
+                logger.exception("%s of instance '%s'", message["do"], self._name)
             self._link.refuse(message, unavailable(str(error)))
 
 
