@@ -103,7 +103,7 @@ class ModelCalls(Calls):
     """Implements `backends.python.services.Services` for the model of this replica."""
 
     def __init__(self, spec: ModelSpec, plane: LoopThread) -> None:
-        super().__init__(spec.name)
+        super().__init__(spec.identifier)
         self._spec = spec
         self._plane = plane
         self._opening: asyncio.Task[Any] | None = None
@@ -168,17 +168,14 @@ class ModelCalls(Calls):
 
     async def _submit(self, infer: InferRequest, sink: Any, decoupled: bool) -> Call:
         name = infer.model_name
-        if name in infer.chain:
-            raise invalid_arg(
-                f"circular call of models: {' -> '.join((*infer.chain, name))}; a model that calls itself, "
-                "directly or through others, would wait for ever"
-            )
+        _refuse_circle(infer.chain, name)
         router = (await self._connection()).router
         try:
             entry = router.resolve(name, infer.model_version)
         except InferError as error:
             text = f"Failed for execute the inference request. Model '{name}' is not ready."
             raise InferError(error.code, text) from error
+        _refuse_circle(infer.chain, entry.name)
         if entry.decoupled and not decoupled:
             raise invalid_arg(
                 f"Model {name} is using the decoupled. The current BLS request call doesn't support models "
@@ -199,3 +196,11 @@ class ModelCalls(Calls):
             return router.available(router.resolve(name, version))
         except InferError:
             return False
+
+
+def _refuse_circle(chain: tuple[str, ...], model: str) -> None:
+    if model in chain:
+        raise invalid_arg(
+            f"circular call of models: {' -> '.join((*chain, model))}; a model that calls itself, "
+            "directly or through others, would wait for ever"
+        )

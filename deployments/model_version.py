@@ -10,8 +10,10 @@ from typing import Any
 
 import msgspec
 import ray
+from ray import serve
 
 from app.core.errors import InferError
+from app.core.log import configure_logging
 from app.transport.loop import LoopThread, freeze_heap
 from app.transport.server import ChannelServer
 from app.transport.settings import TransportSettings
@@ -37,6 +39,7 @@ class ModelVersion:
 
     def __init__(self, spec: bytes) -> None:
         self._spec = msgspec.msgpack.decode(spec, type=ModelSpec)
+        configure_logging(self._spec.log)
         self._plane = LoopThread("data-plane")
         self._node_id = ray.get_runtime_context().get_node_id()
         self._local: Local | None = None
@@ -57,7 +60,7 @@ class ModelVersion:
     async def describe(self) -> bytes:
         """The outcome of the load, as a msgpack `Description`."""
         self._described = True
-        return msgspec.msgpack.encode(self._description)
+        return msgspec.msgpack.encode(self._current())
 
     async def check_health(self) -> None:
         """Serve's health hook; raising makes Serve replace this replica."""
@@ -82,6 +85,14 @@ class ModelVersion:
         await self._plane.run(self._calls.close())
         self._plane.stop()
 
+    def _current(self) -> Description:
+        """The outcome, with the instance groups as they are now."""
+        served, loaded = self._served, self._description
+        if served is None or loaded.error or served.declared == loaded.spec.config:
+            return loaded
+        spec = msgspec.structs.replace(loaded.spec, config=served.declared)
+        return msgspec.structs.replace(loaded, spec=spec, config=served.config.SerializeToString())
+
     def _load(self) -> Description:
         started = time.monotonic()
         if self._spec.gpus:
@@ -89,7 +100,7 @@ class ModelVersion:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, self._spec.gpus))
         try:
             self._local = localise(self._spec)
-            self._served = ServedModel.load(self._local.spec, self._plane)
+            self._served = ServedModel.load(self._local.spec, self._plane, rank=_rank())
             freeze_heap()
             self._plane.call(self._listen(self._served))
             labels = self._served.labels()
@@ -119,3 +130,9 @@ class ModelVersion:
         )
         for address in addresses:
             self._addresses[address.partition(":")[0]] = address
+
+
+def _rank() -> int:
+    """The position of this replica among those of its deployment."""
+    rank = serve.get_replica_context().rank
+    return int(rank.rank) if rank is not None else 0

@@ -19,11 +19,14 @@ class ReadinessWatch:
     """
 
     def __init__(
-        self, backend: Backend, instances: Sequence[Instance], announce: Callable[[bool], None]
+        self,
+        backend: Backend,
+        instances: Callable[[], Sequence[Instance]],
+        announce: Callable[[bool], None],
     ) -> None:
-        """`announce` is called on the loop, first with False, then with each change."""
+        """`instances` gives those there are; `announce` is called on the loop, first with False."""
         self._backend = backend
-        self._instances = [each for each in instances if backend.readiness_varies(each)]
+        self._instances = instances
         self._announce = announce
         self._ready = True
         self._changed = asyncio.Event()
@@ -32,10 +35,8 @@ class ReadinessWatch:
 
     async def start(self) -> None:
         """Ask once, and go on asking in the background; nothing is done for models that never say no."""
-        if not self._instances:
+        if not any(map(self._backend.readiness_varies, self._instances())):
             return
-        for instance in self._instances:
-            instance.readiness_changed = self._wake
         await self._check()
         self._task = self._loop.create_task(self._run())
 
@@ -67,8 +68,11 @@ class ReadinessWatch:
             self._announce(ready)
 
     def _ask(self) -> bool:
+        instances = self._instances()
+        for instance in instances:
+            instance.readiness_changed = self._wake
         try:
-            return all(self._backend.instance_ready(instance) for instance in self._instances)
+            return all(map(self._backend.instance_ready, instances))
         except Exception:
             logger.exception("asking whether an instance is ready")
             return False

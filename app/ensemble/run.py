@@ -222,7 +222,7 @@ class Run:
 
     def _send(self, outputs: tuple[Tensor, ...], final: bool) -> None:
         version = str(self._entry.version)
-        self._deliver(InferResponse(self._entry.name, version, outputs, self._request.id, {}, final))
+        self._deliver(InferResponse(self._entry.model, version, outputs, self._request.id, {}, final))
 
     def _deliver(self, response: InferResponse) -> None:
         if self._starting:
@@ -239,7 +239,7 @@ class Run:
         for call in calls.values():
             call.cancel()
         if prefixed:
-            text = f"in ensemble '{self._entry.name}', {error.message}"
+            text = f"in ensemble '{self._entry.model}', {error.message}"
             error = InferError(error.code, text, error.reason)
         self._ensemble.statistics.record_failure(time.monotonic_ns() - self._started_ns, error.reason)
         # Later: the sink must be called neither before `submit` has returned nor before `cancel` has.

@@ -37,7 +37,7 @@ class Ensemble:
     def __init__(self, entry: VersionEntry) -> None:
         self.entry = entry
         self.checker = RequestChecker(entry.model_config)
-        self.statistics = EnsembleStatistics(entry.name, entry.version)
+        self.statistics = EnsembleStatistics(entry.model, entry.version)
         self._plan = Plan.of(entry.model_config)
         self._pruned: dict[frozenset[str], Plan] = {}
 

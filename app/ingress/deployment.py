@@ -10,6 +10,7 @@ import tempfile
 import uuid
 from typing import Any
 
+import msgspec
 import ray
 
 from app.core.live_settings import LiveSettings
@@ -93,6 +94,8 @@ class Ingress:
 
     def _follow(self, table: RoutingTable) -> None:
         self._observer.apply(table.live)
+        if table.live is not None:
+            self._router.tell("log", msgspec.to_builtins(table.live.log))
         self._routing.set()
 
 

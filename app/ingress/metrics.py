@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from app.core.identifiers import name_of, namespace_of
 from app.core.metrics_config import MetricsConfig
 from app.ingress.batching_metrics import batching_lines
 from app.ingress.custom_metrics import custom_lines, escape
@@ -189,5 +190,7 @@ def _header(name: str, kind: str, text: str) -> list[str]:
 def _labels(model: str, version: int, tags: dict[str, str]) -> str:
     # A tag comes from the model's author; a character that no label name may have would spoil the whole page.
     own = {"_" + re.sub(r"[^a-zA-Z0-9_]", "_", key): value for key, value in tags.items()}
-    pairs = {"model": model, "version": str(version), **own}
+    namespace = namespace_of(model)
+    place = {"namespace": namespace} if namespace else {}
+    pairs = {"model": name_of(model), **place, "version": str(version), **own}
     return ",".join(f'{key}="{escape(value)}"' for key, value in pairs.items())

@@ -85,7 +85,7 @@ def merge(parts: Iterable[ReplicaStatistics]) -> ReplicaStatistics:
 
 
 def _empty(entry: VersionEntry) -> ReplicaStatistics:
-    return ReplicaStatistics(pb.ModelStatistics(name=entry.name, version=str(entry.version)), {})
+    return ReplicaStatistics(pb.ModelStatistics(name=entry.model, version=str(entry.version)), {})
 
 
 def _add(total: ReplicaStatistics, part: ReplicaStatistics) -> None:

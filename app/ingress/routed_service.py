@@ -96,9 +96,9 @@ class RoutedInferenceService:
     def model_metadata(self, name: str, version: str = "") -> pb.ModelMetadataResponse:
         entry = self._router.resolve(name, version)
         config = entry.model_config
-        versions = [entry.version] if version else self._router.table.ready_versions(name)
+        versions = [entry.version] if version else self._router.table.ready_versions(entry.name)
         message = pb.ModelMetadataResponse(
-            name=name, versions=map(str, versions), platform=config.platform or config.backend
+            name=entry.model, versions=map(str, versions), platform=config.platform or config.backend
         )
         for target, specs in ((message.inputs, input_specs(config)), (message.outputs, output_specs(config))):
             for spec in specs:
@@ -174,15 +174,17 @@ class RoutedInferenceService:
         return response
 
     def _known(self, name: str, version: str) -> bool:
-        versions = self._router.table.by_name.get(name)
+        versions = self._router.table.versions(name)
         return versions is not None and (not version or any(str(v) == version for v in versions))
 
     def _statistics_entries(self, name: str, version: str) -> list[VersionEntry]:
         if not name:
             return self.served()
-        ready = self._router.table.ready_versions(name)
+        table = self._router.table
+        versions = table.versions(name) or {}
+        ready = table.ready_versions(name)
         if not ready:
             raise invalid_arg(f"requested model '{name}' is not available")
         if version and version not in map(str, ready):
             raise invalid_arg(f"requested model version is not available for model '{name}'")
-        return [self._router.table.by_name[name][v] for v in ready if not version or str(v) == version]
+        return [versions[v] for v in ready if not version or str(v) == version]

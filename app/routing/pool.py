@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
+from typing import Any
 
 from app.core.sequences import SequenceId
 from app.core.tensors import InferRequest, InferResponse
@@ -42,6 +43,8 @@ class ReplicaPool:
         self._changed = asyncio.Event()
         self._closed = False
         self._lost_at = -math.inf
+        self._message: tuple[str, Any] | None = None
+        self._telling: set[asyncio.Task[Any]] = set()
 
     @property
     def available(self) -> bool:
@@ -92,6 +95,22 @@ class ReplicaPool:
     def lost_within(self, seconds: float) -> bool:
         """Whether a replica went away, other than by a drain, so lately."""
         return self._loop.time() - self._lost_at < seconds
+
+    def tell(self, verb: str, payload: Any) -> None:
+        """Make a control call to every replica, also to those that connect later."""
+        self._message = verb, payload
+        for channel in self._open:
+            self._tell(channel, verb, payload)
+
+    def _tell(self, channel: Channel, verb: str, payload: Any) -> None:
+        task = self._loop.create_task(channel.control(verb, payload))
+        self._telling.add(task)
+        task.add_done_callback(self._told)
+
+    def _told(self, task: asyncio.Task[Any]) -> None:
+        self._telling.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.debug("telling a replica of %s: %s", self._model, task.exception())
 
     def update_from_thread(self, replicas: tuple[ReplicaAddress, ...]) -> None:
         """Take Serve's list of replicas; may be called from any thread."""
@@ -187,6 +206,8 @@ class ReplicaPool:
             return
         self._channels[replica_id] = channel
         self._open = [*self._open, channel]
+        if self._message is not None:
+            self._tell(channel, *self._message)
         self._prefer(channel)
 
     def _prefer(self, _: Channel) -> None:

@@ -62,6 +62,7 @@ class Router:
         self._following: set[asyncio.Task[None]] = set()
         self.table = RoutingTable()
         self.ensembles: Ensembles | None = None
+        self._message: tuple[str, Any] | None = None
 
     async def apply(self, table: RoutingTable) -> None:
         """Route by `table` from now on; returns when what it added is connected, or after a time limit."""
@@ -107,6 +108,13 @@ class Router:
             raise not_ready(entry)
         return call
 
+    def tell(self, verb: str, payload: Any) -> None:
+        """Make a control call to every replica there is or will be; see `ReplicaPool.tell`."""
+        if (verb, payload) != self._message:
+            self._message = verb, payload
+            for pool in self._pools.values():
+                pool.tell(verb, payload)
+
     def pool(self, entry: VersionEntry) -> ReplicaPool:
         """The pool that serves a version.
 
@@ -115,7 +123,7 @@ class Router:
         """
         pool = self._pools.get(entry.application)
         if pool is None:
-            raise unavailable(f"model '{entry.name}' version {entry.version} is not served")
+            raise unavailable(f"model '{entry.model}' version {entry.version} is not served")
         return pool
 
     async def close(self, grace: float) -> None:
@@ -137,8 +145,10 @@ class Router:
         return ensembles.submit(entry, request, sink)
 
     def _open(self, entry: VersionEntry) -> ReplicaPool:
-        pool = ReplicaPool(entry.name, self._node_id, self._key, self._settings)
+        pool = ReplicaPool(entry.model, self._node_id, self._key, self._settings)
         self._pools[entry.application] = pool
+        if self._message is not None:
+            pool.tell(*self._message)
         replicas.subscribe(entry.application, pool.update_from_thread)
         task = asyncio.get_running_loop().create_task(self._keep_followed(entry, pool))
         self._following.add(task)
@@ -167,7 +177,7 @@ class Router:
         The handle asks the controller when it is made, and would block the loop.
         """
         # Serve caches the handles it gives out, also those that were shut down; this one is our own.
-        handle: Any = DeploymentHandle(entry.name, entry.application)
+        handle: Any = DeploymentHandle(entry.model, entry.application)
         handle._init()
         return handle
 

@@ -100,7 +100,7 @@ class Calls(ABC):
 
     def __init__(self, caller: str) -> None:
         """`caller` is the model that calls."""
-        self._caller = caller
+        self.caller = caller
 
     @abstractmethod
     def submit(
@@ -114,14 +114,14 @@ class Calls(ABC):
 
     def exec(self, request: InferenceRequest, decoupled: bool) -> InferenceResponse | ResponseIterator:
         """Send and wait for the response, or return an iterator over the responses to come."""
-        responses = self._start(wire_request(request, self._caller), decoupled)
+        responses = self._start(wire_request(request, self.caller), decoupled)
         return responses if decoupled else next(responses)
 
     def async_exec(
         self, request: InferenceRequest, decoupled: bool
     ) -> Awaitable[InferenceResponse | ResponseIterator]:
         """`exec` for a running event loop; giving up on it cancels the request."""
-        return self._exec_async(wire_request(request, self._caller), decoupled)
+        return self._exec_async(wire_request(request, self.caller), decoupled)
 
     def _start(self, infer: InferRequest, decoupled: bool) -> ResponseIterator:
         responses = ResponseIterator()

@@ -200,7 +200,8 @@ class Process:
 
     def _asked(self, verb: str) -> Any:
         try:
-            return self.link.ask({"do": verb, "instance": asdict(self._instance)})[0]
+            caller = services.current().caller or self._instance.model_name
+            return self.link.ask({"do": verb, "instance": asdict(self._instance), "caller": caller})[0]
         except LinkClosed:
             raise self._ended(self.wait()) from None
 

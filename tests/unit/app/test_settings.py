@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
+from app.deprecated import DEPRECATED
 from app.flags import SettingsError
 from app.ignored import IGNORED
-from app.settings import DEPRECATED, SETTINGS, ServerSettings, from_args
+from app.settings import SETTINGS, ServerSettings, from_args
 
 ROOT = Path(__file__).parents[3]
 
@@ -322,3 +323,11 @@ def test_serve_config_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = from_args(application["args"])
     assert settings.model_repository == (str(ROOT / "model_repository"),)
     assert settings.warnings == ()
+
+
+def test_namespaces_end_where_a_name_begins(tmp_path: Path) -> None:
+    repository = tmp_path / "a::b"
+    repository.mkdir()
+    from_args({"model_repository": [str(repository)]})
+    with pytest.raises(SettingsError, match="has '::' in its name"):
+        from_args({"model_repository": [str(repository)], "model_namespacing": True})

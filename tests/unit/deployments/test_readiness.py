@@ -33,7 +33,7 @@ def instance() -> Instance:
 
 
 async def test_a_model_that_always_is() -> None:
-    watch = ReadinessWatch(Plain(), [instance()], lambda _: pytest.fail("told"))
+    watch = ReadinessWatch(Plain(), lambda: [instance()], lambda _: pytest.fail("told"))
     await watch.start()
     assert watch._task is None
 
@@ -42,7 +42,7 @@ async def test_changes_are_told_at_once_when_the_backend_says_so(monkeypatch: py
     monkeypatch.setattr(readiness, "_INTERVAL_S", 3600)
     told: asyncio.Queue[bool] = asyncio.Queue()
     backend, watched = Moody(), instance()
-    watch = ReadinessWatch(backend, [watched], told.put_nowait)
+    watch = ReadinessWatch(backend, lambda: [watched], told.put_nowait)
     await watch.start()
     assert told.get_nowait() is False
     backend.ready = True
@@ -56,8 +56,8 @@ async def test_changes_are_told_at_once_when_the_backend_says_so(monkeypatch: py
 async def test_changes_are_found_by_asking(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "_INTERVAL_S", 0.001)
     told: asyncio.Queue[bool] = asyncio.Queue()
-    backend = Moody()
-    watch = ReadinessWatch(backend, [instance()], told.put_nowait)
+    backend, watched = Moody(), instance()
+    watch = ReadinessWatch(backend, lambda: [watched], told.put_nowait)
     await watch.start()
     backend.ready = True
     while not await asyncio.wait_for(told.get(), 30):

@@ -19,8 +19,10 @@ from tritonclient.grpc import service_pb2 as pb
 
 from app.core.config_normalise import normalise
 from app.core.errors import ErrorCode, InferError
+from app.core.log import LogConfig
 from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
 from app.transport.loop import LoopThread
+from deployments import served_model
 from deployments.served_model import ServedModel, ShapeKey
 from deployments.spec import ModelSpec
 from tests.unit.backends import environments
@@ -116,7 +118,7 @@ class Bench:
             application="m:1",
             fingerprint="",
             key=bytes(32),
-            socket_directory="",
+            socket_directory=fields.pop("socket_directory", ""),
             backend_directory=str(self.directory / "backends"),
             **fields,
         )
@@ -359,7 +361,7 @@ def test_what_the_configuration_forbids_is_refused_and_counted(
 
 def test_dynamic_batching_batches_what_waits(bench: Bench) -> None:
     bench.load(CONFIG + BATCHING)
-    assert bench.serve_batch.limits == (8, 1)
+    assert bench.serve_batch.limits == (8, 1024)
     held = bench.hold()
     answers = [bench.submit(request(request_id, 3))[0] for request_id in ("a", "bad", "c")]
     bench.backend.gate.set()
@@ -400,6 +402,15 @@ def test_optional_and_variable_inputs_batch_with_their_like(bench: Bench) -> Non
     bench.backend.gate.set()
     assert all(answer.result(5).error is None for answer in answers)
     assert bench.executed() == [["hold"], ["a", "b"], ["c"]]
+
+
+def test_log_settings_come_as_a_control_call(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[LogConfig] = []
+    monkeypatch.setattr(served_model, "configure_logging", seen.append)
+    model = bench.load()
+    settings = LogConfig(log_verbose_level=2, log_info=False)
+    bench.plane.call(model.control("log", msgspec.to_builtins(settings)), 5)
+    assert seen == [settings]
 
 
 def test_unknown_control_verb(bench: Bench) -> None:
