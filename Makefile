@@ -34,14 +34,14 @@ types: $(VENV)/.installed-test
 test-unit: $(VENV)/.installed-test models
 	$(BIN)/python -m pytest tests/unit
 
-test-slow: $(VENV)/.installed-test models
-	$(BIN)/python -m pytest $(TESTS) -m slow
-
 # The emulator of Azure Storage is a package of npm.
 test-remote: $(VENV)/.installed-test
 	@$(PIP) -e '.[azure]'
 	@npm install --silent --no-audit --no-fund --prefix build/azurite $(AZURITE)
 	$(BIN)/python -m pytest tests/unit/deployments/test_clouds.py
+
+test-slow: $(VENV)/.installed-test models
+	$(BIN)/python -m pytest $(TESTS) -m slow
 
 bench: $(VENV)/.installed-test models
 	$(BIN)/python -m benchmarks

@@ -69,8 +69,8 @@ class InstancePool:
         return all(placed.thread.alive for placed in self._placed)
 
     @property
-    def present(self) -> list[Instance]:
-        """The instances that execute, or will."""
+    def instances(self) -> list[Instance]:
+        """What the threads execute."""
         return [placed.thread.instance for placed in self._placed]
 
     def load(self) -> None:

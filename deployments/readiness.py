@@ -24,9 +24,9 @@ class ReadinessWatch:
         instances: Callable[[], Sequence[Instance]],
         announce: Callable[[bool], None],
     ) -> None:
-        """`instances` gives those there are; `announce` is called on the loop, first with False."""
+        """`announce` is called on the loop, first with False, then with each change."""
         self._backend = backend
-        self._instances = instances
+        self._all_instances = instances
         self._announce = announce
         self._ready = True
         self._changed = asyncio.Event()
@@ -35,7 +35,7 @@ class ReadinessWatch:
 
     async def start(self) -> None:
         """Ask once, and go on asking in the background; nothing is done for models that never say no."""
-        if not any(map(self._backend.readiness_varies, self._instances())):
+        if not self._instances():
             return
         await self._check()
         self._task = self._loop.create_task(self._run())
@@ -44,6 +44,13 @@ class ReadinessWatch:
         """Ask no more."""
         if self._task is not None:
             self._task.cancel()
+
+    def _instances(self) -> list[Instance]:
+        """Those that may say no; each knows from now on whom to tell."""
+        varying = [each for each in self._all_instances() if self._backend.readiness_varies(each)]
+        for instance in varying:
+            instance.readiness_changed = self._wake
+        return varying
 
     def _wake(self) -> None:
         try:
@@ -68,11 +75,8 @@ class ReadinessWatch:
             self._announce(ready)
 
     def _ask(self) -> bool:
-        instances = self._instances()
-        for instance in instances:
-            instance.readiness_changed = self._wake
         try:
-            return all(map(self._backend.instance_ready, instances))
+            return all(self._backend.instance_ready(instance) for instance in self._instances())
         except Exception:
             logger.exception("asking whether an instance is ready")
             return False

@@ -96,7 +96,7 @@ class ServedModel:
         environment = prepare(model, spec.cache_bytes)
         model.interpreter = environment.python
         try:
-            return cls._load(spec, model, kind, plane, batched, rank, environment)
+            return cls._load(spec, model, kind, environment, plane, batched, rank)
         except InferError as error:
             environment.release()
             raise environment.explained(error) from error
@@ -107,10 +107,10 @@ class ServedModel:
         spec: ModelSpec,
         model: Model,
         kind: type[Backend],
+        environment: Environment,
         plane: LoopThread,
         batched: MakeBatched,
         rank: int,
-        environment: Environment,
     ) -> "ServedModel":
         if spec.auto_complete:
             model.config = normalise(kind.auto_complete(model), spec.gpus)
@@ -232,7 +232,7 @@ class ServedModel:
 
     def watch_readiness(self, announce: Callable[[bool], None]) -> ReadinessWatch:
         """What tells of the model's readiness; see `ReadinessWatch`."""
-        return ReadinessWatch(self._backend, lambda: self._instances.present, announce)
+        return ReadinessWatch(self._backend, lambda: self._instances.instances, announce)
 
     async def open(self) -> None:
         """Begin to execute what is submitted."""

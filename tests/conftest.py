@@ -5,9 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.server import ROOT, Server
 from tests.unit.backends import environments
+
+# No deadline: a slow machine is no defect. `make test` takes fewer examples, `make fuzz` looks for long.
+settings.register_profile("thorough", deadline=None)
+settings.register_profile("quick", deadline=None, max_examples=40)
+settings.load_profile("thorough")
 
 CONTRACT_MODELS = Path(__file__).parent / "contract" / "models"
 

@@ -56,8 +56,8 @@ async def test_changes_are_told_at_once_when_the_backend_says_so(monkeypatch: py
 async def test_changes_are_found_by_asking(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "_INTERVAL_S", 0.001)
     told: asyncio.Queue[bool] = asyncio.Queue()
-    backend, watched = Moody(), instance()
-    watch = ReadinessWatch(backend, lambda: [watched], told.put_nowait)
+    backend = Moody()
+    watch = ReadinessWatch(backend, lambda: [instance()], told.put_nowait)
     await watch.start()
     backend.ready = True
     while not await asyncio.wait_for(told.get(), 30):
