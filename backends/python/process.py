@@ -200,7 +200,8 @@ class Process:
 
     def _asked(self, verb: str) -> Any:
         try:
-            return self.link.ask({"do": verb, "instance": asdict(self._instance)})[0]
+            caller = services.current().caller or self._instance.model_name
+            return self.link.ask({"do": verb, "instance": asdict(self._instance), "caller": caller})[0]
         except LinkClosed:
             raise self._ended(self.wait()) from None
 
@@ -315,7 +316,11 @@ class _Calls:
             self._responses.put((number, failed(busy)))
 
         self._cancels[number] = lambda: None
-        cancel = services.current().submit(infer, sink, decoupled)
+        try:
+            cancel = services.current().submit(infer, sink, decoupled)
+        except Exception as error:
+            sink(failed(error))
+            return
         if number in self._cancels:
             self._cancels[number] = cancel
 
@@ -338,7 +343,9 @@ class _Calls:
             pass
         except InferError as error:
             self._link.refuse(message, error)
-        except TritonModelException as error:
+        except Exception as error:
+            if not isinstance(error, TritonModelException):
+                logger.exception("%s of instance '%s'", message["do"], self._name)
             self._link.refuse(message, unavailable(str(error)))
 
 

@@ -86,7 +86,7 @@ class Worker:
 
     def _start(self, message: Message, payload: Payload) -> None:
         instance = _instance(message["instance"])
-        self._calls = RemoteCalls(self.link, instance.model_name)
+        self._calls = RemoteCalls(self.link, message["caller"])
         services.install(self._calls)
         self._execution = Execution(instance)
         self.link.answer(message)
