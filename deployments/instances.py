@@ -107,13 +107,16 @@ class InstanceThread:
             self._loaded.set()
             return
         try:
-            warm_up(self._backend, self.instance)
+            self._warm_up()
             self._loaded.set()
             self._serve()
         except BaseException as error:
             self._error = error
         self._finalize()
         self._loaded.set()
+
+    def _warm_up(self) -> None:
+        warm_up(self._backend, self.instance)
 
     def _serve(self) -> None:
         self._outbox.hold(self._hold)

@@ -109,6 +109,8 @@ class RateLimiter:
             async with asyncio.timeout(_ENROL_S):
                 error = await self._enrolled(made.values())
         except TimeoutError:
+            for turns in made.values():  # it may have come through, only the answer has not
+                self.send(Leave(turns.number))
             raise unavailable("the rate limiter does not answer") from None
         if error:
             raise invalid_arg(error)

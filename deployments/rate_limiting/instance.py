@@ -1,6 +1,7 @@
 """An instance that executes when the rate limiter gives it a turn."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -60,6 +61,18 @@ class LimitedInstance(InstanceThread):
             self._patience.cancel()
         self._turns.leave()
 
+    def _warm_up(self) -> None:
+        """Warm-up executions are one turn; on the instance's thread."""
+        if not self.instance.model.config.model_warmup:
+            return
+        granted = threading.Event()
+        self._loop.call_soon_threadsafe(self._turns.ask, granted.set)
+        granted.wait()
+        try:
+            super()._warm_up()
+        finally:
+            self._loop.call_soon_threadsafe(self._turns.release)
+
     def _report(self, batch: Batch) -> None:
         """Give the turn back, and ask for another at once where there is more to do.
 
@@ -90,7 +103,8 @@ class LimitedInstance(InstanceThread):
         self._next = None
         now = time.monotonic_ns()
         for pending in batch.requests:
-            pending.dispatch_ns = now  # until now it was queued, as in Triton
+            if type(pending) is Pending:  # a sequence's counts from its first execution
+                pending.dispatch_ns = now  # until now it was queued, as in Triton
         super().execute(batch)
 
     def _drop(self, batch: Batch) -> None:

@@ -14,7 +14,6 @@ import fcntl
 import os
 import socket
 import sys
-from collections.abc import Hashable
 from pathlib import Path
 from typing import Final, cast
 
@@ -42,7 +41,6 @@ RECOVERY_S: Final = 1.0
 """How long the successor of an arbiter that was killed waits for what the replicas hold."""
 
 _decoder: Final = msgspec.msgpack.Decoder(ToArbiter)
-Key = tuple[Hashable, int]
 
 
 class Node:

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,6 +16,7 @@ from app.core.identifiers import name_of, namespace_of
 from app.core.log import LogConfig
 from app.core.model_config import change_requires_reload
 from app.core.version_policy import absent_versions, require_versions, served_versions
+from app.routing.table import VersionEntry
 from app.settings import ServerSettings
 from deployments.instance_groups import updates_in_place
 from deployments.repository import layout
@@ -24,6 +25,7 @@ from deployments.repository.fingerprint import fingerprint, version_fingerprint
 from deployments.repository.layout import ModelEntry
 from deployments.repository.mirror import Mirror
 from deployments.repository.overrides import Bundle
+from deployments.repository.planner import LoadPlan, plan_load
 from deployments.spec import ModelSpec
 
 logger = logging.getLogger(__name__)
@@ -56,14 +58,31 @@ class Candidate(NamedTuple):
         old = mc.ModelConfig.FromString(loaded.config)
         return _loads_alike(old, self.config) and self._same_files(loaded)
 
-    def updates(self, loaded: ModelSpec) -> bool:
-        """Whether replicas become what a load would bring by changing their instances; reads the disk."""
-        old = mc.ModelConfig.FromString(loaded.config)
-        return (
-            not change_requires_reload(old, self.config)
-            and updates_in_place(old, self.config)
-            and self._same_files(loaded)
+    def updates(self, loaded: ModelSpec, complete: mc.ModelConfig) -> bool:
+        """Whether replicas become what a load would bring by changing their instances; reads the disk.
+
+        Args:
+            loaded: what is loaded.
+            complete: its configuration as clients see it, which they send back with a change.
+        """
+        return self._same_files(loaded) and any(
+            not change_requires_reload(old, self.config) and updates_in_place(old, self.config)
+            for old in (mc.ModelConfig.FromString(loaded.config), complete)
         )
+
+    def plan(self, entries: Iterable[VersionEntry], loaded: Mapping[str, ModelSpec]) -> LoadPlan:
+        """What the load has to do; reads the disk.
+
+        Args:
+            entries: the model's versions now.
+            loaded: what is loaded, by application.
+        """
+        found = [(e, loaded[e.application]) for e in entries if e.application in loaded]
+        unchanged = [e.version for e, spec in found if self.unchanged(spec)]
+        updatable = [
+            e.version for e, spec in found if self.updates(spec, mc.ModelConfig.FromString(e.config))
+        ]
+        return plan_load(self.versions, entries, unchanged, updatable)
 
     def _same_files(self, loaded: ModelSpec) -> bool:
         return _setting(loaded) == _setting(self.template) and loaded.fingerprint == version_fingerprint(

@@ -16,7 +16,7 @@ from app.core.identifiers import name_of
 from app.core.log import VERBATIM, LogConfig, configure_logging
 from app.routing.table import NO_VERSION, ModelState, VersionEntry
 from app.settings import ServerSettings
-from deployments.repository import applications
+from deployments.repository import applications, report
 from deployments.repository.board import Board
 from deployments.repository.cache import private_root
 from deployments.repository.catalog import Candidate, Catalog, poll_failure
@@ -25,21 +25,12 @@ from deployments.repository.deployer import Deployer
 from deployments.repository.ensemble_loads import EnsembleLoads
 from deployments.repository.ensembles import effective, is_ensemble
 from deployments.repository.overrides import Bundle, Overrides
-from deployments.repository.planner import LoadPlan, plan_load
 from deployments.repository.polling import Poller
 from deployments.repository.recovery import recover
-from deployments.repository.report import (
-    failed_entries,
-    index_rows,
-    load_failure,
-    report_progress,
-    status_table,
-)
 from deployments.repository.turns import Turns
 from deployments.spec import Description, ModelSpec
 
 logger = logging.getLogger(__name__)
-
 
 poll_pause = asyncio.sleep
 
@@ -87,7 +78,7 @@ class RepositoryManager:
         """Name, version, state and reason of every model version, and names of models never loaded."""
         await self._ensure_recovered()
         on_disk = await asyncio.to_thread(self._catalog.scan)
-        return index_rows(effective(self._entries), on_disk)
+        return report.index_rows(effective(self._entries), on_disk)
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Load or reload a model on request; returns when every ingress routes to it.
@@ -107,7 +98,7 @@ class RepositoryManager:
                 await self._load_each(models, config)
         finally:
             await self._release_overrides()
-        failure = load_failure(models, effective(self._entries))
+        failure = report.load_failure(models, effective(self._entries))
         await self._publish_settled()
         if failure:
             raise invalid_arg(failure)
@@ -177,14 +168,14 @@ class RepositoryManager:
         poller = Poller({**dict.fromkeys(self._entries, "served"), **seen})
         wanted = set(self._catalog.startup_models(on_disk)) - self._overridden()
         names = sorted({*wanted, *self._out_of_reach()})
-        progress = asyncio.create_task(report_progress(names, self._entries))
+        progress = asyncio.create_task(report.report_progress(names, self._entries))
         try:
             await asyncio.gather(*(self._load_quietly(name) for name in names))
         finally:
             progress.cancel()
         self._initialised = True
         await self._publish_settled()
-        logger.info("\n%s", status_table(self._board.table), extra=VERBATIM)
+        logger.info("\n%s", report.status_table(self._board.table), extra=VERBATIM)
         if self._settings.model_control_mode == "poll":
             self._spawn(self._poll(poller))
 
@@ -221,13 +212,9 @@ class RepositoryManager:
             known = isinstance(error, InferError)
             reason = error.with_code() if isinstance(error, InferError) else f"Internal: {error!r}"
             logger.error("failed to load '%s': %s", name, reason, exc_info=None if known else error)
-            self._explain(name, reason)
+            for entry in report.failed_entries(name, self._versions(name), reason):
+                self._set(entry)
         await self._publish()
-
-    def _explain(self, name: str, reason: str) -> None:
-        """Say in the index why a model could not be loaded, or why what is served is not the newest."""
-        for entry in failed_entries(name, self._versions(name), reason):
-            self._set(entry)
 
     async def _recover(self) -> None:
         """Take what Serve runs as what is served."""
@@ -273,7 +260,7 @@ class RepositoryManager:
             await self._ensembles.load_steps(candidate, path, self._load_quietly)
         async with self._turns.of(name):
             candidate = await asyncio.to_thread(self._catalog.candidate, name, override, bundle)
-            plan = await asyncio.to_thread(self._plan, candidate)
+            plan = await asyncio.to_thread(candidate.plan, self._versions(name), self._loaded)
             if is_ensemble(candidate.config):
                 for entry in await asyncio.to_thread(self._ensembles.loaded, candidate):
                     self._set(entry)
@@ -303,14 +290,6 @@ class RepositoryManager:
             config=candidate.template.config,
             overridden=candidate.template.overridden,
         )
-
-    def _plan(self, candidate: Candidate) -> LoadPlan:
-        """What a load has to do; reads the disk."""
-        entries = self._versions(candidate.name)
-        loaded = [(e.version, self._loaded[e.application]) for e in entries if e.application in self._loaded]
-        unchanged = [version for version, spec in loaded if candidate.unchanged(spec)]
-        updatable = [version for version, spec in loaded if candidate.updates(spec)]
-        return plan_load(candidate.versions, entries, unchanged, updatable)
 
     async def _start_version(self, candidate: Candidate, version: int) -> bool:
         """Load a version beside the one that serves; returns whether it serves now.

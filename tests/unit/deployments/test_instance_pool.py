@@ -257,6 +257,29 @@ def test_waiting_counts_as_queueing(bench: Bench, limited: Other) -> None:
     assert stats.queue.ns >= 50_000_000 > stats.compute_infer.ns
 
 
+def test_warm_up_waits_for_the_resource(bench: Bench, limited: Other) -> None:
+    warm_up = """model_warmup { name: "w" batch_size: 1 inputs {
+        key: "INPUT0" value { data_type: TYPE_UINT8 dims: [ 4 ] zero_data: true } } }
+    """
+    limited.take()
+    assert bench.model is not None
+    sockets = str(bench.model._spec.socket_directory)
+    spec = bench.spec(CONFIG + group(1, LIMITED) + warm_up, socket_directory=sockets, rate_limits={})
+    loaded: Future[ServedModel] = Future()
+    load = threading.Thread(
+        target=lambda: loaded.set_result(ServedModel.load(spec, bench.plane, bench.serve_batch))
+    )
+    load.start()
+    until(lambda: len(calls(bench, "load")) == 3)
+    time.sleep(0.05)
+    assert not loaded.done() and bench.executed() == []
+    limited.give()
+    load.join(60)
+    loaded.result(0).close(timeout=5)
+    assert len(bench.executed()) == 1
+    limited.take()
+
+
 def test_an_instance_that_left_wants_no_turn(bench: Bench, limited: Other) -> None:
     config = CONFIG + BATCHING + group(1)
     update(bench, config)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, InferError, internal
@@ -491,6 +492,19 @@ async def test_a_change_of_instances_deploys_nothing(bench: Bench) -> None:
     await load(made, "m")
     assert [spec.revision for spec in bench.serve.updated] == [1, 2]
     assert counts(made) == [2]
+
+
+async def test_a_change_of_the_configuration_that_clients_see(bench: Bench) -> None:
+    """They get it completed from the model file, change the count and send it back."""
+    bench.add("m", CONFIG + TWO)
+    made = await bench.start_explicit("m")
+    (entry,) = made._versions("m")
+    complete = mc.ModelConfig.FromString(entry.config)
+    complete.output.add(name="FOUND", data_type=mc.TYPE_FP32, dims=[1])
+    made._set(msgspec.structs.replace(entry, config=complete.SerializeToString()))
+    complete.instance_group[0].count = 5
+    await made.load("m", json_format.MessageToJson(complete, preserving_proto_field_name=True), {})
+    assert bench.serve.deployed == ["m:1"] and counts(made) == [5]
 
 
 async def test_instances_and_versions_change_together(bench: Bench) -> None:
