@@ -17,7 +17,7 @@ export PYTHONUNBUFFERED ?= 1
 
 serve: models
 	@$(BIN)/python -m app.check serve_config.yaml
-	exec $(BIN)/serve run serve_config.yaml
+	exec $(BIN)/python -m app.serve_run serve_config.yaml
 
 models: $(VENV)/.installed
 	@$(BIN)/python model_repository/build.py

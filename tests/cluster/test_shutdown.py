@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.cluster.conftest import write_model
 from tests.cluster.load import Load
@@ -14,9 +15,24 @@ from tests.server import Server
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 
-def test_sigterm_under_load(tmp_path: Path) -> None:
+class ServeRun(Server):
+    """`serve run` with a configuration, as `make serve` does it."""
+
+    def _command(self) -> list[str]:
+        ports = {"http_port": self.http_port, "grpc_port": self.grpc_port, "metrics_port": self.metrics_port}
+        names = (argument.removeprefix("--").split("=") for argument in self._arguments)
+        args = {**ports, **{name.replace("-", "_"): value for name, value in names}}
+        application = {"name": "nereid", "import_path": "app.main:build", "route_prefix": None, "args": args}
+        configuration = self.log.with_suffix(".yaml")
+        document = {"proxy_location": "Disabled", "applications": [application]}
+        configuration.write_text(yaml.safe_dump(document))
+        return ["app.serve_run", str(configuration)]
+
+
+@pytest.mark.parametrize("kind", [Server, ServeRun])
+def test_sigterm_under_load(kind: type[Server], tmp_path: Path) -> None:
     write_model(tmp_path / "repository", "slow", delay=300)
-    server = Server([f"--model-repository={tmp_path / 'repository'}"], tmp_path / "log").start()
+    server = kind([f"--model-repository={tmp_path / 'repository'}"], tmp_path / "log").start()
     health: list[int] = []
     watching = threading.Event()
 
