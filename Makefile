@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --no-compile --no-input --disable-pip-version-check -c constraints.txt
 TESTS := $(wildcard tests/unit tests/fuzz tests/contract tests/cluster)
+AZURITE := azurite@3.37.0
 INSTALL_INPUTS := pyproject.toml constraints.txt model_repository/weights.txt
 
 export RAY_USAGE_STATS_ENABLED ?= 0
@@ -12,7 +13,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models test lint types test-unit bench fuzz clean
+.PHONY: serve models test lint types test-unit test-slow test-remote bench fuzz clean
 
 serve: models
 	@$(BIN)/python -m app.check serve_config.yaml
@@ -32,6 +33,15 @@ types: $(VENV)/.installed-test
 
 test-unit: $(VENV)/.installed-test models
 	$(BIN)/python -m pytest tests/unit
+
+# The emulator of Azure Storage is a package of npm.
+test-remote: $(VENV)/.installed-test
+	@$(PIP) -e '.[azure]'
+	@npm install --silent --no-audit --no-fund --prefix build/azurite $(AZURITE)
+	$(BIN)/python -m pytest tests/unit/deployments/test_clouds.py
+
+test-slow: $(VENV)/.installed-test models
+	$(BIN)/python -m pytest $(TESTS) -m slow
 
 bench: $(VENV)/.installed-test models
 	$(BIN)/python -m benchmarks

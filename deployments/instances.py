@@ -5,10 +5,11 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from app.core.errors import ErrorCode, FailureReason, InferError
 from backends.base import Backend, Instance
+from deployments import host_policy
 from deployments.scheduling.pending import Outbox, Pending
 from deployments.warmup import warm_up
 
@@ -51,13 +52,16 @@ class InstanceThread:
         decoupled: bool,
         loop: asyncio.AbstractEventLoop,
         finished: Callable[["InstanceThread", Batch], None],
+        policy: Mapping[str, str] = {},
     ) -> None:
+        """`policy` is the instance's host policy."""
         self.instance = instance
         self._backend = backend
         self._outbox = outbox
         self._hold = not decoupled
         self._loop = loop
         self._finished = finished
+        self._policy = policy
         self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._loaded = threading.Event()
         self._error: BaseException | None = None
@@ -86,26 +90,33 @@ class InstanceThread:
         """Hand over a batch; `finished` is called on the loop when it is done."""
         self._batches.put(batch)
 
-    def stop(self, timeout: float) -> None:
+    def leave(self) -> None:
+        """The instance has executed its last batch; on the loop."""
+
+    def stop(self, timeout: float | None) -> None:
         """Unload once the current batch is done."""
         self._batches.put(None)
         self._thread.join(timeout)
 
     def _run(self) -> None:
         try:
+            host_policy.apply(self._policy)
             self._backend.instance_initialize(self.instance)
         except BaseException as error:
             self._error = error
             self._loaded.set()
             return
         try:
-            warm_up(self._backend, self.instance)
+            self._warm_up()
             self._loaded.set()
             self._serve()
         except BaseException as error:
             self._error = error
         self._finalize()
         self._loaded.set()
+
+    def _warm_up(self) -> None:
+        warm_up(self._backend, self.instance)
 
     def _serve(self) -> None:
         self._outbox.hold(self._hold)

@@ -63,6 +63,7 @@ def server(
         "--trace-config=triton,log-frequency=1",
         "--trace-config=rate=1",  # of those models whose level is not OFF
         "--metrics-config=summary_latencies=true",
+        "--rate-limit=execution_count",
     ]
     started = Server(arguments, log).start()
     yield started

@@ -53,11 +53,37 @@ def test_a_change_reaches_every_ingress(server: Server) -> None:
     ask(server, f"/v2/models/{MODEL}/trace/setting", {"trace_rate": None})
 
 
-def infer(server: Server, module: Any, url: str, request_id: str) -> None:
+TALKATIVE = b"""
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        pb_utils.Logger.log_verbose("executing")
+        return [pb_utils.InferenceResponse(request.inputs()) for request in requests]
+"""
+
+
+def test_a_change_reaches_the_replicas(server: Server) -> None:
+    config = """{"backend": "python", "max_batch_size": 8,
+        "input": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [4]}],
+        "output": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [4]}]}"""
+    with tritonclient.http.InferenceServerClient(server.http_url, network_timeout=120) as client:
+        client.load_model("talkative", config=config, files={"file:1/model.py": TALKATIVE})
+        infer(server, tritonclient.http, server.http_url, "", "talkative")
+        assert '"executing"' not in server.output()
+        client.update_log_settings({"log_verbose_level": 1})
+        infer(server, tritonclient.http, server.http_url, "", "talkative")
+        wait_until(lambda: '"executing"' in server.output(), 20.0, "the model's verbose line")
+        client.update_log_settings({"log_verbose_level": 0})
+        client.unload_model("talkative")
+
+
+def infer(server: Server, module: Any, url: str, request_id: str, model: str = MODEL) -> None:
     with module.InferenceServerClient(url) as client:
         tensor = module.InferInput("INPUT0", [1, 4], "FP32")
         tensor.set_data_from_numpy(np.ones((1, 4), np.float32))
-        client.infer(MODEL, [tensor], request_id=request_id)
+        client.infer(model, [tensor], request_id=request_id)
 
 
 def traces(directory: Path) -> dict[str, dict[str, int]]:
