@@ -50,7 +50,7 @@ def test_the_text_is_tritons() -> None:
 
 @pytest.mark.parametrize("name", ["A" * 256, f"1/{'é' * 128}/model.py", "\ud800" * 86])
 def test_a_name_no_file_system_takes(name: str) -> None:
-    with pytest.raises(InferError, match="^Invalid file path: ") as caught:
+    with pytest.raises(InferError, match="Invalid file path: a component") as caught:
         checked_files({name: b""})
     assert caught.value.code is ErrorCode.INVALID_ARG
     assert checked_files({f"1/{'A' * 255}": b""})
