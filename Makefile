@@ -12,7 +12,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models test lint types test-unit bench clean
+.PHONY: serve models test lint types test-unit test-peer bench clean
 
 serve: models
 	@$(BIN)/python -m app.check serve_config.yaml
@@ -32,6 +32,10 @@ types: $(VENV)/.installed-test
 
 test-unit: $(VENV)/.installed-test models
 	$(BIN)/python -m pytest tests/unit
+
+# Needs TRITONSERVER, the command of a tritonserver that has the Python backend.
+test-peer: $(VENV)/.installed-test models
+	$(BIN)/python -m pytest -q --timeout 300 tests/peer
 
 bench: $(VENV)/.installed-test models
 	$(BIN)/python -m benchmarks
