@@ -124,7 +124,7 @@ def _parse_leniently(data: bytes, object_pairs_hook: Any = None) -> Any:
 
 
 _LONE_SURROGATE: Final = re.compile(
-    rb"(?<!\\)(?:\\\\)*(?P<escape>\\u[dD][89abAB][0-9a-fA-F]{2})(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    rb"(?<!\\)(?:\\\\)*+(?P<escape>\\u[dD][89abAB][0-9a-fA-F]{2})(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
 )
 _LITERAL: Final = re.compile(
     rb"n(?:u(?:ll?)?)?|t(?:r(?:ue?)?)?|f(?:a(?:l(?:se?)?)?)?|Na?|I(?:nf?)?|-(?:Na?|I(?:nf?)?)?"
@@ -155,7 +155,7 @@ def _fault(data: bytes, message: str, offset: int) -> tuple[str, int]:
 
 def _in_object(text: bytes) -> bool:
     """Whether valid JSON, cut off outside a string, ends inside an object rather than an array."""
-    brackets = re.sub(rb'"(?:[^"\\]|\\.)*"|[^][{}"]', b"", text)
+    brackets = re.sub(rb'"(?:[^"\\]++|\\.)*+"|[^][{}"]++', b"", text)
     for _ in range(MAX_DEPTH):
         brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
     return brackets.endswith(b"{")

@@ -51,7 +51,13 @@ def test_surrogates_that_pair_or_are_escaped() -> None:
 
 
 @pytest.mark.parametrize(
-    "hostile", [b"[" * 90 + b"[]" * 500_000, b'{"a":["' + b'\\"' * 500_000, b"\\\\" * 500_000]
+    "hostile",
+    [
+        b"[" * 90 + b"[]" * 500_000,
+        b'{"a":["' + b'\\"' * 500_000,
+        b'{"a":["' + b'\\"a' * 500_000 + b'" 1]}',
+        b"\\\\" * 500_000,
+    ],
 )
 def test_a_fault_is_found_in_little_time(hostile: bytes) -> None:
     started = time.monotonic()
