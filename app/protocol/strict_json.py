@@ -18,6 +18,7 @@ from app.core.errors import InferError, internal, invalid_arg
 
 MAX_DEPTH: Final = 100
 MAX_UINT64: Final = (1 << 64) - 1
+_SEARCHED_BYTES: Final = 1 << 20  # of a refused document, for the kind of bracket that is open
 _BOM: Final = b"\xef\xbb\xbf"
 
 # Standard library message (its beginning) -> rapidjson's.
@@ -143,7 +144,7 @@ def _fault(data: bytes, message: str, offset: int) -> tuple[str, int]:
             if cut := pattern.match(data, offset):
                 return f"{reason} in number.", cut.end()
     if message.startswith("Expecting ','"):
-        if _in_object(data[:offset]):
+        if offset <= _SEARCHED_BYTES and _in_object(data[:offset]):
             return "Missing a comma or '}' after an object member.", offset
         return "Missing a comma or ']' after an array element.", offset
     if message.startswith("Unterminated string"):
