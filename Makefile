@@ -13,7 +13,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models test lint types test-unit test-slow test-remote bench fuzz clean
+.PHONY: serve models test lint types test-unit test-slow test-remote test-peer bench fuzz clean
 
 serve: models
 	@$(BIN)/python -m app.check serve_config.yaml
@@ -42,6 +42,10 @@ test-remote: $(VENV)/.installed-test
 
 test-slow: $(VENV)/.installed-test models
 	$(BIN)/python -m pytest $(TESTS) -m slow
+
+# Needs TRITONSERVER, the command of a tritonserver that has the Python backend.
+test-peer: $(VENV)/.installed-test models
+	$(BIN)/python -m pytest -q --timeout 300 tests/peer
 
 bench: $(VENV)/.installed-test models
 	$(BIN)/python -m benchmarks
