@@ -18,6 +18,7 @@ import numpy.typing as npt
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import invalid_arg
+from app.core.sequences import SequenceId
 from app.core.tensors import InferRequest, InferResponse
 from backends.signature import Signature
 
@@ -192,6 +193,13 @@ class Backend(ABC):
 
         What is raised here, or a request left `abandoned` by a model that is not decoupled, fails the
         unanswered requests of this batch and no other.
+        """
+
+    def sequence_finalize(self, instance: Instance, sequence_id: SequenceId) -> None:
+        """A sequence is over, so what is kept for it can go; called between executions, in their thread.
+
+        By END, after it rested for too long, or because one of its requests was cancelled or late. One of the
+        same id that follows starts after this call. (Triton's backend API has no such function.)
         """
 
     def instance_ready(self, instance: Instance) -> bool:

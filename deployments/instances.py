@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from app.core.errors import ErrorCode, FailureReason, InferError
+from app.core.sequences import SequenceId
 from backends.base import Backend, Instance
 from deployments.scheduling.pending import Outbox, Pending
 from deployments.warmup import warm_up
@@ -58,7 +59,8 @@ class InstanceThread:
         self._hold = not decoupled
         self._loop = loop
         self._finished = finished
-        self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._batches: queue.SimpleQueue[Batch | SequenceId | None] = queue.SimpleQueue()
+        self._tells_ends = type(backend).sequence_finalize is not Backend.sequence_finalize
         self._loaded = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=instance.name, daemon=True)
@@ -86,6 +88,11 @@ class InstanceThread:
         """Hand over a batch; `finished` is called on the loop when it is done."""
         self._batches.put(batch)
 
+    def end_sequence(self, sequence_id: SequenceId) -> None:
+        """Tell the backend, if it wants to know, that a sequence is over: before the batches to come."""
+        if self._tells_ends:
+            self._batches.put(sequence_id)
+
     def stop(self, timeout: float) -> None:
         """Unload once the current batch is done."""
         self._batches.put(None)
@@ -110,9 +117,18 @@ class InstanceThread:
     def _serve(self) -> None:
         self._outbox.hold(self._hold)
         while (batch := self._batches.get()) is not None:
+            if not isinstance(batch, Batch):
+                self._finalize_sequence(batch)
+                continue
             self._execute(batch)
             self._loop.call_soon_threadsafe(self._report, batch)
             del batch  # its tensors must not live until the next one comes
+
+    def _finalize_sequence(self, sequence_id: SequenceId) -> None:
+        try:
+            self._backend.sequence_finalize(self.instance, sequence_id)
+        except Exception:
+            logger.exception("ending sequence %s on instance %s", sequence_id, self.instance.name)
 
     def _finalize(self) -> None:
         try:

@@ -15,7 +15,7 @@ from app.core.request_check import RequestChecker
 from app.core.tensors import InferRequest, InferResponse, Timestamps
 from app.transport.loop import LoopThread
 from app.transport.regions import read_inputs, write_outputs
-from backends import find_backend
+from backends import find_backend, process_per_instance
 from backends.base import Backend, Instance, Model
 from deployments.instances import InstanceThread
 from deployments.latencies import Histogram, Latencies
@@ -54,7 +54,7 @@ class ServedModel:
         self.statistics = Statistics(model.name, str(model.version), latencies)
         self._first_responses = _first_responses(model.config) if spec.histograms else None
         self._awaited: set[Pending] = set()  # those whose first response is to be timed
-        instances = _instances(model)
+        instances = _instances(model, spec)
         self._scheduler = _scheduler(model, self.statistics, spec, len(instances), batched)
         self._cached = _cached(model, spec, self._scheduler, self.statistics)
         self._instances = [
@@ -82,9 +82,7 @@ class ServedModel:
             InferError: why the model cannot be served.
         """
         declared = mc.ModelConfig.FromString(spec.config)
-        kind = find_backend(
-            declared.backend, Path(spec.backend_directory) if spec.backend_directory else None
-        )
+        kind = find_backend(declared.backend, _backend_directory(spec))
         settings = {**spec.backend_config.get("", {}), **spec.backend_config.get(declared.backend, {})}
         model = Model(declared, spec.version, Path(spec.directory), settings)
         if spec.auto_complete:
@@ -287,7 +285,7 @@ class ShapeKey:
         )
 
 
-def _instances(model: Model) -> list[Instance]:
+def _instances(model: Model, spec: ModelSpec) -> list[Instance]:
     """Instances of this replica, named `<group>_<index>` as Triton does.
 
     A Python model is one instance a process; other backends run `count` threads per listed device.
@@ -300,7 +298,11 @@ def _instances(model: Model) -> list[Instance]:
             for index in range(group.count):
                 name = f"{group.name}_{index}" if kind != "GPU" else f"{group.name}_{index}_gpu{device}"
                 found.append(Instance(model, name, kind, device, len(found), group.passive))
-    return found[:1] if model.config.backend == "python" else found
+    return found[:1] if process_per_instance(model.config.backend, _backend_directory(spec)) else found
+
+
+def _backend_directory(spec: ModelSpec) -> Path | None:
+    return Path(spec.backend_directory) if spec.backend_directory else None
 
 
 def _scheduler(

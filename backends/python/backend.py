@@ -12,13 +12,15 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config_json import config_to_json
 from app.core.errors import InferError, invalid_arg
+from app.core.sequences import SequenceId
 from app.core.tensors import InferRequest, InferResponse, failed
 from backends.base import Backend, Instance, Model, Request
 from backends.python import calls, loader
@@ -46,7 +48,14 @@ class _Loaded:
 
 
 class PythonBackend(Backend):
-    """Executes Python models."""
+    """Executes Python models.
+
+    Attributes:
+        common_file: the model.py of a Python-based backend, which executes all its models; None where each
+            model has its own.
+    """
+
+    common_file: ClassVar[Path | None] = None
 
     def model_initialize(self, model: Model) -> None:
         value = model.parameter("FORCE_CPU_ONLY_INPUT_TENSORS", "yes")
@@ -56,15 +65,14 @@ class PythonBackend(Backend):
     def instance_initialize(self, instance: Instance) -> None:
         model = instance.model
         decoupled = model.config.model_transaction_policy.decoupled
-        kind = loader.acquire(model)
+        path = self._file(model)
+        kind = loader.acquire(model, path)
         try:
             if not hasattr(kind, "execute"):
-                raise ContractError(
-                    f"Python model {model.artifact('model.py')} does not implement `execute` method."
-                )
+                raise ContractError(f"Python model {path} does not implement `execute` method.")
             instance.state = _Loaded(_initialised(kind, instance), instance, decoupled)
         except Exception as error:
-            loader.release(model)
+            loader.release(path)
             raise loading_failed(error, loader.OUR_FOLDER) from error
 
     def instance_finalize(self, instance: Instance) -> None:
@@ -79,7 +87,12 @@ class PythonBackend(Backend):
             logger.exception("finalize of instance '%s' failed", instance.name)
         finally:
             loaded.loop.close()
-            loader.release(instance.model)
+            loader.release(self._file(instance.model))
+
+    def sequence_finalize(self, instance: Instance, sequence_id: SequenceId) -> None:
+        loaded: _Loaded | None = instance.state
+        if loaded is not None and hasattr(loaded.model, "finalize_sequence"):
+            loaded.model.finalize_sequence(sequence_id)
 
     def instance_ready(self, instance: Instance) -> bool:
         loaded: _Loaded | None = instance.state
@@ -122,13 +135,18 @@ class PythonBackend(Backend):
 
     @classmethod
     def auto_complete(cls, model: Model) -> mc.ModelConfig:
-        kind = loader.acquire(model)
+        path = cls._file(model)
+        kind = loader.acquire(model, path)
         try:
             return _auto_completed(kind, model)
         except Exception as error:
             raise loading_failed(error, loader.OUR_FOLDER) from error
         finally:
-            loader.release(model)
+            loader.release(path)
+
+    @classmethod
+    def _file(cls, model: Model) -> Path:
+        return cls.common_file or loader.model_file(model)
 
 
 class _Background:

@@ -23,21 +23,25 @@ _loaded: dict[Path, "_Loaded"] = {}
 
 
 class _Loaded:
-    def __init__(self, module: ModuleType, package: ModuleType, paths: list[str]) -> None:
+    def __init__(self, module: ModuleType, package: ModuleType, paths: list[str], directory: Path) -> None:
         self.module = module
+        self.directory = directory
         self.package = package
         self.paths = paths
         self.users = 1
 
 
-def acquire(model: Model) -> Any:
-    """Import the model's file, unless it is imported, and return its class `TritonPythonModel`.
+def acquire(model: Model, path: Path) -> Any:
+    """Import the file, unless it is imported, and return its class `TritonPythonModel`.
+
+    Args:
+        model: its directory, and its version's, can be imported from.
+        path: the model's own file, or that of its Python-based backend; absolute.
 
     Raises:
-        InferError: INVALID_ARG when the file is outside the model's directory, UNAVAILABLE when it is not
-            there, INTERNAL with the text and place of whatever importing it raised.
+        InferError: UNAVAILABLE when the file is not there, INTERNAL with the text and place of whatever
+            importing it raised.
     """
-    path = _model_file(model)
     with _lock:
         if path in _loaded:
             _loaded[path].users += 1
@@ -46,13 +50,12 @@ def acquire(model: Model) -> Any:
         try:
             return _loaded[path].module.TritonPythonModel
         except AttributeError as error:
-            release(model)
+            release(path)
             raise loading_failed(error, OUR_FOLDER) from error
 
 
-def release(model: Model) -> None:
+def release(path: Path) -> None:
     """Undo one `acquire`; the last one removes the module, and those beside it, from the process."""
-    path = _model_file(model)
     with _lock:
         loaded = _loaded.get(path)
         if loaded is None:
@@ -64,12 +67,17 @@ def release(model: Model) -> None:
 
 
 def current_directory() -> str:
-    """The folder of the file imported last: a process serves one Python model."""
+    """The version directory of the model imported last: a process serves one Python model."""
     with _lock:
-        return str(next(reversed(_loaded)).parent) if _loaded else ""
+        return str(next(reversed(_loaded.values())).directory) if _loaded else ""
 
 
-def _model_file(model: Model) -> Path:
+def model_file(model: Model) -> Path:
+    """The model's own file.
+
+    Raises:
+        InferError: INVALID_ARG when it is outside the model's directory.
+    """
     path = model.artifact("model.py").absolute()
     # A link may lead elsewhere: what runs in the server is what lies in the repository.
     if not path.resolve().is_relative_to(model.directory.resolve()):
@@ -89,8 +97,9 @@ def _import(model: Model, path: Path) -> _Loaded:
     if spec is None or spec.loader is None:
         raise invalid_arg(f"model file '{path.name}' of model '{model.name}' is not a Python file")
     module = module_from_spec(spec)
-    paths = [str(path.parent), str(model.directory.absolute())]
-    loaded = _Loaded(module, package, paths)
+    folders = (path.parent, model.version_directory.absolute(), model.directory.absolute())
+    paths = list(dict.fromkeys(map(str, folders)))
+    loaded = _Loaded(module, package, paths, model.version_directory.absolute())
     sys.path.extend(paths)
     sys.modules[package_name], sys.modules[module_name] = package, module
     try:

@@ -76,7 +76,8 @@ class SequenceScheduler(Scheduler):
         return self._room.requests
 
     def add_instance(self, instance: InstanceThread) -> None:
-        self._lanes[instance] = self._make_lane()
+        lane = self._lanes[instance] = self._make_lane()
+        lane.ended = instance.end_sequence
         self._admit()
         super().add_instance(instance)
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.sequences import SequenceId
 from deployments.scheduling.formation import BatchPolicy, form
 from deployments.scheduling.turn import Sequence, Turn
 
@@ -26,7 +27,12 @@ class Choice(NamedTuple):
 
 
 class Lane(ABC):
-    """Slots of one instance. A sequence owns its slot, the lowest that was free, for its life."""
+    """Slots of one instance. A sequence owns its slot, the lowest that was free, for its life.
+
+    `ended` is called with the id of each sequence that gives its slot back.
+    """
+
+    ended: Callable[[SequenceId], None]
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -45,6 +51,7 @@ class Lane(ABC):
     def vacate(self, sequence: Sequence) -> None:
         """Take the slot back."""
         heapq.heappush(self._vacant, sequence.slot)
+        self.ended(sequence.id)
         sequence.lane, sequence.slot = None, -1
 
     @abstractmethod
