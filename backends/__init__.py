@@ -39,8 +39,8 @@ def find_backend(name: str, backend_directory: Path | None = None) -> "type[Back
 
     The first of these that has the name: `<backend_directory>/<name>/backend.py`, which defines
     `TritonBackend`; `<backend_directory>/<name>/model.py`, one of Triton's Python-based backends: it
-    defines `TritonPythonModel`, which executes every model of the backend; an installed package's entry point
-    in group `nereid.backends`; the built-in backends.
+    defines `TritonPythonModel`, which executes every model whose `common_file` it is; an installed package's
+    entry point in group `nereid.backends`; the built-in backends.
 
     Raises:
         InferError: INVALID_ARG for a name that nobody has or that is no plain file name; UNSUPPORTED when
@@ -64,12 +64,7 @@ def _from_directory(name: str, backend_directory: Path | None) -> "type[Backend]
 
 
 def _python_based(name: str, backend_directory: Path | None) -> "type[Backend] | None":
-    path = python_based_file(name, backend_directory)
-    if path is None:
-        return None
-    from backends.python.backend import PythonBackend
-
-    return type("PythonBasedBackend", (PythonBackend,), {"common_file": path})
+    return _from_built_in("python") if python_based_file(name, backend_directory) else None
 
 
 def python_based_file(name: str, backend_directory: Path | None) -> Path | None:

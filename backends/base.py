@@ -33,6 +33,8 @@ class Model:
         directory: the model's directory in the repository (holds config.pbtxt, labels, version directories).
         version_directory: `<directory>/<version>`.
         backend_config: `--backend-config` settings for this backend, name to value.
+        common_file: the model.py of a Python-based backend, which executes all its models; None where each
+            model has its own.
         state: whatever the backend keeps for the model.
     """
 
@@ -50,6 +52,7 @@ class Model:
         self.directory = directory
         self.version_directory = directory / str(version)
         self.backend_config = dict(backend_config or {})
+        self.common_file: Path | None = None
         self.state: Any = None
 
     @cached_property

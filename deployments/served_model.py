@@ -15,7 +15,7 @@ from app.core.request_check import RequestChecker
 from app.core.tensors import InferRequest, InferResponse, Timestamps
 from app.transport.loop import LoopThread
 from app.transport.regions import read_inputs, write_outputs
-from backends import find_backend, process_per_instance
+from backends import find_backend, process_per_instance, python_based_file
 from backends.base import Backend, Instance, Model
 from deployments.instances import InstanceThread
 from deployments.latencies import Histogram, Latencies
@@ -85,6 +85,7 @@ class ServedModel:
         kind = find_backend(declared.backend, _backend_directory(spec))
         settings = {**spec.backend_config.get("", {}), **spec.backend_config.get(declared.backend, {})}
         model = Model(declared, spec.version, Path(spec.directory), settings)
+        model.common_file = python_based_file(declared.backend, _backend_directory(spec))
         if spec.auto_complete:
             model.config = normalise(kind.auto_complete(model), spec.gpus)
         validate(model.config, spec.gpus)

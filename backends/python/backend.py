@@ -12,8 +12,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2 as mc
@@ -48,14 +47,7 @@ class _Loaded:
 
 
 class PythonBackend(Backend):
-    """Executes Python models.
-
-    Attributes:
-        common_file: the model.py of a Python-based backend, which executes all its models; None where each
-            model has its own.
-    """
-
-    common_file: ClassVar[Path | None] = None
+    """Executes Python models."""
 
     def model_initialize(self, model: Model) -> None:
         value = model.parameter("FORCE_CPU_ONLY_INPUT_TENSORS", "yes")
@@ -65,14 +57,15 @@ class PythonBackend(Backend):
     def instance_initialize(self, instance: Instance) -> None:
         model = instance.model
         decoupled = model.config.model_transaction_policy.decoupled
-        path = self._file(model)
-        kind = loader.acquire(model, path)
+        kind = loader.acquire(model)
         try:
             if not hasattr(kind, "execute"):
-                raise ContractError(f"Python model {path} does not implement `execute` method.")
+                raise ContractError(
+                    f"Python model {model.artifact('model.py')} does not implement `execute` method."
+                )
             instance.state = _Loaded(_initialised(kind, instance), instance, decoupled)
         except Exception as error:
-            loader.release(path)
+            loader.release(model)
             raise loading_failed(error, loader.OUR_FOLDER) from error
 
     def instance_finalize(self, instance: Instance) -> None:
@@ -87,16 +80,16 @@ class PythonBackend(Backend):
             logger.exception("finalize of instance '%s' failed", instance.name)
         finally:
             loaded.loop.close()
-            loader.release(self._file(instance.model))
+            loader.release(instance.model)
+
+    def instance_ready(self, instance: Instance) -> bool:
+        loaded: _Loaded | None = instance.state
+        return loaded is not None and loaded.is_ready()
 
     def sequence_finalize(self, instance: Instance, sequence_id: SequenceId) -> None:
         loaded: _Loaded | None = instance.state
         if loaded is not None and hasattr(loaded.model, "finalize_sequence"):
             loaded.model.finalize_sequence(sequence_id)
-
-    def instance_ready(self, instance: Instance) -> bool:
-        loaded: _Loaded | None = instance.state
-        return loaded is not None and loaded.is_ready()
 
     def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
         for request in requests:
@@ -135,18 +128,13 @@ class PythonBackend(Backend):
 
     @classmethod
     def auto_complete(cls, model: Model) -> mc.ModelConfig:
-        path = cls._file(model)
-        kind = loader.acquire(model, path)
+        kind = loader.acquire(model)
         try:
             return _auto_completed(kind, model)
         except Exception as error:
             raise loading_failed(error, loader.OUR_FOLDER) from error
         finally:
-            loader.release(path)
-
-    @classmethod
-    def _file(cls, model: Model) -> Path:
-        return cls.common_file or loader.model_file(model)
+            loader.release(model)
 
 
 class _Background:

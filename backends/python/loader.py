@@ -31,17 +31,14 @@ class _Loaded:
         self.users = 1
 
 
-def acquire(model: Model, path: Path) -> Any:
-    """Import the file, unless it is imported, and return its class `TritonPythonModel`.
-
-    Args:
-        model: its directory, and its version's, can be imported from.
-        path: the model's own file, or that of its Python-based backend; absolute.
+def acquire(model: Model) -> Any:
+    """Import the model's file, unless it is imported, and return its class `TritonPythonModel`.
 
     Raises:
-        InferError: UNAVAILABLE when the file is not there, INTERNAL with the text and place of whatever
-            importing it raised.
+        InferError: INVALID_ARG when the file is outside the model's directory, UNAVAILABLE when it is not
+            there, INTERNAL with the text and place of whatever importing it raised.
     """
+    path = _model_file(model)
     with _lock:
         if path in _loaded:
             _loaded[path].users += 1
@@ -50,12 +47,13 @@ def acquire(model: Model, path: Path) -> Any:
         try:
             return _loaded[path].module.TritonPythonModel
         except AttributeError as error:
-            release(path)
+            release(model)
             raise loading_failed(error, OUR_FOLDER) from error
 
 
-def release(path: Path) -> None:
+def release(model: Model) -> None:
     """Undo one `acquire`; the last one removes the module, and those beside it, from the process."""
+    path = _model_file(model)
     with _lock:
         loaded = _loaded.get(path)
         if loaded is None:
@@ -72,12 +70,9 @@ def current_directory() -> str:
         return str(next(reversed(_loaded.values())).directory) if _loaded else ""
 
 
-def model_file(model: Model) -> Path:
-    """The model's own file.
-
-    Raises:
-        InferError: INVALID_ARG when it is outside the model's directory.
-    """
+def _model_file(model: Model) -> Path:
+    if model.common_file is not None:
+        return model.common_file
     path = model.artifact("model.py").absolute()
     # A link may lead elsewhere: what runs in the server is what lies in the repository.
     if not path.resolve().is_relative_to(model.directory.resolve()):
@@ -97,9 +92,9 @@ def _import(model: Model, path: Path) -> _Loaded:
     if spec is None or spec.loader is None:
         raise invalid_arg(f"model file '{path.name}' of model '{model.name}' is not a Python file")
     module = module_from_spec(spec)
-    folders = (path.parent, model.version_directory.absolute(), model.directory.absolute())
-    paths = list(dict.fromkeys(map(str, folders)))
-    loaded = _Loaded(module, package, paths, model.version_directory.absolute())
+    directory = model.version_directory.absolute()
+    paths = list(dict.fromkeys(map(str, (path.parent, directory, model.directory.absolute()))))
+    loaded = _Loaded(module, package, paths, directory)
     sys.path.extend(paths)
     sys.modules[package_name], sys.modules[module_name] = package, module
     try:

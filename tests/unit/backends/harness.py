@@ -68,13 +68,14 @@ class Served:
     def __init__(
         self,
         backend_class: type[Backend],
-        configuration: mc.ModelConfig,
+        configuration: mc.ModelConfig | Model,
         directory: Path = Path("nowhere"),
         settings: Mapping[str, str] | None = None,
         **instance: Any,
     ) -> None:
         self.backend = backend_class()
-        self.model = Model(configuration, 1, directory, settings)
+        ready = isinstance(configuration, Model)
+        self.model = configuration if ready else Model(configuration, 1, directory, settings)
         self.instance = Instance(self.model, f"{configuration.name}_0_0", **instance)
         self.backend.initialize(self.model.backend_config)
         self.backend.model_initialize(self.model)
