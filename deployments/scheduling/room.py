@@ -22,8 +22,8 @@ class Room:
         self.nbytes = 0
         self.timed = 0
 
-    def enter(self, turn: Turn) -> None:
-        """Measure and count a request.
+    def enter(self, turn: Turn, again: bool = False) -> None:
+        """Measure and count a request; one that was in before is not refused any more.
 
         Raises:
             InferError: UNAVAILABLE when there is no room for it.
@@ -31,16 +31,12 @@ class Room:
         nbytes = 0
         for tensor in turn.infer.inputs:
             nbytes += len(tensor.data)
-        if self.requests >= self._max_requests or self.nbytes + nbytes > self._max_bytes:  # noqa: SIM102
-            if self.requests:
-                raise queue_full()
+        queued, total = self.requests, self.nbytes + nbytes
+        if queued and not again and (queued >= self._max_requests or total > self._max_bytes):
+            raise queue_full()
         turn.nbytes = nbytes
-        self.readmit(turn)
-
-    def readmit(self, turn: Turn) -> None:
-        """Count a request again that was in before: whatever the bounds, it is not refused any more."""
-        self.requests += 1
-        self.nbytes += turn.nbytes
+        self.nbytes = total
+        self.requests = queued + 1
         if turn.infer.deadline:
             self.timed += 1
 

@@ -268,7 +268,7 @@ class SequenceScheduler(Scheduler):
             turn.fail(CANCELLED)
         elif turn.may_reschedule:
             sequence.turns.appendleft(turn)
-            self._room.readmit(turn)
+            self._room.enter(turn, again=True)
 
     def _abandon(self, sequence: Sequence, error: InferError) -> None:
         """End a sequence before its time: its queued requests fail, later ones find it gone."""
