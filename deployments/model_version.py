@@ -19,6 +19,7 @@ from app.core.log import configure_logging
 from app.transport.loop import LoopThread, freeze_heap
 from app.transport.server import ChannelServer
 from app.transport.settings import TransportSettings
+from backends import process_per_instance
 from deployments.handle_calls import HandleCalls
 from deployments.readiness import ReadinessWatch
 from deployments.repository.localise import Local, localise
@@ -155,7 +156,7 @@ def _rank() -> int:
 
 def _model_calls(spec: ModelSpec, plane: LoopThread) -> "ModelCalls | None":
     """What a Python model may call; for any other backend nothing of it is imported."""
-    if mc.ModelConfig.FromString(spec.config).backend != "python":
+    if not process_per_instance(mc.ModelConfig.FromString(spec.config).backend, spec.backend_path):
         return None
     from backends.python import services
     from deployments.bls import ModelCalls

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.core.errors import ErrorCode, FailureReason, InferError, internal, unavailable
-from app.core.tensors import Buffer, InferRequest, InferResponse, failed
+from app.core.tensors import Buffer, InferRequest, InferResponse, SequenceId, failed
 from backends.base import Request
 from backends.python import services
 from backends.python.calls import MAX_WAITING
@@ -132,6 +132,13 @@ class Process:
             for number, request in numbered.items():
                 if not request.detached:
                     self._open.pop(number, None)
+
+    def finalize_sequence(self, sequence_id: SequenceId) -> None:
+        """Tell the model that a sequence is over; before the batches to come."""
+        try:
+            self.link.send({"do": "finalize_sequence", "sequence": sequence_id})
+        except LinkClosed:
+            pass
 
     def is_ready(self, timeout: float) -> bool:
         """What the model says of itself; False when the process does not answer."""
