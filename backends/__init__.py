@@ -25,6 +25,9 @@ BUILT_IN: Final[dict[str, str]] = {
     "identity": "backends.identity_impl:IdentityBackend",
     "repeat": "backends.repeat_impl:RepeatBackend",
     "square": "backends.square_impl:SquareBackend",
+    "sequence": "backends.sequence_impl:SequenceBackend",
+    "dyna_sequence": "backends.sequence_impl:DynaSequenceBackend",
+    "iterative_sequence": "backends.iterative_sequence_impl:IterativeSequenceBackend",
 }
 
 # Built-in backend: the module it needs, and what to call it.
@@ -35,7 +38,9 @@ def find_backend(name: str, backend_directory: Path | None = None) -> "type[Back
     """Find the class for `backend: "<name>"`.
 
     The first of these that has the name: `<backend_directory>/<name>/backend.py`, which defines
-    `TritonBackend`; an installed package's entry point in group `nereid.backends`; the built-in backends.
+    `TritonBackend`; `<backend_directory>/<name>/model.py`, one of Triton's Python-based backends: it
+    defines `TritonPythonModel`, which executes every model whose `common_file` it is; an installed package's
+    entry point in group `nereid.backends`; the built-in backends.
 
     Raises:
         InferError: INVALID_ARG for a name that nobody has or that is no plain file name; UNSUPPORTED when
@@ -54,8 +59,25 @@ def find_backend(name: str, backend_directory: Path | None = None) -> "type[Back
 def _from_directory(name: str, backend_directory: Path | None) -> "type[Backend] | None":
     path = backend_directory / name / "backend.py" if backend_directory else None
     if path is None or not path.is_file():
-        return None
+        return _python_based(name, backend_directory)
     return _checked(name, getattr(_load_file(name, path), "TritonBackend", None), f"{path} TritonBackend")
+
+
+def _python_based(name: str, backend_directory: Path | None) -> "type[Backend] | None":
+    return _from_built_in("python") if python_based_file(name, backend_directory) else None
+
+
+def python_based_file(name: str, backend_directory: Path | None) -> Path | None:
+    """The model.py that executes every model of a Python-based backend; None for any other backend."""
+    folder = backend_directory / name if backend_directory and name else None
+    if folder is None or (folder / "backend.py").is_file() or not (folder / "model.py").is_file():
+        return None
+    return (folder / "model.py").absolute()
+
+
+def process_per_instance(name: str, backend_directory: Path | None) -> bool:
+    """Whether each instance of such a model needs a process of its own: Python code may rely on that."""
+    return name == "python" or python_based_file(name, backend_directory) is not None
 
 
 def _load_file(name: str, path: Path) -> ModuleType:

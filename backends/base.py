@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from app.core.errors import invalid_arg
-from app.core.tensors import InferRequest, InferResponse
+from app.core.tensors import InferRequest, InferResponse, SequenceId
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as mc
@@ -40,6 +40,8 @@ class Model:
         version_directory: `<directory>/<version>`.
         backend_config: `--backend-config` settings for this backend, name to value.
         interpreter: of the model's own Python environment; None for a model without one.
+        common_file: the model.py of a Python-based backend, which executes all its models; None where each
+            model has its own.
         state: whatever the backend keeps for the model.
     """
 
@@ -58,6 +60,7 @@ class Model:
         self.version_directory = directory / str(version)
         self.backend_config = dict(backend_config or {})
         self.interpreter: Path | None = None
+        self.common_file: Path | None = None
         self.state: Any = None
 
     @cached_property
@@ -211,6 +214,13 @@ class Backend(ABC):
 
         What is raised here, or a request left `abandoned` by a model that is not decoupled, fails the
         unanswered requests of this batch and no other.
+        """
+
+    def sequence_finalize(self, instance: Instance, sequence_id: SequenceId) -> None:
+        """A sequence is over, so what is kept for it can go; called between executions, in their thread.
+
+        By END, after it rested for too long, or because one of its requests was cancelled or late. One of the
+        same id that follows starts after this call. (Triton's backend API has no such function.)
         """
 
     def instance_ready(self, instance: Instance) -> bool:

@@ -5,7 +5,8 @@ python -m benchmarks.startup
 One model of each backend is loaded, `--rounds` times, and a bare deployment is run between them. CPU seconds
 are those that the replica's process has used when it is ready, Python's and Ray's start included; wall is
 what the client waits; USS is what only that process holds a second later. The bare replica runs with Serve's
-defaults, deployed by a driver that has joined the cluster before the clock starts.
+defaults, deployed by a driver that has joined the cluster before the clock starts. Our bytecode must be there
+(`python -m compileall`, which `make` runs): without, each replica compiles our modules again.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """From a model version to its Serve application; with `app/main.py` the only place that binds deployments."""
 
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -9,6 +10,7 @@ from ray.serve.deployment import Application
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import invalid_arg
+from backends import process_per_instance
 from deployments.model_version import ModelVersion
 from deployments.spec import ModelSpec
 
@@ -29,9 +31,9 @@ QUIET = {"enable_access_log": False, "log_level": "WARNING"}
 """Serve's own log of a replica: what passes through its handles is control traffic, not requests."""
 
 
-def replica_count(config: mc.ModelConfig) -> int:
+def replica_count(config: mc.ModelConfig, backends: Path | None = None) -> int:
     """A Python model is a process an instance; any other model runs its instances as threads of one."""
-    if config.backend != "python":
+    if not process_per_instance(config.backend, backends):
         return 1
     count: int = sum(
         group.count * max(1, len(group.gpus)) for group in config.instance_group if not group.passive
@@ -70,7 +72,7 @@ def options(spec: ModelSpec) -> dict[str, Any]:
     config = mc.ModelConfig.FromString(spec.config)
     return {
         "name": spec.name,
-        "num_replicas": replica_count(config),
+        "num_replicas": replica_count(config, spec.backend_path),
         "ray_actor_options": {"num_cpus": 0, "resources": ray_resources(config)},
         "request_router_config": ROUTER_CONFIG,
         "max_constructor_retry_count": 1,

@@ -2,11 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.rate_limit import Demand
+from backends import process_per_instance
 from backends.base import Instance, Model
 
 T = TypeVar("T")
@@ -41,11 +43,11 @@ class Placement(NamedTuple):
         return Instance(model, self.name, self.kind, self.device, index, self.group.passive)
 
 
-def placements(config: mc.ModelConfig, rank: int = 0) -> list[Placement]:
+def placements(config: mc.ModelConfig, rank: int = 0, backends: Path | None = None) -> list[Placement]:
     """The instances of one replica, named `<group>_<index>` as Triton does.
 
     A Python model is one instance a process: its replicas take one each, by their rank. Other backends run
-    `count` threads per listed device.
+    `count` threads per listed device. `backends` is the backend directory.
     """
     found = [
         placement
@@ -53,7 +55,7 @@ def placements(config: mc.ModelConfig, rank: int = 0) -> list[Placement]:
         for device in (list(group.gpus) or [0])
         for placement in _of_device(group, device)
     ]
-    if config.backend != "python":
+    if not process_per_instance(config.backend, backends):
         return found
     active = [placement for placement in found if not placement.group.passive] or found
     return [active[rank % len(active)]]
@@ -100,13 +102,13 @@ def change(present: Iterable[tuple[bytes, T]], wanted: Iterable[Placement]) -> C
     return Change(kept, [instance for rest in spare.values() for instance in rest], added)
 
 
-def updates_in_place(old: mc.ModelConfig, new: mc.ModelConfig) -> bool:
+def updates_in_place(old: mc.ModelConfig, new: mc.ModelConfig, backends: Path | None = None) -> bool:
     """Whether replicas can follow a change of instance groups, which is the only change, without a reload.
 
     Instances of a Python model are replicas, of which Serve starts and stops as many as it takes: they may
     change in number only, and not where a replica holds sequences.
     """
-    if new.backend != "python":
+    if not process_per_instance(new.backend, backends):
         return True
     if new.HasField("sequence_batching") or len(old.instance_group) != len(new.instance_group):
         return False

@@ -79,7 +79,7 @@ class InstancePool:
         Raises:
             Exception: what the rate limiter, the backend or a warm-up request says against it.
         """
-        self._placed = self._start(placements(self._model.config, self._rank))
+        self._placed = self._start(self._placements(self._model.config))
 
     async def open(self) -> None:
         """Begin to execute what is submitted."""
@@ -93,7 +93,7 @@ class InstancePool:
         """
         with self._changing:
             present = [(placed.signature, placed) for placed in self._placed]
-            todo = change(present, placements(config, self._rank))
+            todo = change(present, self._placements(config))
             before, self._model.config = self._model.config, config
             try:
                 added = self._start(todo.added)
@@ -116,6 +116,9 @@ class InstancePool:
             thread.stop(timeout)
         if self._limiter is not None:
             self._plane.call(self._limiter.close())
+
+    def _placements(self, config: mc.ModelConfig) -> list[Placement]:
+        return placements(config, self._rank, self._spec.backend_path)
 
     def _start(self, wanted: Sequence[Placement]) -> list[_Placed]:
         made = [_Placed(p.signature, self._thread(p, turns)) for p, turns in self._enrol(wanted)]

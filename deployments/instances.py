@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from app.core.errors import ErrorCode, FailureReason, InferError
+from app.core.tensors import SequenceId
 from backends.base import Backend, Instance
 from deployments import host_policy
 from deployments.scheduling.pending import Outbox, Pending
@@ -62,7 +63,8 @@ class InstanceThread:
         self._loop = loop
         self._finished = finished
         self._policy = policy
-        self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._batches: queue.SimpleQueue[Batch | SequenceId | None] = queue.SimpleQueue()
+        self._tells_ends = type(backend).sequence_finalize is not Backend.sequence_finalize
         self._loaded = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=instance.name, daemon=True)
@@ -93,6 +95,11 @@ class InstanceThread:
     def leave(self) -> None:
         """The instance has executed its last batch; on the loop."""
 
+    def end_sequence(self, sequence_id: SequenceId) -> None:
+        """Tell the backend, if it wants to know, that a sequence is over: before the batches to come."""
+        if self._tells_ends:
+            self._batches.put(sequence_id)
+
     def stop(self, timeout: float | None) -> None:
         """Unload once the current batch is done."""
         self._batches.put(None)
@@ -121,9 +128,18 @@ class InstanceThread:
     def _serve(self) -> None:
         self._outbox.hold(self._hold)
         while (batch := self._batches.get()) is not None:
+            if not isinstance(batch, Batch):
+                self._finalize_sequence(batch)
+                continue
             self._execute(batch)
             self._loop.call_soon_threadsafe(self._report, batch)
             del batch  # its tensors must not live until the next one comes
+
+    def _finalize_sequence(self, sequence_id: SequenceId) -> None:
+        try:
+            self._backend.sequence_finalize(self.instance, sequence_id)
+        except Exception:
+            logger.exception("ending sequence %s on instance %s", sequence_id, self.instance.name)
 
     def _finalize(self) -> None:
         try:

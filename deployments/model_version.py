@@ -3,27 +3,31 @@
 A plain class; `deployments/builder.py` makes it a Serve deployment.
 """
 
+import gc
 import logging
 import os
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import ray
 from ray import serve
+from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError, unavailable
 from app.core.log import configure_logging
 from app.transport.loop import LoopThread, freeze_heap
 from app.transport.server import ChannelServer
 from app.transport.settings import TransportSettings
-from backends.python import services
-from deployments.bls import ModelCalls
+from backends import process_per_instance
 from deployments.handle_calls import HandleCalls
 from deployments.readiness import ReadinessWatch
 from deployments.repository.localise import Local, localise
 from deployments.served_model import ServedModel
 from deployments.spec import Description, ModelSpec
+
+if TYPE_CHECKING:
+    from deployments.bls import ModelCalls
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +43,13 @@ class ModelVersion:
     """
 
     def __init__(self, spec: bytes) -> None:
+        gc.freeze()  # what Ray and Serve have made lives on: no collection during the load need look at it
         self._spec = msgspec.msgpack.decode(spec, type=ModelSpec)
         configure_logging(self._spec.log)
         self._plane = LoopThread("data-plane")
         self._node_id = ray.get_runtime_context().get_node_id()
         self._local: Local | None = None
-        self._calls = ModelCalls(self._spec, self._plane)
-        services.install(self._calls)
+        self._calls = _model_calls(self._spec, self._plane)
         self._served: ServedModel | None = None
         self._handle: HandleCalls | None = None
         self._server: ChannelServer | None = None
@@ -90,7 +94,8 @@ class ModelVersion:
             self._served.close(timeout=5)
         if self._local is not None:
             self._local.release()
-        await self._plane.run(self._calls.close())
+        if self._calls is not None:
+            await self._plane.run(self._calls.close())
         self._plane.stop()
 
     def _current(self) -> Description:
@@ -111,7 +116,8 @@ class ModelVersion:
             self._served = ServedModel.load(self._local.spec, self._plane, rank=_rank())
             freeze_heap()
             self._plane.call(self._listen(self._served))
-            self._served.ensembles = self._calls.ensembles
+            if self._calls is not None:
+                self._served.ensembles = self._calls.ensembles
             self._handle = HandleCalls(self._served, self._plane)
             labels = self._served.labels()
         except InferError as error:
@@ -146,3 +152,15 @@ def _rank() -> int:
     """The position of this replica among those of its deployment."""
     rank = serve.get_replica_context().rank
     return int(rank.rank) if rank is not None else 0
+
+
+def _model_calls(spec: ModelSpec, plane: LoopThread) -> "ModelCalls | None":
+    """What a Python model may call; for any other backend nothing of it is imported."""
+    if not process_per_instance(mc.ModelConfig.FromString(spec.config).backend, spec.backend_path):
+        return None
+    from backends.python import services
+    from deployments.bls import ModelCalls
+
+    calls = ModelCalls(spec, plane)
+    services.install(calls)
+    return calls

@@ -18,7 +18,7 @@ from app.core.request_check import RequestChecker
 from app.core.tensors import InferRequest, InferResponse, Timestamps, TracedCall
 from app.transport.loop import LoopThread
 from app.transport.regions import read_inputs, write_outputs
-from backends import find_backend
+from backends import find_backend, python_based_file
 from backends.base import Backend, Model
 from deployments.environments import Environment, prepare
 from deployments.instance_pool import InstancePool
@@ -90,11 +90,10 @@ class ServedModel:
             InferError: why the model cannot be served.
         """
         declared = mc.ModelConfig.FromString(spec.config)
-        kind = find_backend(
-            declared.backend, Path(spec.backend_directory) if spec.backend_directory else None
-        )
+        kind = find_backend(declared.backend, spec.backend_path)
         settings = {**spec.backend_config.get("", {}), **spec.backend_config.get(declared.backend, {})}
         model = Model(declared, spec.version, Path(spec.directory), settings)
+        model.common_file = python_based_file(declared.backend, spec.backend_path)
         environment = prepare(model, spec.cache_bytes)
         model.interpreter = environment.python
         try:

@@ -1,5 +1,6 @@
 """What a replica is told about the model version it is to serve."""
 
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -57,6 +58,11 @@ class ModelSpec(msgspec.Struct, frozen=True):
     overridden: bool = False
     namespace: str = ""
     log: LogConfig = LogConfig()
+
+    @property
+    def backend_path(self) -> Path | None:
+        """`backend_directory`, where backends of its own lie; None for none."""
+        return Path(self.backend_directory) if self.backend_directory else None
 
     @property
     def identifier(self) -> str:

@@ -87,6 +87,24 @@ def sequence(target: Path) -> None:
     save_onnx(helper.make_graph(nodes, "simple_sequence", list(tensors.values()), [output]), target)
 
 
+def dyna_sequence(target: Path) -> None:
+    """Triton's `simple_dyna_sequence`: OUTPUT = (INPUT + START + END * CORRID) * READY."""
+    from onnx import TensorProto, helper
+
+    nodes = [
+        helper.make_node("Cast", ["CORRID"], ["id"], to=TensorProto.INT32),
+        helper.make_node("Mul", ["END", "id"], ["last"]),
+        helper.make_node("Add", ["INPUT", "START"], ["first"]),
+        helper.make_node("Add", ["first", "last"], ["sum"]),
+        helper.make_node("Mul", ["sum", "READY"], ["OUTPUT"]),
+    ]
+    types = dict.fromkeys(("INPUT", "START", "END", "READY", "OUTPUT"), TensorProto.INT32)
+    types["CORRID"] = TensorProto.UINT64
+    tensors = {name: helper.make_tensor_value_info(name, kind, ["batch", 1]) for name, kind in types.items()}
+    output = tensors.pop("OUTPUT")
+    save_onnx(helper.make_graph(nodes, "simple_dyna_sequence", list(tensors.values()), [output]), target)
+
+
 def save_onnx(graph: Any, target: Path) -> None:
     import onnx
 
@@ -173,6 +191,7 @@ RECIPES: Final[dict[str, Callable[[Path], None]]] = {
     "simple_int8/1/model.onnx": sum_and_difference("INT8"),
     "simple_string/1/model.onnx": sum_and_difference("STRING"),
     "simple_sequence/1/model.onnx": sequence,
+    "simple_dyna_sequence/1/model.onnx": dyna_sequence,
     "efficientnet_lite0_onnx/1/model.onnx": efficientnet_onnx,
     "efficientnet_lite0_onnx/2/model.onnx": efficientnet_onnx_fp16_weights,
     "efficientnet_lite0_torchscript/1/model.pt": efficientnet_torchscript,

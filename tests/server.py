@@ -50,12 +50,7 @@ class Server:
         self.grpc_url = f"127.0.0.1:{self.grpc_port}"
         self.metrics_url = f"127.0.0.1:{self.metrics_port}"
         self.log = log
-        self._arguments = [
-            *arguments,
-            f"--http-port={self.http_port}",
-            f"--grpc-port={self.grpc_port}",
-            f"--metrics-port={self.metrics_port}",
-        ]
+        self._arguments = list(arguments)
         self._env = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", **(env or {})}
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -63,7 +58,7 @@ class Server:
         """Start the process and wait until it is ready."""
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "app", *self._arguments],
+                [sys.executable, "-m", *self._command()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -79,6 +74,11 @@ class Server:
                 self.stop()
                 raise AssertionError(f"{error}\n{self.output()[-8000:]}") from None
         return self
+
+    def _command(self) -> list[str]:
+        """The module to run, and its arguments."""
+        ports = {"http": self.http_port, "grpc": self.grpc_port, "metrics": self.metrics_port}
+        return ["app", *self._arguments, *(f"--{front}-port={port}" for front, port in ports.items())]
 
     def stop(self, number: int = signal.SIGTERM, timeout: float = 60.0) -> int:
         """Send a signal and wait for the exit; returns the exit status."""

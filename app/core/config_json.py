@@ -54,6 +54,7 @@ def _scalar(field: FieldDescriptor, value: Any) -> Any:
     if field.cpp_type in _INT64_TYPES and field.full_name in _LEFT_AS_STRINGS:
         return str(value)
     if field.cpp_type == FieldDescriptor.CPPTYPE_FLOAT:
-        # The shortest digits that make the same 32-bit float: 0.9, not 0.8999999761581421.
-        return float(str(np.float32(value)))
+        # The shortest digits that make the same 32-bit float: 0.9, not 0.8999999761581421; 1, not 1.0.
+        shortest = float(str(np.float32(value)))
+        return int(shortest) if shortest.is_integer() else shortest
     return value

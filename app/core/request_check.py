@@ -11,6 +11,7 @@ from typing import Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.datatypes import DATATYPES
 from app.core.errors import InferError, invalid_arg
 from app.core.model_config import WILDCARD, TensorSpec, dims_text, input_specs, output_specs
 from app.core.tensors import Buffer, InferRequest, Tensor
@@ -141,27 +142,29 @@ class RequestChecker:
     def _batch_size(self, request: InferRequest) -> int:
         if not self._max_batch:
             return 1
-        rows = 0
+        rows: int | None = None
         for tensor in request.inputs:
             if not tensor.shape:
                 text = "has no shape but model requires batch dimension for"
                 raise self._error(request, f"input '{tensor.name}' {text} '{self._model}'")
-            if rows == 0:
+            if rows is None:
                 rows = tensor.shape[0]
             elif tensor.shape[0] != rows:
                 text = f"input '{tensor.name}' batch size does not match other inputs for '{self._model}'"
                 raise self._error(request, text)
         # Triton keeps the batch size unsigned: a negative one is beyond every limit.
+        rows = 1 if rows is None else rows
         if not 0 <= rows <= self._max_batch:
             text = f"inference request batch-size must be <= {self._max_batch} for '{self._model}'"
             raise self._error(request, text)
-        return rows if request.inputs else 1
+        return rows
 
     def _check_datatype(self, request: InferRequest, tensor: Tensor, spec: TensorSpec) -> None:
         if tensor.datatype != spec.datatype:
+            given = tensor.datatype if tensor.datatype in DATATYPES else "<invalid>"
             raise self._error(
                 request,
-                f"inference input '{tensor.name}' data-type is '{tensor.datatype}', "
+                f"inference input '{tensor.name}' data-type is '{given}', "
                 f"but model '{self._model}' expects '{spec.datatype}'",
             )
 

@@ -5,8 +5,7 @@ from typing import Final
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, InferError, invalid_arg
-
-SequenceId = int | str
+from app.core.tensors import SequenceId
 
 _MISSING_START: Final = "must specify the START flag on the first request of the sequence"
 

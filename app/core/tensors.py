@@ -17,6 +17,7 @@ from app.core.errors import ErrorCode, FailureReason, InferError
 Buffer = bytes | bytearray | memoryview
 ParameterValue = bool | int | float | str
 Parameters = dict[str, ParameterValue]
+SequenceId = int | str
 
 
 class Tensor(msgspec.Struct, frozen=True, gc=False):
@@ -122,7 +123,7 @@ class InferRequest(msgspec.Struct, frozen=True, gc=False):
     outputs: tuple[RequestedOutput, ...] = ()
     id: str = ""
     parameters: Parameters = {}
-    sequence_id: int | str = 0
+    sequence_id: SequenceId = 0
     sequence_start: bool = False
     sequence_end: bool = False
     priority: int = 0

@@ -53,7 +53,8 @@ class InferRoute:
         self.encoding = response_encoding(head.get(b"accept-encoding"))
         self._header_length = head.get(b"inference-header-content-length")
         self._traceparent = head.get(b"traceparent") or ""
-        content_encoding = head.get(b"content-encoding") or "identity"
+        given = head.get(b"content-encoding")
+        content_encoding = "identity" if given is None else given
         self._compressed = content_encoding in ("gzip", "deflate")
         self._json_length = self._known_json_length(head.content_length)
         self._unsupported: InferError | None = None

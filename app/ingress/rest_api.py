@@ -77,9 +77,9 @@ def build_rest_api(
         _add(app, "POST", f"{repository}/models/{{model:segment}}/load", api.load)
         _add(app, "POST", f"{repository}/models/{{model:segment}}/unload", api.unload)
     if observer is not None:
-        for method, path, endpoint in settings_routes(observer, service, api.document):
+        for method, path, endpoint in settings_routes(observer, service, api.required_document):
             _add(app, method, path, endpoint)
-    for method, path, endpoint in shared_memory_routes(service, api.document):
+    for method, path, endpoint in shared_memory_routes(service, api.required_document):
         _add(app, method, path, endpoint)
     return app
 
@@ -173,14 +173,16 @@ class _RestApi:
 
     async def document(self, request: Request) -> Any:
         """Return the request's JSON, an empty object without a body."""
+        return await self.required_document(request) if await request.body() else {}
+
+    async def required_document(self, request: Request) -> Any:
+        """Return the request's JSON; no body is no JSON."""
         body = await request.body()
         if len(body) > self._max_input_size:
             raise invalid_arg(
                 f"request JSON size of {len(body)} bytes exceeds the maximum allowed input size of "
                 f"{self._max_input_size} bytes. Use --http-max-input-size to increase the limit."
             )
-        if not body:
-            return {}
         document = strict_json.parse(body)
         strict_json.check_depth(document)
         return document

@@ -10,6 +10,7 @@ from tritonclient.grpc import service_pb2 as pb
 from app.core.errors import InferError, invalid_arg, unsupported
 from app.core.model_config import input_specs, output_specs
 from app.core.tensors import InferRequest, InferResponse
+from app.core.version_policy import parse_version
 from app.ensemble.runner import EnsembleRunner
 from app.ingress.peers import Peers
 from app.ingress.replica_statistics import ReplicaStatistics, collect, collect_ensembles, merge
@@ -198,14 +199,15 @@ class RoutedInferenceService:
     def _statistics_entries(self, name: str, version: str) -> list[VersionEntry]:
         if not name:
             return self.served()
+        wanted = parse_version(version)
         table = self._router.table
         versions = table.versions(name) or {}
         ready = table.ready_versions(name)
         if not ready:
             raise invalid_arg(f"requested model '{name}' is not available")
-        if version and version not in map(str, ready):
+        if wanted is not None and wanted not in ready:
             raise invalid_arg(f"requested model version is not available for model '{name}'")
-        return [versions[v] for v in ready if not version or str(v) == version]
+        return [versions[v] for v in ready if wanted in (None, v)]
 
 
 async def _none() -> dict[tuple[str, int], list[ReplicaStatistics]]:

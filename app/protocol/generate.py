@@ -17,7 +17,7 @@ from app.core.tensors import Buffer, InferRequest, InferResponse, Parameters, Te
 from app.protocol import strict_json
 from app.protocol.http_v2 import DEFAULT_MAX_INPUT_SIZE, encode_error, json_too_large
 from app.protocol.json_header import custom_parameter, read_parameter
-from app.protocol.json_tensors import json_data, tensor_bytes
+from app.protocol.json_tensors import flatten, json_data, tensor_bytes
 from app.protocol.strict_json import Members, as_text, explaining
 
 _NESTED: Final = "parameters"
@@ -101,6 +101,8 @@ class _Reader:
     def _tensor(self, spec: TensorSpec, elements: list[Any]) -> Tensor:
         count = len(elements)
         shape = fitted_shape(spec.name, spec.shape, count)
+        if spec.datatype == "BYTES" and len(flatten(elements)) != count:
+            raise internal("Unable to parse 'data': shape does not match true shape of 'data' field")
         data = tensor_bytes(spec.name, spec.datatype, count, elements, self._max_input_size)
         return Tensor(spec.name, spec.datatype, shape, data)
 

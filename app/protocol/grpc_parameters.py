@@ -92,10 +92,16 @@ def decode_region(tensor: Any) -> RegionSlice | None:
     """The shared memory that an input or a requested output names, if it does.
 
     Raises:
-        InferError: INVALID_ARG for a value of the wrong type, or without a size.
+        InferError: INVALID_ARG for a value of the wrong type, a region without a size, and the reverse.
     """
     entries = tensor.parameters
     if "shared_memory_region" not in entries:
+        for key in ("shared_memory_offset", "shared_memory_byte_size"):
+            if key in entries:
+                raise invalid_arg(
+                    f"'{key}' can not be specified without 'shared_memory_region' parameter "
+                    f"for tensor '{tensor.name}'"
+                )
         return None
     region = _region_value(tensor, "shared_memory_region", "string_param")
     if "shared_memory_byte_size" not in entries:

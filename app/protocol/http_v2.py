@@ -156,8 +156,8 @@ def decode_raw(
     required = [entry for entry in config.input if not entry.optional]
     if len(required) != 1:
         raise _raw_error(
-            f"Raw request must only have 1 input (found 1) to be deduced but got {len(required)} inputs in "
-            f"'{config.name}' model configuration"
+            "Raw request must only have 1 input (found 1) to be deduced but got "
+            f"{len(config.input)} inputs in '{config.name}' model configuration"
         )
     tensor = _raw_tensor(required[0], body, config.max_batch_size > 0)
     return HttpInfer(InferRequest(model, version, (tensor,)), binary_default=True, prints=False)

@@ -18,6 +18,7 @@ from app.protocol.json_header import (
     OutputHeader,
     check_one_source,
     custom_parameter,
+    reserved_key,
 )
 from app.protocol.json_tensors import check_shape, tensor_bytes
 from app.protocol.strict_json import as_bool, as_uint, explaining
@@ -167,10 +168,7 @@ def _split_parameters(given: Parameters) -> tuple[dict[str, Any], Parameters, bo
             with explaining(f"Unable to parse '{key}'"):
                 reserved[field] = reader(value)
         elif key.startswith("triton_"):
-            raise invalid_arg(
-                "parameter keys starting with 'triton_' are reserved for Triton usage "
-                "and should not be specified."
-            )
+            raise reserved_key()
         else:
             custom[key] = custom_parameter(value)
     if len(str(reserved.get("sequence_id", ""))) > MAX_SEQUENCE_ID_LENGTH:

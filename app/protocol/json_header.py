@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from app.core.errors import internal, invalid_arg
+from app.core.errors import InferError, internal, invalid_arg
 from app.core.tensors import Parameters, ParameterValue
 from app.protocol import strict_json
 from app.protocol.strict_json import MAX_UINT64, as_bool, as_text, as_uint, explaining
@@ -149,9 +149,30 @@ def read_parameter(key: str, value: Any) -> ParameterValue:
         return as_text(value)
     if isinstance(value, bool | int | float):
         return value
-    if key == "sequence_id":
-        raise internal("Unable to parse 'sequence_id': attempt to access JSON non-string as string")
+    if key in _RESERVED_TYPES:
+        raise internal(f"Unable to parse '{key}': attempt to access JSON {_RESERVED_TYPES[key]}")
+    if key.startswith("triton_"):
+        raise reserved_key()
     raise invalid_arg(f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'.")
+
+
+_BOOLEAN: Final = "non-boolean as boolean"
+_UNSIGNED: Final = "non-unsigned-integer as unsigned-integer"
+_RESERVED_TYPES: Final = {
+    "sequence_id": "non-string as string",
+    "sequence_start": _BOOLEAN,
+    "sequence_end": _BOOLEAN,
+    "binary_data_output": _BOOLEAN,
+    "priority": _UNSIGNED,
+    "timeout": _UNSIGNED,
+}
+
+
+def reserved_key() -> InferError:
+    """Make the refusal of a parameter whose name is Triton's."""
+    return invalid_arg(
+        "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
+    )
 
 
 def custom_parameter(value: ParameterValue) -> ParameterValue:

@@ -5,6 +5,8 @@ type is an INTERNAL error. Writing widens FP32 to double before printing, so 0.1
 """
 
 import json
+import math
+from decimal import Decimal
 from itertools import chain
 from math import prod
 from typing import Any, Final
@@ -20,6 +22,8 @@ from app.protocol.strict_json import MAX_DEPTH, explaining, syntax_error, too_de
 
 MAX_ELEMENT_COUNT: Final = (1 << 63) - 1
 MAX_RANK: Final = 64  # numpy's
+_EXPONENT_FROM: Final = 1e16  # where msgspec begins to print exponents
+_LONGEST: Final = 1e21  # where rapidjson does
 
 _BINARY_ONLY: Final = frozenset(("FP16", "BF16"))
 _NUMBERS: Final = frozenset((int, float))
@@ -48,7 +52,8 @@ def check_shape(name: str, shape: tuple[int, ...]) -> int:
         raise invalid_arg(
             f"invalid shape for input '{name}': shape {_shown(shape)} contains one or more invalid dimensions"
         )
-    count = prod(shape)
+    # An empty shape has no elements to Triton, not one: whether a model takes it is not for the codec to say.
+    count = prod(shape) if shape else 0
     if count > MAX_ELEMENT_COUNT:
         raise invalid_arg(
             f"invalid shape for input '{name}': shape {_shown(shape)} causes total element count to exceed "
@@ -81,7 +86,7 @@ def tensor_bytes(name: str, datatype: str, count: int, data: Any, max_input_size
     if not isinstance(data, list):
         raise internal("Unable to parse 'data': attempt to access JSON non-array as array")
     if datatype == "BYTES":
-        return _string_bytes(name, count, data, max_input_size)
+        return _string_bytes(name, data, max_input_size)
     itemsize = DATATYPES[datatype].itemsize
     size = count * itemsize
     if size > MAX_ELEMENT_COUNT:
@@ -124,7 +129,7 @@ def _number_bytes(datatype: str, count: int, flat: list[Any]) -> bytes:
         return wide.astype(DATATYPES[datatype].dtype).tobytes()
 
 
-def _string_bytes(name: str, count: int, data: list[Any], max_input_size: int) -> bytes:
+def _string_bytes(name: str, data: list[Any], max_input_size: int) -> bytes:
     flat = flatten(data)
     if not set(map(type, flat)) <= {str}:
         raise internal("Unable to parse JSON bytes array: attempt to access JSON non-string as string")
@@ -133,8 +138,7 @@ def _string_bytes(name: str, count: int, data: list[Any], max_input_size: int) -
     except UnicodeEncodeError:
         raise syntax_error("The surrogate pair in string is invalid.", 0) from None
     _check_size(name, sum(map(len, elements)) + 4 * len(elements), max_input_size)
-    if len(elements) != count:
-        raise internal("Unable to parse 'data': shape does not match true shape of 'data' field")
+    # Whether they are as many as the shape says is for the model's replica to tell, as with any strings.
     return pack_bytes(elements)
 
 
@@ -194,10 +198,18 @@ def json_data(tensor: Tensor) -> bytes:
 
 
 def _json_floats(values: npt.NDArray[np.float64]) -> bytes:
-    if np.isfinite(values).all():
+    if (np.abs(values) < _EXPONENT_FROM).all():
         return msgspec.json.encode(values.tolist())
-    # msgspec prints null for what JSON has no literal for; Triton prints NaN, Infinity and -Infinity.
-    return json.dumps(values.tolist(), separators=(",", ":")).encode()
+    return b"[%b]" % b",".join(map(_json_float, values.tolist()))
+
+
+def _json_float(value: float) -> bytes:
+    """Print as rapidjson: literals for what JSON has none for, an exponent from 1e21 on."""
+    if not math.isfinite(value):
+        return json.dumps(value).encode()
+    if _EXPONENT_FROM <= abs(value) < _LONGEST:
+        return b"%b.0" % format(Decimal(repr(value)), "f").encode()
+    return msgspec.json.encode(value)
 
 
 def _json_strings(tensor: Tensor) -> bytes:

@@ -7,6 +7,7 @@ library takes what msgspec refuses and rapidjson would not.
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -17,6 +18,8 @@ from app.core.errors import InferError, internal, invalid_arg
 
 MAX_DEPTH: Final = 100
 MAX_UINT64: Final = (1 << 64) - 1
+_SEARCHED_BYTES: Final = 1 << 20  # of a refused document, for the kind of bracket that is open
+_BOM: Final = b"\xef\xbb\xbf"
 
 # Standard library message (its beginning) -> rapidjson's.
 _SYNTAX: Final = (
@@ -24,11 +27,10 @@ _SYNTAX: Final = (
     ("Expecting property name", "Missing a name for object member."),
     ("Illegal trailing comma", "Missing a name for object member."),
     ("Expecting ':'", "Missing a colon after a name of object member."),
-    ("Expecting ','", "Missing a comma or ']' after an array element."),
     ("Unterminated string", "Missing a closing quotation mark in string."),
     ("Invalid \\uXXXX", "Incorrect hex digit after \\u escape in string."),
     ("Invalid \\", "Invalid escape character in string."),
-    ("Invalid control", "Invalid encoding in string."),
+    ("Invalid control", "Invalid escape character in string."),
     ("Extra data", "The document root must not be followed by other values."),
 )
 
@@ -98,10 +100,12 @@ def syntax_error(reason: str, offset: int) -> InferError:
 
 
 def _parse_leniently(data: bytes, object_pairs_hook: Any = None) -> Any:
+    # To rapidjson a NUL is the end of the text.
+    data = data.partition(b"\0")[0].removeprefix(_BOM)
     if not data.strip(b" \t\r\n"):
         raise syntax_error("The document is empty.", len(data))
     try:
-        return json.loads(
+        document = json.loads(
             data.decode("utf-8", "surrogateescape"),
             parse_float=_float,
             parse_int=_int,
@@ -109,18 +113,63 @@ def _parse_leniently(data: bytes, object_pairs_hook: Any = None) -> Any:
         )
     except RecursionError:
         raise too_deep() from None
+    except _TooBig as big:
+        place = data.find(str(big).encode())
+        raise syntax_error("Number too big to be stored in double.", place) from None
     except json.JSONDecodeError as error:
-        raise syntax_error(_rapidjson_reason(error.msg), error.pos) from None
+        offset = len(error.doc[: error.pos].encode("utf-8", "surrogateescape"))
+        raise syntax_error(*_fault(data, error.msg, offset)) from None
+    if lone := _LONE_SURROGATE.search(data):
+        raise syntax_error("The surrogate pair in string is invalid.", lone.start("escape"))
+    return document
 
 
-def _rapidjson_reason(message: str) -> str:
-    return next((reason for start, reason in _SYNTAX if message.startswith(start)), "Invalid value.")
+_LONE_SURROGATE: Final = re.compile(
+    rb"(?<!\\)(?:\\\\)*+(?P<escape>\\u[dD][89abAB][0-9a-fA-F]{2})(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+)
+_LITERAL: Final = re.compile(
+    rb"n(?:u(?:ll?)?)?|t(?:r(?:ue?)?)?|f(?:a(?:l(?:se?)?)?)?|Na?|I(?:nf?)?|-(?:Na?|I(?:nf?)?)?"
+)
+_FRACTION: Final = re.compile(rb"\.(?![0-9])")
+_EXPONENT: Final = re.compile(rb"[eE][+-]?(?![0-9])")
+
+
+def _fault(data: bytes, message: str, offset: int) -> tuple[str, int]:
+    """Say in rapidjson's words, and at its offset, what the standard library refused at `offset`."""
+    if message.startswith("Expecting value"):
+        begun = _LITERAL.match(data, offset)
+        return "Invalid value.", begun.end() if begun else offset
+    if message.startswith(("Expecting ','", "Extra data")) and data[offset - 1 : offset].isdigit():
+        for pattern, reason in ((_FRACTION, "Miss fraction part"), (_EXPONENT, "Miss exponent")):
+            if cut := pattern.match(data, offset):
+                return f"{reason} in number.", cut.end()
+    if message.startswith("Expecting ','"):
+        if offset <= _SEARCHED_BYTES and _in_object(data[:offset]):
+            return "Missing a comma or '}' after an object member.", offset
+        return "Missing a comma or ']' after an array element.", offset
+    if message.startswith("Unterminated string"):
+        offset = len(data)
+    elif message.startswith("Invalid \\uXXXX"):
+        offset = data.rfind(b"\\", 0, offset + 1)
+    return next((reason for start, reason in _SYNTAX if message.startswith(start)), "Invalid value."), offset
+
+
+def _in_object(text: bytes) -> bool:
+    """Whether valid JSON, cut off outside a string, ends inside an object rather than an array."""
+    brackets = re.sub(rb'"(?:[^"\\]++|\\.)*+"|[^][{}"]++', b"", text)
+    for _ in range(MAX_DEPTH):
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+    return brackets.endswith(b"{")
+
+
+class _TooBig(Exception):
+    """A number beyond the range of a double, as it was written."""
 
 
 def _float(text: str) -> float:
     value = float(text)
     if math.isinf(value):
-        raise syntax_error("Number too big to be stored in double.", 0)
+        raise _TooBig(text)
     return value
 
 

@@ -9,8 +9,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from app.core.sequences import SequenceId
-from app.core.tensors import InferRequest, InferResponse
+from app.core.tensors import InferRequest, InferResponse, SequenceId
 from app.routing.replicas import ReplicaAddress
 from app.routing.sequence_call import rank
 from app.transport.client import Call, Channel

@@ -5,8 +5,8 @@ from hashlib import blake2b
 from typing import Final
 
 from app.core.errors import InferError
-from app.core.sequences import SequenceId, is_missing_start, missing_start
-from app.core.tensors import InferRequest, InferResponse, failed
+from app.core.sequences import is_missing_start, missing_start
+from app.core.tensors import InferRequest, InferResponse, SequenceId, failed
 from app.transport.client import Call, Channel
 
 Sink = Callable[[InferResponse], None]

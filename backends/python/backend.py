@@ -15,6 +15,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config_json import config_to_json
 from app.core.errors import invalid_arg
+from app.core.tensors import SequenceId
 from backends.base import Backend, Instance, Model, Request
 from backends.python import loader, metrics
 from backends.python.errors import loading_failed
@@ -61,6 +62,10 @@ class PythonBackend(Backend):
     def readiness_varies(self, instance: Instance) -> bool:
         return isinstance(instance.state, Supervisor) or hasattr(instance.state.model, "is_ready")
 
+    def sequence_finalize(self, instance: Instance, sequence_id: SequenceId) -> None:
+        if instance.state is not None:
+            instance.state.finalize_sequence(sequence_id)
+
     def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
         instance.state.execute(requests, instance)
 
@@ -104,9 +109,9 @@ def _described(model: Model, instance: Instance | None = None) -> PythonInstance
     Raises:
         InferError: INVALID_ARG when the model's file is outside its directory.
     """
-    file = model.artifact("model.py").absolute()
+    file = model.common_file or model.artifact("model.py").absolute()
     # A link may lead elsewhere: what runs in the server is what lies in the repository.
-    if not file.resolve().is_relative_to(model.directory.resolve()):
+    if not model.common_file and not file.resolve().is_relative_to(model.directory.resolve()):
         raise invalid_arg(f"model file '{file.name}' escapes the directory of model '{model.name}'")
     config = json.dumps(config_to_json(model.config))
     about = (model.name, model.version_text, str(model.directory.absolute()), str(file), config)

@@ -115,7 +115,7 @@ class Calls(ABC):
 
     def __init__(self, caller: str) -> None:
         """`caller` is the model that calls."""
-        self._caller = caller
+        self.caller = caller
 
     @abstractmethod
     def submit(
@@ -135,7 +135,7 @@ class Calls(ABC):
     def exec(self, request: InferenceRequest, decoupled: bool) -> InferenceResponse | ResponseIterator:
         """Send and wait for the response, or return an iterator over the responses to come."""
         executing = callers()
-        infer = wire_request(request, self._caller, executing, waits=not decoupled)
+        infer = wire_request(request, self.caller, executing, waits=not decoupled)
         responses = self._start(infer, decoupled, executing)
         return responses if decoupled else next(responses)
 
@@ -144,7 +144,7 @@ class Calls(ABC):
     ) -> Awaitable[InferenceResponse | ResponseIterator]:
         """`exec` for a running event loop; giving up on it cancels the request."""
         executing = callers()
-        return self._exec_async(wire_request(request, self._caller, executing), decoupled, executing)
+        return self._exec_async(wire_request(request, self.caller, executing), decoupled, executing)
 
     def _start(self, infer: InferRequest, decoupled: bool, executing: Sequence[Request]) -> ResponseIterator:
         responses = ResponseIterator()

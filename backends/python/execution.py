@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol
 
 from app.core.errors import InferError
-from app.core.tensors import InferRequest, InferResponse, failed
+from app.core.tensors import InferRequest, InferResponse, SequenceId, failed
 from backends.base import Request
 from backends.python import calls, loader
 from backends.python.errors import ContractError, execution_failed, loading_failed
@@ -64,6 +64,11 @@ class Execution:
         finally:
             self._loop.close()
             loader.release(self.instance)
+
+    def finalize_sequence(self, sequence_id: SequenceId) -> None:
+        """Tell the model, if it has a method `finalize_sequence`, that a sequence is over."""
+        if hasattr(self.model, "finalize_sequence"):
+            self.model.finalize_sequence(sequence_id)
 
     def execute(self, requests: Sequence[Request], clock: Clocked) -> None:
         """Execute one batch and reply to each of its requests, now or later as the model will."""

@@ -13,7 +13,8 @@ class PythonInstance:
         model_name: the model.
         version: its version.
         directory: the model's directory, absolute.
-        file: the file of class `TritonPythonModel`, absolute, checked to be inside `directory`.
+        file: the file of class `TritonPythonModel`, absolute, checked to be inside `directory` unless it is a
+            Python-based backend's.
         config: the configuration as JSON.
         name: of the instance, as Triton names them.
         kind: "CPU", "GPU" or "MODEL".

@@ -147,7 +147,7 @@ class Link:
                     self._answered(message, payload)
                 else:
                     self._handle(message, payload)
-        except OSError:
+        except (OSError, LinkClosed):
             pass
         finally:
             self._closed = True

@@ -23,8 +23,9 @@ _loaded: dict[Path, "_Loaded"] = {}
 
 
 class _Loaded:
-    def __init__(self, module: ModuleType, package: ModuleType, paths: list[str]) -> None:
+    def __init__(self, module: ModuleType, package: ModuleType, paths: list[str], directory: Path) -> None:
         self.module = module
+        self.directory = directory
         self.package = package
         self.paths = paths
         self.users = 1
@@ -64,9 +65,9 @@ def release(model: PythonInstance) -> None:
 
 
 def current_directory() -> str:
-    """The folder of the file imported last: a process serves one Python model."""
+    """The version directory of the model imported last: a process serves one Python model."""
     with _lock:
-        return str(next(reversed(_loaded)).parent) if _loaded else ""
+        return str(next(reversed(_loaded.values())).directory) if _loaded else ""
 
 
 def _import(model: PythonInstance, path: Path) -> _Loaded:
@@ -81,8 +82,9 @@ def _import(model: PythonInstance, path: Path) -> _Loaded:
     if spec is None or spec.loader is None:
         raise invalid_arg(f"model file '{path.name}' of model '{model.model_name}' is not a Python file")
     module = module_from_spec(spec)
-    paths = [str(path.parent), model.directory]
-    loaded = _Loaded(module, package, paths)
+    directory = Path(model.directory) / model.version
+    paths = list(dict.fromkeys((str(path.parent), str(directory), model.directory)))
+    loaded = _Loaded(module, package, paths, directory)
     sys.path.extend(paths)
     sys.modules[package_name], sys.modules[module_name] = package, module
     try:

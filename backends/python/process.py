@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.core.errors import ErrorCode, FailureReason, InferError, internal, unavailable
-from app.core.tensors import Buffer, InferRequest, InferResponse, failed
+from app.core.tensors import Buffer, InferRequest, InferResponse, SequenceId, failed
 from backends.base import Request
 from backends.python import services
 from backends.python.calls import MAX_WAITING
@@ -133,6 +133,13 @@ class Process:
                 if not request.detached:
                     self._open.pop(number, None)
 
+    def finalize_sequence(self, sequence_id: SequenceId) -> None:
+        """Tell the model that a sequence is over; before the batches to come."""
+        try:
+            self.link.send({"do": "finalize_sequence", "sequence": sequence_id})
+        except LinkClosed:
+            pass
+
     def is_ready(self, timeout: float) -> bool:
         """What the model says of itself; False when the process does not answer."""
         try:
@@ -200,7 +207,8 @@ class Process:
 
     def _asked(self, verb: str) -> Any:
         try:
-            return self.link.ask({"do": verb, "instance": asdict(self._instance)})[0]
+            caller = services.current().caller or self._instance.model_name
+            return self.link.ask({"do": verb, "instance": asdict(self._instance), "caller": caller})[0]
         except LinkClosed:
             raise self._ended(self.wait()) from None
 
@@ -315,7 +323,11 @@ class _Calls:
             self._responses.put((number, failed(busy)))
 
         self._cancels[number] = lambda: None
-        cancel = services.current().submit(infer, sink, decoupled)
+        try:
+            cancel = services.current().submit(infer, sink, decoupled)
+        except Exception as error:
+            sink(failed(error))
+            return
         if number in self._cancels:
             self._cancels[number] = cancel
 
@@ -338,7 +350,9 @@ class _Calls:
             pass
         except InferError as error:
             self._link.refuse(message, error)
-        except TritonModelException as error:
+        except Exception as error:
+            if not isinstance(error, TritonModelException):
+                logger.exception("%s of instance '%s'", message["do"], self._name)
             self._link.refuse(message, unavailable(str(error)))
 
 

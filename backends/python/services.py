@@ -13,7 +13,12 @@ from backends.python.errors import TritonModelException
 
 
 class Services(Protocol):
-    """What `pb_utils` offers a model beyond its own requests. Every method may be called from any thread."""
+    """What `pb_utils` offers a model beyond its own requests. Every method may be called from any thread.
+
+    `caller` is what the chain of a call says of this model.
+    """
+
+    caller: str
 
     def exec(self, request: Any, decoupled: bool) -> Any:
         """Execute an `InferenceRequest` on another model: its response, or an iterator of responses."""
@@ -41,6 +46,8 @@ _NO_CALLS = "BLS is only supported during the 'execute' function."
 
 class Unavailable:
     """Stands in until a replica installs its services."""
+
+    caller = ""
 
     def exec(self, request: Any, decoupled: bool) -> Any:
         raise TritonModelException(_NO_CALLS)

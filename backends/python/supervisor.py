@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.core.errors import ErrorCode, FailureReason, InferError, internal
+from app.core.tensors import SequenceId
 from backends.base import Request
 from backends.python.errors import ContractError, execution_failed
 from backends.python.execution import Clocked
@@ -85,6 +86,12 @@ class Supervisor:
             error = execution_failed(self._instance.name, ContractError(not_healthy(self._instance.name)), "")
             raise InferError(ErrorCode.UNAVAILABLE, error.message, FailureReason.BACKEND)
         process.execute(requests, clock)
+
+    def finalize_sequence(self, sequence_id: SequenceId) -> None:
+        """See `Execution.finalize_sequence`; a process that has ended has forgotten its sequences."""
+        process = self._process
+        if process is not None and not process.ended:
+            process.finalize_sequence(sequence_id)
 
     def is_ready(self) -> bool:
         """Whether there is a process and its model says it is ready."""

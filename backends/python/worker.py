@@ -51,6 +51,7 @@ class Worker:
             "complete": self._complete,
             "execute": self._execute,
             "finalize": self._finalize,
+            "finalize_sequence": self._finalize_sequence,
         }
 
     def run(self) -> None:
@@ -86,7 +87,7 @@ class Worker:
 
     def _start(self, message: Message, payload: Payload) -> None:
         instance = _instance(message["instance"])
-        self._calls = RemoteCalls(self.link, instance.model_name)
+        self._calls = RemoteCalls(self.link, message["caller"])
         services.install(self._calls)
         self._execution = Execution(instance)
         self.link.answer(message)
@@ -101,6 +102,13 @@ class Worker:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)  # threads that the model has left behind do not keep the process
+
+    def _finalize_sequence(self, message: Message, payload: Payload) -> None:
+        assert self._execution is not None
+        try:
+            self._execution.finalize_sequence(message["sequence"])
+        except Exception:
+            logging.getLogger(__name__).exception("ending sequence %s", message["sequence"])
 
     def _say_ready(self, message: Message) -> None:
         assert self._execution is not None

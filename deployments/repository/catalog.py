@@ -65,8 +65,9 @@ class Candidate(NamedTuple):
             loaded: what is loaded.
             complete: its configuration as clients see it, which they send back with a change.
         """
+        backends = loaded.backend_path
         return self._same_files(loaded) and any(
-            not change_requires_reload(old, self.config) and updates_in_place(old, self.config)
+            not change_requires_reload(old, self.config) and updates_in_place(old, self.config, backends)
             for old in (mc.ModelConfig.FromString(loaded.config), complete)
         )
 

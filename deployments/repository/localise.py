@@ -4,7 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from ray.serve.handle import DeploymentHandle
@@ -12,8 +12,10 @@ from ray.serve.handle import DeploymentHandle
 from app.core.errors import unavailable
 from deployments.repository.cache import Lease, NodeCache, private_root
 from deployments.repository.fingerprint import version_digest
-from deployments.repository.storage import RemoteFile, Storage
 from deployments.spec import MANAGER, ModelSpec
+
+if TYPE_CHECKING:
+    from deployments.repository.storage import RemoteFile
 
 
 class Local(msgspec.Struct, frozen=True):
@@ -48,6 +50,8 @@ def _from_cloud(spec: ModelSpec) -> Local:
     key = blake2b(f"{spec.origin} {spec.version} {spec.fingerprint}".encode(), digest_size=16).hexdigest()
     lease = cache.lease(key)
     if lease is None:
+        from deployments.repository.storage import Storage  # most models are on a disk
+
         storage = Storage(spec.origin)
         files = _version_files(spec, storage.listing().files)
         size = sum(file.size for file in files)
@@ -60,7 +64,7 @@ def _from_cloud(spec: ModelSpec) -> Local:
     return Local(msgspec.structs.replace(spec, directory=str(lease.directory / spec.name)), lease)
 
 
-def _version_files(spec: ModelSpec, files: tuple[RemoteFile, ...]) -> list[RemoteFile]:
+def _version_files(spec: ModelSpec, files: "tuple[RemoteFile, ...]") -> "list[RemoteFile]":
     """The files of one version and those all share; they must be what the manager saw."""
     versions = {file.version for file in files if file.version is not None}
     stamps = [(file.path, file.stamp, 0) for file in files]

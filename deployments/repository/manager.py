@@ -240,7 +240,7 @@ class RepositoryManager:
             self._overrides.close(bundle)
 
     async def _load_each(self, models: Iterable[str], config: str | None) -> None:
-        """Load models of one name in several namespaces; one that fails keeps none of the others."""
+        """Load the models of one name, one in each namespace; what fails does not keep the others from it."""
         outcomes = await asyncio.gather(*(self._load(m, config) for m in models), return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):

@@ -20,6 +20,9 @@ from deployments.repository.layout import check_model_name
 CHUNK_BYTES: Final = 16 << 20
 """Bytes of a file that the manager sends at a time."""
 
+NAME_BYTES: Final = 255
+"""Bytes of one component of a path on Linux file systems (NAME_MAX)."""
+
 
 class Bundle(NamedTuple):
     """The files of one request: `directory` is a repository that holds this model alone."""
@@ -43,6 +46,8 @@ def checked_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
                 f"Invalid file parameter 'file:{shown}' with normalized path '{posixpath.normpath(shown)}' "
                 "must stay within model directory."
             )
+        if any(len(part.encode("utf-8", "surrogatepass")) > NAME_BYTES for part in path.split("/")):
+            raise invalid_arg(f"Invalid file path: a component of 'file:{name[:32]}...' is too long")
         checked[path] = content
     for path in checked:
         if any(folder in checked for folder in _folders(path)):

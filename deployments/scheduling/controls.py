@@ -9,8 +9,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.datatypes import BY_CONFIG_NAME, DATATYPES, pack_bytes
 from app.core.errors import invalid_arg
 from app.core.model_config import datatype_name
-from app.core.sequences import SequenceId
-from app.core.tensors import Tensor
+from app.core.tensors import SequenceId, Tensor
 
 _KIND: Final = mc.ModelSequenceBatching.Control.Kind
 _VALUES: Final = (

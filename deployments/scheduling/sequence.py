@@ -5,20 +5,23 @@ import itertools
 import logging
 import time
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import Final, cast
 
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, FailureReason, InferError, invalid_arg
-from app.core.sequences import SequenceId, missing_start
-from app.core.tensors import InferRequest
+from app.core.sequences import missing_start
+from app.core.tensors import InferRequest, InferResponse, SequenceId
 from deployments.instances import Batch, InstanceThread
 from deployments.scheduling.base import Scheduler
 from deployments.scheduling.controls import Controls
+from deployments.scheduling.hooks import Hold
 from deployments.scheduling.idleness import Idleness
-from deployments.scheduling.pending import CANCELLED, Pending
-from deployments.scheduling.queue import TIMEOUT, RequestQueue, queue_full
+from deployments.scheduling.pending import CANCELLED, Pending, Sink
+from deployments.scheduling.queue import TIMEOUT, RequestQueue
+from deployments.scheduling.room import Room
 from deployments.scheduling.slots import Choice, Lane, lanes
 from deployments.scheduling.state import States
 from deployments.scheduling.turn import NullTurn, Sequence, Turn
@@ -65,6 +68,7 @@ class SequenceScheduler(Scheduler):
         self._live: dict[SequenceId, Sequence] = {}
         self._backlog: deque[Sequence] = deque()
         self._room = Room(max_requests, max_bytes)
+        self._hold = Hold.of_sequences(direct=not batching.HasField("oldest"))
         self._numbers = itertools.count(1)
         self._timer: asyncio.TimerHandle | None = None
 
@@ -73,7 +77,8 @@ class SequenceScheduler(Scheduler):
         return self._room.requests
 
     def add_instance(self, instance: InstanceThread) -> None:
-        self._lanes[instance] = self._make_lane()
+        lane = self._lanes[instance] = self._make_lane()
+        lane.ended = instance.end_sequence
         self._admit()
         super().add_instance(instance)
 
@@ -99,14 +104,14 @@ class SequenceScheduler(Scheduler):
         """
         turn = cast(Turn, pending)
         sequence = self._find(turn)
-        self._room.check(turn)
-        self._enqueue(turn, sequence or self._begin(turn.client))
+        self._room.enter(turn)
+        self._enqueue(turn, sequence or self._begin(turn.infer))
         if self._free:
             self.release()
 
     def cancel(self, pending: Pending) -> None:
         sequence = cast(Turn, pending).sequence
-        if sequence is not None and not pending.answered and sequence.running is not pending:
+        if not pending.answered and sequence.running is not pending:
             self._abandon(sequence, CANCELLED)
             self.release()
 
@@ -117,6 +122,8 @@ class SequenceScheduler(Scheduler):
         super().finished(instance, batch)
 
     def release(self) -> None:
+        if self._hold is not None and not self._released(self._hold):
+            return
         wait_until: list[int] = []
         for instance in list(self._free):
             lane = self._lanes.get(instance)
@@ -131,9 +138,16 @@ class SequenceScheduler(Scheduler):
         if wait_until:
             self._wait(min(wait_until))
 
+    def _released(self, hold: Hold) -> bool:
+        """Whether enough is queued to begin; once it is, it is for good."""
+        queued = sum(lane.queued for lane in self._lanes.values())
+        if hold.lifted(queued, self._room.requests - queued):
+            self._hold = None
+        return self._hold is None
+
     def _find(self, turn: Turn) -> Sequence | None:
-        """The live sequence of a request; None for one that starts."""
-        infer = turn.client
+        """The sequence a request belongs to; None for one that it starts."""
+        infer = turn.infer
         if not (self._iterative or infer.sequence_id):
             raise invalid_arg(
                 f"inference request to model '{self._model}' must specify a non-zero or non-empty"
@@ -148,18 +162,23 @@ class SequenceScheduler(Scheduler):
             return None
         self._controls.check(infer.sequence_id, infer.id)
         sequence = self._live.get(infer.sequence_id)
-        if not infer.sequence_start and (sequence is None or sequence.closed):
+        if sequence is not None and sequence.closed:
+            sequence = None
+        if infer.sequence_start:
+            if sequence is not None:
+                logger.warning("sequence %s of model '%s' starts anew", infer.sequence_id, self._model)
+        elif sequence is None:
             raise missing_start(self._model, infer.sequence_id)
-        if sequence is not None and infer.sequence_start and not sequence.closed:
-            logger.warning("sequence %s of model '%s' starts anew", infer.sequence_id, self._model)
         return sequence
 
     def _begin(self, infer: InferRequest) -> Sequence:
         """Make a sequence and give it a slot, or a place in the backlog."""
-        sequence = Sequence(next(self._numbers) if self._iterative else infer.sequence_id)
-        self._live[sequence.id] = sequence
-        self._backlog.append(sequence)
-        self._admit()
+        sequence_id = next(self._numbers) if self._iterative else infer.sequence_id
+        sequence = Sequence(sequence_id, before=self._live.get(sequence_id))
+        self._live[sequence_id] = sequence
+        if sequence.before is None:
+            self._backlog.append(sequence)
+            self._admit()
         return sequence
 
     def _admit(self) -> None:
@@ -173,22 +192,19 @@ class SequenceScheduler(Scheduler):
             if sequence.expiry is not None:
                 sequence.expiry.cancel()
                 sequence.expiry = None
-            self._offer(sequence)
+            if sequence.turns and sequence.lane is not None:
+                sequence.lane.offer(sequence.turns[0])
 
     def _enqueue(self, turn: Turn, sequence: Sequence) -> None:
+        turn.client = infer = turn.infer
         turn.sequence = sequence
-        sequence.closed = self._iterative or turn.client.sequence_end
+        sequence.closed = self._iterative or infer.sequence_end
         sequence.turns.append(turn)
-        self._room.enter(turn)
-        self._idleness.wake(sequence)
         if sequence.lane is None:
             self._limit_wait(sequence, turn)
         elif sequence.running is None and len(sequence.turns) == 1:
-            self._offer(sequence)
-
-    def _offer(self, sequence: Sequence) -> None:
-        if sequence.lane is not None and sequence.turns:
-            sequence.lane.offer(sequence.turns[0])
+            self._idleness.wake(sequence)
+            sequence.lane.offer(turn)
 
     def _limit_wait(self, sequence: Sequence, turn: Turn) -> None:
         """A sequence may wait in the backlog as long as the least patient of its requests."""
@@ -207,70 +223,77 @@ class SequenceScheduler(Scheduler):
         """What a lane executes next, once what is past its deadline is out of the way."""
         while True:
             choice = lane.choose(time.monotonic_ns())
-            late = [turn for turn in choice.rows if turn is not None and _is_late(turn)]
+            late = [turn for turn in choice.rows if turn and _is_late(turn)] if self._room.timed else ()
             if not late:
                 return choice
             for turn in late:
-                if turn.sequence is not None:
-                    self._abandon(turn.sequence, TIMEOUT)
+                self._abandon(turn.sequence, TIMEOUT)
 
     def _batch(self, lane: Lane, choice: Choice) -> Batch:
+        turns = [turn for turn in choice.rows if turn is not None]
+        lane.take(turns)
+        self._room.leave(turns)
         now = time.monotonic_ns()
-        real = [turn for turn in choice.rows if turn is not None]
-        for turn in real:
-            self._dispatch(turn, lane, now)
-        if len(real) == len(choice.rows):
-            return Batch(list(real), len(real), choice.reason)
+        for turn in turns:
+            self._dispatch(turn, now)
+        if len(turns) == len(choice.rows):
+            return Batch(list(turns), len(turns), choice.reason)
         null_states = self._states.initial()
         requests: list[Pending] = [
-            turn or NullTurn(real[0], self._controls, null_states) for turn in choice.rows
+            turn or NullTurn(turns[0], self._controls, null_states) for turn in choice.rows
         ]
         return Batch(requests, len(requests), choice.reason)
 
-    def _dispatch(self, turn: Turn, lane: Lane, now_ns: int) -> None:
+    def _dispatch(self, turn: Turn, now_ns: int) -> None:
         sequence = turn.sequence
-        assert sequence is not None
-        lane.withdraw(turn)
         sequence.turns.popleft()
         sequence.running = turn
-        self._room.leave(turn)
         starts = turn.client.sequence_start or (self._iterative and not turn.dispatch_ns)
-        if starts:
-            sequence.kept = self._states.initial()
         turn.dispatch_ns = turn.dispatch_ns or now_ns
-        turn.prepare(self._controls, self._states, sequence.kept, starts)
+        turn.prepare(self._controls, self._states, starts)
 
     def _settle(self, turn: Turn) -> None:
         """An execution is over: the sequence goes on, rests or ends."""
         sequence = turn.sequence
-        assert sequence is not None
+        if not turn.answered:
+            if turn.rescheduled:
+                self._reschedule(turn, sequence)
+            elif self._states:
+                turn.sink = partial(self._deliver_late, turn, turn.sink)
+                return
         sequence.running = None
-        if turn.rescheduled and not turn.answered:
-            self._reschedule(turn, sequence)
-        if sequence.turns:
-            self._offer(sequence)
+        if sequence.turns and sequence.lane is not None:
+            sequence.lane.offer(sequence.turns[0])
         elif sequence.closed:
             self._end(sequence)
         else:
             self._idleness.rest(sequence)
+
+    def _deliver_late(self, turn: Turn, sink: Sink, response: InferResponse) -> None:
+        """Deliver what a decoupled model sends after its execution: until it is done, the next request would
+        be given a state that lacks this one's."""
+        try:
+            sink(response)
+        finally:
+            if response.final:
+                self._settle(turn)
+                self.release()
 
     def _reschedule(self, turn: Turn, sequence: Sequence) -> None:
         if turn.cancelled:
             turn.fail(CANCELLED)
         elif turn.may_reschedule:
             sequence.turns.appendleft(turn)
-            self._room.enter(turn)
+            self._room.enter(turn, again=True)
 
     def _abandon(self, sequence: Sequence, error: InferError) -> None:
         """End a sequence before its time: its queued requests fail, later ones find it gone."""
+        self._room.leave(sequence.turns)
+        if sequence.lane is not None and sequence.turns:
+            sequence.lane.withdraw(sequence.turns[0])
         for turn in sequence.turns:
-            self._room.leave(turn)
-            if sequence.lane is not None:
-                sequence.lane.withdraw(turn)
             turn.fail(error)
         sequence.turns.clear()
-        if self._live.get(sequence.id) is sequence:
-            del self._live[sequence.id]
         sequence.closed = True
         if sequence.running is None:
             self._end(sequence)
@@ -283,18 +306,24 @@ class SequenceScheduler(Scheduler):
     def _end(self, sequence: Sequence) -> None:
         """Forget a sequence; its slot goes to the next in the backlog."""
         if self._live.get(sequence.id) is sequence:
-            del self._live[sequence.id]
+            if sequence.before is None:
+                del self._live[sequence.id]
+            else:
+                self._live[sequence.id] = sequence.before
         self._idleness.wake(sequence)
         if sequence.expiry is not None:
             sequence.expiry.cancel()
             sequence.expiry = None
-        if sequence.lane is None:
-            self._backlog.remove(sequence)
-            return
         lane = sequence.lane
-        lane.vacate(sequence)
-        if lane.closing:
-            self._leave_if_empty(lane)
+        if lane is not None:
+            lane.vacate(sequence)
+            if lane.closing:
+                self._leave_if_empty(lane)
+        elif sequence.before is None:
+            self._backlog.remove(sequence)
+        following = sequence.unlink()
+        if following is not None:
+            self._backlog.append(following)
         self._admit()
 
     def _wait(self, until_ns: int) -> None:
@@ -302,37 +331,6 @@ class SequenceScheduler(Scheduler):
             self._timer.cancel()
         delay = max(0, until_ns - time.monotonic_ns()) / 1e9
         self._timer = asyncio.get_running_loop().call_later(delay, self.release)
-
-
-class Room:
-    """What is queued, against its bounds; one request alone may be of any size."""
-
-    def __init__(self, max_requests: int, max_bytes: int) -> None:
-        self._max_requests = max_requests
-        self._max_bytes = max_bytes
-        self.requests = 0
-        self.nbytes = 0
-
-    def check(self, turn: Turn) -> None:
-        """Measure a request.
-
-        Raises:
-            InferError: UNAVAILABLE when there is no room for it.
-        """
-        turn.nbytes = sum(len(tensor.data) for tensor in turn.client.inputs)
-        full = self.requests >= self._max_requests or self.nbytes + turn.nbytes > self._max_bytes
-        if self.requests and full:
-            raise queue_full()
-
-    def enter(self, turn: Turn) -> None:
-        """Count a request that was checked."""
-        self.requests += 1
-        self.nbytes += turn.nbytes
-
-    def leave(self, turn: Turn) -> None:
-        """Count it no more."""
-        self.requests -= 1
-        self.nbytes -= turn.nbytes
 
 
 def _is_late(turn: Turn) -> bool:

@@ -5,10 +5,12 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Items
+from itertools import islice
 from typing import NamedTuple
 
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.tensors import SequenceId
 from deployments.scheduling.formation import BatchPolicy, form
 from deployments.scheduling.turn import Sequence, Turn
 
@@ -25,7 +27,12 @@ class Choice(NamedTuple):
 
 
 class Lane(ABC):
-    """Slots of one instance. A sequence owns its slot, the lowest that was free, for its life."""
+    """Slots of one instance. A sequence owns its slot, the lowest that was free, for its life.
+
+    `ended` is called with the id of each sequence that gives its slot back.
+    """
+
+    ended: Callable[[SequenceId], None]
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -51,6 +58,7 @@ class Lane(ABC):
     def vacate(self, sequence: Sequence) -> None:
         """Take the slot back."""
         heapq.heappush(self._vacant, sequence.slot)
+        self.ended(sequence.id)
         sequence.lane, sequence.slot = None, -1
 
     @abstractmethod
@@ -59,7 +67,16 @@ class Lane(ABC):
 
     @abstractmethod
     def withdraw(self, turn: Turn) -> None:
-        """It executes, or is not wanted any more."""
+        """It is not wanted any more; it may never have been offered."""
+
+    @abstractmethod
+    def take(self, turns: Items[Turn]) -> None:
+        """These, which `choose` chose, execute."""
+
+    @property
+    @abstractmethod
+    def queued(self) -> int:
+        """How many requests wait at the instance; of the oldest strategy, in its dynamic batcher."""
 
     @abstractmethod
     def choose(self, now_ns: int) -> Choice:
@@ -93,23 +110,30 @@ class DirectLane(Lane):
         super().vacate(sequence)
 
     def offer(self, turn: Turn) -> None:
-        assert turn.sequence is not None
         self._ready[turn.sequence.slot] = turn
 
     def withdraw(self, turn: Turn) -> None:
-        assert turn.sequence is not None
         self._ready.pop(turn.sequence.slot, None)
+
+    def take(self, turns: Items[Turn]) -> None:
+        for turn in turns:
+            del self._ready[turn.sequence.slot]
+
+    @property
+    def queued(self) -> int:
+        return sum(len(sequence.turns) for sequence in self._taken.values())
 
     def choose(self, now_ns: int) -> Choice:
         ready = self._ready
         if not ready:
             return Choice()
-        oldest = min(ready.values(), key=lambda turn: turn.arrival_ns)
-        late = oldest.arrival_ns + self._max_delay_ns
-        if len(ready) < self._least and now_ns < late:
-            return Choice(wait_until_ns=late)
-        # Rows of one execution agree in shape; the others come next.
-        rows = {slot: turn for slot, turn in ready.items() if turn.shapes == oldest.shapes}
+        if len(ready) < self._least and self._max_delay_ns:
+            late = min([turn.arrival_ns for turn in ready.values()]) + self._max_delay_ns
+            if now_ns < late:
+                return Choice(wait_until_ns=late)
+        # Rows of one execution agree in shape; those that do not agree with the first come next.
+        shapes = next(iter(ready.values())).shapes
+        rows = ready if shapes is None else {s: turn for s, turn in ready.items() if turn.shapes == shapes}
         if not self._uses_ready:
             return Choice([rows[slot] for slot in sorted(rows)], reason="direct")
         return Choice([rows.get(slot) for slot in range(max(self._taken) + 1)], reason="direct")
@@ -132,13 +156,21 @@ class OldestLane(Lane):
         elif turn in self._ready:
             self._ready.remove(turn)
 
+    def take(self, turns: Items[Turn]) -> None:
+        for _ in turns:
+            self._ready.popleft()
+
+    @property
+    def queued(self) -> int:
+        return len(self._ready)
+
     def choose(self, now_ns: int) -> Choice:
         if not self._ready:
             return Choice()
         formation = form(self._policy, self._ready, now_ns)
         if not formation.size:
             return Choice(wait_until_ns=formation.wait_until_ns)
-        return Choice([self._ready[place] for place in range(formation.size)], 0, formation.reason)
+        return Choice(list(islice(self._ready, formation.size)), 0, formation.reason)
 
 
 def lanes(config: mc.ModelConfig, uses_ready: bool) -> Callable[[], Lane]:

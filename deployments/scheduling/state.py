@@ -38,6 +38,9 @@ class States:
             for state in config.sequence_batching.state
         }
 
+    def __bool__(self) -> bool:
+        return bool(self._slots)
+
     def initial(self) -> Kept:
         """The state of a sequence that starts."""
         return {name: slot.initial for name, slot in self._slots.items()}

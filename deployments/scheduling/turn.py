@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.sequences import SequenceId
-from app.core.tensors import InferRequest, InferResponse, Tensor
+from app.core.tensors import InferRequest, InferResponse, SequenceId, Tensor
 from deployments.scheduling.controls import Controls
-from deployments.scheduling.pending import Outbox, Pending, Sink
+from deployments.scheduling.pending import Pending
 from deployments.scheduling.state import Kept, States
 
 if TYPE_CHECKING:
@@ -21,37 +20,42 @@ if TYPE_CHECKING:
 class Turn(Pending):
     """A request of a sequence. `client` is what the client sent, `infer` what the model is given.
 
-    `kept` is the state it updates: that of its own sequence since START, so that a late answer can change
+    Its scheduler sets `client` and `sequence` when it queues the request.
+    """
+
+    __slots__ = ("client", "sequence")
+    client: InferRequest
+    sequence: "Sequence"
+
+    def prepare(self, controls: Controls, states: States, start: bool) -> None:
+        """Give the model its controls along with the client's inputs."""
+        client = self.client
+        added = controls.tensors(start, client.sequence_end, self.sequence.id)
+        if added:
+            self.infer = msgspec.structs.replace(client, inputs=client.inputs + added)
+
+
+class StatefulTurn(Turn):
+    """A request of a model with implicit state.
+
+    `_kept` is the state it updates: that of its own sequence since START, so that a late answer can change
     no other.
     """
 
-    __slots__ = ("_kept", "_states", "client", "sequence")
+    __slots__ = ("_kept", "_states")
+    _kept: Kept
+    _states: States
 
-    def __init__(
-        self, infer: InferRequest, sink: Sink, outbox: Outbox, rows: int, shapes: tuple[object, ...] | None
-    ) -> None:
-        super().__init__(infer, sink, outbox, rows, shapes)
-        self.client = infer
-        self.sequence: Sequence | None = None
-        self._states: States | None = None
-        self._kept: Kept = {}
-
-    def prepare(self, controls: Controls, states: States, kept: Kept, start: bool) -> None:
-        """Give the model its controls and its state along with the client's inputs."""
+    def prepare(self, controls: Controls, states: States, start: bool) -> None:
         client, sequence = self.client, self.sequence
-        assert sequence is not None
-        self._states, self._kept = states, kept
-        self.rescheduled = False
+        if start:
+            sequence.kept = states.initial()
+        self._states, self._kept = states, sequence.kept
         added = controls.tensors(start, client.sequence_end, sequence.id)
-        self.infer = msgspec.structs.replace(
-            client,
-            inputs=(*client.inputs, *added, *kept.values()),
-            sequence_id=sequence.id,
-            sequence_start=start,
-        )
+        self.infer = msgspec.structs.replace(client, inputs=(*client.inputs, *added, *sequence.kept.values()))
 
     def reply(self, response: InferResponse) -> None:
-        if self._kept and response.error is None and not self.answered and self._states is not None:
+        if response.error is None and not self.answered:
             taken = self._states.take(self._kept, response, self.client.outputs)
             if not (taken.final or taken.outputs) and response.outputs:
                 return  # it carried states and nothing else
@@ -59,16 +63,24 @@ class Turn(Pending):
         super().reply(response)
 
 
-class IterativeTurn(Turn):
+class IterativeTurn(StatefulTurn):
     """A request that is a sequence of its own and may be executed any number of times."""
 
     __slots__ = ()
     may_reschedule: ClassVar[bool] = True
 
+    def prepare(self, controls: Controls, states: States, start: bool) -> None:
+        super().prepare(controls, states, start)
+        self.rescheduled = False
+        self.infer = msgspec.structs.replace(self.infer, sequence_id=self.sequence.id, sequence_start=start)
+
 
 def turn_kind(config: mc.ModelConfig) -> type[Turn]:
     """The class of a sequence model's requests."""
-    return IterativeTurn if config.sequence_batching.iterative_sequence else Turn
+    batching = config.sequence_batching
+    if batching.iterative_sequence:
+        return IterativeTurn
+    return StatefulTurn if batching.state else Turn
 
 
 class NullTurn(Pending):
@@ -96,13 +108,18 @@ def _zeros(tensor: Tensor) -> Tensor:
 class Sequence:
     """A live sequence: what waits, what executes, and its place.
 
-    `closed` is set while its last request had END: nothing but START may follow. `slot` is -1 in the backlog.
+    `closed` is set when nothing may follow: it had END, or was ended before its time. `slot` is -1 while it
+    has none. `before` is the live sequence of the same id that has to be over first, `after` the reverse.
     """
 
-    __slots__ = ("closed", "expiry", "id", "kept", "lane", "running", "slot", "turns")
+    __slots__ = ("after", "before", "closed", "expiry", "id", "kept", "lane", "running", "slot", "turns")
 
-    def __init__(self, sequence_id: SequenceId) -> None:
+    def __init__(self, sequence_id: SequenceId, before: "Sequence | None" = None) -> None:
         self.id = sequence_id
+        self.before = before
+        self.after: Sequence | None = None
+        if before is not None:
+            before.after = self
         self.closed = False
         self.kept: Kept = {}
         self.turns: deque[Turn] = deque()
@@ -110,3 +127,12 @@ class Sequence:
         self.lane: Lane | None = None
         self.slot = -1
         self.expiry: asyncio.TimerHandle | None = None
+
+    def unlink(self) -> "Sequence | None":
+        """Take it out of the sequences of its id; returns the one that no longer has to wait, if any."""
+        before, after = self.before, self.after
+        if before is not None:
+            before.after = after
+        if after is not None:
+            after.before = before
+        return after if before is None else None

@@ -59,11 +59,11 @@ def server(
         "--load-model=steady",
         "--load-model=victim",
         "--ingress-replicas=2",
-        "--rate-limit=execution_count",
         f"--trace-config=triton,file={trace_directory / 'trace.json'}",
         "--trace-config=triton,log-frequency=1",
         "--trace-config=rate=1",  # of those models whose level is not OFF
         "--metrics-config=summary_latencies=true",
+        "--rate-limit=execution_count",
     ]
     started = Server(arguments, log).start()
     yield started

@@ -1,15 +1,18 @@
 """A whole server with TLS, restricted APIs and header forwarding, two ingress replicas included."""
 
+import base64
 import json
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+from tritonclient.grpc import InferenceServerClientPlugin
+from tritonclient.http.auth import BasicAuth
 from tritonclient.utils import InferenceServerException
 
 from tests.certificates import Authority, Pair
@@ -17,6 +20,7 @@ from tests.server import START_S, Server, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
+BASIC = "Basic " + base64.b64encode(b"user:password").decode()
 CONFIG = """
 backend: "python"
 input { name: "INPUT0" data_type: TYPE_FP32 dims: [ 1 ] }
@@ -88,12 +92,14 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         f"--http-server-cert={pair.cert}",
         f"--http-server-key={pair.key}",
         "--http-restricted-api=inference,statistics:infer-key=infer-value",
+        f"--http-restricted-api=model-config:authorization={BASIC}",
         "--http-header-forward-pattern=my_.*",
         "--grpc-use-ssl-mutual=true",
         f"--grpc-server-cert={pair.cert}",
         f"--grpc-server-key={pair.key}",
         f"--grpc-root-cert={authority.root}",
         "--grpc-restricted-protocol=inference,statistics:infer-key=infer-value",
+        f"--grpc-restricted-protocol=model-config:authorization={BASIC}",
         "--grpc-header-forward-pattern=my_.*",
         "--grpc-infer-response-compression-level=low",
     ]
@@ -123,6 +129,27 @@ def test_a_guarded_request_reaches_its_model(guarded: Guarded, front: str, key: 
         with pytest.raises(InferenceServerException, match="restricted"):
             client.get_inference_statistics("parameters")
         assert client.get_inference_statistics("parameters", headers={key: "infer-value"})
+
+
+class GrpcAuth(InferenceServerClientPlugin):
+    """What the client's own plug-in does over HTTP, with the name that the gRPC front expects."""
+
+    def __call__(self, request: Any) -> None:
+        request.headers["triton-grpc-protocol-authorization"] = BASIC
+
+
+@pytest.mark.parametrize(
+    ("front", "plug_in"), [("http", BasicAuth("user", "password")), ("grpc", GrpcAuth())]
+)
+def test_credentials_of_a_plug_in(guarded: Guarded, front: str, plug_in: Any) -> None:
+    with getattr(guarded, front)() as client:
+        with pytest.raises(InferenceServerException, match="restricted, expecting header"):
+            client.get_model_config("parameters")
+        client.register_plugin(plug_in)
+        assert client.get_model_config("parameters")
+        client.unregister_plugin()
+        with pytest.raises(InferenceServerException, match="restricted, expecting header"):
+            client.get_model_config("parameters")
 
 
 def test_without_tls_nobody_answers(guarded: Guarded) -> None:

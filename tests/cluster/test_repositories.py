@@ -15,6 +15,7 @@ import tritonclient.http
 from moto.server import ThreadedMotoServer
 from tritonclient.utils import InferenceServerException
 
+from tests.clouds import Gcs, tokens
 from tests.cluster.conftest import CONFIG, write_model
 from tests.cluster.load import Load
 from tests.server import Server, wait_until
@@ -24,6 +25,17 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 OVERRIDE = """{"backend": "python", "max_batch_size": 0,
  "input": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [1]}],
  "output": [{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [1]}]}"""
+SKY = """
+platform: "ensemble"
+max_batch_size: 8
+input { name: "INPUT0" data_type: TYPE_FP32 dims: [ 16 ] }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 16 ] }
+ensemble_scheduling { step {
+  model_name: "remote" model_version: -1
+  input_map { key: "INPUT0" value: "INPUT0" }
+  output_map { key: "OUTPUT0" value: "OUTPUT0" }
+} }
+"""
 MODEL = b"""
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -68,6 +80,20 @@ def constant(client: tritonclient.http.InferenceServerClient, model: str) -> flo
     return float(answer[0])
 
 
+@pytest.fixture
+def google(tmp_path: Path) -> Iterator[Gcs]:
+    """Google's storage with one model that is called as the one in S3."""
+    with tokens() as (token_uri, _):
+        cloud = Gcs(tmp_path, token_uri)
+        cloud.start()
+        cloud.put("remote/config.pbtxt", CONFIG.format(delay=0, more="").encode())
+        cloud.put("remote/1/weights", b"1")
+        cloud.put("sky/config.pbtxt", SKY.encode())
+        cloud.put("sky/1/empty", b"")
+        yield cloud
+        cloud.kill()
+
+
 def test_models_of_requests_and_of_s3(storage: str, tmp_path: Path, private: Path) -> None:
     write_model(tmp_path / "models", "local")
     arguments = [
@@ -100,6 +126,32 @@ def test_models_of_requests_and_of_s3(storage: str, tmp_path: Path, private: Pat
         assert constant(http, "given") == 8, "the files survived the manager and the replica"
         http.unload_model("given")
         wait_until(lambda: list(private.rglob("overrides/*/given")) == [], 30.0, "its files are gone")
+    finally:
+        server.stop()
+
+
+def test_namespaces_in_two_clouds(storage: str, google: Gcs, tmp_path: Path, private: Path) -> None:
+    arguments = [
+        f"--model-repository={storage}",
+        f"--model-repository={google.url}",
+        "--model-namespacing=true",
+        f"--model-cache-directory={tmp_path / 'cache'}",
+    ]
+    server = Server(arguments, tmp_path / "log", {"TMPDIR": str(private), **google.variables}).start()
+    try:
+        http = tritonclient.http.InferenceServerClient(server.http_url)
+        names = {model["name"] for model in http.get_model_repository_index()}
+        assert names == {f"{storage}::remote", f"{google.url}::remote", f"{google.url}::sky"}
+        tensor = tritonclient.http.InferInput("INPUT0", [1, 16], "FP32")
+        tensor.set_data_from_numpy(np.ones((1, 16), np.float32))
+        answer = http.infer("sky", [tensor])
+        assert answer.get_response()["model_name"] == "sky"
+        with pytest.raises(InferenceServerException, match="There are 2 identifiers of model 'remote'"):
+            http.infer("remote", [tensor])
+        assert http.get_model_config("sky")["ensemble_scheduling"]["step"][0]["model_namespace"] == google.url
+        metrics = server.get("/metrics", port=server.metrics_port)[1].decode()
+        sample = f'nv_inference_count{{model="remote",namespace="{google.url}",version="1"}} 1'
+        assert sample in metrics.splitlines()
     finally:
         server.stop()
 

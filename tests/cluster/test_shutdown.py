@@ -7,12 +7,27 @@ from pathlib import Path
 
 import pytest
 import tritonclient.http
+import yaml
 
 from tests.cluster.conftest import write_model
 from tests.cluster.load import Load
 from tests.server import Server, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+
+class ServeRun(Server):
+    """`serve run` with a configuration, as `make serve` does it."""
+
+    def _command(self) -> list[str]:
+        ports = {"http_port": self.http_port, "grpc_port": self.grpc_port, "metrics_port": self.metrics_port}
+        names = (argument.removeprefix("--").split("=") for argument in self._arguments)
+        args = {**ports, **{name.replace("-", "_"): value for name, value in names}}
+        application = {"name": "nereid", "import_path": "app.main:build", "route_prefix": None, "args": args}
+        configuration = self.log.with_suffix(".yaml")
+        document = {"proxy_location": "Disabled", "applications": [application]}
+        configuration.write_text(yaml.safe_dump(document))
+        return ["app.serve_run", str(configuration)]
 
 
 def test_failed_start_exits_with_a_table(tmp_path: Path) -> None:
@@ -44,10 +59,8 @@ def test_port_in_use(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.last_of_its_server
-def test_sigterm_under_load(server: Server, repository: Path) -> None:
-    write_model(repository, "slow", delay=300)
-    tritonclient.http.InferenceServerClient(server.http_url, network_timeout=120).load_model("slow")
+def check_stop_under_load(server: Server) -> None:
+    """SIGTERM while the model `slow` is called: not ready first, no call lost, exit 0."""
     health: list[int] = []
     watching = threading.Event()
 
@@ -69,3 +82,17 @@ def test_sigterm_under_load(server: Server, repository: Path) -> None:
     assert health[0] == 200
     assert 503 in health, "health says not ready before the port closes"
     assert health[-1] == 0
+
+
+def test_serve_run_stopped_under_load(tmp_path: Path) -> None:
+    write_model(tmp_path / "repository", "slow", delay=300)
+    check_stop_under_load(
+        ServeRun([f"--model-repository={tmp_path / 'repository'}"], tmp_path / "log").start()
+    )
+
+
+@pytest.mark.last_of_its_server
+def test_nereid_stopped_under_load(server: Server, repository: Path) -> None:
+    write_model(repository, "slow", delay=300)
+    tritonclient.http.InferenceServerClient(server.http_url, network_timeout=120).load_model("slow")
+    check_stop_under_load(server)

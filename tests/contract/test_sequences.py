@@ -45,6 +45,52 @@ def test_start_is_seen_by_the_model(client: Driver, sequence_id: int | str) -> N
     assert ask(50, sequence_start=True, sequence_end=True) == 51
 
 
+def test_end_adds_the_correlation_id(client: Driver) -> None:
+    """As Triton's sequence clients ask with `-d`: numbers of one model, strings of digits of another."""
+    number, text = next(NUMBERS), str(next(NUMBERS) % 2**30)
+    values = [20, -11, -7, -5, 1]
+    totals = [sum(values[: place + 1]) for place in range(len(values))]
+    for model, sequence_id, expected in (
+        ("simple_dyna_sequence", number, [21, -11, -7, -5, _int32(1 + number)]),
+        ("simple_string_dyna_sequence", text, [*totals[:-1], totals[-1] + int(text)]),
+    ):
+        found = [
+            output(
+                client.infer(
+                    model,
+                    [value(each)],
+                    sequence_id=sequence_id,
+                    sequence_start=place == 0,
+                    sequence_end=place == len(values) - 1,
+                )
+            )
+            for place, each in enumerate(values)
+        ]
+        assert found == expected
+
+
+def _int32(number: int) -> int:
+    return (number + 2**31) % 2**32 - 2**31
+
+
+@pytest.mark.parametrize(
+    ("model", "wrong", "given", "expected"),
+    [
+        ("simple_dyna_sequence", "text", "BYTES", "UINT64"),
+        ("simple_string_dyna_sequence", 1, "UINT64", "BYTES"),
+    ],
+)
+def test_correlation_id_of_the_other_type(
+    client: Driver, model: str, wrong: int | str, given: str, expected: str
+) -> None:
+    with pytest.raises(Refused) as caught:
+        client.infer(model, [value(1)], sequence_id=wrong, sequence_start=True, request_id="7")
+    assert caught.value.refusal.text == (
+        f"[request id: 7] sequence batching control 'CORRID' data-type is '{given}', but model '{model}'"
+        f" expects '{expected}'"
+    )
+
+
 def test_sequence_without_id(client: Driver) -> None:
     with pytest.raises(Refused) as caught:
         client.infer("simple_sequence", [value(1)])
@@ -83,6 +129,41 @@ def test_stream_of_two_sequences(grpc_client: Driver) -> None:
     for place in ("0", "1"):
         mine = [output(response) for response in responses if response.id == place]
         assert mine == [1, *range(1, 10)]
+
+
+def test_stream_of_three_sequences_with_controls(grpc_client: Driver) -> None:
+    """All of them pipelined on one stream, as `simple_grpc_sequence_stream_infer_client.py -d` sends them."""
+    values = [11, 7, 5, 3, 2, 0, 1]
+    first, second, third = 1000 + 2 * next(NUMBERS) % 2**20, 1001 + 2 * next(NUMBERS) % 2**20, "1002"
+    sent = (
+        ("simple_dyna_sequence", first, [0, *values]),
+        ("simple_dyna_sequence", second, [100, *(-each for each in values)]),
+        ("simple_string_dyna_sequence", third, [20, *(-each for each in values)]),
+    )
+    requests = [
+        StreamRequest(
+            model,
+            [value(each)],
+            options={
+                "sequence_id": sequence_id,
+                "sequence_start": place == 0,
+                "sequence_end": place == len(values),
+                "request_id": f"{model} {sequence_id}",
+            },
+        )
+        for model, sequence_id, given in sent
+        for place, each in enumerate(given)
+    ]
+    responses = grpc_client.stream(requests)
+    found = [
+        [output(response) for response in responses if response.id == f"{model} {sequence_id}"]
+        for model, sequence_id, _ in sent
+    ]
+    assert found == [
+        [1, *values[:-1], 1 + first],
+        [101, *(-each for each in values[:-1]), second - 1],
+        [20, 9, 2, -3, -6, -8, -8, -9 + 1002],
+    ]
 
 
 def test_speech_agrees_with_the_library(client: Driver, sequence_id: int | str) -> None:

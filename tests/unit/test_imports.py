@@ -1,6 +1,8 @@
 """The direction of imports: each package may import what this table says, and nothing else of ours."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,3 +72,17 @@ def test_direction(package: str) -> None:
             if name.split(".")[0] in OURS:
                 assert any(is_in(name, allowed) for allowed in MAY_IMPORT[package]), place
             assert not any(is_in(name, banned) for banned in MAY_NOT_IMPORT.get(package, ())), place
+
+
+def test_a_replica_starts_without_what_few_models_need() -> None:
+    """Each costs every load CPU time: calls to other models, and clients of remote storage."""
+    unwanted = [
+        "deployments.bls",
+        "app.ensemble",
+        "backends.python",
+        "deployments.repository.storage",
+        "fsspec",
+    ]
+    code = f"import sys, deployments.model_version; print([m for m in {unwanted} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.stdout == "[]\n", done.stderr[-2000:]

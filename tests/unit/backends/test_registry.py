@@ -4,12 +4,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import backends
 from app.core.errors import ErrorCode, InferError
-from backends.base import Backend
+from backends.base import Backend, Model
 from backends.identity_impl import IdentityBackend
+from deployments.builder import replica_count
+from tests.unit.backends.harness import Served, config, infer
 
 CUSTOM = """
 from backends.base import Backend
@@ -34,7 +37,7 @@ def custom(tmp_path: Path) -> Path:
 
 def test_built_in_backends_are_found() -> None:
     assert backends.find_backend("identity") is IdentityBackend
-    for name in ("repeat", "square", "python"):
+    for name in ("repeat", "square", "python", "sequence", "dyna_sequence", "iterative_sequence"):
         assert issubclass(backends.find_backend(name), Backend)
 
 
@@ -46,6 +49,89 @@ def test_backend_directory_comes_first_and_may_import_its_neighbours(custom: Pat
 
 def test_backend_directory_without_the_name_is_passed_over(custom: Path) -> None:
     assert issubclass(backends.find_backend("square", custom), Backend)
+
+
+def test_installed_package_offers_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As pip leaves it: a module, and a .dist-info that names it."""
+    (tmp_path / "offered_backend.py").write_text(CUSTOM.replace("from .helper import ANSWER", "ANSWER = 43"))
+    information = tmp_path / "offered-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: offered\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(
+        "[nereid.backends]\noffered = offered_backend:TritonBackend\nsquare = offered_backend:TritonBackend\n"
+        "odd = offered_backend:ANSWER\ngone = no_such_module:TritonBackend\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    found = backends.find_backend("offered")
+    assert found.answer == 43  # type: ignore[attr-defined]
+    assert backends.find_backend("square") is found, "before the built-in backends"
+    with pytest.raises(InferError, match="is not a subclass of"):
+        backends.find_backend("odd")
+    with pytest.raises(
+        InferError, match="unable to load backend library for backend 'gone': No module named"
+    ):
+        backends.find_backend("gone")
+
+
+PYTHON_BASED = """
+import os
+import triton_python_backend_utils as pb_utils
+from scale import FACTOR
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "I", "data_type": "TYPE_FP32", "dims": [-1]})
+        config.add_output({"name": "O", "data_type": "TYPE_FP32", "dims": [-1]})
+        config.set_max_batch_size(4)
+        return config
+
+    def initialize(self, args):
+        directory = os.path.join(args["model_repository"], args["model_version"])
+        assert directory == pb_utils.get_model_dir()
+        self.offset = float(open(os.path.join(directory, "offset")).read())
+
+    def execute(self, requests):
+        return [self.answer(pb_utils.get_input_tensor_by_name(request, "I")) for request in requests]
+
+    def answer(self, tensor):
+        output = pb_utils.Tensor("O", FACTOR * tensor.as_numpy() + self.offset)
+        return pb_utils.InferenceResponse([output])
+"""
+
+
+def test_python_based_backend_executes_every_model_that_names_it(tmp_path: Path) -> None:
+    """Triton's layout: `<backend directory>/<name>/model.py`; a model's directory holds its data only."""
+    folder = tmp_path / "backends" / "scaled"
+    folder.mkdir(parents=True)
+    (folder / "model.py").write_text(PYTHON_BASED)
+    (folder / "scale.py").write_text("import numpy as np\nFACTOR = np.float32(10)\n")
+    kind = backends.find_backend("scaled", tmp_path / "backends")
+    for name, offset in (("a", 1), ("b", 2)):
+        directory = tmp_path / name
+        (directory / "1").mkdir(parents=True)
+        (directory / "1" / "offset").write_text(str(offset))
+        declared = config(f'name: "{name}" backend: "scaled"')
+        model = Model(declared, 1, directory)
+        model.common_file = backends.python_based_file("scaled", tmp_path / "backends")
+        model.config = kind.auto_complete(model)
+        served = Served(kind, model)
+        (call,) = served(infer({"I": np.ones((1, 2), np.float32)}))
+        assert call.arrays["O"].tolist() == [[10 + offset] * 2]
+        served.close()
+
+
+def test_python_based_backend_has_a_process_per_instance(tmp_path: Path) -> None:
+    (tmp_path / "scaled").mkdir()
+    (tmp_path / "scaled" / "model.py").write_text(PYTHON_BASED)
+    assert backends.process_per_instance("scaled", tmp_path)
+    assert backends.process_per_instance("python", None)
+    assert not backends.process_per_instance("scaled", None)
+    declared = config('name: "m" backend: "scaled" instance_group { kind: KIND_CPU count: 3 }')
+    assert replica_count(declared, tmp_path) == 3
+    (tmp_path / "scaled" / "backend.py").write_text("")
+    assert not backends.process_per_instance("scaled", tmp_path), "backend.py comes first"
+    assert replica_count(declared, tmp_path) == 1
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "/etc", "..", "", "a\\b", "a\0b"])

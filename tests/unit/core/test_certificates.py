@@ -5,17 +5,6 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key
 
 from app.core.certificates import certificates
-from tests.certificates import Authority
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory):
-    return Authority(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
-def pair(authority):
-    return authority.issue("server")
 
 
 def chosen(cert="", key="", root="", use=True, mutual=False):

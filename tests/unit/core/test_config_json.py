@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from google.protobuf import text_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from tritonclient.grpc import model_config_pb2 as mc
@@ -159,6 +160,12 @@ def test_triton_forgot_some_64_bit_strings() -> None:
     assert batching["state"][0]["initial_state"][0]["zero_data"] is True
     assert "data_file" not in batching["state"][0]["initial_state"][0]
     assert shown["optimization"]["cuda"]["graph_spec"][0]["input"]["i"] == {"dim": ["6"]}
+
+
+@pytest.mark.parametrize(("text", "shown"), [("0.9", "0.9"), ("1", "1"), ("0", "0"), ("0.25", "0.25")])
+def test_whole_floats_have_no_fraction(text: str, shown: str) -> None:
+    config = parse(f"sequence_batching {{ direct {{ minimum_slot_utilization: {text} }} }}")
+    assert str(config_to_json(config)["sequence_batching"]["direct"]["minimum_slot_utilization"]) == shown
 
 
 def test_what_is_printed_can_be_read_back() -> None:

@@ -150,6 +150,16 @@ BAD_REQUESTS: list[tuple[str, InferRequest, str]] = [
         PREFIX + "input 'B' batch size does not match other inputs for 'm'",
     ),
     (
+        PAIR,
+        request(tensor("A", (0, 2), 0), tensor("B", (1, 2), 8)),
+        PREFIX + "input 'B' batch size does not match other inputs for 'm'",
+    ),
+    (
+        BATCHED,
+        request(tensor("A", (1, 16), 64, "INT31")),
+        PREFIX + "inference input 'A' data-type is '<invalid>', but model 'm' expects 'FP32'",
+    ),
+    (
         BATCHED,
         request(tensor("A", (9, 16), 576)),
         PREFIX + "inference request batch-size must be <= 8 for 'm'",

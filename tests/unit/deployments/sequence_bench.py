@@ -61,13 +61,20 @@ STATE = """
 """
 
 
-def config(sequence: str, max_batch_size: int = 4, count: int = 1, extra: str = "") -> str:
+def config(
+    sequence: str,
+    max_batch_size: int = 4,
+    count: int = 1,
+    extra: str = "",
+    backend: str = "sequence_probe",
+    kind: str = "TYPE_INT64",
+) -> str:
     return f"""
 name: "m"
-backend: "sequence_probe"
+backend: "{backend}"
 max_batch_size: {max_batch_size}
-input {{ name: "INPUT" data_type: TYPE_INT64 dims: [ 1 ] }}
-output {{ name: "OUTPUT" data_type: TYPE_INT64 dims: [ 1 ] }}
+input {{ name: "INPUT" data_type: {kind} dims: [ 1 ] }}
+output {{ name: "OUTPUT" data_type: {kind} dims: [ 1 ] }}
 sequence_batching {{ {sequence} }}
 instance_group {{ count: {count} kind: KIND_CPU }}
 {extra}
@@ -77,12 +84,15 @@ instance_group {{ count: {count} kind: KIND_CPU }}
 class SequenceBench:
     """Loads one model, and talks to it as an ingress does."""
 
+    dtype: type[np.generic] = np.int64
+    input_name = "INPUT"
+
     def __init__(self, directory: Path, backend: str = BACKEND, name: str = "sequence_probe") -> None:
         self.directory = directory
         self.name = name
         (directory / "backends" / name).mkdir(parents=True)
         (directory / "backends" / name / "backend.py").write_text(backend)
-        (directory / "m" / "1").mkdir(parents=True)
+        (directory / "m" / "1").mkdir(parents=True, exist_ok=True)
         self.plane = LoopThread("test-data-plane")
         self.model: ServedModel | None = None
         self.batch = True
@@ -114,9 +124,13 @@ class SequenceBench:
     def submit(
         self, sequence_id: int | str, value: int, start: bool = False, end: bool = False, **fields: Any
     ) -> "tuple[Future[InferResponse], Callable[[], None]]":
-        """Send one request; returns its final response to come, and what cancels it."""
+        """Send one request; returns its final response to come, and what cancels it.
+
+        `keep` takes every response, in order.
+        """
+        keep = fields.pop("keep", None)
         shape = (fields.pop("rows", 1), 1) if self.batch else (1,)
-        tensor = Tensor.of("INPUT", np.full(shape, value, np.int64))
+        tensor = Tensor.of(self.input_name, np.full(shape, value, self.dtype))
         request = InferRequest(
             "m",
             "",
@@ -131,6 +145,8 @@ class SequenceBench:
         assert model is not None
 
         def sink(response: InferResponse) -> None:
+            if keep is not None:
+                keep.append(response)
             if response.final:
                 answer.set_result(response)
 
@@ -146,6 +162,16 @@ class SequenceBench:
         """The OUTPUT of one request; raises the error it was answered with."""
         return output(self.submit(sequence_id, value, start, end, **f)[0])
 
+    def infer_all(
+        self, sequence_id: int | str, value: int, start: bool = False, end: bool = False
+    ) -> list[int]:
+        """The OUTPUTs of every response to one request."""
+        kept: list[InferResponse] = []
+        final = self.submit(sequence_id, value, start, end, keep=kept)[0].result(5)
+        if final.error is not None:
+            raise final.error
+        return [int(tensor.array().ravel()[0]) for response in kept for tensor in response.outputs]
+
     def hold(self) -> None:
         """Executions stop in the model until `free`."""
         self.backend.gate.clear()
@@ -158,7 +184,8 @@ class SequenceBench:
 
     def close(self) -> None:
         if self.model is not None:
-            self.free()
+            if hasattr(sys.modules.get(f"nereid_backend_{self.name}"), "gate"):
+                self.free()
             self.model.close(timeout=5)
         self.plane.stop()
         sys.modules.pop(f"nereid_backend_{self.name}", None)

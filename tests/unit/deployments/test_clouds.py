@@ -133,6 +133,8 @@ def test_credentials_reach_the_service(
 def test_an_emulator_that_dies_during_a_download(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if Azure.missing() and not isinstance(cloud, Gcs):
+        pytest.skip("the client tries for half a minute: make test-remote")
     cable = Cable(cloud.own_port)
     cloud.port = cable.port
     set_all(monkeypatch, cloud.variables)

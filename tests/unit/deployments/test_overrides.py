@@ -48,6 +48,14 @@ def test_the_text_is_tritons() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["A" * 256, f"1/{'é' * 128}/model.py", "\ud800" * 86])
+def test_a_name_no_file_system_takes(name: str) -> None:
+    with pytest.raises(InferError, match="Invalid file path: a component") as caught:
+        checked_files({name: b""})
+    assert caught.value.code is ErrorCode.INVALID_ARG
+    assert checked_files({f"1/{'A' * 255}": b""})
+
+
 def test_a_file_is_no_directory() -> None:
     with pytest.raises(InferError, match="directory has been created as a file"):
         checked_files({"1": b"", "1/model.py": b""})

@@ -171,6 +171,67 @@ def test_backlog_is_first_come_first_served(bench: SequenceBench) -> None:
     assert [batch[1]["CORRID"] for batch in bench.backend.batches] == [[1], [1], [2], [3], [3]]
 
 
+def test_an_id_used_again_waits_in_the_backlog(bench: SequenceBench) -> None:
+    """As in Triton: who pipelines short sequences of one id may not keep the slot from the others."""
+    bench.load(config(ONE_SLOT, max_batch_size=0))
+    bench.hold()
+    mine = [bench.submit(1, 1, start=True, end=True)[0] for _ in range(3)]
+    bench.entered()
+    other = bench.submit(2, 2, start=True, end=True)[0]
+    bench.free()
+    assert [output(answer) for answer in (*mine, other)] == [1, 1, 1, 2]
+    assert [batch[1]["CORRID"] for batch in bench.backend.batches] == [[1], [2], [1], [1]]
+
+
+def test_an_id_used_again_waits_for_its_own_end(bench: SequenceBench) -> None:
+    bench.load(config(ONE_SLOT, count=2))
+    bench.hold()
+    first = bench.submit(1, 1, start=True, end=True)[0]
+    bench.entered()
+    second, cancel = bench.submit(1, 2, start=True, end=True)
+    third = bench.submit(1, 4, start=True, end=True)[0]
+    cancel()
+    fourth = bench.submit(1, 8, start=True)[0]
+    assert second.result(5).error is not None
+    assert len(bench.backend.batches) == 1, "slots are free, but the first sequence of that id is not over"
+    bench.free()
+    assert [output(answer) for answer in (first, third, fourth)] == [1, 4, 8]
+    assert [batch[1]["INPUT"] for batch in bench.backend.batches] == [[1], [4], [8]]
+    assert bench.infer(1, 1) == 9
+
+
+@pytest.mark.parametrize("hook", ["2", "0"])
+def test_backlog_hook_of_the_direct_strategy(
+    bench: SequenceBench, monkeypatch: pytest.MonkeyPatch, hook: str
+) -> None:
+    monkeypatch.setenv("TRITONSERVER_DELAY_SCHEDULER", "3")
+    monkeypatch.setenv("TRITONSERVER_BACKLOG_DELAY_SCHEDULER", hook)
+    bench.load(config(LONG + "direct {}" + STATE, max_batch_size=2))
+    first = [bench.submit(number, number, start=True)[0] for number in (1, 2)]
+    bench.submit(1, 0)
+    if hook != "0":
+        waiting = bench.submit(3, 3, start=True)[0]
+        assert not bench.backend.batches and not any(answer.done() for answer in first)
+        bench.submit(2, 0, end=True)
+        assert not bench.backend.batches, "the slots have enough, the backlog has not"
+        # An id that is used again waits in the backlog too.
+        bench.submit(2, 0, start=True, end=True)
+        assert output(waiting) == 3
+    assert [output(answer) for answer in first] == [1, 2]
+    assert bench.backend.batches[0][1]["INPUT"] == [1, 2]
+    assert bench.infer(1, 1) == 2, "once only"
+
+
+def test_delay_hook_of_the_oldest_strategy(bench: SequenceBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITONSERVER_DELAY_SCHEDULER", "2")
+    monkeypatch.setenv("TRITONSERVER_BACKLOG_DELAY_SCHEDULER", "5")
+    bench.load(config(LONG + "oldest { max_candidate_sequences: 4 }" + STATE))
+    answers = [bench.submit(1, 1, start=True)[0], bench.submit(1, 1)[0]]
+    assert not bench.backend.batches, "a sequence has one request in the batcher"
+    answers.append(bench.submit(2, 5, start=True)[0])
+    assert [output(answer) for answer in answers] == [1, 2, 5]
+
+
 def test_backlog_expires(bench: SequenceBench) -> None:
     bench.load(config(ONE_SLOT, max_batch_size=0))
     bench.infer(1, 1, start=True)

@@ -11,6 +11,7 @@ from app.core.errors import InferError, not_found
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.ingress.service import Sink
 from app.ingress.shared_memory import SharedMemory
+from tests.unit.ingress.routing_fakes import FakeCall
 
 IDENTITY = text_format.Parse(
     """
@@ -20,14 +21,6 @@ IDENTITY = text_format.Parse(
     """,
     mc.ModelConfig(),
 )
-
-
-class FakeCall:
-    def __init__(self) -> None:
-        self.cancelled = False
-
-    def cancel(self) -> None:
-        self.cancelled = True
 
 
 class FakeService:
@@ -116,6 +109,11 @@ class FakeService:
             self.loop = self.loop or asyncio.get_running_loop()
             self.loop.call_soon(sink, self.answer(request))
         return call
+
+    async def asked(self) -> None:
+        """Until a request is held."""
+        while not self.held:
+            await asyncio.sleep(0.001)
 
     def answer(self, request: InferRequest) -> InferResponse:
         if isinstance(self.failure, InferError):

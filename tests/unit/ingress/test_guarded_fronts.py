@@ -82,16 +82,6 @@ def fronts(tmp_path):
     return start
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory):
-    return Authority(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
-def pair(authority):
-    return authority.issue("server")
-
-
 def tensor(module, size=4):
     given = module.InferInput("INPUT0", [1, size], "FP32")
     given.set_data_from_numpy(np.zeros((1, size), np.float32))

@@ -341,8 +341,7 @@ def test_more_than_one_response_is_an_error(run):
             for number, wanted in ((1, 200), (2, 500)):
                 peer = await front.connect()
                 await peer.send(json_infer())
-                while not service.held:
-                    await asyncio.sleep(0.001)
+                await service.asked()
                 asked, sink = service.held.pop()
                 answer = service.answer(asked)
                 for _ in range(number):
@@ -483,8 +482,7 @@ def test_stop_finishes_what_was_begun(run):
             busy, idle = await front.connect(), await front.connect()
             assert (await idle.ask(request("/v2/health/live", method="GET")))[0] == 200
             await busy.send(json_infer())
-            while not service.held:
-                await asyncio.sleep(0.001)
+            await service.asked()
             stopping = asyncio.create_task(front.stop(5))
             assert await idle.at_end()
             with pytest.raises(OSError):
@@ -506,8 +504,7 @@ def test_stop_cuts_after_the_grace_period(run):
         async with fronted(service) as front:
             peer = await front.connect()
             await peer.send(json_infer())
-            while not service.held:
-                await asyncio.sleep(0.001)
+            await service.asked()
             await front.stop(0.05)
             assert service.calls[0].cancelled
 

@@ -44,6 +44,11 @@ def test_log_settings_over_http(ask):
         "invalid argument for --log_format, got: x",
     )
     assert error(ask("POST", "/v2/logging", {"log_info": 1}))[0] == 500
+    for path in ("/v2/logging", "/v2/trace/setting"):
+        assert error(ask("POST", path, b"")) == (
+            500,
+            "failed to parse the request JSON buffer: The document is empty. at 0",
+        )
     assert error(ask("POST", "/v2/logging", {"log_file": "x"}))[0] == 501
     assert error(ask("POST", "/v2/logging", b"[" * 150 + b"]" * 150))[0] == 400
     assert error(ask("DELETE", "/v2/logging")) == (405, "Method Not Allowed")

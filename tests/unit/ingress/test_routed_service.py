@@ -148,6 +148,11 @@ async def test_statistics_of_what_is_not_served() -> None:
         (("gone",), "requested model 'gone' is not available"),
         (("m", "3"), "requested model version is not available for model 'm'"),
         (("m", "9"), "requested model version is not available for model 'm'"),
+        (
+            ("m", "x"),
+            "failed to get model version from specified version string 'x' (details: stol), "
+            "version should be an integral value > 0",
+        ),
     ):
         with pytest.raises(InferError) as caught:
             await service.statistics(*arguments)

@@ -145,9 +145,10 @@ DEEP = "JSON nesting depth exceeds maximum allowed limit (100)"
         (b'{"N":' + b"[" * 200 + b"]" * 200 + b"}", ARG, DEEP),
         (b'{"x":' + b'{"x":' * 200 + b"1" + b"}" * 201, ARG, DEEP),
         (b'{"x":' + b"[" * 200_000, ARG, DEEP),
-        (b'{"\\ud800":1}', INT, "failed to parse the request JSON buffer: Invalid encoding in string. at 0"),
+        (b'{"\\ud800":1}', INT,
+            "failed to parse the request JSON buffer: The surrogate pair in string is invalid. at 2"),
         (b'{"x":1e999}', INT,
-            "failed to parse the request JSON buffer: Number too big to be stored in double. at 0"),
+            "failed to parse the request JSON buffer: Number too big to be stored in double. at 5"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_in_tritons_words(document, code, message):

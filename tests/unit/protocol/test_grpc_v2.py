@@ -175,6 +175,17 @@ def test_shared_memory_parameters_are_checked():
     assert refusal(message) == (ErrorCode.INVALID_ARG, text)
 
 
+@pytest.mark.parametrize("key", ["shared_memory_byte_size", "shared_memory_offset"])
+def test_a_place_in_no_shared_memory(key):
+    with_input, with_output = request_message(), request_message()
+    with_input.inputs[0].parameters[key].int64_param = 8
+    with_output.outputs.add(name="A").parameters[key].int64_param = 8
+    with_output.raw_input_contents.append(bytes(4))
+    for message in (with_input, with_output):
+        text = f"'{key}' can not be specified without 'shared_memory_region' parameter for tensor 'A'"
+        assert refusal(message) == (ErrorCode.INVALID_ARG, text)
+
+
 def test_shared_memory_is_decoded():
     message = request_message(raw_input_contents=[b"raw!"])
     message.inputs.add(name="B", datatype="INT32", shape=[1])

@@ -1,0 +1,45 @@
+"""`python -m app.serve_run serve_config.yaml`: Serve's own `serve run`, which drains when it is told to stop.
+
+`serve run` alone dies of SIGTERM, and with it the cluster it has started, whatever requests are under way.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+
+class Stop(BaseException):
+    """The process is to end; neither an `Exception` nor an interrupt, which `serve run` handles itself."""
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise Stop
+
+
+def main(argv: Sequence[str]) -> None:
+    """Take the arguments of `serve run`; end with status 0 after a drain."""
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    import ray
+    from ray import serve
+    from ray.serve.scripts import cli
+
+    from app.main import APPLICATION
+
+    ray.init(namespace="serve")  # as `serve run` would, but it sets signal handlers, which ours must follow
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
+    try:
+        cli(["run", *argv], standalone_mode=False)
+    except Stop:
+        # The ingress first: it answers what is under way while the models still run.
+        serve.delete(APPLICATION)
+        serve.shutdown()  # type: ignore[no-untyped-call]
+        ray.shutdown()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,86 @@
+"""JSON that Triton refuses: reason and offset as tritonserver 2.51 was seen to give them."""
+
+import time
+
+import numpy as np
+import pytest
+
+from app.core.errors import ErrorCode, InferError
+from app.core.tensors import Tensor
+from app.protocol.json_tensors import json_data
+from app.protocol.strict_json import parse
+
+FAULTS = {
+    b"": "The document is empty. at 0",
+    b"\0": "The document is empty. at 0",
+    b"nul": "Invalid value. at 3",
+    b'{"inputs":[tru]}': "Invalid value. at 14",
+    b'{"inputs":[nan]}': "Invalid value. at 12",
+    b'{"inputs":[-]}': "Invalid value. at 12",
+    b'{"inputs":[.5]}': "Invalid value. at 11",
+    b'{"inputs":[1.]}': "Miss fraction part in number. at 13",
+    b'{"inputs":[1e]}': "Miss exponent in number. at 13",
+    b'{"inputs":[1e999]}': "Number too big to be stored in double. at 11",
+    b'{"inputs":[{"name":"a}]}': "Missing a closing quotation mark in string. at 24",
+    b'{"inputs":[{"name":"\\u12"}]}': "Incorrect hex digit after \\u escape in string. at 20",
+    b'{"inputs":[{"name":"\\ud800"}]}': "The surrogate pair in string is invalid. at 20",
+    b'{"inputs":[{"name":"\t"}]}': "Invalid escape character in string. at 20",
+    b'{"inputs":[1 2]}': "Missing a comma or ']' after an array element. at 13",
+    b'{"inputs":["}",{}] "x"}': "Missing a comma or '}' after an object member. at 19",
+    '{"é":tru}'.encode(): "Invalid value. at 9",
+    b'{"a":"b\0c"}': "Missing a closing quotation mark in string. at 7",
+    b"{} x": "The document root must not be followed by other values. at 3",
+}
+
+
+@pytest.mark.parametrize(("document", "fault"), FAULTS.items(), ids=map(repr, FAULTS))
+def test_fault(document: bytes, fault: str) -> None:
+    with pytest.raises(InferError) as caught:
+        parse(document)
+    assert caught.value.message == f"failed to parse the request JSON buffer: {fault}"
+    assert caught.value.code is ErrorCode.INTERNAL
+
+
+@pytest.mark.parametrize("document", [b'{"a":1}\0 binary data', b'\xef\xbb\xbf{"a":1}'])
+def test_what_may_stand_around_a_document(document: bytes) -> None:
+    assert parse(document) == {"a": 1}
+
+
+def test_surrogates_that_pair_or_are_escaped() -> None:
+    assert parse(b'["\\ud83d\\ude00","\\\\ud800",NaN]')[:2] == ["\U0001f600", "\\ud800"]
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        b"[" * 90 + b"[]" * 500_000,
+        b'{"a":["' + b'\\"' * 500_000,
+        b'{"a":["' + b'\\"a' * 500_000 + b'" 1]}',
+        b"\\\\" * 500_000,
+    ],
+)
+def test_a_fault_is_found_in_little_time(hostile: bytes) -> None:
+    started = time.monotonic()
+    with pytest.raises(InferError):
+        parse(hostile)
+    assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize(
+    ("value", "printed"),
+    [
+        (1e15, "1000000000000000.0"),
+        (1e16, "10000000000000000.0"),
+        (-1.5e20, "-150000000000000000000.0"),
+        (1e21, "1e21"),
+        (0.1, "0.1"),
+        (float("nan"), "NaN"),
+        (float("-inf"), "-Infinity"),
+    ],
+)
+def test_floats_as_rapidjson_prints_them(value: float, printed: str) -> None:
+    """Alone, and beside one that takes the other road."""
+    for values in ([value], [value, 1e17]):
+        tensor = Tensor("OUT", "FP64", (len(values),), np.array(values).tobytes())
+        rest = ",100000000000000000.0" * (len(values) - 1)
+        assert json_data(tensor) == f"[{printed}{rest}]".encode()
