@@ -19,7 +19,6 @@ import msgspec
 
 from app.core.errors import InferError, internal, invalid_arg, unavailable
 from backends.base import Model
-from backends.python.process import environment_variables
 from deployments.repository.cache import Lease, NodeCache, private_root
 
 _DIRECTORY: Final = "$$TRITON_MODEL_DIRECTORY"
@@ -193,6 +192,8 @@ def _install(name: str, requirements: Path, root: Path) -> None:
 
 
 def _run(name: str, requirements: Path, command: list[str], python: Path) -> None:
+    from backends.python.process import environment_variables  # few models need it, and each would pay for it
+
     try:
         done = subprocess.run(
             command,

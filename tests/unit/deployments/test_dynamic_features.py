@@ -1,7 +1,6 @@
 """What a dynamic batcher may be told beyond sizes and delay: timeouts, order, strategies, the test hook."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Any
 

@@ -204,7 +204,7 @@ def test_a_sequence_of_the_same_id_starts_after_the_end(load: Load) -> None:
 
 def _python_class(bench: SequenceBench) -> Any:
     model: Any = bench.model
-    return type(model._instances[0].instance.state.model)
+    return type(model._instances.instances[0].state.model)
 
 
 def _until(condition: Callable[[], bool], what: str) -> None:
