@@ -261,3 +261,12 @@ def test_a_response_handed_on_stays_where_it_is(bench: Bench) -> None:
     assert (renamed.name(), renamed._to_wire().data, received.name()) == ("x", data, "y")
     received.as_numpy()[0] = 7  # the model's own copy from now on
     assert pb_utils.Tensor.from_dlpack("x", received).as_numpy()[0] == 7
+
+
+def test_later_calls_go_by_the_connection_of_the_first(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for fill in (1, 2, 3):
+        bench.answers.append(lambda asked, fill=fill: asked.answer(output(fill)))  # type: ignore[misc]
+        assert request().exec().output_tensors()[0].as_numpy().tolist() == [fill] * 4
+    assert "Model 'nobody' is not ready" in request("nobody").exec().error().message()
+    monkeypatch.setattr(bench.models, "resolve", None)
+    assert "not callable" in request().exec().error().message(), "whatever happens, the model goes on"
