@@ -3,8 +3,8 @@
 python -m benchmarks.reload
 
 Models A and B get 100 and 20 requests a second. B is loaded anew, again and again, each time with other
-weights; after each block of reloads comes as long a time without. A latency counts from the moment its request
-was due, so that a server that stands still is charged for every request it kept waiting.
+weights; after each block of reloads comes as long a time without. A latency counts from the moment its
+request was due, so that a server that stands still is charged for every request it kept waiting.
 """
 
 from __future__ import annotations
