@@ -2,9 +2,9 @@
 
 python -m benchmarks.reload
 
-Models A and B each get requests at a constant rate, B fewer. B is loaded anew, again and again, each time
-with other weights; after each block of reloads comes as long a time without. A latency counts from the moment
-its request was due, so that a server that stands still is charged for every request it kept waiting.
+Models A and B get 100 and 20 requests a second. B is loaded anew, again and again, each time with other
+weights; after each block of reloads comes as long a time without. A latency counts from the moment its
+request was due, so that a server that stands still is charged for every request it kept waiting.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 16 ] }
 BODY = json.dumps(
     {"inputs": [{"name": "INPUT0", "shape": [1, 16], "datatype": "FP32", "data": [0.0] * 16}]}
 ).encode()
-RATES = {"a": 200.0, "b": 20.0}
-"""Requests a second."""
+RATES = {"a": 25.0, "b": 10.0}
+"""Requests a second of each caller."""
+CALLERS = {"a": 4, "b": 2}
 
 
 class Answer(NamedTuple):
@@ -116,21 +117,23 @@ def alternate(server: Server, repository: Path, reloads: int, blocks: int) -> li
     return phases
 
 
-def latencies(caller: Caller, phases: list[Phase], reloading: bool) -> list[float]:
+def latencies(callers: list[Caller], phases: list[Phase], reloading: bool) -> list[float]:
     spans = [(phase.start, phase.end) for phase in phases if phase.reloading is reloading]
-    return [a.seconds for a in caller.answers if any(start <= a.due < end for start, end in spans)]
+    answers = [answer for caller in callers for answer in caller.answers]
+    return [a.seconds for a in answers if any(start <= a.due < end for start, end in spans)]
 
 
-def report(callers: dict[str, Caller], phases: list[Phase]) -> None:
+def report(callers: dict[str, list[Caller]], phases: list[Phase]) -> None:
     """Percentiles of both models in both kinds of phase, and the ratios."""
-    for model, caller in callers.items():
-        quiet, busy = (latencies(caller, phases, reloading) for reloading in (False, True))
+    for model, same in callers.items():
+        quiet, busy = (latencies(same, phases, reloading) for reloading in (False, True))
+        failures = [failure for caller in same for failure in caller.failures]
         for name, share in (("p50", 0.5), ("p99", 0.99)):
             idle, loaded = percentile(quiet, share), percentile(busy, share)
             ratio = f"ratio {loaded / idle:5.2f}"
             print(f"{model}  {name}  idle {idle:8.2f} ms  reloading {loaded:8.2f} ms  {ratio}")
         count = f"{len(quiet)} + {len(busy)} answers"
-        print(f"{model}  {count}, {len(caller.failures)} failures {caller.failures[:3] or ''}")
+        print(f"{model}  {count}, {len(failures)} failures {failures[:3] or ''}")
 
 
 def command(repository: Path, scratch: Path) -> Command:
@@ -152,13 +155,17 @@ def main() -> None:
             (repository / model / "config.pbtxt").write_text(CONFIG)
         with running(command(repository, Path(directory)), Path(directory)) as server:
             stop = threading.Event()
-            callers = {model: Caller(server.command.http_port, model, stop) for model in RATES}
-            for caller in callers.values():
+            port = server.command.http_port
+            callers = {
+                model: [Caller(port, model, stop) for _ in range(count)] for model, count in CALLERS.items()
+            }
+            every = [caller for same in callers.values() for caller in same]
+            for caller in every:
                 caller.start()
             time.sleep(2)
             phases = alternate(server, repository, arguments.reloads, arguments.blocks)
             stop.set()
-            for caller in callers.values():
+            for caller in every:
                 caller.join()
     report(callers, phases)
     spent = sum(phase.end - phase.start for phase in phases if phase.reloading)

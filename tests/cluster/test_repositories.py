@@ -89,7 +89,7 @@ def google(tmp_path: Path) -> Iterator[Gcs]:
         cloud.put("remote/config.pbtxt", CONFIG.format(delay=0, more="").encode())
         cloud.put("remote/1/weights", b"1")
         cloud.put("sky/config.pbtxt", SKY.encode())
-        cloud.put("sky/1/empty", b"")
+        cloud.put("sky/1/readme", b"an ensemble")
         yield cloud
         cloud.kill()
 
