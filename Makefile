@@ -3,7 +3,8 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --no-compile --no-input --disable-pip-version-check -c constraints.txt
-TESTS := $(wildcard tests/unit tests/contract tests/cluster)
+TESTS := $(wildcard tests/unit tests/fuzz tests/contract tests/cluster)
+AZURITE := azurite@3.37.0
 INSTALL_INPUTS := pyproject.toml constraints.txt model_repository/weights.txt
 
 export RAY_USAGE_STATS_ENABLED ?= 0
@@ -12,7 +13,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models test lint types test-unit bench clean
+.PHONY: serve models test lint types test-unit test-slow test-remote bench fuzz clean
 
 serve: models
 	@$(BIN)/python -m app.check serve_config.yaml
@@ -33,8 +34,25 @@ types: $(VENV)/.installed-test
 test-unit: $(VENV)/.installed-test models
 	$(BIN)/python -m pytest tests/unit
 
+# The emulator of Azure Storage is a package of npm.
+test-remote: $(VENV)/.installed-test
+	@$(PIP) -e '.[azure]'
+	@npm install --silent --no-audit --no-fund --prefix build/azurite $(AZURITE)
+	$(BIN)/python -m pytest tests/unit/deployments/test_clouds.py
+
+test-slow: $(VENV)/.installed-test models
+	$(BIN)/python -m pytest $(TESTS) -m slow
+
 bench: $(VENV)/.installed-test models
 	$(BIN)/python -m benchmarks
+
+# Coverage-guided, FUZZ_SECONDS for each target; not part of `make test`, which runs their seeds.
+FUZZ_SECONDS ?= 60
+fuzz: $(VENV)/.installed-test
+	@$(PIP) atheris
+	for target in $$($(BIN)/python -c 'from tests.fuzz.targets import TARGETS; print(*TARGETS)'); do \
+		$(BIN)/python -m tests.fuzz $$target -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 || exit 1; \
+	done
 
 clean:
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

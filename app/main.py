@@ -9,7 +9,7 @@ from ray.serve.deployment import Application
 from app.ingress.deployment import Ingress
 from app.settings import ServerSettings, from_args
 from deployments import spec
-from deployments.builder import QUIET
+from deployments.builder import QUIET, ROUTER_CONFIG
 from deployments.repository.manager import RepositoryManager
 
 APPLICATION = "nereid"
@@ -45,6 +45,7 @@ def compose(settings: ServerSettings) -> Application:
     )
     ingress = _deployment(Ingress).options(
         name=INGRESS,
+        request_router_config=ROUTER_CONFIG,
         num_replicas=settings.ingress_replicas,
         ray_actor_options={"num_cpus": 0},
         max_surge_percent=100,

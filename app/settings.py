@@ -5,30 +5,27 @@ serve_config.yaml all follow from it. Names and defaults are tritonserver's, but
 open no port to the network unless asked.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated as A
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
+from app.consistency import check
 from app.core.certificates import Certificates, certificates
 from app.core.metrics_config import MetricsConfig, parse_metrics_config
+from app.core.rate_limit import Explicit, parse_resources
 from app.core.trace_settings import TraceSetting, parse_trace_config
+from app.deprecated import DEPRECATED, STRICT_MODEL_CONFIG, modernise
 from app.flags import Flag, Label, Setting, SettingsError, pairs, table
 from app.ignored import IGNORED
-from app.protocol.forwarding import HeaderForwarder
 from app.protocol.restrictions import GRPC_PREFIX, Restrictions, parse_restrictions
+from app.repositories import directories
 
 MIB: Final = 1 << 20
 INT_MAX: Final = 2**31 - 1
-
-REMOTE_EXTRAS: Final = {"s3": "s3", "gs": "gs", "as": "azure"}
-"""Extras of this package that remote repositories need, by the scheme of their address."""
-
-REMOTE_PACKAGES: Final = {"s3": "s3fs", "gs": "gcsfs", "as": "adlfs"}
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +64,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     model_config_name: A[str, Flag("Use configs/NAME.pbtxt of a model where there is one.")] = ""
     model_load_thread_count: A[int, Flag("Models loaded at the same time.", low=1)] = 4
     model_load_retry_count: A[int, Flag("Further tries for a model that failed to load.", low=0)] = 0
-    model_namespacing: A[bool, Flag("Let repositories hold models of the same name.", later=True)] = False
+    model_namespacing: A[bool, Flag("Let repositories hold models of the same name.")] = False
 
     allow_http: A[bool, Flag("Serve HTTP.", heading="HTTP")] = True
     http_address: A[str, Flag("Address to listen on; 0.0.0.0 is every interface.")] = "127.0.0.1"
@@ -144,18 +141,15 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         Flag(
             "How instances are chosen.",
             heading="Rate limiter",
-            later=True,
             choices=("off", "execution_count"),
         ),
     ] = "off"
-    rate_limit_resource: A[
-        tuple[str, ...], Flag("RESOURCE:COUNT[:DEVICE]; may be repeated.", later=True)
-    ] = ()
+    rate_limit_resource: A[tuple[str, ...], Flag("RESOURCE:COUNT[:DEVICE]; may be repeated.")] = ()
 
     allow_client_shm: A[bool, Flag("Let clients register shared memory.", heading="Memory and devices")] = (
         False
     )
-    host_policy: A[tuple[str, ...], Flag("POLICY,KEY=VALUE; may be repeated.", later=True)] = ()
+    host_policy: A[tuple[str, ...], Flag("POLICY,KEY=VALUE; may be repeated.")] = ()
     model_load_gpu_limit: A[
         tuple[str, ...], Flag("DEVICE:FRACTION of GPU memory in use above which no model loads.", later=True)
     ] = ()
@@ -227,6 +221,18 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
             )
         return setting
 
+    def rate_limits(self) -> Explicit | None:
+        """`--rate-limit-resource`, by device and name; None without a rate limiter."""
+        try:
+            explicit = parse_resources(self.rate_limit_resource)
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
+        return None if self.rate_limit == "off" else explicit
+
+    def host_policies(self) -> dict[str, dict[str, str]]:
+        """`--host-policy`, by the policy's name."""
+        return pairs(self.host_policy, _host_policy_error, named=True)
+
     def metrics_settings(self) -> dict[str, str]:
         """`--metrics-config`, key to value."""
         return pairs(self.metrics_config, _metrics_config_error, named=False).get("", {})
@@ -260,20 +266,6 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 SETTINGS: Final = table(ServerSettings)
 
-DEPRECATED: Final[Mapping[str, Callable[[str], tuple[str, str]]]] = {
-    "model_store": lambda value: ("model_repository", value),
-    "response_cache_byte_size": lambda value: ("cache_config", f"local,size={value}"),
-    "trace_file": lambda value: ("trace_config", f"triton,file={value}"),
-    "trace_level": lambda value: ("trace_config", f"level={value}"),
-    "trace_rate": lambda value: ("trace_config", f"rate={value}"),
-    "trace_count": lambda value: ("trace_config", f"count={value}"),
-    "trace_log_frequency": lambda value: ("trace_config", f"triton,log-frequency={value}"),
-}
-"""Old names that still work: what each becomes."""
-
-STRICT_MODEL_CONFIG: Final = "strict_model_config"
-"""An old opposite of `disable_auto_complete_config`, which wins over it."""
-
 
 def from_args(args: Mapping[str, object], label: Label = str) -> ServerSettings:
     """Make the settings of what a user wrote.
@@ -291,7 +283,7 @@ def from_args(args: Mapping[str, object], label: Label = str) -> ServerSettings:
         if name not in known_names():
             raise SettingsError(f"unknown setting '{label(name)}'{suggestion(name, label)}")
     warnings = [f"warning: {label(name)} has no effect in Nereid" for name in given if name in IGNORED]
-    _modernise(given, label, warnings)
+    modernise(given, SETTINGS, label, warnings)
     values = {
         name: SETTINGS[name].read(value, label(name)) for name, value in given.items() if name in SETTINGS
     }
@@ -299,11 +291,11 @@ def from_args(args: Mapping[str, object], label: Label = str) -> ServerSettings:
         IGNORED[name].read(given[name], label(name))
     for name, value in values.items():
         _heed(SETTINGS[name], value, label(name), warnings)
-    values["model_repository"] = _directories(values.get("model_repository", ()), label("model_repository"))
+    values["model_repository"] = directories(values.get("model_repository", ()), label("model_repository"))
     settings = ServerSettings(**values, warnings=tuple(warnings))
     if not settings.metrics_address:
         settings = msgspec.structs.replace(settings, metrics_address=settings.http_address)
-    _check(settings)
+    check(settings)
     return settings
 
 
@@ -318,97 +310,10 @@ def suggestion(name: str, label: Label) -> str:
     return f"; did you mean '{label(close[0])}'?" if close else ""
 
 
-def _modernise(given: dict[str, Any], label: Label, warnings: list[str]) -> None:
-    """Replace deprecated names by what they mean now; entries under the new name come after, and win."""
-    for name in [name for name in given if name in DEPRECATED]:
-        old = given.pop(name)
-        if name == "response_cache_byte_size" and "cache_config" in given:
-            raise SettingsError(
-                f"Error: Incompatible flags {label(name)} and {label('cache_config')} both provided. "
-                "Please provide one or the other."
-            )
-        renamed = [DEPRECATED[name](str(value)) for value in _listed(old)]
-        for modern, text in renamed:
-            if name != "model_store":
-                warnings.append(f"warning: {label(name)} is deprecated, use {label(modern)}={text}")
-        if renamed:
-            modern = renamed[0][0]
-            given[modern] = [*(text for _, text in renamed), *_listed(given.get(modern, []))]
-    if STRICT_MODEL_CONFIG in given:
-        warnings.append(
-            "Warning: '--strict-model-config' has been deprecated! "
-            "Please use '--disable-auto-complete-config' instead."
-        )
-        probe = SETTINGS["disable_auto_complete_config"]
-        strict = probe.read(given.pop(STRICT_MODEL_CONFIG), label(STRICT_MODEL_CONFIG))
-        if not strict and probe.read(given.get(probe.name, False), label(probe.name)):
-            warnings.append(
-                "Warning: Overriding deprecated '--strict-model-config' from False to True in favor of "
-                "'--disable-auto-complete-config'!"
-            )
-        given.setdefault(probe.name, strict)
-
-
-def _listed(value: object) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]
-
-
 def _heed(setting: Setting, value: object, label: str, warnings: list[str]) -> None:
     """Warn about a value that this version does nothing with."""
     if setting.flag.later and value != setting.default:
         warnings.append(f"warning: {label} has no effect yet")
-
-
-def _directories(paths: tuple[str, ...], label: str) -> tuple[str, ...]:
-    """Make repository paths absolute, each once."""
-    if not paths:
-        raise SettingsError(f"{label} must be specified")
-    for path in paths:
-        if "://" in path:
-            _check_remote(path, label)
-            continue
-        if not Path(path).exists():
-            raise SettingsError(f"{label}: directory '{path}' does not exist")
-        if not Path(path).is_dir():
-            raise SettingsError(f"{label}: '{path}' is not a directory")
-    return tuple(
-        dict.fromkeys(path.rstrip("/") if "://" in path else str(Path(path).resolve()) for path in paths)
-    )
-
-
-def _check_remote(url: str, label: str) -> None:
-    scheme = url.partition("://")[0]
-    extra = REMOTE_EXTRAS.get(scheme)
-    if extra is None:
-        raise SettingsError(f"{label}: expected a directory, s3://, gs:// or as://, got '{url}'")
-    package = REMOTE_PACKAGES[scheme]
-    if find_spec(package) is None:
-        raise SettingsError(f"{label}: '{url}' needs the package {package}: pip install 'nereid[{extra}]'")
-
-
-def _check(settings: ServerSettings) -> None:
-    """Refuse settings that contradict each other, in tritonserver's words where it has some."""
-    if settings.load_model and settings.model_control_mode != "explicit":
-        raise SettingsError(
-            "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
-        )
-    if "*" in settings.load_model and len(set(settings.load_model)) > 1:
-        raise SettingsError("Wildcard model name '*' must be the ONLY startup model if specified at all.")
-    if settings.http_max_input_size <= 0:
-        raise SettingsError("Error: --http-max-input-size must be greater than 0.")
-    settings.backend_settings()
-    _check_cache(settings.cache_settings())
-    settings.latency_metrics()
-    settings.trace_settings()
-    _check_fronts(settings)
-    listeners = list(_listeners(settings))
-    for position, (name, address, port) in enumerate(listeners):
-        for other, other_address, other_port in listeners[position + 1 :]:
-            if port == other_port != 0 and address == other_address:
-                raise SettingsError(
-                    f"The server cannot listen to {name} requests and {other} requests at the same "
-                    f"address and port {address}:{port}"
-                )
 
 
 def _has_exporter() -> bool:
@@ -416,47 +321,6 @@ def _has_exporter() -> bool:
         return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
     except ModuleNotFoundError:
         return False
-
-
-def _check_cache(caches: Mapping[str, Mapping[str, str]]) -> None:
-    if len(caches) > 1:
-        raise SettingsError(f"--cache-config: only one response cache may be used, got {', '.join(caches)}")
-    for name, values in caches.items():
-        if name not in ("local", "redis"):
-            raise SettingsError(f"--cache-config: unknown cache '{name}', expected 'local' or 'redis'")
-        if name == "local":
-            size = values.get("size", "")
-            if not size.isdecimal() or not int(size) or len(values) > 1:
-                raise SettingsError(f"--cache-config=local: expected size=BYTES, got '{_listing(values)}'")
-
-
-def _listing(values: Mapping[str, str]) -> str:
-    return ",".join(f"{key}={value}" for key, value in values.items())
-
-
-def _check_fronts(settings: ServerSettings) -> None:
-    """Refuse what would keep a front from starting, or leave it open where it should not be."""
-    try:
-        settings.http_restrictions()
-        settings.grpc_restrictions()
-        settings.http_certificates()
-        settings.grpc_certificates()
-    except ValueError as error:
-        raise SettingsError(str(error)) from None
-    for front in ("http", "grpc"):
-        try:
-            HeaderForwarder(getattr(settings, f"{front}_header_forward_pattern"))
-        except ValueError as error:
-            raise SettingsError(f"--{front}-header-forward-pattern: {error}") from None
-
-
-def _listeners(settings: ServerSettings) -> Iterator[tuple[str, str, int]]:
-    if settings.allow_http:
-        yield "HTTP", settings.http_address, settings.http_port
-    if settings.allow_grpc:
-        yield "GRPC", settings.grpc_address, settings.grpc_port
-    if settings.allow_metrics:
-        yield "metrics", settings.metrics_address, settings.metrics_port
 
 
 def _backend_config_error(entry: str) -> str:
@@ -470,6 +334,10 @@ def _backend_config_error(entry: str) -> str:
 
 def _cache_config_error(entry: str) -> str:
     return f"--cache-config option format is '<cache name>,<setting>=<value>'. Got {entry}"
+
+
+def _host_policy_error(entry: str) -> str:
+    return f"--host-policy option format is '<policy name>,<setting>=<value>'. Got {entry}"
 
 
 def _metrics_config_error(entry: str) -> str:

@@ -4,23 +4,30 @@ The order of calls is Triton's (TRITONBACKEND_* in its backend API): `initialize
 `model_initialize` once for the model version, `instance_initialize` once for each instance, then
 `instance_execute` any number of times, then the three `*_finalize` in reverse. An instance is never
 entered twice at a time; different instances of a model run in threads of their own.
+
+Importing this module needs numpy and nothing else: processes with an environment of their own import it too.
 """
 
 # ruff: noqa: B027  (the functions an author may leave out are empty, not abstract)
+
+from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
-from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import invalid_arg
-from app.core.sequences import SequenceId
 from app.core.tensors import InferRequest, InferResponse
-from backends.signature import Signature
+
+if TYPE_CHECKING:
+    from tritonclient.grpc import model_config_pb2 as mc
+
+    from app.core.sequences import SequenceId
+    from backends.signature import Signature
 
 Reply = Callable[[InferResponse], None]
 
@@ -35,6 +42,7 @@ class Model:
         backend_config: `--backend-config` settings for this backend, name to value.
         common_file: the model.py of a Python-based backend, which executes all its models; None where each
             model has its own.
+        interpreter: of the model's own Python environment; None for a model without one.
         state: whatever the backend keeps for the model.
     """
 
@@ -53,11 +61,14 @@ class Model:
         self.version_directory = directory / str(version)
         self.backend_config = dict(backend_config or {})
         self.common_file: Path | None = None
+        self.interpreter: Path | None = None
         self.state: Any = None
 
     @cached_property
     def signature(self) -> Signature:
         """The tensors of `config`, compiled when first asked for: after auto-completion."""
+        from backends.signature import Signature
+
         return Signature(self.config)
 
     @property
@@ -84,6 +95,10 @@ class Model:
         return self.config.parameters[key].string_value if key in self.config.parameters else default
 
 
+def _nothing() -> None:
+    """Stands for a function that nobody has given."""
+
+
 class Instance:
     """One execution instance of a model version.
 
@@ -94,6 +109,7 @@ class Instance:
         index: position among the instances of the model version, from 0.
         passive: loaded, but never given a request.
         state: whatever the backend keeps for the instance.
+        readiness_changed: a backend may call it, on any thread, to have `instance_ready` asked at once.
         compute_start_ns, compute_end_ns: a backend may set both inside `instance_execute` with
             `time.monotonic_ns()`; the statistics then split the execution into compute_input,
             compute_infer and compute_output. Left at 0, all of it counts as compute_infer.
@@ -115,6 +131,7 @@ class Instance:
         self.index = index
         self.passive = passive
         self.state: Any = None
+        self.readiness_changed: Callable[[], None] = _nothing
         self.compute_start_ns = 0
         self.compute_end_ns = 0
 
@@ -131,15 +148,17 @@ class Request:
         detached: set by a backend that answers after `instance_execute` returned, from a thread of its own.
         rescheduled: set by a backend that wants the request executed again instead of answered
             (Triton's TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, for iterative sequences).
+        nested: what its model's calls to other models keep here, None until there is one.
     """
 
-    __slots__ = ("_is_cancelled", "_reply", "answered", "detached", "infer", "rescheduled")
+    __slots__ = ("_is_cancelled", "_reply", "answered", "detached", "infer", "nested", "rescheduled")
 
     def __init__(self, infer: InferRequest, reply: Reply, is_cancelled: Callable[[], bool]) -> None:
         self.infer = infer
         self.answered = False
         self.detached = False
         self.rescheduled = False
+        self.nested: Any = None
         self._reply = reply
         self._is_cancelled = is_cancelled
 
@@ -208,6 +227,17 @@ class Backend(ABC):
     def instance_ready(self, instance: Instance) -> bool:
         """Whether the instance could execute now; False makes the model version not ready."""
         return True
+
+    def metrics(self) -> list[Any]:
+        """Custom metrics of the models of this process, as `backends.python.metrics.snapshot` gives them.
+
+        Called when somebody reads `/metrics`, on a thread of its own.
+        """
+        return []
+
+    def readiness_varies(self, instance: Instance) -> bool:
+        """Whether `instance_ready` may ever say False; only then is it asked, now and then."""
+        return type(self).instance_ready is not Backend.instance_ready
 
     @classmethod
     def auto_complete(cls, model: Model) -> mc.ModelConfig:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from app.core.datatypes import DATATYPES, pack_bytes, unpack_bytes
 from app.core.errors import ErrorCode, FailureReason, InferError, internal
 from app.core.model_config import dims_text
-from app.core.tensors import InferResponse, Tensor, failed
+from app.core.tensors import InferResponse, Tensor, failed, flat_bytes
 from backends.base import ArrayBackend, Instance, Request
 from backends.ragged import Ragged, scattered
 from backends.signature import Output, Shape, Signature
@@ -218,15 +218,6 @@ def _tensor(output: Output, array: Array) -> Tensor:
     if output.datatype == "BYTES":
         return Tensor(output.name, "BYTES", shape, pack_bytes(array.ravel().tolist()))
     return Tensor(output.name, output.datatype, shape, flat_bytes(array))
-
-
-def flat_bytes(array: Array) -> memoryview | bytes:
-    """View the bytes of a numeric array; copied first only when it is not contiguous."""
-    if not array.size:
-        return b""
-    if not array.flags.c_contiguous:
-        array = np.ascontiguousarray(array)
-    return array.data.cast("B")
 
 
 def _split(

@@ -25,7 +25,7 @@ local file = assert(io.open({body!r}, "rb"))
 wrk.method = "POST"
 wrk.body = file:read("*a")
 wrk.headers["Content-Type"] = "application/octet-stream"
-wrk.headers["{header}"] = "{header_length}"
+if {header_length} > 0 then wrk.headers["{header}"] = "{header_length}" end
 file:close()
 
 function done(summary, latency, requests)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.load import LoadFailed, LoadResult, PerfAnalyzer, h2load, wrk
@@ -25,6 +25,11 @@ class Cell:
     @property
     def key(self) -> str:
         return f"{self.protocol} {self.workload.name} x{self.connections}"
+
+    @property
+    def sensible(self) -> bool:
+        """Shared memory is for few clients: they are on the same machine."""
+        return self.workload.regions is None or self.connections <= 8
 
 
 @dataclass(frozen=True)
@@ -64,22 +69,26 @@ def perf_analyzer_generator(tool: PerfAnalyzer, scratch: Path) -> Generator:
 def measure(server: Server, idle: Sequence[Server], cell: Cell, plan: Plan, round_: int) -> Measurement:
     """Loads `server` while `idle` ones are frozen."""
     port = server.port(cell.protocol)
+    cell = replace(cell, workload=server.asked(cell.workload))
     with frozen(idle if plan.freeze else ()):
         plan.generate(cell, port, plan.warmup_s)
         before = server.counts(cell.workload.model)
         meter = CpuMeter(server.process)
         load = plan.generate(cell, port, plan.seconds)
         usage = meter.stop()
-        counts = server.counts(cell.workload.model).since(before)
-    mean_batch = counts.inferences / counts.executions if counts.executions else 0.0
+        after = server.counts(cell.workload.model)
+    counts = after.since(before) if before and after else None
+    mean_batch = counts.inferences / counts.executions if counts and counts.executions else 0.0
     return Measurement(cell.key, server.name, round_, load, mean_batch, usage, complaint(cell, load, counts))
 
 
-def complaint(cell: Cell, load: LoadResult, counts: Counts) -> str:
+def complaint(cell: Cell, load: LoadResult, counts: Counts | None) -> str:
     """Why the figures are not to be trusted: failed requests, or fewer executed than were answered.
 
     A generator that stops cuts off one request a connection; servers may count those as failures.
     """
+    if counts is None:
+        return f"{load.errors} errors at the client" if load.errors else ""
     cut_off = 2 * cell.connections
     if load.errors or counts.failures > cut_off:
         return f"{load.errors} errors at the client, {counts.failures} at the server"
@@ -90,7 +99,7 @@ def complaint(cell: Cell, load: LoadResult, counts: Counts) -> str:
 
 def measure_interleaved(servers: Sequence[Server], cell: Cell, plan: Plan, rounds: int) -> list[Measurement]:
     """A B C, C B A, ...: each round holds every server once, so that a drift of the machine cancels out."""
-    able = [server for server in servers if server.port(cell.protocol)]
+    able = [server for server in servers if server.serves(cell.workload, cell.protocol)]
     results = []
     for round_ in range(rounds):
         for server in able if round_ % 2 == 0 else reversed(able):
@@ -107,10 +116,10 @@ def check_answers(servers: Sequence[Server], workload: Workload, protocols: Sequ
     """Every server answers the very bytes that will be sent, and all answer alike."""
     ask = {"http": ask_http, "grpc": ask_grpc}
     answers = [
-        ask[protocol](workload, server.port(protocol))
+        ask[protocol](server.asked(workload), server.port(protocol))
         for server in servers
         for protocol in protocols
-        if server.port(protocol)
+        if server.serves(workload, protocol)
     ]
     for answer in answers:
         check_same(workload, answer, answers[0])

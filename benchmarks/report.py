@@ -76,6 +76,15 @@ def paired_ratios(results: Sequence[Measurement], base: str, peer: str) -> list[
     ]
 
 
+def rates(results: Sequence[Measurement], server: str) -> dict[str, float]:
+    """Median infer/s of a server by cell."""
+    mine = [result for result in results if result.server == server]
+    return {
+        cell: middle([m for m in mine if m.cell == cell], lambda m: m.load.infer_per_s)
+        for cell in unique(m.cell for m in mine)
+    }
+
+
 def cells_header(base: str) -> list[str]:
     figures = ["infer/s", "p50 ms", "p99 ms", "batch", "cores", "CPU us", "peak MiB"]
     return ["cell", "server", *figures, f"{base}/it"]

@@ -1,6 +1,7 @@
 """Nereid, tritonserver and plain Ray Serve under the same load, interleaved: `make bench`.
 
 python -m benchmarks.run --quick
+python -m benchmarks.run --peer
 python -m benchmarks.run --only 'http identity x' --sides nereid,triton --json results.json
 """
 
@@ -16,11 +17,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import memory, onnx_loop, report, servers, tools
+from benchmarks import calibration, memory, onnx_loop, report, servers, tools
 from benchmarks.measure import (
     Cell,
     Generator,
@@ -50,6 +51,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--sides", type=commas, default=list(servers.NAMES), help="the first is compared with the rest"
     )
     parser.add_argument(
+        "--peer", action="store_true", help=f"sides {','.join(servers.PEERS)}, and the cells alone"
+    )
+    parser.add_argument(
         "--only", default="", metavar="REGEX", help="cells whose name matches, as 'grpc simple x8'"
     )
     parser.add_argument("--protocols", type=commas, default=["http", "grpc"])
@@ -70,6 +74,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.quick:
         vars(options).update(QUICK)
+    if options.peer:
+        vars(options).update(sides=list(servers.PEERS), skip=["loop", "memory"])
     return options
 
 
@@ -85,6 +91,7 @@ def commands(options: argparse.Namespace, bench: Path, scratch: Path) -> list[Co
             triton_repository(bench, scratch / "triton"), tools.install_triton(options.triton_python)
         ),
         "serve": lambda: servers.plain_serve(bench, scratch),
+        "mlserver": lambda: servers.mlserver(scratch, tools.install_mlserver()),
     }
     return [makers[side]() for side in options.sides]
 
@@ -96,7 +103,27 @@ def choose_cells(options: argparse.Namespace, workloads: Sequence[Workload]) -> 
         for protocol in options.protocols
         for connections in options.connections
     ]
-    return [cell for cell in cells if re.search(options.only, cell.key)]
+    return [cell for cell in cells if cell.sensible and re.search(options.only, cell.key)]
+
+
+@contextmanager
+def shared(up: list[Server], cells: list[Cell]) -> Iterator[None]:
+    """The shared memory of the cells that use some, known to every server that can."""
+    workloads = {cell.workload.name: cell.workload for cell in cells if cell.workload.regions}
+    try:
+        for workload in workloads.values():
+            assert workload.regions is not None
+            nbytes = sum(array.nbytes for array in workload.inputs.values())
+            workload.regions.write(workload.inputs, nbytes)
+            for server in up:
+                if server.command.shared_memory:
+                    server.share(workload.regions.inputs, nbytes)
+                    server.share(workload.regions.outputs, nbytes)
+        yield
+    finally:
+        for workload in workloads.values():
+            if workload.regions:
+                workload.regions.remove()
 
 
 def make_generator(options: argparse.Namespace, scratch: Path) -> Generator:
@@ -118,6 +145,7 @@ def run_cells(
     if notes := report.notes(results):
         print(*notes, sep="\n", end="\n\n")
     print(report.table(report.PROCESS_HEADER, report.process_rows(results)), "\n")
+    print(*calibration.target_lines(report.rates(results, up[0].name)), sep="\n", end="\n\n")
     return results
 
 
@@ -176,9 +204,10 @@ def progress(text: str) -> None:
 def run_all(options: argparse.Namespace, plan: Plan, up: list[Server], bench: Path) -> Iterator[Section]:
     """Each part of the results as soon as it is known."""
     cells = choose_cells(options, all_workloads(bench))
-    for workload in {cell.workload.name: cell.workload for cell in cells}.values():
-        check_answers(up, workload, options.protocols)
-    yield "cells", run_cells(options, up, cells, plan)
+    with shared(up, cells):
+        for workload in {cell.workload.name: cell.workload for cell in cells}.values():
+            check_answers(up, workload, options.protocols)
+        yield "cells", run_cells(options, up, cells, plan)
     if "loop" not in options.skip:
         yield "onnx_loop", run_loop(options, up, bench, plan)
     if "memory" not in options.skip:

@@ -22,11 +22,13 @@ import psutil
 
 from benchmarks.processes import CpuMeter, total, tree
 from benchmarks.tools import ROOT, MissingTool, TritonInstall
+from benchmarks.workloads import IDENTITY, Workload
 
 READY_S = 240
 STOP_S = 60
 QUIET_S, QUIET_CORES = 10, 0.25
 NAMES = ("nereid", "triton", "serve")
+PEERS = (*NAMES, "mlserver")
 
 
 class ServerFailed(RuntimeError):
@@ -54,7 +56,8 @@ class Command:
     """How to run one server. `grpc_port` 0: it speaks HTTP only.
 
     `freezable`: its idle processes use CPU time, and survive a while stopped. Triton's use none, and
-    its Python backend may take a stub that was stopped for a dead one.
+    its Python backend may take a stub that was stopped for a dead one. `binary`, `shared_memory` and
+    `statistics`: whether it knows these extensions. `models`: what it serves, if that is not everything.
     """
 
     name: str
@@ -63,6 +66,10 @@ class Command:
     grpc_port: int
     freezable: bool
     env: Mapping[str, str] = field(default_factory=dict)
+    binary: bool = True
+    shared_memory: bool = True
+    statistics: bool = True
+    models: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +87,27 @@ class Server:
         """0 when it does not speak `protocol`."""
         return self.command.http_port if protocol == "http" else self.command.grpc_port
 
-    def counts(self, model: str) -> Counts:
+    def serves(self, workload: Workload, protocol: str) -> bool:
+        """Whether it can answer this request at all."""
+        command = self.command
+        known = command.models is None or workload.model in command.models
+        return bool(known and self.port(protocol) and (command.shared_memory or not workload.regions))
+
+    def asked(self, workload: Workload) -> Workload:
+        """The request in the form that it takes."""
+        return workload if self.command.binary else workload.as_json()
+
+    def share(self, region: str, nbytes: int) -> None:
+        """Register system shared memory; a server forgets it when it ends."""
+        address = url(self.command.http_port, f"/v2/systemsharedmemory/region/{region}/register")
+        body = json.dumps({"key": f"/{region}", "offset": 0, "byte_size": nbytes}).encode()
+        with urllib.request.urlopen(urllib.request.Request(address, body, method="POST"), timeout=20):
+            pass
+
+    def counts(self, model: str) -> Counts | None:
+        """None of a server that has no statistics."""
+        if not self.command.statistics:
+            return None
         address = url(self.command.http_port, f"/v2/models/{model}/stats")
         try:
             with urllib.request.urlopen(address, timeout=20) as reply:
@@ -213,6 +240,7 @@ def nereid(repository: Path, scratch: Path, executable: Path) -> Command:
         [
             *(str(executable), f"--model-repository={repository}"),
             *(f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"),
+            "--allow-client-shm=true",
             "--ingress-replicas=2",  # one for each processor, as tritonserver has its threads
         ],
         http,
@@ -256,6 +284,7 @@ def plain_serve(repository: Path, scratch: Path) -> Command:
         http,
         0,
         freezable=True,
+        shared_memory=False,
         env={
             "PYTHONPATH": str(ROOT),
             "RAY_worker_niceness": "0",  # as nereid sets it for itself
@@ -266,4 +295,30 @@ def plain_serve(repository: Path, scratch: Path) -> Command:
             "RAY_SERVE_HAPROXY_STATS_PORT": str(stats),
             "RAY_SERVE_HAPROXY_METRICS_PORT": str(metrics),
         },
+    )
+
+
+def mlserver(scratch: Path, python: Path) -> Command:
+    """`parallel_workers` 0: models run in the server's process, the fastest for models as light as these."""
+    http, grpc, metrics = free_ports(3)
+    folder = scratch / "mlserver"
+    models = {IDENTITY: "Identity", "simple": "Simple"}
+    for name, implementation in models.items():
+        (folder / name).mkdir(parents=True)
+        settings = {"name": name, "implementation": f"mlserver_models.{implementation}"}
+        (folder / name / "model-settings.json").write_text(json.dumps(settings))
+    ports = {"http_port": http, "grpc_port": grpc, "metrics_port": metrics}
+    options = {"host": "127.0.0.1", "debug": False, "parallel_workers": 0, **ports}
+    (folder / "settings.json").write_text(json.dumps(options))
+    return Command(
+        "mlserver",
+        [str(python.with_name("mlserver")), "start", str(folder)],
+        http,
+        grpc,
+        freezable=True,
+        env={"PYTHONPATH": str(ROOT / "benchmarks" / "peer_models")},
+        binary=False,
+        shared_memory=False,
+        statistics=False,
+        models=frozenset(models),
     )

@@ -1,6 +1,7 @@
 """What the suite needs besides Nereid: Debian tools are asked for, Python wheels are installed.
 
-The wheels go into virtual environments of their own (`.venv-peers`, `.venv-perf`): they pin other versions.
+The wheels go into virtual environments of their own (`.venv-peers`, `.venv-mlserver`, `.venv-perf`): they pin
+other versions.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TRITON_WHEEL = "nvidia-pytriton==0.7.0"
 TRITON_PYTHON = "3.12"  # the newest whose stub both the wheel and its numpy<2 pin support
 PERF_WHEELS = ("tritonclient==2.41.0", "nvidia-cuda-runtime-cu12")
+MLSERVER_WHEELS = ("mlserver==1.7.1", "uvloop<0.22")
 DEBIAN_TOOLS = {"wrk": "wrk", "h2load": "nghttp2-client"}
 
 
@@ -78,6 +80,11 @@ def install_perf_analyzer() -> PerfAnalyzer:
     venv = make_venv(ROOT / ".venv-perf", Path(sys.executable), ["--no-deps", *PERF_WHEELS])
     site = next((venv / "lib").glob("python3*/site-packages"))
     return PerfAnalyzer(venv / "bin" / "perf_analyzer", str(site / "nvidia" / "cuda_runtime" / "lib"))
+
+
+def install_mlserver() -> Path:
+    """The interpreter of an environment that has it."""
+    return make_venv(ROOT / ".venv-mlserver", Path(sys.executable), list(MLSERVER_WHEELS)) / "bin" / "python"
 
 
 def make_venv(path: Path, python: Path, requirements: list[str]) -> Path:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -28,45 +29,122 @@ class WrongAnswer(RuntimeError):
 
 
 @dataclass(frozen=True)
+class Regions:
+    """Files of POSIX shared memory that hold the inputs and take the outputs, one after the other.
+
+    Every request in flight writes the same outputs to the same place.
+    """
+
+    inputs: str
+    outputs: str
+
+    def write(self, arrays: Mapping[str, np.ndarray], nbytes: int) -> None:
+        """Fill the one, and make room for as much in the other."""
+        shm_path(self.inputs).write_bytes(b"".join(array.tobytes() for array in arrays.values()))
+        shm_path(self.outputs).write_bytes(bytes(nbytes))
+
+    def remove(self) -> None:
+        for name in (self.inputs, self.outputs):
+            shm_path(name).unlink(missing_ok=True)
+
+
+def shm_path(name: str) -> Path:
+    return Path("/dev/shm") / name
+
+
+@dataclass(frozen=True)
 class Workload:
-    """One request to one model. The arrays carry the batch dimension."""
+    """One request to one model. The arrays carry the batch dimension.
+
+    Over HTTP its tensors are behind the JSON, or with `binary` false within it. With `regions` they are in
+    shared memory, and each output is as large as the input of the same place.
+    """
 
     name: str
     model: str
     inputs: Mapping[str, np.ndarray]
     outputs: tuple[str, ...]
+    binary: bool = True
+    regions: Regions | None = field(default=None, compare=False)
 
     @property
     def path(self) -> str:
         return f"/v2/models/{self.model}/infer"
 
+    def as_json(self) -> Workload:
+        """The same for a server without the binary extension."""
+        return replace(self, binary=False)
+
     def http_body(self) -> tuple[bytes, int]:
-        """The v2 body with binary tensors, and the length of its JSON header."""
-        header = json.dumps(
-            {
-                "inputs": [
-                    {
-                        "name": name,
-                        "shape": array.shape,
-                        "datatype": TYPE_NAMES[array.dtype],
-                        "parameters": {"binary_data_size": array.nbytes},
-                    }
-                    for name, array in self.inputs.items()
-                ],
-                "outputs": [{"name": name, "parameters": {"binary_data": True}} for name in self.outputs],
-            },
-            separators=(",", ":"),
-        ).encode()
-        return header + b"".join(array.tobytes() for array in self.inputs.values()), len(header)
+        """The v2 body, and the length of its JSON header (0: it is JSON alone)."""
+        inputs = [
+            {"name": name, "shape": array.shape, "datatype": TYPE_NAMES[array.dtype], **self._http_data(name)}
+            for name, array in self.inputs.items()
+        ]
+        outputs = [{"name": name, **self._http_output(name)} for name in self.outputs]
+        document = json.dumps({"inputs": inputs, "outputs": outputs}, separators=(",", ":")).encode()
+        if self.regions or not self.binary:
+            return document, 0
+        return document + b"".join(array.tobytes() for array in self.inputs.values()), len(document)
+
+    def _http_data(self, name: str) -> dict[str, Any]:
+        if self.regions:
+            return {"parameters": self._place(self.regions.inputs, name)}
+        array = self.inputs[name]
+        return {"parameters": {"binary_data_size": array.nbytes}} if self.binary else {"data": array.tolist()}
+
+    def _http_output(self, name: str) -> dict[str, Any]:
+        if self.regions:
+            return {"parameters": self._place(self.regions.outputs, self._input_of(name))}
+        return {"parameters": {"binary_data": True}} if self.binary else {}
+
+    def _input_of(self, output: str) -> str:
+        return list(self.inputs)[self.outputs.index(output)]
+
+    def _place(self, region: str, name: str) -> dict[str, Any]:
+        return {
+            "shared_memory_region": region,
+            "shared_memory_byte_size": self.inputs[name].nbytes,
+            "shared_memory_offset": self.offset(name),
+        }
+
+    def offset(self, name: str) -> int:
+        """Of an input in its region, and of the output that answers it."""
+        names = list(self.inputs)
+        return sum(self.inputs[other].nbytes for other in names[: names.index(name)])
 
     def grpc_message(self) -> bytes:
         request = service_pb2.ModelInferRequest(model_name=self.model)
         for name, array in self.inputs.items():
-            request.inputs.add(name=name, datatype=TYPE_NAMES[array.dtype], shape=array.shape)
-            request.raw_input_contents.append(array.tobytes())
+            given = request.inputs.add(name=name, datatype=TYPE_NAMES[array.dtype], shape=array.shape)
+            if self.regions:
+                set_parameters(given, self._place(self.regions.inputs, name))
+            else:
+                request.raw_input_contents.append(array.tobytes())
         for name in self.outputs:
-            request.outputs.add(name=name)
+            wanted = request.outputs.add(name=name)
+            if self.regions:
+                set_parameters(wanted, self._place(self.regions.outputs, self._input_of(name)))
         return bytes(request.SerializeToString())
+
+    def shared_outputs(self) -> dict[str, np.ndarray]:
+        """What a server has left in shared memory; cleared, so that the next one must write it again."""
+        assert self.regions is not None
+        path = shm_path(self.regions.outputs)
+        content = path.read_bytes()
+        path.write_bytes(bytes(len(content)))
+        found = {}
+        for output in self.outputs:
+            like = self.inputs[self._input_of(output)]
+            offset = self.offset(self._input_of(output))
+            found[output] = np.frombuffer(content, like.dtype, like.size, offset).reshape(like.shape)
+        return found
+
+
+def set_parameters(tensor: Any, values: Mapping[str, int | str]) -> None:
+    for key, value in values.items():
+        kind = "int64_param" if isinstance(value, int) else "string_param"
+        setattr(tensor.parameters[key], kind, value)
 
 
 def all_workloads(repository: Path) -> tuple[Workload, ...]:
@@ -78,6 +156,7 @@ def all_workloads(repository: Path) -> tuple[Workload, ...]:
         Workload("simple", "simple", {"INPUT0": ints, "INPUT1": np.ones_like(ints)}, ("OUTPUT0", "OUTPUT1")),
         float_workload(repository, "identity_600KB", IDENTITY, random, elements=150_000),
         float_workload(repository, "efficientnet", EFFICIENTNET, random),
+        shared(float_workload(repository, "identity_600KB_shm", IDENTITY, random, elements=150_000)),
     )
     return tuple(workload for workload in suite if workload and (repository / workload.model).exists())
 
@@ -96,6 +175,13 @@ def float_workload(
     return Workload(name, model, {config.input[0].name: array}, (config.output[0].name,))
 
 
+def shared(workload: Workload | None) -> Workload | None:
+    """The same with its tensors in shared memory, under names of this process's own."""
+    if workload is None:
+        return None
+    return replace(workload, regions=Regions(f"nb-{os.getpid()}-in", f"nb-{os.getpid()}-out"))
+
+
 def read_config(repository: Path, model: str) -> Any:
     """The model's configuration as a protobuf message."""
     text = (repository / model / "config.pbtxt").read_text()
@@ -105,15 +191,18 @@ def read_config(repository: Path, model: str) -> Any:
 def ask_http(workload: Workload, port: int) -> dict[str, np.ndarray]:
     """Sends the very bytes the load generator sends, once, and decodes the reply."""
     body, header_length = workload.http_body()
+    headers = {HEADER_LENGTH: str(header_length)} if header_length else {}
     connection = HTTPConnection("127.0.0.1", port, timeout=60)
     try:
-        connection.request("POST", workload.path, body, {HEADER_LENGTH: str(header_length)})
+        connection.request("POST", workload.path, body, headers)
         reply = connection.getresponse()
         content = reply.read()
     finally:
         connection.close()
     if reply.status != 200:
         raise WrongAnswer(f"{workload.name} over HTTP: {reply.status} {content[:300]!r}")
+    if workload.regions:
+        return workload.shared_outputs()
     split = int(reply.headers.get(HEADER_LENGTH, len(content)))
     return decode_binary(json.loads(content[:split]), content[split:])
 
@@ -122,6 +211,10 @@ def decode_binary(header: Any, tail: bytes) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     offset = 0
     for output in header["outputs"]:
+        if "data" in output:
+            given = np.array(output["data"], DTYPES[output["datatype"]])
+            arrays[output["name"]] = given.reshape(output["shape"])
+            continue
         array = np.frombuffer(tail, DTYPES[output["datatype"]], math.prod(output["shape"]), offset)
         offset += array.nbytes
         arrays[output["name"]] = array.reshape(output["shape"])
@@ -140,6 +233,8 @@ def ask_grpc(workload: Workload, port: int) -> dict[str, np.ndarray]:
             reply = call(workload.grpc_message(), timeout=60)
         except grpc.RpcError as error:
             raise WrongAnswer(f"{workload.name} over gRPC: {error}") from error
+    if workload.regions:
+        return workload.shared_outputs()
     return {
         output.name: np.frombuffer(raw, DTYPES[output.datatype]).reshape(tuple(output.shape))
         for output, raw in zip(reply.outputs, reply.raw_output_contents, strict=True)

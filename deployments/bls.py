@@ -6,24 +6,24 @@ an ingress does, so a call goes straight to a replica of the model called.
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 import ray
 from ray.serve.handle import DeploymentHandle
 
-from app.core.errors import InferError, invalid_arg, unavailable
+from app.core.errors import ErrorCode, FailureReason, InferError, invalid_arg, unavailable
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.ensemble.runner import EnsembleRunner
 from app.routing.manager_client import ManagerClient, follow
-from app.routing.router import Call, Router
+from app.routing.router import Call, Router, Sink
 from app.transport.loop import LoopThread
 from app.transport.settings import TransportSettings
-from backends.python.calls import ResponseIterator, model_response, wire_request
+from backends.base import Request
+from backends.python.calls import Calls
 from backends.python.errors import TritonModelException
-from backends.python.request import InferenceRequest
-from backends.python.response import InferenceResponse
+from deployments.nested import NestedCall
 from deployments.spec import MANAGER, ModelSpec
 
 T = TypeVar("T")
@@ -36,6 +36,7 @@ class Connection:
 
     def __init__(self, router: Router, manager: ManagerClient) -> None:
         self.router = router
+        self.ensembles = router.ensembles = EnsembleRunner(router)
         self.manager = manager
         self._following: asyncio.Task[None] | None = None
 
@@ -51,7 +52,6 @@ class Connection:
         handle = await loop.run_in_executor(None, _manager_handle, spec)
         node_id = ray.get_runtime_context().get_node_id()
         router = Router(node_id, spec.key, TransportSettings(arena_bytes=spec.arena_bytes))
-        router.ensembles = EnsembleRunner(router)
         made = cls(router, ManagerClient(handle))
         routing = asyncio.Event()
         watcher = f"{spec.application}-{uuid.uuid4().hex}"
@@ -77,30 +77,46 @@ def _manager_handle(spec: ModelSpec) -> Any:
     return handle
 
 
-class ModelCalls:
+class _Sent:
+    """A call under way; `begin` on the data-plane loop, `cancel` from any thread, in either order."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._call: Call | None = None
+        self._cancelled = False
+
+    def begin(self, call: Call) -> None:
+        """The request is sent."""
+        self._call = call
+        if self._cancelled:
+            call.cancel()
+
+    def cancel(self) -> None:
+        """Give up on the answer."""
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        self._cancelled = True
+        if self._call is not None:
+            self._call.cancel()
+
+
+class ModelCalls(Calls):
     """Implements `backends.python.services.Services` for the model of this replica."""
 
     def __init__(self, spec: ModelSpec, plane: LoopThread) -> None:
+        super().__init__(spec.identifier)
         self._spec = spec
         self._plane = plane
         self._opening: asyncio.Task[Any] | None = None
 
-    def exec(self, request: InferenceRequest, decoupled: bool) -> InferenceResponse | ResponseIterator:
-        infer = wire_request(request, self._spec.name)
-        if decoupled:
-            return self._wait(self._start(infer))
-        return model_response(self._wait(self._one(infer)))
-
-    def async_exec(
-        self, request: InferenceRequest, decoupled: bool
-    ) -> Awaitable[InferenceResponse | ResponseIterator]:
-        infer = wire_request(request, self._spec.name)
-        return self._exec_async(infer, decoupled)
-
-    async def _exec_async(self, infer: InferRequest, decoupled: bool) -> InferenceResponse | ResponseIterator:
-        if decoupled:
-            return await asyncio.wrap_future(self._begin(self._start(infer)))
-        return model_response(await asyncio.wrap_future(self._begin(self._one(infer))))
+    def submit(
+        self, infer: InferRequest, sink: Sink, decoupled: bool, callers: Sequence[Request] = ()
+    ) -> Callable[[], None]:
+        sent = _Sent(self._plane.loop)
+        nested = NestedCall(infer, callers)
+        self._plane.loop.call_soon_threadsafe(self._begin_call, infer, sink, decoupled, nested, sent)
+        return sent.cancel
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         self._manage(self._load(name, config, files))
@@ -111,17 +127,25 @@ class ModelCalls:
     def is_model_ready(self, name: str, version: str) -> bool:
         return self._wait(self._ready(name, version))
 
-    def metric_family(self, name: str, description: str, kind: int) -> Any:
-        raise TritonModelException("pb_utils.MetricFamily is not available in this server")
+    def ensembles(self) -> list[Any]:
+        """Counters of the ensembles that the calls have run here; on the data-plane loop."""
+        opened = self._opened()
+        return [] if opened is None else opened.ensembles.report()
 
     async def close(self) -> None:
         """Close what the calls have opened; on the data-plane loop."""
-        if self._opening is None:
-            return
-        if self._opening.done() and not self._opening.cancelled() and self._opening.exception() is None:
-            await self._opening.result().close()
-        else:
+        opened = self._opened()
+        if opened is not None:
+            await opened.close()
+        elif self._opening is not None:
             self._opening.cancel()
+
+    def _opened(self) -> Connection | None:
+        opening = self._opening
+        if opening is None or not opening.done() or opening.cancelled() or opening.exception() is not None:
+            return None
+        connection: Connection = opening.result()
+        return connection
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         return asyncio.run_coroutine_threadsafe(work, self._plane.loop)
@@ -148,54 +172,66 @@ class ModelCalls:
             raise
         return connection
 
-    async def _one(self, infer: InferRequest) -> InferResponse:
-        answered: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
+    def _begin_call(
+        self, infer: InferRequest, sink: Sink, decoupled: bool, nested: NestedCall, sent: _Sent
+    ) -> None:
+        """Make a call; a task is needed only while there is no connection."""
+        opened = self._opened()
+        if opened is not None:
+            self._send(opened.router, infer, sink, decoupled, nested, sent)
+            return
+        task = asyncio.get_running_loop().create_task(self._connection())
 
-        def sink(response: InferResponse) -> None:
-            if not answered.done():
-                answered.set_result(response)
+        def connected(opening: asyncio.Task[Connection]) -> None:
+            error = unavailable("the replica is ending") if opening.cancelled() else opening.exception()
+            if error is not None:
+                sink(failed(error))
+            else:
+                self._send(opening.result().router, infer, sink, decoupled, nested, sent)
+
+        task.add_done_callback(connected)
+
+    def _send(
+        self,
+        router: Router,
+        infer: InferRequest,
+        sink: Sink,
+        decoupled: bool,
+        nested: NestedCall,
+        sent: _Sent,
+    ) -> None:
+        def take(response: InferResponse) -> None:
+            if response.final:
+                nested.ended(response)
+            sink(response)
 
         try:
-            call = await self._submit(infer, sink, decoupled=False)
-        except InferError as error:
-            return failed(error)
-        try:
-            return await answered
-        except asyncio.CancelledError:
-            call.cancel()
-            raise
+            self._check(router, infer, decoupled)
+            if nested.unwanted:
+                raise InferError(ErrorCode.CANCELLED, "", FailureReason.CANCELED)
+            call = router.submit(infer, take)
+        except Exception as error:
+            sink(failed(error))
+            return
+        sent.begin(call)
+        nested.begun(call.cancel)
 
-    async def _start(self, infer: InferRequest) -> ResponseIterator:
-        responses = ResponseIterator()
-        try:
-            call = await self._submit(infer, responses.put, decoupled=True)
-        except InferError as error:
-            responses.put(failed(error))
-            return responses
-        loop = self._plane.loop
-        responses.cancels(lambda: _threadsafe(loop, call))
-        return responses
-
-    async def _submit(self, infer: InferRequest, sink: Any, decoupled: bool) -> Call:
+    @staticmethod
+    def _check(router: Router, infer: InferRequest, decoupled: bool) -> None:
         name = infer.model_name
-        if name in infer.chain:
-            raise invalid_arg(
-                f"circular call of models: {' -> '.join((*infer.chain, name))}; a model that calls itself, "
-                "directly or through others, would wait for ever"
-            )
-        router = (await self._connection()).router
+        _refuse_circle(infer.chain, name)
         try:
             entry = router.resolve(name, infer.model_version)
         except InferError as error:
             text = f"Failed for execute the inference request. Model '{name}' is not ready."
             raise InferError(error.code, text) from error
+        _refuse_circle(infer.chain, entry.name)
         if entry.decoupled and not decoupled:
             raise invalid_arg(
                 f"Model {name} is using the decoupled. The current BLS request call doesn't support models "
                 "using the decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' "
                 "or 'async_exec' calls for decoupled models.'"
             )
-        return router.submit(infer, sink)
 
     async def _load(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         await (await self._connection()).manager.load(name, config or None, files)
@@ -211,5 +247,9 @@ class ModelCalls:
             return False
 
 
-def _threadsafe(loop: asyncio.AbstractEventLoop, call: Call) -> None:
-    loop.call_soon_threadsafe(call.cancel)
+def _refuse_circle(chain: tuple[str, ...], model: str) -> None:
+    if model in chain:
+        raise invalid_arg(
+            f"circular call of models: {' -> '.join((*chain, model))}; a model that calls itself, "
+            "directly or through others, would wait for ever"
+        )

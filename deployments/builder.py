@@ -1,6 +1,5 @@
 """From a model version to its Serve application; with `app/main.py` the only place that binds deployments."""
 
-from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -10,11 +9,20 @@ from ray.serve.deployment import Application
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import invalid_arg
-from backends import process_per_instance
+from deployments.instance_groups import isolated
 from deployments.model_version import ModelVersion
 from deployments.spec import ModelSpec
 
 ROUTER = "app.routing.serve_router:DirectRouter"
+
+_QUEUED = 1 << 20
+"""Serve takes a new constructor argument, for replicas to come, only along with an option that has changed.
+
+This one concerns calls through handles alone, and no replica is restarted, or taken out of the list of those
+that run, when it changes.
+"""
+
+ROUTER_CONFIG = RequestRouterConfig(request_router_class=cast(Any, ROUTER))
 
 RAY_RESOURCES = "ray_resources"
 
@@ -24,9 +32,11 @@ QUIET = {"enable_access_log": False, "log_level": "WARNING"}
 
 def replica_count(config: mc.ModelConfig, backend_directory: str = "") -> int:
     """A Python model is a process an instance; any other model runs its instances as threads of one."""
-    if not process_per_instance(config.backend, Path(backend_directory) if backend_directory else None):
+    if not isolated(config, backend_directory):
         return 1
-    count: int = sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)
+    count: int = sum(
+        group.count * max(1, len(group.gpus)) for group in config.instance_group if not group.passive
+    )
     return max(1, count)
 
 
@@ -55,18 +65,20 @@ def options(spec: ModelSpec) -> dict[str, Any]:
 
     `num_cpus` is 0: as in Triton, how many models share the processors is the operator's decision, and
     Ray would refuse to place what it counts as too many. A replacement starts before the old replica stops
-    (`max_surge_percent`), and a constructor that dies is not tried again: the manager reports why.
+    (`max_surge_percent`), and a constructor that dies is not tried again: the manager reports why. All specs
+    of an application are one version to Serve: they differ in the number of instances only.
     """
     config = mc.ModelConfig.FromString(spec.config)
     return {
         "name": spec.name,
         "num_replicas": replica_count(config, spec.backend_directory),
         "ray_actor_options": {"num_cpus": 0, "resources": ray_resources(config)},
-        "request_router_config": RequestRouterConfig(request_router_class=cast(Any, ROUTER)),
+        "request_router_config": ROUTER_CONFIG,
         "max_constructor_retry_count": 1,
         "logging_config": QUIET,
         "max_surge_percent": 100,
         "max_ongoing_requests": 1024,
+        "max_queued_requests": _QUEUED + spec.revision,
         "health_check_period_s": 1,
         "health_check_timeout_s": 10,
         "graceful_shutdown_wait_loop_s": 0.1,
@@ -77,5 +89,6 @@ def options(spec: ModelSpec) -> dict[str, Any]:
 def build(spec: ModelSpec) -> Application:
     """The application of one model version."""
     deployment: Any = serve.deployment(ModelVersion)
-    application: Application = deployment.options(**options(spec)).bind(msgspec.msgpack.encode(spec))
+    versioned = deployment.options(**options(spec), version="1", _internal=True)
+    application: Application = versioned.bind(msgspec.msgpack.encode(spec))
     return application

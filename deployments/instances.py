@@ -5,11 +5,12 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from app.core.errors import ErrorCode, FailureReason, InferError
 from app.core.sequences import SequenceId
 from backends.base import Backend, Instance
+from deployments import host_policy
 from deployments.scheduling.pending import Outbox, Pending
 from deployments.warmup import warm_up
 
@@ -52,13 +53,16 @@ class InstanceThread:
         decoupled: bool,
         loop: asyncio.AbstractEventLoop,
         finished: Callable[["InstanceThread", Batch], None],
+        policy: Mapping[str, str] = {},
     ) -> None:
+        """`policy` is the instance's host policy."""
         self.instance = instance
         self._backend = backend
         self._outbox = outbox
         self._hold = not decoupled
         self._loop = loop
         self._finished = finished
+        self._policy = policy
         self._batches: queue.SimpleQueue[Batch | SequenceId | None] = queue.SimpleQueue()
         self._tells_ends = type(backend).sequence_finalize is not Backend.sequence_finalize
         self._loaded = threading.Event()
@@ -93,26 +97,33 @@ class InstanceThread:
         if self._tells_ends:
             self._batches.put(sequence_id)
 
-    def stop(self, timeout: float) -> None:
+    def leave(self) -> None:
+        """The instance has executed its last batch; on the loop."""
+
+    def stop(self, timeout: float | None) -> None:
         """Unload once the current batch is done."""
         self._batches.put(None)
         self._thread.join(timeout)
 
     def _run(self) -> None:
         try:
+            host_policy.apply(self._policy)
             self._backend.instance_initialize(self.instance)
         except BaseException as error:
             self._error = error
             self._loaded.set()
             return
         try:
-            warm_up(self._backend, self.instance)
+            self._warm_up()
             self._loaded.set()
             self._serve()
         except BaseException as error:
             self._error = error
         self._finalize()
         self._loaded.set()
+
+    def _warm_up(self) -> None:
+        warm_up(self._backend, self.instance)
 
     def _serve(self) -> None:
         self._outbox.hold(self._hold)

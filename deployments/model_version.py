@@ -10,13 +10,17 @@ from typing import Any
 
 import msgspec
 import ray
+from ray import serve
 
-from app.core.errors import InferError
+from app.core.errors import InferError, unavailable
+from app.core.log import configure_logging
 from app.transport.loop import LoopThread, freeze_heap
 from app.transport.server import ChannelServer
 from app.transport.settings import TransportSettings
 from backends.python import services
 from deployments.bls import ModelCalls
+from deployments.handle_calls import HandleCalls
+from deployments.readiness import ReadinessWatch
 from deployments.repository.localise import Local, localise
 from deployments.served_model import ServedModel
 from deployments.spec import Description, ModelSpec
@@ -36,17 +40,26 @@ class ModelVersion:
 
     def __init__(self, spec: bytes) -> None:
         self._spec = msgspec.msgpack.decode(spec, type=ModelSpec)
+        configure_logging(self._spec.log)
         self._plane = LoopThread("data-plane")
         self._node_id = ray.get_runtime_context().get_node_id()
         self._local: Local | None = None
         self._calls = ModelCalls(self._spec, self._plane)
         services.install(self._calls)
         self._served: ServedModel | None = None
+        self._handle: HandleCalls | None = None
         self._server: ChannelServer | None = None
+        self._readiness: ReadinessWatch | None = None
         self._addresses: dict[str, str] = {}
         self._described = False
         self._loaded_at = time.monotonic()
         self._description = self._load()
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """A request through a Serve handle; see `HandleCalls.call`."""
+        if self._handle is None:
+            raise unavailable(f"model '{self._spec.name}' failed to load: {self._description.error}")
+        return await self._handle.call(*args, **kwargs)
 
     def record_replica_metadata(self) -> dict[str, str]:
         """Tell every router where this replica listens (a Serve hook, called once)."""
@@ -55,7 +68,7 @@ class ModelVersion:
     async def describe(self) -> bytes:
         """The outcome of the load, as a msgpack `Description`."""
         self._described = True
-        return msgspec.msgpack.encode(self._description)
+        return msgspec.msgpack.encode(self._current())
 
     async def check_health(self) -> None:
         """Serve's health hook; raising makes Serve replace this replica."""
@@ -68,6 +81,8 @@ class ModelVersion:
 
     async def __del__(self) -> None:
         """Serve's shutdown hook: tell the callers to go elsewhere, answer what is under way, unload."""
+        if self._readiness is not None:
+            self._plane.loop.call_soon_threadsafe(self._readiness.stop)
         if self._server is not None:
             await self._plane.run(self._server.drain(_DRAIN_S))
             await self._plane.run(self._server.close())
@@ -78,6 +93,14 @@ class ModelVersion:
         await self._plane.run(self._calls.close())
         self._plane.stop()
 
+    def _current(self) -> Description:
+        """The outcome, with the instance groups as they are now."""
+        served, loaded = self._served, self._description
+        if served is None or loaded.error or served.declared == loaded.spec.config:
+            return loaded
+        spec = msgspec.structs.replace(loaded.spec, config=served.declared)
+        return msgspec.structs.replace(loaded, spec=spec, config=served.config.SerializeToString())
+
     def _load(self) -> Description:
         started = time.monotonic()
         if self._spec.gpus:
@@ -85,9 +108,11 @@ class ModelVersion:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, self._spec.gpus))
         try:
             self._local = localise(self._spec)
-            self._served = ServedModel.load(self._local.spec, self._plane)
+            self._served = ServedModel.load(self._local.spec, self._plane, rank=_rank())
             freeze_heap()
             self._plane.call(self._listen(self._served))
+            self._served.ensembles = self._calls.ensembles
+            self._handle = HandleCalls(self._served, self._plane)
             labels = self._served.labels()
         except InferError as error:
             return Description(self._spec, error=error.with_code())
@@ -107,9 +132,17 @@ class ModelVersion:
         await served.open()
         settings = TransportSettings(arena_bytes=self._spec.arena_bytes)
         self._server = ChannelServer(served, self._spec.key, settings)
+        self._readiness = served.watch_readiness(self._server.announce)
+        await self._readiness.start()
         addresses = await self._server.listen(
             unix_path=os.path.join(self._spec.socket_directory, f"{os.getpid()}.sock"),
             tcp_host=self._channel_host(),
         )
         for address in addresses:
             self._addresses[address.partition(":")[0]] = address
+
+
+def _rank() -> int:
+    """The position of this replica among those of its deployment."""
+    rank = serve.get_replica_context().rank
+    return int(rank.rank) if rank is not None else 0

@@ -1,24 +1,29 @@
 """A loaded model version: backend, instances, scheduler and counters, behind one `submit`."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config_normalise import normalise
-from app.core.config_validation import validate
-from app.core.errors import ErrorCode, InferError
+from app.core.config_validation import validate, validate_instances
+from app.core.errors import ErrorCode, InferError, internal
+from app.core.log import LogConfig, configure_logging
 from app.core.request_check import RequestChecker
-from app.core.tensors import InferRequest, InferResponse, Timestamps
+from app.core.tensors import InferRequest, InferResponse, Timestamps, TracedCall
 from app.transport.loop import LoopThread
 from app.transport.regions import read_inputs, write_outputs
-from backends import find_backend, process_per_instance, python_based_file
-from backends.base import Backend, Instance, Model
-from deployments.instances import InstanceThread
+from backends import find_backend, python_based_file
+from backends.base import Backend, Model
+from deployments.environments import Environment, prepare
+from deployments.instance_pool import InstancePool
 from deployments.latencies import Histogram, Latencies
+from deployments.readiness import ReadinessWatch
 from deployments.repository.layout import ModelEntry, read_labels
 from deployments.response_cache import CachedScheduler, make_cache
 from deployments.scheduling.base import Scheduler
@@ -29,7 +34,7 @@ from deployments.scheduling.pending import Outbox, Pending, Sink
 from deployments.scheduling.queue import RequestQueue
 from deployments.scheduling.sequence import SequenceScheduler
 from deployments.scheduling.turn import turn_kind
-from deployments.spec import ModelSpec
+from deployments.spec import UPDATE, ModelSpec
 from deployments.statistics import Statistics
 
 logger = logging.getLogger(__name__)
@@ -39,9 +44,17 @@ class ServedModel:
     """What a replica serves. `load` runs on the calling thread; everything else on the data-plane loop."""
 
     def __init__(
-        self, spec: ModelSpec, model: Model, backend: Backend, plane: LoopThread, batched: MakeBatched
+        self,
+        spec: ModelSpec,
+        model: Model,
+        backend: Backend,
+        plane: LoopThread,
+        batched: MakeBatched,
+        rank: int,
     ) -> None:
         self._spec = spec
+        self.declared = spec.config
+        """The configuration as the manager gave it last."""
         self._backend = backend
         self._model = model
         self._version = str(model.version)
@@ -49,34 +62,29 @@ class ServedModel:
         self._checker = RequestChecker(model.config)
         self._shapes = ShapeKey(model.config)
         self._kind = turn_kind(model.config) if model.config.HasField("sequence_batching") else Pending
+        self._environment = Environment()
         self._live: set[Pending] = set()
+        self.ensembles: Callable[[], list[Any]] = list
+        """Counters of the ensembles that this model's calls have run here."""
         latencies = Latencies() if spec.summaries else None
         self.statistics = Statistics(model.name, str(model.version), latencies)
         self._first_responses = _first_responses(model.config) if spec.histograms else None
         self._awaited: set[Pending] = set()  # those whose first response is to be timed
-        instances = _instances(model, spec)
-        self._scheduler = _scheduler(model, self.statistics, spec, len(instances), batched)
+        self._scheduler = _scheduler(model, self.statistics, spec, batched)
         self._cached = _cached(model, spec, self._scheduler, self.statistics)
-        self._instances = [
-            InstanceThread(
-                backend,
-                instance,
-                self._outbox,
-                model.config.model_transaction_policy.decoupled,
-                plane.loop,
-                self._scheduler.finished,
-            )
-            for instance in instances
-        ]
+        self._instances = InstancePool(spec, model, backend, self._outbox, plane, self._scheduler, rank)
 
     @classmethod
-    def load(cls, spec: ModelSpec, plane: LoopThread, batched: MakeBatched = serve_batched) -> "ServedModel":
+    def load(
+        cls, spec: ModelSpec, plane: LoopThread, batched: MakeBatched = serve_batched, rank: int = 0
+    ) -> "ServedModel":
         """Complete the configuration, load every instance and warm it up.
 
         Args:
             spec: what to load.
             plane: the thread whose loop requests will come on.
             batched: makes the batched form of an executor; `@serve.batch` works inside a replica only.
+            rank: the position of this replica among those of its model.
 
         Raises:
             InferError: why the model cannot be served.
@@ -86,15 +94,35 @@ class ServedModel:
         settings = {**spec.backend_config.get("", {}), **spec.backend_config.get(declared.backend, {})}
         model = Model(declared, spec.version, Path(spec.directory), settings)
         model.common_file = python_based_file(declared.backend, _backend_directory(spec))
+        environment = prepare(model, spec.cache_bytes)
+        model.interpreter = environment.python
+        try:
+            return cls._load(spec, model, kind, environment, plane, batched, rank)
+        except InferError as error:
+            environment.release()
+            raise environment.explained(error) from error
+
+    @classmethod
+    def _load(
+        cls,
+        spec: ModelSpec,
+        model: Model,
+        kind: type[Backend],
+        environment: Environment,
+        plane: LoopThread,
+        batched: MakeBatched,
+        rank: int,
+    ) -> "ServedModel":
         if spec.auto_complete:
             model.config = normalise(kind.auto_complete(model), spec.gpus)
         validate(model.config, spec.gpus)
         backend = kind()
-        backend.initialize(settings)
+        backend.initialize(model.backend_config)
         backend.model_initialize(model)
-        served = cls(spec, model, backend, plane, batched)
+        served = cls(spec, model, backend, plane, batched, rank)
+        served._environment = environment
         try:
-            served._start()
+            served._instances.load()
         except BaseException:
             served.close(timeout=5)
             raise
@@ -118,7 +146,7 @@ class ServedModel:
     @property
     def healthy(self) -> bool:
         """Whether every instance can still take batches."""
-        return all(thread.alive for thread in self._instances)
+        return self._instances.healthy
 
     def submit(self, request: InferRequest, sink: Sink) -> Callable[[], None]:
         """Validate and queue a request; returns what cancels it.
@@ -143,7 +171,17 @@ class ServedModel:
         return lambda: self._cancel(pending)
 
     async def control(self, verb: str, payload: Any) -> Any:
-        """Answer a CONTROL frame: `statistics` gives counters of this replica."""
+        """Answer a CONTROL frame.
+
+        `statistics` gives counters of this replica, `ensembles` those of the ensembles that its calls ran,
+        `update` changes instances, `log` what is logged.
+
+        Raises:
+            InferError: an unknown verb, or what `update` raises.
+        """
+        if verb == "log":
+            configure_logging(msgspec.convert(payload, LogConfig))
+            return None
         if verb == "statistics":
             return {
                 "statistics": self.statistics.message().SerializeToString(),
@@ -152,31 +190,63 @@ class ServedModel:
                 "releases": dict(self.statistics.releases),
                 "queue_age_ns": self._scheduler.queue_age_ns,
                 **self._distributions(),
+                **await self._custom_metrics(),
             }
+        if verb == UPDATE:
+            return await asyncio.to_thread(self.update, payload)
+        if verb == "ensembles":
+            return self.ensembles()
         raise InferError(ErrorCode.UNSUPPORTED, f"unknown control verb '{verb}'")
+
+    def update(self, config: bytes) -> None:
+        """Follow a change of the instance groups, the only one. Blocks; not to be called on the loop.
+
+        Args:
+            config: the serialised configuration, as in `ModelSpec`.
+
+        Raises:
+            InferError: why not; then all is as it was.
+        """
+        declared = mc.ModelConfig.FromString(config)
+        wanted = mc.ModelConfig()
+        wanted.CopyFrom(self.config)
+        del wanted.instance_group[:]
+        wanted.instance_group.extend(declared.instance_group)
+        wanted = normalise(wanted, self._spec.gpus)
+        validate_instances(wanted, self._spec.gpus)
+        try:
+            self._instances.update(wanted)
+        except InferError:
+            raise
+        except Exception as error:
+            logger.exception("updating the instances of model '%s'", self._model.name)
+            raise internal(f"{type(error).__name__}: {error}") from error
+        self.declared = config
 
     def close(self, timeout: float) -> None:
         """Stop the instances and finalize the backend; on any thread but the loop's."""
-        for thread in self._instances:
-            thread.stop(timeout)
+        self._instances.close(timeout)
         try:
             self._scheduler.close()
             self._backend.model_finalize(self._model)
             self._backend.finalize()
         except Exception:
             logger.exception("finalizing model '%s'", self._model.name)
+        self._environment.release()
 
-    def _start(self) -> None:
-        for thread in self._instances:
-            thread.start()
-        for thread in self._instances:
-            thread.wait_loaded()
+    def watch_readiness(self, announce: Callable[[bool], None]) -> ReadinessWatch:
+        """What tells of the model's readiness; see `ReadinessWatch`."""
+        return ReadinessWatch(self._backend, lambda: self._instances.instances, announce)
 
     async def open(self) -> None:
         """Begin to execute what is submitted."""
-        for thread in self._instances:
-            if not thread.instance.passive:
-                self._scheduler.add_instance(thread)
+        await self._instances.open()
+
+    async def _custom_metrics(self) -> dict[str, Any]:
+        if type(self._backend).metrics is Backend.metrics:
+            return {}
+        # A model in a process of its own may take its time to answer.
+        return {"custom": await asyncio.get_running_loop().run_in_executor(None, self._backend.metrics)}
 
     def _distributions(self) -> dict[str, Any]:
         latencies, first = self.statistics.latencies, self._first_responses
@@ -185,7 +255,10 @@ class ServedModel:
 
     def _cancel(self, pending: Pending) -> None:
         pending.cancelled = True
+        if pending.nested is not None:
+            pending.nested.cancel()
         (self._cached or self._scheduler).cancel(pending)
+        self._instances.cancel(pending)
 
     def _deliver(self, pending: Pending, response: InferResponse) -> None:
         if pending not in self._live:  # two threads of a backend have finished it at the same moment
@@ -213,6 +286,7 @@ class ServedModel:
                 response.final,
                 response.error,
                 _timestamps(pending) if infer.trace and response.final else None,
+                () if pending.nested is None else _calls(pending, response),
             )
         )
 
@@ -252,6 +326,11 @@ def _first_responses(config: mc.ModelConfig) -> Histogram | None:
     return Histogram(_BOUNDS_MS)
 
 
+def _calls(pending: Pending, response: InferResponse) -> tuple[TracedCall, ...]:
+    """The calls to other models that a traced request has led to, for its final response."""
+    return tuple(pending.nested.traced) if pending.infer.trace and response.final else ()
+
+
 def _timestamps(pending: Pending) -> Timestamps:
     """Of a request that is done; one that was refused, or is answered early, has not all of them."""
     arrival, dispatch = pending.arrival_ns, pending.dispatch_ns
@@ -286,29 +365,11 @@ class ShapeKey:
         )
 
 
-def _instances(model: Model, spec: ModelSpec) -> list[Instance]:
-    """Instances of this replica, named `<group>_<index>` as Triton does.
-
-    A Python model is one instance a process; other backends run `count` threads per listed device.
-    """
-    found: list[Instance] = []
-    for group in model.config.instance_group:
-        kind = mc.ModelInstanceGroup.Kind.Name(group.kind).removeprefix("KIND_")
-        devices = list(group.gpus) or [0]
-        for device in devices:
-            for index in range(group.count):
-                name = f"{group.name}_{index}" if kind != "GPU" else f"{group.name}_{index}_gpu{device}"
-                found.append(Instance(model, name, kind, device, len(found), group.passive))
-    return found[:1] if process_per_instance(model.config.backend, _backend_directory(spec)) else found
-
-
 def _backend_directory(spec: ModelSpec) -> Path | None:
     return Path(spec.backend_directory) if spec.backend_directory else None
 
 
-def _scheduler(
-    model: Model, statistics: Statistics, spec: ModelSpec, instances: int, batched: MakeBatched
-) -> Scheduler:
+def _scheduler(model: Model, statistics: Statistics, spec: ModelSpec, batched: MakeBatched) -> Scheduler:
     config = model.config
     choice = config.WhichOneof("scheduling_choice")
     if choice == "sequence_batching":
@@ -321,4 +382,4 @@ def _scheduler(
         )
     if choice != "dynamic_batching" or config.max_batch_size < 2:
         return DirectScheduler(statistics, RequestQueue(spec.max_pending_requests, spec.max_pending_bytes))
-    return dynamic_scheduler(model, statistics, spec, instances, batched)
+    return dynamic_scheduler(model, statistics, spec, batched)

@@ -4,8 +4,14 @@ from typing import Final
 
 import msgspec
 
+from app.core.identifiers import identifier
+from app.core.log import LogConfig
+
 MANAGER: Final = "repository-manager"
 """The deployment of the repository manager, whom replicas ask for the files of a load request."""
+
+UPDATE: Final = "update"
+"""The control verb by which the manager changes a replica's instances; its argument is `ModelSpec.config`."""
 
 
 class ModelSpec(msgspec.Struct, frozen=True):
@@ -18,7 +24,10 @@ class ModelSpec(msgspec.Struct, frozen=True):
     `directory` holds on the manager's node. `origin` is the address of a model in a remote repository; then
     `directory` lists it and a node's copy is below `cache_directory`. `overridden` tells that a load request
     brought configuration or files. `summaries` and `histograms` say which distributions of durations the
-    replica keeps.
+    replica keeps. `namespace` is that of the model, with `--model-namespacing`. `log` is
+    how the replica logs, until an ingress tells it otherwise. `rate_limits` are the explicit counts of
+    resources (`app/core/rate_limit.py`), None without a rate limiter. `host_policy` are the settings of host
+    policies by name. `revision` counts the changes of instances since the load.
     """
 
     name: str
@@ -46,6 +55,17 @@ class ModelSpec(msgspec.Struct, frozen=True):
     cache_directory: str = ""
     cache_bytes: int = 1 << 40
     overridden: bool = False
+    namespace: str = ""
+    log: LogConfig = LogConfig()
+
+    @property
+    def identifier(self) -> str:
+        """What the model is known by in the server."""
+        return identifier(self.namespace, self.name)
+
+    rate_limits: dict[int, dict[str, int]] | None = None
+    host_policy: dict[str, dict[str, str]] = {}
+    revision: int = 0
 
 
 class Description(msgspec.Struct, frozen=True):

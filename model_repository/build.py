@@ -206,6 +206,7 @@ RECIPES: Final[dict[str, Callable[[Path], None]]] = {
         "6f327246b50388f3c176ae304bd95767ea6dc0c9ae92153ef8cbe210b3c14884",
     ),
     "rapidocr_rec/1/characters.txt": characters,
+    "ocr_text/1/characters.txt": characters,
     "silero_vad/1/model.onnx": copy_of(
         "silero_vad",
         "data/silero_vad.onnx",

@@ -62,6 +62,15 @@ class Tensor(msgspec.Struct, frozen=True, gc=False):
         return cls(name, name_of_type, array.shape, flat.view(np.uint8).data)
 
 
+def flat_bytes(array: npt.NDArray[Any]) -> memoryview | bytes:
+    """View the bytes of a numeric array; copied first only when it is not contiguous."""
+    if not array.size:
+        return b""
+    if not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array)
+    return array.data.cast("B")
+
+
 class RegionSlice(msgspec.Struct, frozen=True, gc=False):
     """A part of the memory that a client shares: a tensor's `data`, or where an output is to be written.
 
@@ -139,11 +148,24 @@ class Timestamps(msgspec.Struct, frozen=True, array_like=True, gc=False):
     request_end: int = 0
 
 
+class TracedCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A call that a traced request led to: of an ensemble's step, or by a model (BLS).
+
+    `timestamps` and those of `calls`, what the call itself led to, are on the clock of whoever made the call.
+    """
+
+    model_name: str
+    model_version: str
+    request_id: str
+    timestamps: Timestamps
+    calls: tuple["TracedCall", ...] = ()
+
+
 class InferResponse(msgspec.Struct, frozen=True, gc=False):
     """One response. A request has exactly one final response; a decoupled model may send others before it.
 
     A failed response carries `error` and no outputs. A decoupled model's last response may be empty.
-    `timestamps` are those of a traced request, in its final response.
+    `timestamps` are those of a traced request, in its final response, and `calls` what it led to.
     """
 
     model_name: str = ""
@@ -154,6 +176,7 @@ class InferResponse(msgspec.Struct, frozen=True, gc=False):
     final: bool = True
     error: InferError | None = None
     timestamps: Timestamps | None = None
+    calls: tuple[TracedCall, ...] = ()
 
 
 def failed(error: BaseException, request_id: str = "", final: bool = True) -> InferResponse:

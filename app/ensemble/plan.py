@@ -7,6 +7,7 @@ from typing import NamedTuple
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config_ensemble import Condition, conditions
+from app.core.identifiers import identifier
 from app.core.tensors import RequestedOutput
 
 
@@ -15,7 +16,7 @@ class Step(NamedTuple):
 
     Attributes:
         number: place in `ensemble_scheduling`.
-        model: name of the model to call.
+        model: identifier of the model to call.
         version: "" when the model's version policy decides.
         inputs: pairs of the model's input and the ensemble tensor it is fed from.
         outputs: ensemble tensor by the model's output.
@@ -83,7 +84,7 @@ def _step(index: int, step: mc.ModelEnsembling.Step, when: Condition | None) -> 
     outputs = dict(sorted(step.output_map.items()))
     return Step(
         index,
-        step.model_name,
+        identifier(step.model_namespace, step.model_name),
         str(step.model_version) if step.model_version > 0 else "",
         tuple(sorted(step.input_map.items())),
         outputs,

@@ -11,7 +11,8 @@ import numpy as np
 
 from app.core.errors import ErrorCode, FailureReason, InferError, internal, invalid_arg, unavailable
 from app.core.model_config import WILDCARD, TensorSpec
-from app.core.tensors import InferRequest, InferResponse, Tensor, failed
+from app.core.tensors import InferRequest, InferResponse, Tensor, Timestamps, TracedCall, failed
+from app.core.traced import MAX_CALLS, traced_call
 from app.ensemble.plan import Step
 from app.ensemble.scope import Scope
 from app.routing.router import Call, Sink
@@ -51,6 +52,9 @@ class Run:
         self._starting = True
         self._done = False
         self._started_ns = time.monotonic_ns()
+        # Of a traced request: its steps under way, with the times they were sent at, and those that ended.
+        self._sent: dict[int, tuple[InferRequest, int]] = {}
+        self._traced: list[TracedCall] = []
 
     def start(self) -> None:
         """Begin; what can be answered at once is answered when the caller has returned to the loop."""
@@ -139,7 +143,10 @@ class Run:
         self._next_call += 1
         self._under_way[step.number] += 1
         sink = partial(self._answered, number, step, scope, entry)
-        self._calls[number] = self._models.submit(self._step_request(step, scope, entry), sink)
+        request = self._step_request(step, scope, entry)
+        if request.trace:
+            self._sent[number] = request, time.monotonic_ns()
+        self._calls[number] = self._models.submit(request, sink)
 
     def _step_request(self, step: Step, scope: Scope, entry: VersionEntry) -> InferRequest:
         inputs = []
@@ -163,6 +170,8 @@ class Run:
         if response.final:
             self._calls.pop(number, None)
             self._under_way[step.number] -= 1
+            if number in self._sent:
+                self._note(*self._sent.pop(number), response)
         if self._done:
             return
         if response.error is not None:
@@ -176,6 +185,10 @@ class Run:
                 self._end_if_idle()
         except InferError as error:
             self._fail(error)
+
+    def _note(self, request: InferRequest, sent_ns: int, response: InferResponse) -> None:
+        if len(self._traced) < MAX_CALLS:
+            self._traced.append(traced_call(request, response, sent_ns, time.monotonic_ns()))
 
     def _take(self, step: Step, scope: Scope, entry: VersionEntry, response: InferResponse) -> None:
         if entry.decoupled:
@@ -222,7 +235,15 @@ class Run:
 
     def _send(self, outputs: tuple[Tensor, ...], final: bool) -> None:
         version = str(self._entry.version)
-        self._deliver(InferResponse(self._entry.name, version, outputs, self._request.id, {}, final))
+        response = InferResponse(self._entry.model, version, outputs, self._request.id, {}, final)
+        self._deliver(self._with_trace(response) if final else response)
+
+    def _with_trace(self, response: InferResponse) -> InferResponse:
+        if not self._request.trace:
+            return response
+        started = self._started_ns
+        times = Timestamps(started, started, request_end=time.monotonic_ns())
+        return msgspec.structs.replace(response, timestamps=times, calls=tuple(self._traced))
 
     def _deliver(self, response: InferResponse) -> None:
         if self._starting:
@@ -239,11 +260,12 @@ class Run:
         for call in calls.values():
             call.cancel()
         if prefixed:
-            text = f"in ensemble '{self._entry.name}', {error.message}"
+            text = f"in ensemble '{self._entry.model}', {error.message}"
             error = InferError(error.code, text, error.reason)
         self._ensemble.statistics.record_failure(time.monotonic_ns() - self._started_ns, error.reason)
         # Later: the sink must be called neither before `submit` has returned nor before `cancel` has.
-        asyncio.get_running_loop().call_soon(self._sink, failed(error, self._request.id))
+        response = self._with_trace(failed(error, self._request.id))
+        asyncio.get_running_loop().call_soon(self._sink, response)
 
 
 def _circular(chain: tuple[str, ...]) -> InferError:

@@ -37,7 +37,7 @@ class Ensemble:
     def __init__(self, entry: VersionEntry) -> None:
         self.entry = entry
         self.checker = RequestChecker(entry.model_config)
-        self.statistics = EnsembleStatistics(entry.name, entry.version)
+        self.statistics = EnsembleStatistics(entry.model, entry.version)
         self._plan = Plan.of(entry.model_config)
         self._pruned: dict[frozenset[str], Plan] = {}
 
@@ -78,6 +78,13 @@ class EnsembleRunner:
         """Counters of what ran here, and failures by reason."""
         statistics = self._ensemble(entry).statistics
         return statistics.message, dict(statistics.failures)
+
+    def report(self) -> list[tuple[str, int, bytes, dict[str, int]]]:
+        """Counters of every ensemble that ran here: name, version, serialised message, failures by reason."""
+        return [
+            (*key, ensemble.statistics.message.SerializeToString(), dict(ensemble.statistics.failures))
+            for key, ensemble in self._ensembles.items()
+        ]
 
     def forget(self, entries: tuple[VersionEntry, ...]) -> None:
         """Drop what belongs to none of these: what is loaded again counts from zero."""

@@ -10,7 +10,9 @@ import tempfile
 import uuid
 from typing import Any
 
+import msgspec
 import ray
+from ray import serve
 
 from app.core.live_settings import LiveSettings
 from app.core.log import LogConfig, configure_logging
@@ -19,6 +21,7 @@ from app.ingress.fronts import Front, open_fronts
 from app.ingress.machine_metrics import Machine
 from app.ingress.metrics import render
 from app.ingress.observer import Observer
+from app.ingress.peers import Peers
 from app.ingress.routed_service import RoutedInferenceService
 from app.ingress.shared_memory import SharedMemory
 from app.routing.manager_client import ManagerClient, follow
@@ -44,8 +47,15 @@ class Ingress:
         self._manager = ManagerClient(manager)
         self._plane = LoopThread("data-plane")
         self._node_id = ray.get_runtime_context().get_node_id()
+        context = serve.get_replica_context()
+        self._deployment = (context.deployment, context.app_name)
         self._plane.call(self._start())
         freeze_heap()
+
+    def record_replica_metadata(self) -> dict[str, str]:
+        """Tell the other ingresses where this one listens (a Serve hook, called once)."""
+        peers = self._service.peers
+        return {} if peers is None else {"node_id": self._node_id, **peers.addresses}
 
     async def check_health(self) -> None:
         """Serve's health hook; raising makes Serve replace this replica."""
@@ -64,6 +74,8 @@ class Ingress:
         grace = self._settings.exit_timeout_secs
         await asyncio.gather(*(front.stop(grace) for front in self._fronts))
         self._watching.cancel()
+        if self._service.peers is not None:
+            await self._service.peers.close()
         await self._router.close(1.0)
         await asyncio.to_thread(self._observer.close)
         self._service.shared_memory.close()
@@ -77,6 +89,8 @@ class Ingress:
         live = LiveSettings(LogConfig.of(settings), TraceSettings(settings.trace_settings()))
         alone = settings.ingress_replicas == 1
         self._observer = Observer(live, self._manager.configure, "" if alone else f".{os.getpid()}")
+        if not alone:
+            await self._join_peers()
         self._routing = asyncio.Event()
         self._watching = asyncio.get_running_loop().create_task(
             follow(self._manager, self._router, self._id, self._follow)
@@ -91,12 +105,27 @@ class Ingress:
             settings, self._service, lambda: render(self._service, latencies, machine), self._observer
         )
 
+    async def _join_peers(self) -> None:
+        peers = Peers(self._service.ensembles, self._key)
+        address = self._settings.channel_address
+        node: Any = ray.util
+        host = str(node.get_node_ip_address()) if address == "node" else address
+        await peers.open(_private_root(), host, self._router.join(*self._deployment))
+        self._service.peers = peers
+
     def _follow(self, table: RoutingTable) -> None:
         self._observer.apply(table.live)
+        if table.live is not None:
+            self._router.tell("log", msgspec.to_builtins(table.live.log))
         self._routing.set()
+
+
+def _private_root() -> str:
+    """This user's directory for what servers keep on a node."""
+    return os.path.join(tempfile.gettempdir(), f"nereid-{os.getuid()}")
 
 
 def _region_directory(key: bytes) -> str:
     """Where the server with this channel key keeps the regions of a node; a server started anew has none."""
     server = hashlib.sha256(b"regions" + key).hexdigest()[:16]
-    return os.path.join(tempfile.gettempdir(), f"nereid-{os.getuid()}", f"regions-{server}")
+    return os.path.join(_private_root(), f"regions-{server}")

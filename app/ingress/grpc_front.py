@@ -251,6 +251,7 @@ class GrpcFront:
             fail_fast=_has_metadata(context, "triton_grpc_error", "true"),
             observer=self._observer,
             forward=self._forward_of(context),
+            traceparent=_traceparent(context),
         )
         self._streams.add(stream)
         return stream
@@ -319,9 +320,11 @@ def _deadline(context: Context) -> float:
 
 
 def _arrival(context: Context) -> Arrival:
-    metadata = context.invocation_metadata()
-    traceparent = next((str(value) for name, value in metadata if name == "traceparent"), "")
-    return Arrival("grpc", monotonic_ns(), traceparent)
+    return Arrival("grpc", monotonic_ns(), _traceparent(context))
+
+
+def _traceparent(context: Context) -> str:
+    return next((str(value) for name, value in context.invocation_metadata() if name == "traceparent"), "")
 
 
 def _has_metadata(context: Context, key: str, value: str) -> bool:

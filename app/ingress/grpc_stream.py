@@ -83,6 +83,7 @@ class InferStream:
         fail_fast: bool = False,
         observer: Observer | None = None,
         forward: Forward | None = None,
+        traceparent: str = "",
     ) -> None:
         """
         Args:
@@ -94,6 +95,7 @@ class InferStream:
                 Triton, that of a request that reached no model is in-band all the same.
             observer: takes note of requests.
             forward: adds the call's metadata to each request.
+            traceparent: the trace of the client that each request is part of.
         """
         self._service = service
         self._encode = encode
@@ -102,6 +104,7 @@ class InferStream:
         self._fail_fast = fail_fast
         self._observer = observer or Observer(LiveSettings())
         self._forward = forward
+        self._traceparent = traceparent
         # Requests under way, and of those the ordinary ones in the order their responses must leave.
         self._open: set[_Pending] = set()
         self._ordered: deque[_Pending] = deque()
@@ -220,7 +223,7 @@ class InferStream:
         pending.empty_final = wants_empty_final(message.parameters)
         sink = partial(self._receive, pending)
         if self._observer.on:
-            arrival = Arrival("grpc", monotonic_ns())
+            arrival = Arrival("grpc", monotonic_ns(), self._traceparent)
             pending.call = self._observer.submit(self._service, pending.request, sink, arrival)
         else:
             pending.call = self._service.submit(pending.request, sink)

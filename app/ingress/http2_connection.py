@@ -371,6 +371,8 @@ class Http2Connection(asyncio.Protocol):
 
     def drain(self) -> None:
         """Take no new calls, and close after those under way."""
+        if self._failed:  # it has told why, can say no more and ends in a moment
+            return
         if not self._leaving:
             self._leaving = True
             self._put(h2.goaway(self._last, h2.NO_ERROR))

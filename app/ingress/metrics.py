@@ -8,8 +8,10 @@ import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from app.core.identifiers import name_of, namespace_of
 from app.core.metrics_config import MetricsConfig
 from app.ingress.batching_metrics import batching_lines
+from app.ingress.custom_metrics import custom_lines, escape
 from app.ingress.distributions import histogram_lines, summary_lines
 from app.ingress.machine_metrics import Machine
 from app.ingress.replica_statistics import ReplicaStatistics, merge
@@ -147,6 +149,8 @@ async def render(
     for gauge in machine.read() if machine is not None else ():
         lines += _header(gauge.name, gauge.kind, gauge.help)
         lines += (f"{gauge.name}{labels} {value!r}" for labels, value in gauge.samples)
+    taken = {line.split(" ")[2] for line in lines if line.startswith("# TYPE ")}
+    lines += custom_lines((family for _, stats in rows for family in stats.custom), taken)
     return ("\n".join(lines) + "\n").encode()
 
 
@@ -186,9 +190,7 @@ def _header(name: str, kind: str, text: str) -> list[str]:
 def _labels(model: str, version: int, tags: dict[str, str]) -> str:
     # A tag comes from the model's author; a character that no label name may have would spoil the whole page.
     own = {"_" + re.sub(r"[^a-zA-Z0-9_]", "_", key): value for key, value in tags.items()}
-    pairs = {"model": model, "version": str(version), **own}
-    return ",".join(f'{key}="{_escape(value)}"' for key, value in pairs.items())
-
-
-def _escape(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    namespace = namespace_of(model)
+    place = {"namespace": namespace} if namespace else {}
+    pairs = {"model": name_of(model), **place, "version": str(version), **own}
+    return ",".join(f'{key}="{escape(value)}"' for key, value in pairs.items())

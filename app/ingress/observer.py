@@ -17,6 +17,7 @@ from app.core.live_settings import LiveChange, LiveSettings
 from app.core.log import VERBATIM, LogConfig, configure_logging
 from app.core.tensors import UNNAMED_TRACE, InferRequest, InferResponse, Timestamps, failed
 from app.core.trace_settings import GLOBAL, Change, TraceSetting
+from app.core.traced import traced_call
 from app.ingress.service import Call, InferenceService, Sink
 from app.ingress.tracing import Trace, Tracer, stamps_of
 
@@ -226,7 +227,9 @@ class _Observed:
         names = _ACTIVITIES[self._arrival.protocol]
         trace.note(response)
         if response.timestamps is not None:
-            trace.stamps += stamps_of(response.timestamps, self._sent_ns, begun_ns)
+            call = traced_call(self._request, response, self._sent_ns, begun_ns)
+            trace.stamps += stamps_of(call.timestamps)
+            trace.calls = call.calls
         trace.stamps += (
             ("INFER_RESPONSE_COMPLETE", begun_ns),
             (names.send_start, begun_ns),

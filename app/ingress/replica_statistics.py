@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 from tritonclient.grpc import service_pb2 as pb
@@ -19,7 +20,7 @@ _ANSWER_S = 3.0
 
 
 class ReplicaStatistics(msgspec.Struct):
-    """One replica's counters, or the sum over several."""
+    """One replica's counters, or the sum over several; `custom` are families of Python models, unmerged."""
 
     statistics: pb.ModelStatistics
     failures: dict[str, int]
@@ -28,33 +29,54 @@ class ReplicaStatistics(msgspec.Struct):
     queue_age_ns: int = 0
     summaries: dict[str, tuple[int, int, dict[int, int]]] = {}
     first_response: tuple[tuple[float, ...], list[int], float] | None = None
+    custom: list[Any] = []
 
 
 async def collect(entry: VersionEntry, channels: Iterable[Channel]) -> list[ReplicaStatistics]:
     """Ask each replica; one that is going away meanwhile is left out."""
-    answers = await asyncio.gather(
-        *(channel.control("statistics", None, _ANSWER_S) for channel in channels), return_exceptions=True
-    )
     found = [_empty(entry)]
-    for answer in answers:
-        if isinstance(answer, dict):
-            message = pb.ModelStatistics.FromString(answer["statistics"])
-            found.append(
-                ReplicaStatistics(
-                    message,
-                    dict(answer["failures"]),
-                    answer["pending"],
-                    dict(answer.get("releases", {})),
-                    answer.get("queue_age_ns", 0),
-                    answer.get("summaries", {}),
-                    answer.get("first_response"),
-                )
+    for answer in await _ask(channels, "statistics"):
+        message = pb.ModelStatistics.FromString(answer["statistics"])
+        found.append(
+            ReplicaStatistics(
+                message,
+                dict(answer["failures"]),
+                answer["pending"],
+                dict(answer.get("releases", {})),
+                answer.get("queue_age_ns", 0),
+                answer.get("summaries", {}),
+                answer.get("first_response"),
+                answer.get("custom", []),
             )
-        elif isinstance(answer, (InferError, OSError, TimeoutError)):
-            logger.debug("no statistics from a replica of %s: %s", entry.name, answer)
+        )
+    return found
+
+
+async def collect_ensembles(
+    channels: Iterable[Channel],
+) -> dict[tuple[str, int], list[ReplicaStatistics]]:
+    """Ask ingresses, and replicas whose models call ensembles, for the ensembles that they ran."""
+    found: dict[tuple[str, int], list[ReplicaStatistics]] = {}
+    for answer in await _ask(channels, "ensembles"):
+        for name, version, message, failures in answer:
+            part = ReplicaStatistics(pb.ModelStatistics.FromString(message), failures)
+            found.setdefault((name, version), []).append(part)
+    return found
+
+
+async def _ask(channels: Iterable[Channel], verb: str) -> list[Any]:
+    answers = await asyncio.gather(
+        *(channel.control(verb, None, _ANSWER_S) for channel in channels), return_exceptions=True
+    )
+    given = []
+    for answer in answers:
+        if isinstance(answer, (InferError, OSError, TimeoutError)):
+            logger.debug("no %s from a replica: %s", verb, answer)
         elif isinstance(answer, BaseException):
             raise answer
-    return found
+        else:
+            given.append(answer)
+    return given
 
 
 def merge(parts: Iterable[ReplicaStatistics]) -> ReplicaStatistics:
@@ -72,6 +94,7 @@ def merge(parts: Iterable[ReplicaStatistics]) -> ReplicaStatistics:
                 part.queue_age_ns,
                 part.summaries,
                 part.first_response,
+                part.custom,
             )
         else:
             _add(total, part)
@@ -81,11 +104,12 @@ def merge(parts: Iterable[ReplicaStatistics]) -> ReplicaStatistics:
 
 
 def _empty(entry: VersionEntry) -> ReplicaStatistics:
-    return ReplicaStatistics(pb.ModelStatistics(name=entry.name, version=str(entry.version)), {})
+    return ReplicaStatistics(pb.ModelStatistics(name=entry.model, version=str(entry.version)), {})
 
 
 def _add(total: ReplicaStatistics, part: ReplicaStatistics) -> None:
     target, source = total.statistics, part.statistics
+    total.custom = total.custom + part.custom
     target.last_inference = max(target.last_inference, source.last_inference)
     target.inference_count += source.inference_count
     target.execution_count += source.execution_count

@@ -11,12 +11,14 @@ from app.core.errors import InferError, invalid_arg, unsupported
 from app.core.model_config import input_specs, output_specs
 from app.core.tensors import InferRequest, InferResponse
 from app.ensemble.runner import EnsembleRunner
-from app.ingress.replica_statistics import ReplicaStatistics, collect, merge
+from app.ingress.peers import Peers
+from app.ingress.replica_statistics import ReplicaStatistics, collect, collect_ensembles, merge
 from app.ingress.service import Call, Sink
 from app.ingress.shared_memory import SharedMemory
 from app.routing.router import Router
 from app.routing.table import ModelState, VersionEntry
 from app.settings import ServerSettings
+from app.transport.client import Channel
 
 VERSION = "2.73.0"
 EXTENSIONS = (
@@ -61,7 +63,8 @@ class RoutedInferenceService:
         self._settings = settings
         self._router = router
         self._repository = repository
-        self._ensembles = router.ensembles = EnsembleRunner(router)
+        self.ensembles = router.ensembles = EnsembleRunner(router)
+        self.peers: Peers | None = None
         self._exiting = False
 
     def live(self) -> bool:
@@ -96,9 +99,9 @@ class RoutedInferenceService:
     def model_metadata(self, name: str, version: str = "") -> pb.ModelMetadataResponse:
         entry = self._router.resolve(name, version)
         config = entry.model_config
-        versions = [entry.version] if version else self._router.table.ready_versions(name)
+        versions = [entry.version] if version else self._router.table.ready_versions(entry.name)
         message = pb.ModelMetadataResponse(
-            name=name, versions=map(str, versions), platform=config.platform or config.backend
+            name=entry.model, versions=map(str, versions), platform=config.platform or config.backend
         )
         for target, specs in ((message.inputs, input_specs(config)), (message.outputs, output_specs(config))):
             for spec in specs:
@@ -120,16 +123,31 @@ class RoutedInferenceService:
     ) -> dict[tuple[str, int], list[ReplicaStatistics]]:
         """Counters of each replica of some versions, of this node's replicas only with `local`.
 
-        Those of an ensemble are what ran in this ingress.
+        Those of an ensemble are what ran in ingresses, and in replicas whose models called it.
         """
-        answers = await asyncio.gather(*(self._counters(entry, local) for entry in entries))
-        return {(entry.name, entry.version): answer for entry, answer in zip(entries, answers, strict=True)}
+        models = [entry for entry in entries if not entry.ensemble]
+        answers, elsewhere = await asyncio.gather(
+            asyncio.gather(*(collect(entry, self._channels(entry, local)) for entry in models)),
+            self._ensembles_elsewhere(local) if len(models) < len(entries) else _none(),
+        )
+        found = {(entry.name, entry.version): answer for entry, answer in zip(models, answers, strict=True)}
+        for entry in entries:
+            if entry.ensemble:
+                here = ReplicaStatistics(*self.ensembles.statistics(entry))
+                key = (entry.name, entry.version)
+                found[key] = [here, *elsewhere.get(key, ())]
+        return found
 
-    async def _counters(self, entry: VersionEntry, local: bool) -> list[ReplicaStatistics]:
-        if entry.ensemble:
-            return [ReplicaStatistics(*self._ensembles.statistics(entry))]
+    def _channels(self, entry: VersionEntry, local: bool) -> list[Channel]:
         pool = self._router.pool(entry)
-        return await collect(entry, pool.local_channels() if local else pool.channels)
+        return pool.local_channels() if local else pool.channels
+
+    async def _ensembles_elsewhere(self, local: bool) -> dict[tuple[str, int], list[ReplicaStatistics]]:
+        channels = self.peers.channels(local) if self.peers is not None else []
+        for entry in self.served():
+            if entry.model_config.backend == "python":  # the only models that call others
+                channels += self._channels(entry, local)
+        return await collect_ensembles(channels)
 
     def served(self) -> list[VersionEntry]:
         """Versions at READY state, by name and version."""
@@ -174,15 +192,21 @@ class RoutedInferenceService:
         return response
 
     def _known(self, name: str, version: str) -> bool:
-        versions = self._router.table.by_name.get(name)
+        versions = self._router.table.versions(name)
         return versions is not None and (not version or any(str(v) == version for v in versions))
 
     def _statistics_entries(self, name: str, version: str) -> list[VersionEntry]:
         if not name:
             return self.served()
-        ready = self._router.table.ready_versions(name)
+        table = self._router.table
+        versions = table.versions(name) or {}
+        ready = table.ready_versions(name)
         if not ready:
             raise invalid_arg(f"requested model '{name}' is not available")
         if version and version not in map(str, ready):
             raise invalid_arg(f"requested model version is not available for model '{name}'")
-        return [self._router.table.by_name[name][v] for v in ready if not version or str(v) == version]
+        return [versions[v] for v in ready if not version or str(v) == version]
+
+
+async def _none() -> dict[tuple[str, int], list[ReplicaStatistics]]:
+    return {}

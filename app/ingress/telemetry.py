@@ -1,7 +1,7 @@
 """Traces as OpenTelemetry spans, sent over OTLP/HTTP by the SDK's own thread. Needs the extra `otel`.
 
 Spans as Triton's: `InferRequest` covers the whole of a request, below it is one named after the model, below
-that `compute`; the activities of each are its events.
+that `compute` and those of the models that it called; the activities of each are its events.
 """
 
 import re
@@ -16,9 +16,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from app.core.tensors import InferRequest
+from app.core.tensors import Timestamps, TracedCall
 from app.core.trace_settings import TraceSetting
 from app.ingress.trace_file import Stamp
+from app.ingress.tracing import Child, Trace, stamps_of
 
 DEFAULT_URL: Final = "http://localhost:4318/v1/traces"
 _MODEL: Final = ("REQUEST_START", "QUEUE_START", "REQUEST_END")
@@ -65,32 +66,43 @@ class Telemetry:
         self._propagator.inject(carrier, api.set_span_in_context(span))
         return carrier["traceparent"]
 
-    def finish(
-        self, span: Any, number: int, request: InferRequest, version: str, stamps: Iterable[Stamp]
-    ) -> None:
-        """End the span of a request with what was noted of it."""
+    def finish(self, trace: Trace) -> None:
+        """End the span of a request with what was noted of it, and make those of what it led to."""
         offset = _offset()
-        times = [(name, ns + offset) for name, ns in stamps]
-        for name, ns in times:
+        root = trace.span
+        for name, ns in trace.stamps:
             if name not in _MODEL and name not in _COMPUTE:
-                span.add_event(name, timestamp=ns)
-        below = self._child(span, request.model_name, [each for each in times if each[0] in _MODEL])
-        if below is not None:
-            below.set_attributes(
-                {
-                    "triton.model_name": request.model_name,
-                    "triton.model_version": int(version or -1),
-                    "triton.request_id": request.id,
-                    "triton.trace_id": number,
-                    "triton.trace_parent_id": 0,
-                }
-            )
-            compute = [each for each in times if each[0] in _COMPUTE]
-            inner = self._child(below, "compute", compute)
-            if inner is not None:
-                inner.end(compute[-1][1])
-            below.end(max(ns for name, ns in times if name in _MODEL))
-        span.end(times[-1][1])
+                root.add_event(name, timestamp=ns + offset)
+        request = trace.request
+        call = TracedCall(request.model_name, trace.version, request.id, Timestamps())
+        spans = {trace.number: self._model(root, Child(trace.number, 0, call), trace.stamps, offset)}
+        for child in trace.children:
+            stamps = stamps_of(child.call.timestamps)
+            spans[child.number] = self._model(spans[child.parent], child, stamps, offset)
+        root.end(trace.stamps[-1][1] + offset)
+
+    def _model(self, parent: Any, child: Child, stamps: Iterable[Stamp], offset: int) -> Any:
+        """The ended span of one model's part, with its `compute` below; `parent` when there are no stamps."""
+        times = [(name, ns + offset) for name, ns in stamps]
+        call = child.call
+        span = self._child(parent, call.model_name, [each for each in times if each[0] in _MODEL])
+        if span is None:
+            return parent
+        span.set_attributes(
+            {
+                "triton.model_name": call.model_name,
+                "triton.model_version": int(call.model_version or -1),
+                "triton.request_id": call.request_id,
+                "triton.trace_id": child.number,
+                "triton.trace_parent_id": child.parent,
+            }
+        )
+        compute = [each for each in times if each[0] in _COMPUTE]
+        inner = self._child(span, "compute", compute)
+        if inner is not None:
+            inner.end(compute[-1][1])
+        span.end(max(ns for name, ns in times if name in _MODEL))
+        return span
 
     def _child(self, parent: Any, name: str, stamps: list[Stamp]) -> Any:
         """An open span that begins with the first of some activities; None when there are none."""

@@ -12,10 +12,12 @@ Stamp = tuple[str, int]
 _FLOATS: Final = ("FP16", "FP32", "FP64")
 
 
-def encode_header(number: int, model: str, version: str, request_id: str) -> dict[str, Any]:
-    """The object that says what was traced."""
+def encode_header(number: int, model: str, version: str, request_id: str, parent: int = 0) -> dict[str, Any]:
+    """The object that says what was traced; `parent` is the trace that led to this one, 0 for none."""
     header: dict[str, Any] = {"id": number, "model_name": model, "model_version": int(version or -1)}
-    return {**header, "request_id": request_id} if request_id else header
+    if request_id:
+        header["request_id"] = request_id
+    return {**header, "parent_id": parent} if parent else header
 
 
 def encode_stamp(number: int, stamp: Stamp) -> dict[str, Any]:

@@ -6,11 +6,11 @@ ingress process: with several of them each counts for itself.
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from app.core.tensors import UNNAMED_TRACE, InferRequest, InferResponse, Timestamps
+from app.core.tensors import UNNAMED_TRACE, InferRequest, InferResponse, Timestamps, TracedCall
 from app.core.trace_settings import GLOBAL, TraceSetting, TraceSettings
 from app.ingress.trace_file import (
     Stamp,
@@ -44,23 +44,35 @@ _ACTIVITIES: Final = (
 )
 
 
-def stamps_of(times: Timestamps, sent_ns: int, received_ns: int) -> list[Stamp]:
-    """A replica's timestamps on this machine's clock.
-
-    Those of another machine do not lie between the sending and the answer; they are moved to its middle.
-    """
+def stamps_of(times: Timestamps) -> list[Stamp]:
+    """A replica's timestamps as activities."""
     values = [getattr(times, field) for field in times.__struct_fields__]
-    first, last = times.request_start, times.request_end
-    shift = 0
-    if not sent_ns <= first <= last <= received_ns:
-        shift = sent_ns + (received_ns - sent_ns - (last - first)) // 2 - first
-    return [(name, ns + shift) for name, ns in zip(_ACTIVITIES, values, strict=True) if ns]
+    return [(name, ns) for name, ns in zip(_ACTIVITIES, values, strict=True) if ns]
+
+
+class Child(NamedTuple):
+    """A call that a traced request led to, with its number and that of the trace it belongs to."""
+
+    number: int
+    parent: int
+    call: TracedCall
 
 
 class Trace:
     """What is noted of one request."""
 
-    __slots__ = ("context", "number", "outputs", "request", "scope", "span", "stamps", "version")
+    __slots__ = (
+        "calls",
+        "children",
+        "context",
+        "number",
+        "outputs",
+        "request",
+        "scope",
+        "span",
+        "stamps",
+        "version",
+    )
 
     def __init__(self, scope: "TraceScope", number: int, request: InferRequest) -> None:
         self.scope = scope
@@ -71,6 +83,8 @@ class Trace:
         self.span: Any = None  # in mode opentelemetry
         self.context = UNNAMED_TRACE  # what the replica is told
         self.outputs: list[Any] = []
+        self.calls: tuple[TracedCall, ...] = ()
+        self.children: list[Child] = []  # `calls` and what they led to, once the trace is complete
 
     def note(self, response: InferResponse) -> None:
         """Keep what the level asks for of a response."""
@@ -87,7 +101,16 @@ class Trace:
         if "TENSORS" in self.scope.setting.level:
             objects += [encode_tensor(number, "TENSOR_QUEUE_INPUT", each) for each in request.inputs]
             objects += [encode_tensor(number, "TENSOR_BACKEND_OUTPUT", each) for each in self.outputs]
+        for child in self.children:
+            objects += self._objects(child)
         return encode_objects(objects)
+
+    def _objects(self, child: Child) -> Iterator[dict[str, Any]]:
+        """Of a call there are timestamps only, whatever the level."""
+        call = child.call
+        yield encode_header(child.number, call.model_name, call.model_version, call.request_id, child.parent)
+        if "TIMESTAMPS" in self.scope.setting.level:
+            yield from (encode_stamp(child.number, stamp) for stamp in stamps_of(call.timestamps))
 
 
 class TraceScope:
@@ -201,10 +224,19 @@ class Tracer:
 
     def finish(self, trace: Trace) -> None:
         """Hand a complete trace to the writer, or its spans to their exporter."""
+        trace.children = list(self._numbered(trace.calls, trace.number))
         if self._telemetry is not None:
-            self._telemetry.finish(trace.span, trace.number, trace.request, trace.version, trace.stamps)
+            self._telemetry.finish(trace)
         elif self._submitted - self._done < _MAX_WAITING:
             self._do(lambda: trace.scope.collect(trace))
+
+    def _numbered(self, calls: Iterable[TracedCall], parent: int) -> Iterator[Child]:
+        """Calls, each before what it led to."""
+        for call in calls:
+            self._numbers += 1
+            number = self._numbers
+            yield Child(number, parent, call)
+            yield from self._numbered(call.calls, number)
 
     def close(self) -> None:
         """Save everything; returns when it is on disk."""

@@ -3,12 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from app.core.errors import InferError, unavailable
-from app.routing.router import Router
 from app.routing.table import RoutingTable
 
 logger = logging.getLogger(__name__)
@@ -46,8 +45,17 @@ class ManagerClient:
         await _call(self._handle.receive.remote(ingress, number))
 
 
+class Follower(Protocol):
+    """What goes by routing tables: a router, say."""
+
+    table: RoutingTable
+
+    async def apply(self, table: RoutingTable) -> None:
+        """Go by this table from now on; set `table`."""
+
+
 async def follow(
-    manager: ManagerClient, router: Router, watcher: str, applied: Callable[[RoutingTable], object]
+    manager: ManagerClient, router: Follower, watcher: str, applied: Callable[[RoutingTable], object]
 ) -> None:
     """Keep a router at the manager's newest table, for ever; call `applied` with each that it took."""
     while True:

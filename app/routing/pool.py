@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
+from typing import Any
 
 from app.core.sequences import SequenceId
 from app.core.tensors import InferRequest, InferResponse
@@ -38,14 +39,17 @@ class ReplicaPool:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._channels: dict[str, Channel] = {}
         self._open: list[Channel] = []
+        self._preferred: list[Channel] = []  # the open ones whose model is ready, or all if none is
         self._changed = asyncio.Event()
         self._closed = False
         self._lost_at = -math.inf
+        self._message: tuple[str, Any] | None = None
+        self._telling: set[asyncio.Task[Any]] = set()
 
     @property
     def available(self) -> bool:
-        """Whether a request could be sent now."""
-        return any(not (channel.draining or channel.closing) for channel in self._open)
+        """Whether a request could be sent now, to a model that says it is ready."""
+        return any(channel.ready and not (channel.draining or channel.closing) for channel in self._open)
 
     @property
     def channels(self) -> list[Channel]:
@@ -63,7 +67,7 @@ class ReplicaPool:
     def submit(self, request: InferRequest, sink: Sink) -> Call | None:
         """Send to the replica with the fewest outstanding requests; None when there is none to send to."""
         best: Channel | None = None
-        for channel in self._open:
+        for channel in self._preferred:
             if channel.draining or channel.closing:
                 continue
             if best is None or channel.outstanding < best.outstanding:
@@ -92,6 +96,22 @@ class ReplicaPool:
         """Whether a replica went away, other than by a drain, so lately."""
         return self._loop.time() - self._lost_at < seconds
 
+    def tell(self, verb: str, payload: Any) -> None:
+        """Make a control call to every replica, also to those that connect later."""
+        self._message = verb, payload
+        for channel in self._open:
+            self._tell(channel, verb, payload)
+
+    def _tell(self, channel: Channel, verb: str, payload: Any) -> None:
+        task = self._loop.create_task(channel.control(verb, payload))
+        self._telling.add(task)
+        task.add_done_callback(self._told)
+
+    def _told(self, task: asyncio.Task[Any]) -> None:
+        self._telling.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.debug("telling a replica of %s: %s", self._model, task.exception())
+
     def update_from_thread(self, replicas: tuple[ReplicaAddress, ...]) -> None:
         """Take Serve's list of replicas; may be called from any thread."""
         try:
@@ -100,10 +120,10 @@ class ReplicaPool:
             logger.debug("replica update for %s after shutdown", self._model)
 
     async def wait_available(self, timeout: float) -> bool:
-        """Wait until a request could be sent."""
+        """Wait until a request could be sent, whether or not the model says that it is ready."""
         try:
             async with asyncio.timeout(timeout):
-                while not self.available:
+                while not any(not (channel.draining or channel.closing) for channel in self._open):
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
@@ -171,6 +191,7 @@ class ReplicaPool:
             self._key,
             self._settings,
             on_close=on_close,
+            on_readiness=self._prefer,
             lost_text=self._lost_text,
         )
 
@@ -185,11 +206,19 @@ class ReplicaPool:
             return
         self._channels[replica_id] = channel
         self._open = [*self._open, channel]
+        if self._message is not None:
+            self._tell(channel, *self._message)
+        self._prefer(channel)
+
+    def _prefer(self, _: Channel) -> None:
+        """Choose again whom requests go to: a channel has come or gone, or its model's readiness changed."""
+        self._preferred = [channel for channel in self._open if channel.ready] or self._open
         self._changed.set()
 
     def _remove(self, replica_id: str, channel: Channel) -> None:
         self._channels.pop(replica_id, None)
         self._open = [other for other in self._open if other is not channel]
+        self._prefer(channel)
 
 
 _NOWHERE = ReplicaAddress("", "", "", "")

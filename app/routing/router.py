@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import msgspec
 from ray.serve.handle import DeploymentHandle
 
 from app.core.errors import unavailable
@@ -60,18 +61,25 @@ class Router:
         self._handles: dict[str, Any] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._following: set[asyncio.Task[None]] = set()
+        self._joined: set[str] = set()
         self.table = RoutingTable()
         self.ensembles: Ensembles | None = None
+        self._message: tuple[str, Any] | None = None
 
     async def apply(self, table: RoutingTable) -> None:
         """Route by `table` from now on; returns when what it added is connected, or after a time limit."""
-        added = [self._open(entry) for name, entry in table.applications.items() if name not in self._pools]
+        added = [
+            self._open(entry.model, name, self._settings)
+            for name, entry in table.applications.items()
+            if name not in self._pools
+        ]
         if added:
             await asyncio.gather(*(pool.wait_available(_CONNECT_S) for pool in added))
         self.table = table
         if self.ensembles is not None:
             self.ensembles.forget(table.ready)
-        for name in [name for name in self._pools if name not in table.applications]:
+        wanted = self._joined | table.applications.keys()
+        for name in [name for name in self._pools if name not in wanted]:
             self._close(name)
 
     def resolve(self, name: str, version: str = "") -> VersionEntry:
@@ -107,6 +115,14 @@ class Router:
             raise not_ready(entry)
         return call
 
+    def tell(self, verb: str, payload: Any) -> None:
+        """Make a control call to every model's replica there is or will be; see `ReplicaPool.tell`."""
+        if (verb, payload) != self._message:
+            self._message = verb, payload
+            for application, pool in self._pools.items():
+                if application not in self._joined:
+                    pool.tell(verb, payload)
+
     def pool(self, entry: VersionEntry) -> ReplicaPool:
         """The pool that serves a version.
 
@@ -115,8 +131,13 @@ class Router:
         """
         pool = self._pools.get(entry.application)
         if pool is None:
-            raise unavailable(f"model '{entry.name}' version {entry.version} is not served")
+            raise unavailable(f"model '{entry.model}' version {entry.version} is not served")
         return pool
+
+    def join(self, deployment: str, application: str) -> ReplicaPool:
+        """The pool of a deployment that is no model, whatever the table says; for control verbs."""
+        self._joined.add(application)
+        return self._open(deployment, application, msgspec.structs.replace(self._settings, arena_bytes=0))
 
     async def close(self, grace: float) -> None:
         """Let requests under way end, at most `grace` seconds, and close every channel."""
@@ -136,38 +157,40 @@ class Router:
             request, sink = carried(request, sink)
         return ensembles.submit(entry, request, sink)
 
-    def _open(self, entry: VersionEntry) -> ReplicaPool:
-        pool = ReplicaPool(entry.name, self._node_id, self._key, self._settings)
-        self._pools[entry.application] = pool
-        replicas.subscribe(entry.application, pool.update_from_thread)
-        task = asyncio.get_running_loop().create_task(self._keep_followed(entry, pool))
+    def _open(self, deployment: str, application: str, settings: TransportSettings) -> ReplicaPool:
+        pool = ReplicaPool(deployment, self._node_id, self._key, settings)
+        self._pools[application] = pool
+        if self._message is not None and application not in self._joined:
+            pool.tell(*self._message)
+        replicas.subscribe(application, pool.update_from_thread)
+        task = asyncio.get_running_loop().create_task(self._keep_followed(deployment, application, pool))
         self._following.add(task)
         task.add_done_callback(self._following.discard)
         return pool
 
-    async def _keep_followed(self, entry: VersionEntry, pool: ReplicaPool) -> None:
+    async def _keep_followed(self, deployment: str, application: str, pool: ReplicaPool) -> None:
         """Have a handle made, and try again as long as the controller is away and the pool is wanted."""
         loop = asyncio.get_running_loop()
-        while self._pools.get(entry.application) is pool:
+        while self._pools.get(application) is pool:
             try:
-                handle = await loop.run_in_executor(None, self._follow, entry)
+                handle = await loop.run_in_executor(None, self._follow, deployment, application)
             except Exception as error:
-                logger.error("cannot follow the replicas of '%s': %s", entry.application, error)
+                logger.error("cannot follow the replicas of '%s': %s", application, error)
                 await asyncio.sleep(_FOLLOW_RETRY_S)
                 continue
-            if self._pools.get(entry.application) is pool:
-                self._handles[entry.application] = handle
+            if self._pools.get(application) is pool:
+                self._handles[application] = handle
             else:  # closed meanwhile
                 loop.run_in_executor(None, handle.shutdown)
             return
 
-    def _follow(self, entry: VersionEntry) -> Any:
+    def _follow(self, deployment: str, application: str) -> Any:
         """Make Serve keep our `DirectRouter` for this application up to date; no request goes through it.
 
         The handle asks the controller when it is made, and would block the loop.
         """
         # Serve caches the handles it gives out, also those that were shut down; this one is our own.
-        handle: Any = DeploymentHandle(entry.name, entry.application)
+        handle: Any = DeploymentHandle(deployment, application)
         handle._init()
         return handle
 

@@ -9,7 +9,8 @@ from functools import cached_property
 import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import InferError, not_found, unavailable
+from app.core.errors import InferError, invalid_arg, not_found, unavailable
+from app.core.identifiers import name_of
 from app.core.live_settings import LiveSettings
 from app.core.model_config import TensorSpec, input_specs, output_specs
 from app.core.sequences import keeps_sequences
@@ -31,6 +32,7 @@ class ModelState(StrEnum):
 class VersionEntry(msgspec.Struct, frozen=True, dict=True):
     """One version of a model as the manager sees it.
 
+    `name` identifies the model (`app.core.identifiers`); `model` is what clients call it.
     `version` is `NO_VERSION` for a model of which no version could even be tried (a bad configuration, say).
     `application` names the Serve application that serves it ("" when none does, as with an ensemble).
     `config` is the serialised, complete ModelConfig (empty until a load succeeded once). `labels` maps an
@@ -45,6 +47,11 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
     config: bytes = b""
     labels: dict[str, tuple[str, ...]] = {}
     load_seconds: float = 0.0
+
+    @cached_property
+    def model(self) -> str:
+        """The model's name without its namespace."""
+        return name_of(self.name)
 
     @cached_property
     def model_config(self) -> mc.ModelConfig:
@@ -90,17 +97,19 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
 class RoutingTable(msgspec.Struct, frozen=True, dict=True):
     """All models known to the manager. `initialised` is set once the loads of the start-up are over.
 
-    `live` is None while the manager has no say: each ingress goes on by the settings it has.
+    `live` is None while the manager has no say: each ingress goes on by the settings it has. With
+    `namespacing` a name may mean several models (`--model-namespacing`).
     """
 
     number: int = 0
     initialised: bool = False
     entries: tuple[VersionEntry, ...] = ()
     live: LiveSettings | None = None
+    namespacing: bool = False
 
     @cached_property
     def by_name(self) -> dict[str, dict[int, VersionEntry]]:
-        """Entries by model name, then version in ascending order."""
+        """Entries by identifier of the model, then version in ascending order."""
         models: dict[str, dict[int, VersionEntry]] = {}
         for entry in sorted(self.entries, key=lambda entry: entry.version):
             versions = models.setdefault(entry.name, {})
@@ -125,12 +134,47 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
         return {entry.application: entry for entry in self.ready if entry.application}
 
     @cached_property
+    def _loaded(self) -> dict[str, tuple[str, ...]]:
+        """Identifiers by model name, of what is loaded or was to be."""
+        found: dict[str, tuple[str, ...]] = {}
+        for key, versions in sorted(self.by_name.items()):
+            if not all(entry.deliberately_unloaded for entry in versions.values()):
+                name = name_of(key)
+                found[name] = (*found.get(name, ()), key)
+        return found
+
+    def identify(self, name: str) -> str:
+        """The identifier that a client's name means; with namespacing, an identifier means itself.
+
+        Raises:
+            InferError: INVALID_ARG with namespacing, when the name means no model or several.
+        """
+        if not self.namespacing or "/" in name:
+            return name
+        found = self._loaded.get(name, ())
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            raise invalid_arg(_unknown(name))
+        raise invalid_arg(
+            f"There are {len(found)} identifiers of model '{name}' in global map, model namespace must be "
+            "provided to resolve ambiguity."
+        )
+
+    def versions(self, name: str) -> dict[int, VersionEntry] | None:
+        """Versions of the model that a client's name means; None when it means none, or several."""
+        try:
+            return self.by_name.get(self.identify(name))
+        except InferError:
+            return None
+
+    @cached_property
     def _resolved(self) -> dict[tuple[str, str], VersionEntry]:
         return {}
 
     def ready_versions(self, name: str) -> list[int]:
         """Versions of a model at READY state, ascending; empty for an unknown model."""
-        versions = self.by_name.get(name, {})
+        versions = self.versions(name) or {}
         return [number for number, entry in versions.items() if entry.state is ModelState.READY]
 
     def resolve(self, name: str, version: str = "") -> VersionEntry:
@@ -149,9 +193,9 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
 
     def _find(self, name: str, version: str) -> VersionEntry:
         number = parse_version(version)
-        versions = self.by_name.get(name)
+        versions = self.by_name.get(self.identify(name))
         if versions is None:
-            raise not_found(f"Request for unknown model: '{name}' is not found")
+            raise not_found(_unknown(name))
         if number is None:
             ready = self.ready_versions(name)
             if not ready:
@@ -164,10 +208,14 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
         return versions[number]
 
 
+def _unknown(name: str) -> str:
+    return f"Request for unknown model: '{name}' is not found"
+
+
 def _not_ready(name: str, version: int) -> InferError:
     return unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state")
 
 
 def not_ready(entry: VersionEntry) -> InferError:
     """The error for a version the table calls ready but no replica of which is connected."""
-    return _not_ready(entry.name, entry.version)
+    return _not_ready(entry.model, entry.version)

@@ -139,22 +139,38 @@ class ArenaWriter:
             pass
 
 
-class _SlabRef(weakref.ref[npt.NDArray[Any]]):
-    """A weak reference that remembers which slab it stands for."""
+class _Slab(np.ndarray[Any, np.dtype[np.uint8]]):
+    """A view of a slab that knows where it lies, so that it can be lent (`lending.py`)."""
 
-    __slots__ = ("offset",)
+    arena: "ArenaReader"
     offset: int
+
+
+def slab_of(data: Any, nbytes: int) -> "tuple[ArenaReader, int] | None":
+    """Where the slab lies that `data` is a view of, if that is so and the view is all of it."""
+    slab: Any = data.obj if type(data) is memoryview else None
+    if type(slab) is not _Slab or slab.nbytes != nbytes:
+        return None
+    return slab.arena, slab.offset
+
+
+class _SlabRef(weakref.ref[npt.NDArray[Any]]):
+    """A weak reference that remembers what its release is to say."""
+
+    __slots__ = ("key",)
+    key: int
 
 
 class ArenaReader:
     """The peer's side: maps the arena read-only and hands out views that release their slab when they go.
 
-    `released(offset)` is called when the last reference to a view, or to a slice, reshape or memoryview of
-    it, is dropped: in any thread, also within garbage collection, so it must neither block nor raise.
+    `released(key)`, by default with the slab's offset, is called when the last reference to a view, or to a
+    slice, reshape or memoryview of it, is dropped: in any thread, also within garbage collection, so it must
+    neither block nor raise.
     """
 
     def __init__(self, fd: int, nbytes: int, released: Callable[[int], None]) -> None:
-        """Map the arena of a peer. The caller keeps and closes `fd`.
+        """Map the arena of a peer. The caller keeps and closes `fd`; a duplicate stays open as long as this.
 
         Raises:
             ProtocolError: the descriptor is no sealed memory file of that size.
@@ -163,9 +179,13 @@ class ArenaReader:
             if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS or os.fstat(fd).st_size != nbytes:
                 raise ProtocolError("the peer's arena is not sealed or not of the announced size")
             self._map = mmap.mmap(fd, nbytes, mmap.MAP_SHARED, mmap.PROT_READ)
+            self.inode = os.fstat(fd).st_ino
+            kept = os.dup(fd)
         except (OSError, ValueError) as error:
             raise ProtocolError(f"the peer's arena cannot be mapped: {error}") from error
         self.nbytes = nbytes
+        self.path = f"/proc/{os.getpid()}/fd/{kept}"
+        weakref.finalize(self, os.close, kept)
         self._released = released
         self._refs: dict[int, _SlabRef] = {}
 
@@ -174,24 +194,26 @@ class ArenaReader:
         """Slabs that views in this process still hold."""
         return len(self._refs)
 
-    def view(self, offset: int, nbytes: int) -> memoryview:
-        """View a slab that the peer has written.
+    def view(self, offset: int, nbytes: int, key: int | None = None) -> memoryview:
+        """View a slab that the peer has written; `key` stands for it instead of its offset.
 
         Raises:
             ProtocolError: the slab is not within the arena, or already in use here.
         """
+        key = offset if key is None else key
         if offset < 0 or nbytes <= 0 or offset % SMALLEST_SLAB or offset + nbytes > self.nbytes:
             raise ProtocolError(f"slab at {offset} of {nbytes} bytes is outside the arena of {self.nbytes}")
-        if offset in self._refs:
+        if key in self._refs:
             raise ProtocolError(f"slab at {offset} was sent twice")
-        slab = np.frombuffer(self._map, np.uint8, nbytes, offset)
+        slab = np.frombuffer(self._map, np.uint8, nbytes, offset).view(_Slab)
+        slab.arena, slab.offset = self, offset
         reference = _SlabRef(slab, self._dropped)
-        reference.offset = offset
-        self._refs[offset] = reference
+        reference.key = key
+        self._refs[key] = reference
         return slab.data
 
     def _dropped(self, reference: weakref.ref[npt.NDArray[Any]]) -> None:
         assert isinstance(reference, _SlabRef)
         # First forget, then tell: the peer may reuse the offset as soon as it knows.
-        del self._refs[reference.offset]
-        self._released(reference.offset)
+        del self._refs[reference.key]
+        self._released(reference.key)

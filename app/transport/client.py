@@ -13,7 +13,8 @@ from app.transport.connection import Connection
 from app.transport.deadlines import Deadlines
 from app.transport.frames import FAILED, FINAL, Frame, Kind, ProtocolError
 from app.transport.handshake import Peer, check_key, greet_server
-from app.transport.messages import decode_error, decode_response, decode_value, encode_control
+from app.transport.messages import decode_response
+from app.transport.notices import decode_error, decode_value, encode_control
 from app.transport.settings import TransportSettings
 from app.transport.sockets import adopt_socket, open_socket
 
@@ -67,14 +68,17 @@ class Channel(Connection):
         peer: Peer,
         on_close: "Callable[[Channel, BaseException | None], None] | None",
         on_drain: "Callable[[Channel], None] | None",
+        on_readiness: "Callable[[Channel], None] | None",
         lost_text: Callable[[str], str],
     ) -> None:
         """Use `Channel.connect` instead."""
         super().__init__(settings, arena, peer)
         self.address = address
         self.draining = False
+        self.ready = True
         self._on_close = on_close
         self._on_drain = on_drain
+        self._on_readiness = on_readiness
         self._lost_text = lost_text
         self._next_stream = 1
         self._calls: dict[int, Call] = {}
@@ -91,6 +95,7 @@ class Channel(Connection):
         *,
         on_close: "Callable[[Channel, BaseException | None], None] | None" = None,
         on_drain: "Callable[[Channel], None] | None" = None,
+        on_readiness: "Callable[[Channel], None] | None" = None,
         lost_text: Callable[[str], str] = lost_message,
     ) -> "Channel":
         """Open a channel to `unix:/path` or `tcp:host:port`.
@@ -102,6 +107,7 @@ class Channel(Connection):
             on_close: called once when the channel has ended, after every outstanding request got its error;
                 its second argument is None when this side closed it, as it does after a drain.
             on_drain: called when the replica asked for no new requests.
+            on_readiness: called when `ready` has changed.
             lost_text: makes the message of that error from a cause, so that it can name the model.
 
         Raises:
@@ -117,7 +123,7 @@ class Channel(Connection):
                 if sock.family == socket.AF_UNIX and settings.arena_bytes:
                     arena = ArenaWriter(settings.arena_bytes)
                 peer = await greet_server(sock, key, arena)
-                channel = cls(address, settings, arena, peer, on_close, on_drain, lost_text)
+                channel = cls(address, settings, arena, peer, on_close, on_drain, on_readiness, lost_text)
                 if arena is not None:
                     arena.close_fd()
                 await adopt_socket(sock, channel)
@@ -199,12 +205,16 @@ class Channel(Connection):
             self._control_replied(frame)
         elif frame.kind == Kind.DRAIN:
             self._drain_received()
+        elif frame.kind == Kind.READINESS:
+            self.ready = not frame.flags & FAILED
+            if self._on_readiness is not None:
+                self._on_readiness(self)
         else:
             raise ProtocolError(f"a client does not take frames of kind {frame.kind}")
 
     def _response_received(self, frame: Frame) -> None:
         # Decoded even when nobody waits: only so are its slabs released.
-        response = decode_response(frame, self.peer_arena)
+        response = decode_response(frame, self.peer_arena, self.borrower)
         calls = self._calls
         if frame.flags & FINAL:
             call = calls.pop(frame.stream, None)

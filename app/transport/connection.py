@@ -9,10 +9,15 @@ from app.core.tensors import Buffer
 from app.transport.arena import ArenaReader, ArenaWriter
 from app.transport.frames import Frame, FrameDecoder, Kind, ProtocolError, encode_frame
 from app.transport.handshake import Peer, map_peer_arena
-from app.transport.messages import Outbox, decode_release, encode_release
+from app.transport.lending import Borrower, Lender, Offer, released_key
+from app.transport.messages import Outbox
+from app.transport.notices import decode_offer, decode_release, encode_offer, encode_release
 from app.transport.settings import TransportSettings
 
 _RELEASE: Final = int(Kind.RELEASE)
+_OFFER: Final = int(Kind.OFFER)
+_LENT_RELEASE_S: Final = 0.002
+"""How long the release of lent tensors may wait for something else to be sent."""
 _JOIN_BELOW: Final = 16384
 """Pieces smaller than this are copied together; larger ones are handed to the transport as they are."""
 
@@ -34,7 +39,10 @@ class Connection(asyncio.BufferedProtocol):
         self.settings = settings
         self.arena = arena
         self.peer_arena: ArenaReader | None = map_peer_arena(peer, settings, self._slab_dropped)
-        self.outbox = Outbox(settings, arena)
+        # Only to a peer on this machine; it has an arena of ours, too.
+        self.lender = Lender(self._offer) if arena is not None else None
+        self.borrower = Borrower(settings.max_arena_bytes, self._slab_dropped)
+        self.outbox = Outbox(settings, arena, self.lender)
         self.closing = False
         self.closed = False
         self._loop = asyncio.get_running_loop()
@@ -95,6 +103,8 @@ class Connection(asyncio.BufferedProtocol):
         self._flush_due = False
         if self._paused or self.closing or not self._pieces:
             return
+        if self._dropped:  # they cost nothing with what is sent anyway
+            self._append_release()
         pieces, self._pieces = self._pieces, []
         queued, self._queued = self._queued, 0
         if queued <= _JOIN_BELOW or len(pieces) == 1:
@@ -137,8 +147,10 @@ class Connection(asyncio.BufferedProtocol):
             for frame in self._decoder.received(nbytes):
                 if frame.kind == _RELEASE:
                     self._slabs_released(frame)
-                else:
+                elif frame.kind < _OFFER:
                     self.frame_received(frame)
+                else:
+                    self._lending_frame_received(frame)
                 if self.closing:
                     break
         except (ProtocolError, MemoryError) as error:
@@ -155,30 +167,59 @@ class Connection(asyncio.BufferedProtocol):
         if self._release_due:
             return
         self._release_due = True
+        release = self._release if offset >= 0 else self._release_later
         try:
             if threading.get_ident() == self._thread:
-                self._loop.call_soon(self._release)
+                self._loop.call_soon(release)
             else:
-                self._loop.call_soon_threadsafe(self._release)
+                self._loop.call_soon_threadsafe(release)
         except RuntimeError:
             pass  # The loop is closed, and the connection with it.
 
+    def _release_later(self) -> None:
+        """A lent tensor passes through many hands, each of which a RELEASE of its own would wake."""
+        if not self.closed and self._dropped:
+            self._loop.call_later(_LENT_RELEASE_S, self._release)
+        else:
+            self._release_due = False
+
     def _release(self) -> None:
         self._release_due = False
+        if not self.closed and self._dropped:
+            self.queued(self._append_release())
+
+    def _append_release(self) -> int:
+        """Add what was dropped to what is to be written; returns the size of the frame."""
         dropped = self._dropped
-        if not self.closed and dropped:
-            offsets = [dropped.popleft() for _ in range(len(dropped))]
-            self.send_frame(Kind.RELEASE, 0, encode_release(offsets))
+        offsets = [dropped.popleft() for _ in range(len(dropped))]
+        frame = encode_frame(Kind.RELEASE, 0, encode_release(offsets))
+        self._pieces.append(frame)
+        return len(frame)
 
     def _slabs_released(self, frame: Frame) -> None:
         arena = self.arena
         if arena is None:
             raise ProtocolError("release of a slab on a connection without an arena")
         for offset in decode_release(frame):
-            arena.release(offset)
+            if offset >= 0:
+                arena.release(offset)
+            elif self.lender is not None:
+                self.lender.released(released_key(offset))
         if not arena.live and self._trim_timer is None:
             self._trim_mark = arena.allocations
             self._trim_timer = self._loop.call_later(self.settings.arena_trim_after, self._trim)
+
+    def _offer(self, offer: Offer) -> None:
+        self.send_frame(Kind.OFFER, 0, encode_offer(offer))
+
+    def _lending_frame_received(self, frame: Frame) -> None:
+        if frame.kind == Kind.ACCEPT:
+            if self.lender is not None:
+                self.lender.accepted(frame.stream)
+            return
+        offer = decode_offer(frame)
+        if self.arena is not None and self.borrower.offered(offer):
+            self.send_frame(Kind.ACCEPT, offer[0])
 
     def _trim(self) -> None:
         """Give the arena's memory back if nothing used it since the timer was set."""
@@ -219,6 +260,9 @@ class Connection(asyncio.BufferedProtocol):
             self._trim_timer.cancel()
         self._pieces, self._queued = [], 0
         self.peer_arena = None
+        self.borrower.close()
+        if self.lender is not None:
+            self.lender.clear()
         try:
             self.connection_ended(self._cause or exc)
         finally:
@@ -235,4 +279,6 @@ class Connection(asyncio.BufferedProtocol):
             "arena_used_bytes": arena.used_bytes if arena else 0,
             "arena_refusals": arena.refusals if arena else 0,
             "peer_arena_slabs": peer_arena.live if peer_arena else 0,
+            "lent": self.lender.live if self.lender else 0,
+            "borrowed": self.borrower.live,
         }

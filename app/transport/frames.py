@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 ALIGNMENT: Final = 64
 
 HEADER: Final = Struct("<BBHIQQQ")
@@ -38,22 +38,31 @@ class Kind(IntEnum):
     CANCEL = 3
     """Client: the stream's answer is no longer wanted. No meta."""
     RELEASE = 4
-    """Both: the peer's arena slabs this end has let go of; meta is a msgpack array of offsets."""
+    """Both: the peer's arena slabs this end has let go of; meta is a msgpack array of offsets.
+
+    A negative number is a lent tensor (`lending.released_key`).
+    """
     CONTROL = 5
     """Client: a verb and its argument."""
     CONTROL_REPLY = 6
     """Server: what the verb returned, or an error when `FAILED` is set."""
     DRAIN = 7
     """Server: send nothing new, and close once every answer has come. No meta."""
+    READINESS = 8
+    """Server: its model is ready, or not when `FAILED` is set; it takes requests all the same. No meta."""
+    OFFER = 9
+    """Both: an arena from which this end could lend (`lending.py`)."""
+    ACCEPT = 10
+    """Both: the peer may lend from the arena whose number is the stream. No meta."""
 
 
-_LAST_KIND: Final = 7
+_LAST_KIND: Final = 10
 
 
 FINAL: Final = 1
 """RESPONSE flag: no other response follows on this stream."""
 FAILED: Final = 2
-"""CONTROL_REPLY flag: the meta is an error."""
+"""CONTROL_REPLY flag: the meta is an error. READINESS flag: not ready."""
 
 
 class ProtocolError(Exception):
@@ -86,7 +95,7 @@ _HEADER_ONLY: Final = {kind: HEADER.pack(kind, 0, 0, 0, 0, 0, 0) for kind in Kin
 
 def encode_frame(kind: Kind, stream: int = 0, meta: bytes = b"", flags: int = 0) -> bytes:
     """Build a frame that has no payload."""
-    if not meta and not stream:
+    if not (meta or stream or flags):
         return _HEADER_ONLY[kind]
     return HEADER.pack(kind, flags, 0, len(meta), 0, stream, 0) + meta
 

@@ -6,6 +6,7 @@ tensor in it is `[name, datatype, shape, data]`, where data says where the bytes
 - msgpack bin: here. Small tensors only; one decode yields them with memory of their own.
 - an integer: in the payload, that many bytes, behind those of the tensors before it.
 - `[offset, size]`: in the sender's arena.
+- `[offset, size, arena, key]`: in an arena that the sender lends from (`lending.py`).
 - a `RegionSlice`: in memory that the client shares.
 """
 
@@ -24,9 +25,11 @@ from app.core.tensors import (
     RequestedOutput,
     Tensor,
     Timestamps,
+    TracedCall,
 )
 from app.transport.arena import ArenaReader, ArenaWriter
 from app.transport.frames import FINAL, HEADER, Frame, Kind, ProtocolError, padded
+from app.transport.lending import Borrower, Lender
 from app.transport.settings import TransportSettings
 
 IN_META: Final = 4096
@@ -46,7 +49,7 @@ class _WireTensor(msgspec.Struct, array_like=True, gc=False):
     name: str
     datatype: str
     shape: tuple[int, ...]
-    data: bytes | int | tuple[int, int] | RegionSlice
+    data: bytes | int | Annotated[tuple[int, ...], msgspec.Meta(min_length=2, max_length=4)] | RegionSlice
 
 
 _WireTensors = Annotated[tuple[_WireTensor, ...], msgspec.Meta(max_length=MAX_TENSORS)]
@@ -71,7 +74,9 @@ class _WireRequest(msgspec.Struct, array_like=True, gc=False):
     chain: Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_TENSORS)] = ()
 
 
-class _WireError(msgspec.Struct, array_like=True, gc=False):
+class WireError(msgspec.Struct, array_like=True, gc=False):
+    """An `InferError` as it travels."""
+
     code: ErrorCode
     message: str
     reason: FailureReason
@@ -83,25 +88,17 @@ class _WireResponse(msgspec.Struct, array_like=True, gc=False):
     outputs: _WireTensors
     id: str = ""
     parameters: Parameters = {}
-    error: _WireError | None = None
+    error: WireError | None = None
     timestamps: Timestamps | None = None
-
-
-class _WireControl(msgspec.Struct, array_like=True):
-    verb: str
-    argument: Any = None
+    calls: Annotated[tuple[TracedCall, ...], msgspec.Meta(max_length=MAX_TENSORS)] = ()
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_request = msgspec.msgpack.Decoder(_WireRequest).decode
 _decode_response = msgspec.msgpack.Decoder(_WireResponse).decode
-_decode_error = msgspec.msgpack.Decoder(_WireError).decode
-_decode_control = msgspec.msgpack.Decoder(_WireControl).decode
-_decode_any = msgspec.msgpack.Decoder().decode
-_decode_offsets = msgspec.msgpack.Decoder(list[int]).decode
 
 # What msgspec raises for bytes a peer made up, and for values that have no encoding.
-_UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError, OverflowError)
+UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError, OverflowError)
 _UNENCODABLE: Final = (TypeError, ValueError, OverflowError, RecursionError, BufferError, AttributeError)
 
 _ZEROS: Final = bytes(64)
@@ -113,8 +110,11 @@ class Outbox:
     What the peer would have to refuse is refused here: there, it would cost everybody the connection.
     """
 
-    def __init__(self, settings: TransportSettings, arena: ArenaWriter | None) -> None:
+    def __init__(
+        self, settings: TransportSettings, arena: ArenaWriter | None, lender: Lender | None = None
+    ) -> None:
         self._arena = arena
+        self._lender = lender
         self._threshold = max(settings.arena_threshold, IN_META + 1)
         self._max_meta = settings.max_meta_bytes
         self._max_payload = settings.max_frame_bytes - settings.max_meta_bytes
@@ -175,6 +175,8 @@ class Outbox:
             if error is not None or response.timestamps is not None:
                 fault = None if error is None else (error.code, error.message, error.reason)
                 meta += (_scalars(response.parameters), fault, response.timestamps)
+                if response.calls:
+                    meta += (response.calls,)
             elif response.parameters:
                 meta += (_scalars(response.parameters),)
             encoded = self._bounded(_encode(meta))
@@ -207,7 +209,10 @@ class Outbox:
             raise ValueError(f"{size} bytes of tensors are more than {self._max_payload}")
         return size
 
-    def _share(self, data: Buffer, nbytes: int) -> tuple[int, int] | None:
+    def _share(self, data: Buffer, nbytes: int) -> tuple[int, ...] | None:
+        lent = self._lender.lend(data, nbytes) if self._lender is not None else None
+        if lent is not None:
+            return lent
         flat = memoryview(data).cast("B")
         slab = self._arena.allocate(nbytes) if self._arena is not None else None
         if slab is None:
@@ -218,7 +223,9 @@ class Outbox:
 
     def _take_back(self, placed: list[_Placed]) -> None:
         for *_, data in placed:
-            if type(data) is tuple and self._arena is not None:
+            if type(data) is tuple and len(data) == 4 and self._lender is not None:
+                self._lender.released(data[3])
+            elif type(data) is tuple and self._arena is not None:
                 self._arena.release(data[0])
 
     def _bounded(self, meta: bytes, names: int = 0) -> bytes:
@@ -246,7 +253,9 @@ def _append(queue: list[Buffer], head: bytes, pieces: list[Buffer], size: int) -
     return start + size
 
 
-def decode_request(frame: Frame, deadline: float, arena: ArenaReader | None) -> InferRequest:
+def decode_request(
+    frame: Frame, deadline: float, arena: ArenaReader | None, borrower: Borrower | None = None
+) -> InferRequest:
     """Read an INFER frame; `deadline` is its time left, added to this process's clock.
 
     Raises:
@@ -254,12 +263,12 @@ def decode_request(frame: Frame, deadline: float, arena: ArenaReader | None) -> 
     """
     try:
         wire = _decode_request(frame.meta)
-    except _UNDECODABLE as error:
+    except UNDECODABLE as error:
         raise ProtocolError(f"malformed request: {error}") from error
     return InferRequest(
         wire.model_name,
         wire.model_version,
-        _tensors(wire.inputs, frame, arena),
+        _tensors(wire.inputs, frame, arena, borrower),
         tuple(
             [
                 RequestedOutput(o) if isinstance(o, str) else RequestedOutput(o[0], region=o[1])
@@ -280,7 +289,9 @@ def decode_request(frame: Frame, deadline: float, arena: ArenaReader | None) -> 
     )
 
 
-def decode_response(frame: Frame, arena: ArenaReader | None) -> InferResponse:
+def decode_response(
+    frame: Frame, arena: ArenaReader | None, borrower: Borrower | None = None
+) -> InferResponse:
     """Read a RESPONSE frame.
 
     Raises:
@@ -288,22 +299,25 @@ def decode_response(frame: Frame, arena: ArenaReader | None) -> InferResponse:
     """
     try:
         wire = _decode_response(frame.meta)
-    except _UNDECODABLE as error:
+    except UNDECODABLE as error:
         raise ProtocolError(f"malformed response: {error}") from error
     fault = wire.error
     return InferResponse(
         wire.model_name,
         wire.model_version,
-        _tensors(wire.outputs, frame, arena),
+        _tensors(wire.outputs, frame, arena, borrower),
         wire.id,
         wire.parameters,
         bool(frame.flags & FINAL),
         None if fault is None else InferError(fault.code, fault.message, fault.reason),
         wire.timestamps,
+        wire.calls,
     )
 
 
-def _tensors(wire: tuple[_WireTensor, ...], frame: Frame, arena: ArenaReader | None) -> tuple[Tensor, ...]:
+def _tensors(
+    wire: tuple[_WireTensor, ...], frame: Frame, arena: ArenaReader | None, borrower: Borrower | None
+) -> tuple[Tensor, ...]:
     tensors: list[Tensor] = []
     position = 0
     for tensor in wire:
@@ -314,13 +328,19 @@ def _tensors(wire: tuple[_WireTensor, ...], frame: Frame, arena: ArenaReader | N
             position = padded(position)
             data, position = _from_payload(frame, position, data), position + data
         elif type(data) is tuple:
-            if arena is None:
-                raise ProtocolError("a tensor in shared memory on a connection that has none")
-            data = arena.view(*data)
+            data = _shared(data, arena, borrower)
         tensors.append(Tensor(tensor.name, tensor.datatype, tensor.shape, data))
     if position != len(frame.payload):
         raise ProtocolError(f"payload of {len(frame.payload)} bytes, but its tensors have {position}")
     return tuple(tensors)
+
+
+def _shared(place: tuple[int, ...], arena: ArenaReader | None, borrower: Borrower | None) -> memoryview:
+    if len(place) == 2 and arena is not None:
+        return arena.view(place[0], place[1])
+    if len(place) == 4 and borrower is not None:
+        return borrower.view(*place)
+    raise ProtocolError("a tensor in shared memory on a connection that has none")
 
 
 def _from_payload(frame: Frame, start: int, nbytes: int) -> Buffer:
@@ -331,77 +351,3 @@ def _from_payload(frame: Frame, start: int, nbytes: int) -> Buffer:
     if frame.owned and nbytes * _PIN_RATIO >= len(payload) + len(frame.meta):
         return piece
     return bytes(piece)
-
-
-def encode_release(offsets: list[int]) -> bytes:
-    """Encode the meta of a RELEASE frame."""
-    return _encode(offsets)
-
-
-def decode_release(frame: Frame) -> list[int]:
-    """Read a RELEASE frame.
-
-    Raises:
-        ProtocolError: the frame is malformed.
-    """
-    try:
-        return _decode_offsets(frame.meta)
-    except _UNDECODABLE as error:
-        raise ProtocolError(f"malformed release: {error}") from error
-
-
-def encode_control(verb: str, argument: Any) -> bytes:
-    """Encode the meta of a CONTROL frame.
-
-    Raises:
-        TypeError: the argument has no msgpack encoding.
-    """
-    return _encode((verb, argument))
-
-
-def decode_control(frame: Frame) -> tuple[str, Any]:
-    """Read a CONTROL frame: verb and argument.
-
-    Raises:
-        ProtocolError: the frame is malformed.
-    """
-    try:
-        wire = _decode_control(frame.meta)
-    except _UNDECODABLE as error:
-        raise ProtocolError(f"malformed control call: {error}") from error
-    return wire.verb, wire.argument
-
-
-def encode_value(value: Any) -> bytes:
-    """Encode the meta of a successful CONTROL_REPLY."""
-    return _encode(value)
-
-
-def encode_error(error: InferError) -> bytes:
-    """Encode the meta of a failed CONTROL_REPLY."""
-    return _encode((error.code, error.message, error.reason))
-
-
-def decode_value(frame: Frame) -> Any:
-    """Read a successful CONTROL_REPLY.
-
-    Raises:
-        ProtocolError: the frame is malformed.
-    """
-    try:
-        return _decode_any(frame.meta)
-    except _UNDECODABLE as error:
-        raise ProtocolError(f"malformed reply: {error}") from error
-
-
-def decode_error(frame: Frame) -> InferError:
-    """Read a failed CONTROL_REPLY.
-
-    Raises:
-        ProtocolError: the frame is malformed.
-    """
-    try:
-        wire = _decode_error(frame.meta)
-    except _UNDECODABLE as error:
-        raise ProtocolError(f"malformed error: {error}") from error
-    return InferError(wire.code, wire.message, wire.reason)

@@ -15,7 +15,8 @@ from app.transport.arena import ArenaWriter
 from app.transport.connection import Connection
 from app.transport.frames import FAILED, Frame, Kind, ProtocolError
 from app.transport.handshake import Peer, check_key, greet_client
-from app.transport.messages import decode_control, decode_request, encode_error, encode_value
+from app.transport.messages import decode_request
+from app.transport.notices import decode_control, encode_error, encode_value
 from app.transport.settings import TransportSettings
 from app.transport.sockets import adopt_socket, listen_tcp, listen_unix, tcp_address, tune_tcp
 
@@ -89,7 +90,8 @@ class _ServerConnection(Connection):
         stream = frame.stream
         streams = self._streams
         left_us = frame.deadline_us
-        request = decode_request(frame, monotonic() + left_us * 1e-6 if left_us else 0.0, self.peer_arena)
+        deadline = monotonic() + left_us * 1e-6 if left_us else 0.0
+        request = decode_request(frame, deadline, self.peer_arena, self.borrower)
         if stream in streams:
             raise ProtocolError(f"stream {stream} is in use")
         streams[stream] = _nothing
@@ -196,6 +198,7 @@ class ChannelServer:
         self._greeting: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(settings.max_handshakes)
         self._draining = False
+        self._ready = True
 
     @property
     def outstanding(self) -> int:
@@ -284,6 +287,14 @@ class ChannelServer:
         self.connections.add(connection)
         if self._draining:
             connection.send_frame(Kind.DRAIN)
+        if not self._ready:
+            connection.send_frame(Kind.READINESS, flags=FAILED)
+
+    def announce(self, ready: bool) -> None:
+        """Tell the clients, present and future, whether the model is ready; requests are taken either way."""
+        self._ready = ready
+        for connection in self.connections:
+            connection.send_frame(Kind.READINESS, flags=0 if ready else FAILED)
 
     async def drain(self, timeout: float) -> bool:
         """Take no new clients, ask the present ones to send nothing new, and wait until they are served.

@@ -1,9 +1,11 @@
 """Calls of a Python model to other models: from its requests to those of the server, and back."""
 
+import asyncio
 import json
 import queue
-from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar, copy_context
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Final
 
 from app.core.errors import ErrorCode, FailureReason, InferError
@@ -14,36 +16,52 @@ from backends.python.request import SEQUENCE_END, SEQUENCE_START, InferenceReque
 from backends.python.response import InferenceResponse
 from backends.python.tensor import Tensor
 
-chain: ContextVar[tuple[str, ...]] = ContextVar("chain", default=())
-"""The models whose calls the requests in execution are part of."""
+executing: ContextVar[Sequence[Request]] = ContextVar("executing", default=())
+"""The batch that the current thread, or the coroutine that it has started, executes."""
 
 MAX_WAITING: Final = 16384
 """Responses of one call that its model has not read."""
 
 
-def within(requests: Sequence[Request], execute: Callable[[], None]) -> None:
-    """Execute requests of which some are part of another model's call, so that their calls say so too."""
-    context = copy_context()
-    context.run(chain.set, tuple(dict.fromkeys(name for each in requests for name in each.infer.chain)))
-    context.run(execute)
+def callers() -> tuple[Request, ...]:
+    """The requests in whose execution a call is made, as far as they are not answered."""
+    return tuple([request for request in executing.get() if not request.answered])
 
 
-def wire_request(request: InferenceRequest, caller: str) -> InferRequest:
-    """The request as the server passes it on, `caller` being the model that makes it."""
+def wire_request(
+    request: InferenceRequest, caller: str, callers: Sequence[Request], waits: bool = False
+) -> InferRequest:
+    """The request as the server passes it on.
+
+    A call may be for any request of the batch: it lives as long as the one with the most time, is as urgent
+    as the most urgent, and part of the trace of the one that is traced.
+
+    Args:
+        request: what the model made.
+        caller: identifier of that model.
+        callers: the requests it executes.
+        waits: it does nothing until the call has ended.
+    """
     name, version = request.target()
     flags = request.flags()
+    infers = [each.infer for each in callers]
+    deadlines = [infer.deadline for infer in infers]
+    trace = request.trace()._traceparent or next((infer.trace for infer in infers if infer.trace), "")
     return InferRequest(
         name,
         str(version) if version > 0 else "",
-        tuple(tensor._to_wire() for tensor in request.inputs()),
+        tuple(tensor._to_wire(viewed=waits) for tensor in request.inputs()),
         tuple(RequestedOutput(output) for output in request.requested_output_names()),
         request.request_id(),
         json.loads(request.parameters()),
         request.correlation_id(),
         bool(flags & SEQUENCE_START),
         bool(flags & SEQUENCE_END),
+        priority=min((infer.priority for infer in infers if infer.priority), default=0),
         timeout_us=request.timeout(),
-        chain=tuple(dict.fromkeys((*chain.get(), caller))),
+        deadline=max(deadlines, default=0.0) if all(deadlines) else 0.0,
+        trace=trace,
+        chain=tuple(dict.fromkeys((*(name for infer in infers for name in infer.chain), caller))),
     )
 
 
@@ -90,3 +108,70 @@ class ResponseIterator:
     def cancels(self, cancel: Callable[[], None]) -> None:
         """Say how the call is cancelled, from any thread."""
         self._cancel = cancel
+
+
+class Calls(ABC):
+    """`exec` and `async_exec` of requests, over one way to send them."""
+
+    def __init__(self, caller: str) -> None:
+        """`caller` is the model that calls."""
+        self.caller = caller
+
+    @abstractmethod
+    def submit(
+        self,
+        infer: InferRequest,
+        sink: Callable[[InferResponse], None],
+        decoupled: bool,
+        callers: Sequence[Request] = (),
+    ) -> Callable[[], None]:
+        """Send a request, from any thread, without waiting; returns what cancels it.
+
+        `callers` are the requests of this process that it may be for. `sink` is called once with a final
+        response, whatever becomes of the request, and with others before where `decoupled` allows them; on
+        any thread, also before this returns.
+        """
+
+    def exec(self, request: InferenceRequest, decoupled: bool) -> InferenceResponse | ResponseIterator:
+        """Send and wait for the response, or return an iterator over the responses to come."""
+        executing = callers()
+        infer = wire_request(request, self.caller, executing, waits=not decoupled)
+        responses = self._start(infer, decoupled, executing)
+        return responses if decoupled else next(responses)
+
+    def async_exec(
+        self, request: InferenceRequest, decoupled: bool
+    ) -> Awaitable[InferenceResponse | ResponseIterator]:
+        """`exec` for a running event loop; giving up on it cancels the request."""
+        executing = callers()
+        return self._exec_async(wire_request(request, self.caller, executing), decoupled, executing)
+
+    def _start(self, infer: InferRequest, decoupled: bool, executing: Sequence[Request]) -> ResponseIterator:
+        responses = ResponseIterator()
+        responses.cancels(self.submit(infer, responses.put, decoupled, executing))
+        return responses
+
+    async def _exec_async(
+        self, infer: InferRequest, decoupled: bool, executing: Sequence[Request]
+    ) -> InferenceResponse | ResponseIterator:
+        if decoupled:
+            return self._start(infer, decoupled, executing)
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[InferResponse] = loop.create_future()
+
+        def settle(response: InferResponse) -> None:
+            if not answered.done():
+                answered.set_result(response)
+
+        def sink(response: InferResponse) -> None:
+            try:
+                loop.call_soon_threadsafe(settle, response)
+            except RuntimeError:  # the model's loop is closed: nobody waits
+                pass
+
+        cancel = self.submit(infer, sink, False, executing)
+        try:
+            return model_response(await answered)
+        except asyncio.CancelledError:
+            cancel()
+            raise

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 
@@ -27,9 +28,9 @@ class EventLoop:
         future = self._submit(coroutine)
         try:
             return future.result(timeout)
-        except TimeoutError:
+        except FutureTimeout as error:  # before Python 3.11 not the built-in one
             future.cancel()
-            raise
+            raise TimeoutError(f"no result within {timeout} s") from error
 
     def start(self, coroutine: Coroutine[Any, Any, Any], done: Callable[["Future[Any]"], None]) -> None:
         """Run the coroutine in the background and call `done`, in the loop's thread, when it has ended."""

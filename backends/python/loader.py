@@ -13,8 +13,8 @@ from types import ModuleType
 from typing import Any
 
 from app.core.errors import InferError, invalid_arg, unavailable
-from backends.base import Model
 from backends.python.errors import loading_failed
+from backends.python.instance import PythonInstance
 
 OUR_FOLDER = str(Path(__file__).parent)
 
@@ -31,14 +31,14 @@ class _Loaded:
         self.users = 1
 
 
-def acquire(model: Model) -> Any:
+def acquire(model: PythonInstance) -> Any:
     """Import the model's file, unless it is imported, and return its class `TritonPythonModel`.
 
     Raises:
-        InferError: INVALID_ARG when the file is outside the model's directory, UNAVAILABLE when it is not
-            there, INTERNAL with the text and place of whatever importing it raised.
+        InferError: UNAVAILABLE when the file is not there, INTERNAL with the text and place of whatever
+            importing it raised.
     """
-    path = _model_file(model)
+    path = Path(model.file)
     with _lock:
         if path in _loaded:
             _loaded[path].users += 1
@@ -51,9 +51,9 @@ def acquire(model: Model) -> Any:
             raise loading_failed(error, OUR_FOLDER) from error
 
 
-def release(model: Model) -> None:
+def release(model: PythonInstance) -> None:
     """Undo one `acquire`; the last one removes the module, and those beside it, from the process."""
-    path = _model_file(model)
+    path = Path(model.file)
     with _lock:
         loaded = _loaded.get(path)
         if loaded is None:
@@ -70,30 +70,20 @@ def current_directory() -> str:
         return str(next(reversed(_loaded.values())).directory) if _loaded else ""
 
 
-def _model_file(model: Model) -> Path:
-    if model.common_file is not None:
-        return model.common_file
-    path = model.artifact("model.py").absolute()
-    # A link may lead elsewhere: what runs in the server is what lies in the repository.
-    if not path.resolve().is_relative_to(model.directory.resolve()):
-        raise invalid_arg(f"model file '{path.name}' escapes the directory of model '{model.name}'")
-    return path
-
-
-def _import(model: Model, path: Path) -> _Loaded:
+def _import(model: PythonInstance, path: Path) -> _Loaded:
     if not path.is_file():
         raise unavailable(f"Python model file not found in '{path}'")
     _register_utils()
-    package_name = model.version_text
+    package_name = model.version
     module_name = f"{package_name}.{path.stem}"
     package = ModuleType(package_name)
     package.__path__ = [str(path.parent)]
     spec = spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
-        raise invalid_arg(f"model file '{path.name}' of model '{model.name}' is not a Python file")
+        raise invalid_arg(f"model file '{path.name}' of model '{model.model_name}' is not a Python file")
     module = module_from_spec(spec)
-    directory = model.version_directory.absolute()
-    paths = list(dict.fromkeys(map(str, (path.parent, directory, model.directory.absolute()))))
+    directory = Path(model.directory) / model.version
+    paths = list(dict.fromkeys(map(str, (path.parent, directory, model.directory))))
     loaded = _Loaded(module, package, paths, directory)
     sys.path.extend(paths)
     sys.modules[package_name], sys.modules[module_name] = package, module

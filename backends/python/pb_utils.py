@@ -15,6 +15,7 @@ from app.core.datatypes import pack_bytes, unpack_bytes
 from backends.python import loader, services
 from backends.python.calls import ResponseIterator
 from backends.python.errors import TritonError, TritonModelException
+from backends.python.metrics import Metric, MetricFamily
 from backends.python.model_config import ModelConfig
 from backends.python.request import (
     MEMORY_CPU,
@@ -45,6 +46,7 @@ __all__ = [
     "InferenceResponseSender",
     "InferenceTrace",
     "Logger",
+    "Metric",
     "MetricFamily",
     "ModelConfig",
     "PreferredMemory",
@@ -174,17 +176,6 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
     """Whether the model can be called."""
     return services.current().is_model_ready(model_name, model_version)
-
-
-class MetricFamily:
-    """A family of custom metrics."""
-
-    COUNTER: Final = 0
-    GAUGE: Final = 1
-    HISTOGRAM: Final = 2
-
-    def __new__(cls, name: str, description: str, kind: int) -> Any:
-        return services.current().metric_family(name, description, kind)
 
 
 class Logger:

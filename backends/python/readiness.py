@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Final
 
 from backends.python.event_loop import EventLoop
@@ -41,7 +42,7 @@ class Readiness:
         ).start()
         try:
             return running.result(self._limit_s)
-        except TimeoutError:
+        except (TimeoutError, FutureTimeout):  # before Python 3.11 they are two
             logger.warning("is_ready of instance '%s' did not return in %g s", self._name, self._limit_s)
         except Exception:
             logger.exception("is_ready of instance '%s' failed", self._name)

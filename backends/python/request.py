@@ -4,7 +4,7 @@ import json
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Final
 
-from app.core.tensors import ParameterValue
+from app.core.tensors import UNNAMED_TRACE, ParameterValue
 from app.core.tensors import Tensor as WireTensor
 from backends.base import Request
 from backends.python import services
@@ -23,14 +23,16 @@ MEMORY_GPU: Final = 2
 class InferenceTrace:
     """The trace of a request; only the OpenTelemetry mode has a context to hand on."""
 
-    __slots__ = ("_context",)
+    __slots__ = ("_traceparent",)
 
-    def __init__(self, context: str | None = None) -> None:
-        self._context = context
+    def __init__(self, traceparent: str = "") -> None:
+        """Made by the server; `traceparent` is what `InferRequest.trace` holds."""
+        self._traceparent = traceparent
 
     def get_context(self) -> str | None:
-        """The W3C trace context as JSON, or None."""
-        return self._context
+        """The W3C trace context as JSON, `{"traceparent": "00-..."}`; None where there is none."""
+        known = self._traceparent not in ("", UNNAMED_TRACE)
+        return json.dumps({"traceparent": self._traceparent}) if known else None
 
 
 class PreferredMemory:
@@ -227,7 +229,7 @@ class ReceivedRequest(InferenceRequest):
         return json.dumps(self._request.infer.parameters)
 
     def trace(self) -> InferenceTrace:
-        return InferenceTrace()
+        return InferenceTrace(self._request.infer.trace)
 
     def is_cancelled(self) -> bool:
         return self._request.is_cancelled()

@@ -3,12 +3,11 @@
 import json
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from app.core.tensors import InferRequest, InferResponse, ParameterValue, failed
-from backends.base import Model, Request
-from backends.merge import plain_error
+from backends.base import Request
 from backends.python.errors import TritonError, TritonModelException
 from backends.python.tensor import Tensor
 
@@ -54,11 +53,11 @@ class InferenceResponse:
 class Encoder:
     """Turns a model's responses into answers."""
 
-    def __init__(self, model: Model) -> None:
-        self._model_name = model.name
-        self._version = model.version_text
-        # Only here does the configuration say more than the array's dtype.
-        self._bf16 = frozenset(output.name for output in model.signature.outputs if output.datatype == "BF16")
+    def __init__(self, model_name: str, version: str, bf16: Iterable[str]) -> None:
+        """Make one; `bf16` names the outputs of that type, of which numpy has none."""
+        self._model_name = model_name
+        self._version = version
+        self._bf16 = frozenset(bf16)
 
     def encode(self, response: InferenceResponse, infer: InferRequest, final: bool = True) -> InferResponse:
         """Make the answer: the outputs the request asked for, or the error.
@@ -161,4 +160,4 @@ class InferenceResponseSender:
         if self._decoupled:
             return InferResponse(id=self._request.infer.id, final=True)
         text = "the model dropped the response sender without sending a response"
-        return failed(plain_error(RuntimeError(text)), self._request.infer.id)
+        return failed(RuntimeError(text), self._request.infer.id)

@@ -1,23 +1,35 @@
-"""The seam between Python models and the rest of the server: calls to other models, and custom metrics.
+"""The seam between Python models and the rest of the server: calls to other models, and their repository.
 
 A replica that can offer them installs an implementation before the model is initialised; without one, each
 call raises an error that says what is missing.
 """
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
+from app.core.errors import unsupported
+from app.core.tensors import InferRequest, InferResponse, failed
 from backends.python.errors import TritonModelException
 
 
 class Services(Protocol):
-    """What `pb_utils` offers a model beyond its own requests. Every method may be called from any thread."""
+    """What `pb_utils` offers a model beyond its own requests. Every method may be called from any thread.
+
+    `caller` is what the chain of a call says of this model.
+    """
+
+    caller: str
 
     def exec(self, request: Any, decoupled: bool) -> Any:
         """Execute an `InferenceRequest` on another model: its response, or an iterator of responses."""
 
     def async_exec(self, request: Any, decoupled: bool) -> Awaitable[Any]:
         """`exec` for a running event loop."""
+
+    def submit(
+        self, infer: InferRequest, sink: Callable[[InferResponse], None], decoupled: bool
+    ) -> Callable[[], None]:
+        """What `exec` and `async_exec` send; see `backends.python.calls.Calls`."""
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         """Load a model, `config` (JSON) and `files` overriding what the repository holds."""
@@ -28,18 +40,26 @@ class Services(Protocol):
     def is_model_ready(self, name: str, version: str) -> bool:
         """Whether the model (its version, or any) can be called now."""
 
-    def metric_family(self, name: str, description: str, kind: int) -> Any:
-        """Make or find a family of custom metrics."""
+
+_NO_CALLS = "BLS is only supported during the 'execute' function."
 
 
 class Unavailable:
     """Stands in until a replica installs its services."""
 
+    caller = ""
+
     def exec(self, request: Any, decoupled: bool) -> Any:
-        raise TritonModelException("BLS is only supported during the 'execute' function.")
+        raise TritonModelException(_NO_CALLS)
 
     def async_exec(self, request: Any, decoupled: bool) -> Awaitable[Any]:
-        raise TritonModelException("BLS is only supported during the 'execute' function.")
+        raise TritonModelException(_NO_CALLS)
+
+    def submit(
+        self, infer: InferRequest, sink: Callable[[InferResponse], None], decoupled: bool
+    ) -> Callable[[], None]:
+        sink(failed(unsupported(_NO_CALLS)))
+        return lambda: None
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         raise _not_available("load_model")
@@ -49,9 +69,6 @@ class Unavailable:
 
     def is_model_ready(self, name: str, version: str) -> bool:
         raise _not_available("is_model_ready")
-
-    def metric_family(self, name: str, description: str, kind: int) -> Any:
-        raise _not_available("MetricFamily")
 
 
 def _not_available(function: str) -> TritonModelException:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from app.core.datatypes import DATATYPES, datatype_of, pack_bytes
 from app.core.tensors import Tensor as WireTensor
-from backends.merge import flat_bytes
+from app.core.tensors import flat_bytes
 from backends.python.errors import TritonModelException
 
 Array = npt.NDArray[Any]
@@ -137,11 +137,12 @@ class Tensor:
             return str(self._device.dtype) == "torch.bfloat16"
         return self._wire is not None and self._wire.datatype == "BF16"
 
-    def _to_wire(self, expected: str | None = None) -> WireTensor:
+    def _to_wire(self, expected: str | None = None, viewed: bool = False) -> WireTensor:
         """The tensor as a response carries it.
 
         Args:
             expected: the configuration's data type; it tells BF16 patterns from UINT16.
+            viewed: the model waits and cannot change the array meanwhile, so it need not be copied.
         """
         if self._wire is not None:
             return self._wire
@@ -155,7 +156,8 @@ class Tensor:
             return WireTensor(self._name, "BYTES", array.shape, _packed(array))
         if expected == "BF16" and datatype == "UINT16":
             datatype = "BF16"
-        return WireTensor(self._name, datatype, array.shape, _own_bytes(array))
+        data = flat_bytes(array) if viewed else _own_bytes(array)
+        return WireTensor(self._name, datatype, array.shape, data)
 
 
 def _from_wire(wire: WireTensor) -> Array:
@@ -215,6 +217,9 @@ class _Capsule:
 
 
 def _imported(name: str, source: Any) -> Tensor:
+    if type(source) is Tensor and source._wire is not None and source._array is None:
+        wire = source._wire  # nobody has looked at it yet: it stays where it is
+        return Tensor._received(WireTensor(name, wire.datatype, wire.shape, wire.data))
     tensor = Tensor.__new__(Tensor)
     tensor._name, tensor._array, tensor._wire, tensor._device = name, None, None, None
     if type(source).__module__.partition(".")[0] == "torch":

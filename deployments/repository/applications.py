@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,12 +18,14 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from app.core.errors import internal
+from app.core.identifiers import name_of, namespace_of
 from deployments.builder import build
+from deployments.repository.replicas import tell_replicas
 from deployments.spec import Description, ModelSpec
 
 logger = logging.getLogger(__name__)
 
-_NAME = re.compile(r"(?P<model>.+):(?P<version>\d+)(?:@(?P<generation>\d+))?")
+_NAME = re.compile(r"(?P<model>.+):(?P<version>\d+)(?P<namespace>~[0-9a-f]{8})?(?:@(?P<generation>\d+))?")
 
 _GONE = ("NOT_STARTED", "DEPLOY_FAILED", "DELETING")
 _threads = ThreadPoolExecutor(64, "serve-calls")
@@ -37,10 +40,22 @@ class Found(NamedTuple):
     application: str
     up: bool
 
+    @property
+    def base(self) -> str:
+        """What `base_name` gives: the same for every generation."""
+        return self.application.removesuffix(f"@{self.generation}")
 
-def application_name(model: str, version: int, generation: int) -> str:
+
+def base_name(model: str, version: int) -> str:
+    """`simple:1`; with a digest of its namespace when the model is in one (`simple:1~8c0a3f12`)."""
+    namespace = namespace_of(model)
+    mark = f"~{blake2b(namespace.encode(), digest_size=4).hexdigest()}" if namespace else ""
+    return f"{name_of(model)}:{version}{mark}"
+
+
+def application_name(base: str, generation: int) -> str:
     """`simple:1`, and `simple:1@2` for the second load of the same version, which starts beside the first."""
-    return f"{model}:{version}" if generation == 1 else f"{model}:{version}@{generation}"
+    return base if generation == 1 else f"{base}@{generation}"
 
 
 def parse_application(name: str) -> tuple[str, int, int] | None:
@@ -68,6 +83,33 @@ async def deploy(spec: ModelSpec) -> Description:
     except Exception as error:
         raise internal(await asyncio.to_thread(_start_failure, spec, error)) from error
     return await describe(spec.name, spec.application)
+
+
+async def update(spec: ModelSpec, previous: ModelSpec) -> Description:
+    """Change the instances of a running application, whose processes go on.
+
+    First the replicas there are change, then Serve learns what replicas to come are to be; Python models
+    have as many of them as instances.
+
+    Raises:
+        InferError: why not; then all is as it was.
+    """
+    try:
+        await tell_replicas(spec)
+        description = await deploy(spec)
+        await tell_replicas(spec)  # one that Serve has started again meanwhile may not know
+    except BaseException:  # also when it takes too long
+        await _undo_update(msgspec.structs.replace(previous, revision=spec.revision + 1))
+        raise
+    return description
+
+
+async def _undo_update(spec: ModelSpec) -> None:
+    try:
+        await tell_replicas(spec)
+        await deploy(spec)
+    except Exception:
+        logger.exception("restoring the instances of '%s'", spec.application)
 
 
 async def describe(model: str, application: str) -> Description:

@@ -4,6 +4,7 @@ import asyncio
 import time
 
 from app.core.live_settings import LiveSettings, decode_change, decode_live
+from app.core.log import LogConfig
 from app.routing.table import RoutingTable, VersionEntry
 
 WATCH_S = 5.0
@@ -28,9 +29,9 @@ class Board:
     it. One that does not even say the first within `RECEIPT_S` is taken for dead.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, namespacing: bool = False) -> None:
         # Numbers go on rising when a restarted manager starts over.
-        self.table = RoutingTable(number=time.time_ns() // 1_000_000)
+        self.table = RoutingTable(number=time.time_ns() // 1_000_000, namespacing=namespacing)
         self._live: LiveSettings | None = None
         self._changed = asyncio.Condition()
         self._ingresses: dict[str, _Ingress] = {}
@@ -45,10 +46,16 @@ class Board:
         self._live = (self._live or decode_live(current)).changed(decode_change(change))
         return self._live
 
+    @property
+    def log(self) -> LogConfig | None:
+        """The log settings of now; None for those of the start."""
+        return self._live.log if self._live is not None else None
+
     async def publish(self, entries: tuple[VersionEntry, ...], initialised: bool) -> int:
         """Make a new table the current one and return its number."""
         async with self._changed:
-            self.table = RoutingTable(self.table.number + 1, initialised, entries, self._live)
+            number, namespacing = self.table.number + 1, self.table.namespacing
+            self.table = RoutingTable(number, initialised, entries, self._live, namespacing)
             self._changed.notify_all()
         return self.table.number
 

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -12,14 +12,20 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.config_normalise import normalise
 from app.core.config_text import parse_config_json
 from app.core.errors import InferError, internal
+from app.core.identifiers import name_of, namespace_of
+from app.core.log import LogConfig
+from app.core.model_config import change_requires_reload
 from app.core.version_policy import absent_versions, require_versions, served_versions
+from app.routing.table import VersionEntry
 from app.settings import ServerSettings
+from deployments.instance_groups import updates_in_place
 from deployments.repository import layout
 from deployments.repository.cache import private_root
 from deployments.repository.fingerprint import fingerprint, version_fingerprint
 from deployments.repository.layout import ModelEntry
 from deployments.repository.mirror import Mirror
 from deployments.repository.overrides import Bundle
+from deployments.repository.planner import LoadPlan, plan_load
 from deployments.spec import ModelSpec
 
 logger = logging.getLogger(__name__)
@@ -35,7 +41,8 @@ class Candidate(NamedTuple):
 
     @property
     def name(self) -> str:
-        return self.entry.name
+        """The model's identifier."""
+        return self.entry.identifier
 
     def spec(self, version: int, application: str) -> ModelSpec:
         """The spec of one version; reads the disk."""
@@ -48,17 +55,53 @@ class Candidate(NamedTuple):
 
     def unchanged(self, loaded: ModelSpec) -> bool:
         """Whether a load would bring nothing new over what is loaded; reads the disk."""
-        return (
-            _loads_alike(mc.ModelConfig.FromString(loaded.config), self.config)
-            and _setting(loaded) == _setting(self.template)
-            and loaded.fingerprint == version_fingerprint(self.entry, loaded.version)
+        old = mc.ModelConfig.FromString(loaded.config)
+        return _loads_alike(old, self.config) and self._same_files(loaded)
+
+    def updates(self, loaded: ModelSpec, complete: mc.ModelConfig) -> bool:
+        """Whether replicas become what a load would bring by changing their instances; reads the disk.
+
+        Args:
+            loaded: what is loaded.
+            complete: its configuration as clients see it, which they send back with a change.
+        """
+        return self._same_files(loaded) and any(
+            not change_requires_reload(old, self.config)
+            and updates_in_place(old, self.config, loaded.backend_directory)
+            for old in (mc.ModelConfig.FromString(loaded.config), complete)
+        )
+
+    def plan(self, entries: Iterable[VersionEntry], loaded: Mapping[str, ModelSpec]) -> LoadPlan:
+        """What the load has to do; reads the disk.
+
+        Args:
+            entries: the model's versions now.
+            loaded: what is loaded, by application.
+        """
+        found = [(e, loaded[e.application]) for e in entries if e.application in loaded]
+        unchanged = [e.version for e, spec in found if self.unchanged(spec)]
+        updatable = [
+            e.version for e, spec in found if self.updates(spec, mc.ModelConfig.FromString(e.config))
+        ]
+        return plan_load(self.versions, entries, unchanged, updatable)
+
+    def _same_files(self, loaded: ModelSpec) -> bool:
+        return _setting(loaded) == _setting(self.template) and loaded.fingerprint == version_fingerprint(
+            self.entry, loaded.version
         )
 
 
 def _setting(spec: ModelSpec) -> ModelSpec:
     """What the server's settings, and its key, contribute to a spec: it differs after a redeployment."""
     return msgspec.structs.replace(
-        spec, version=0, application="", fingerprint="", config=b"", overridden=False
+        spec,
+        version=0,
+        application="",
+        fingerprint="",
+        config=b"",
+        overridden=False,
+        log=LogConfig(),
+        revision=0,
     )
 
 
@@ -98,22 +141,30 @@ class Catalog:
         self._manager = manager
         mirrors = private_root() / "mirrors"
         self._mirrors = [Mirror(url, mirrors) for url in settings.model_repository if "://" in url]
-        self._repositories = [
-            *(Path(path) for path in settings.model_repository if "://" not in path),
-            *(mirror.directory for mirror in self._mirrors),
-        ]
+        local = {Path(path): path for path in settings.model_repository if "://" not in path}
+        places = {**local, **{mirror.directory: mirror.url for mirror in self._mirrors}}
+        self._namespaces = {
+            directory: place if settings.model_namespacing else "" for directory, place in places.items()
+        }
+        """The namespace of each repository, by its directory."""
         self._key = key
         self.gpus: tuple[int, ...] = ()
         """CUDA ordinals that KIND_AUTO and KIND_GPU may mean."""
 
     def scan(self) -> dict[str, ModelEntry]:
-        """Models by name."""
+        """Models by identifier."""
         for mirror in self._mirrors:
             mirror.refresh()
-        return layout.scan(self._repositories)
+        return layout.scan(self._namespaces)
+
+    def identifiers(self, name: str) -> list[str]:
+        """What a request to load means by a model's name: one model, or one in each namespace that has it."""
+        if not self._settings.model_namespacing:
+            return [name]
+        return [entry.identifier for entry in self._find(self._namespaces, name)] or [name]
 
     def fingerprints(self, on_disk: Mapping[str, ModelEntry]) -> dict[str, str]:
-        """What each model is made of, by name: any change of its files or versions gives another text."""
+        """What each model is made of, by identifier: a change of files or versions gives another text."""
         return {
             name: f"{fingerprint(entry)} {entry.versions} {entry.reason}" for name, entry in on_disk.items()
         }
@@ -122,24 +173,25 @@ class Catalog:
         """Models to load at start: all of them, or those of `--load-model` in EXPLICIT mode."""
         if self._settings.model_control_mode != "explicit":
             return sorted(on_disk)
-        named = self._settings.load_model
-        return sorted(on_disk) if "*" in named else sorted(set(named))
+        named = set(self._settings.load_model)
+        if "*" in named:
+            return sorted(on_disk)
+        found = {key for key, entry in on_disk.items() if entry.name in named}
+        return sorted(found | (named - {on_disk[key].name for key in found}))
 
     def candidate(self, name: str, override: str | None, bundle: Bundle | None = None) -> Candidate:
         """Read a model's configuration and versions.
 
         Args:
-            name: the model's.
+            name: the model's identifier.
             override: its configuration as JSON, instead of the one on disk.
             bundle: the files of a load request, instead of those in the repositories.
 
         Raises:
             InferError: INTERNAL "failed to load ..., failed to poll from model repository", with the reason.
         """
-        if bundle is None:
-            for mirror in self._mirrors:
-                mirror.refresh(name)
-        entry = layout.find(self._repositories if bundle is None else [bundle.directory], name)
+        entries = self._entries(name) if bundle is None else layout.find({bundle.directory: ""}, name)
+        entry = entries[0] if len(entries) == 1 else None
         if entry is None:
             logger.error("failed to load '%s': model not found in any model repository", name)
             raise internal(f"failed to load '{name}', failed to poll from model repository")
@@ -151,6 +203,18 @@ class Catalog:
             return candidate
         template = msgspec.structs.replace(candidate.template, bundle=bundle.digest)
         return candidate._replace(template=template)
+
+    def _entries(self, model: str) -> list[ModelEntry]:
+        """What the repositories have of an identifier."""
+        space = namespace_of(model)
+        places = {path: namespace for path, namespace in self._namespaces.items() if namespace == space}
+        return self._find(places, name_of(model) if space else model)
+
+    def _find(self, places: Mapping[Path, str], name: str) -> list[ModelEntry]:
+        for mirror in self._mirrors:
+            if mirror.directory in places:
+                mirror.refresh(name)
+        return layout.find(places, name)
 
     def _read(self, entry: ModelEntry, override: str | None) -> Candidate:
         for warning in entry.warnings:
@@ -202,4 +266,8 @@ class Catalog:
             cache_directory=str(cache_directory(settings, urls[0])) if urls else "",
             cache_bytes=settings.model_cache_bytes,
             manager=self._manager,
+            namespace=entry.namespace,
+            log=LogConfig.of(settings),
+            rate_limits=settings.rate_limits(),
+            host_policy=settings.host_policies(),
         )

@@ -38,7 +38,8 @@ class EnsembleLoads:
         on_disk = await asyncio.to_thread(self._catalog.scan)
         served = {entry.name for entry in effective(self._entries) if entry.state is ModelState.READY}
         path = (*path, candidate.name)
-        absent = [m for m in step_models(candidate.config) if m in on_disk and m not in (*served, *path)]
+        called = step_models(candidate.name, candidate.config, on_disk)
+        absent = [model for model in called if model not in (*served, *path)]
         self._implicit.update(absent)
         await asyncio.gather(*(load(model, path) for model in absent))
 
@@ -80,7 +81,7 @@ class EnsembleLoads:
         found: list[VersionEntry] = []
         for entry in on_disk:
             try:
-                candidate = self._catalog.candidate(entry.name, None)
+                candidate = self._catalog.candidate(entry.identifier, None)
                 if is_ensemble(candidate.config):
                     found += self.loaded(candidate)
             except InferError:

@@ -5,7 +5,7 @@ from them: whether it is decoupled, and the labels of its outputs. The texts are
 ValidateEnsembleConfig (src/ensemble_scheduler/ensemble_utils.cc) and its dependency graph.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -14,6 +14,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.config_ensemble import conditions
 from app.core.config_normalise import ENSEMBLE
 from app.core.errors import InferError, invalid_arg
+from app.core.identifiers import identifier, name_of, namespace_of
 from app.core.model_config import WILDCARD, datatype_name, dims_text
 from app.routing.table import ModelState, VersionEntry
 
@@ -25,9 +26,20 @@ def is_ensemble(config: mc.ModelConfig) -> bool:
     return bool(config.platform == ENSEMBLE)
 
 
-def step_models(config: mc.ModelConfig) -> list[str]:
-    """Names of the models that an ensemble calls."""
-    return sorted({step.model_name for step in config.ensemble_scheduling.step})
+def step_models(ensemble: str, config: mc.ModelConfig, known: Collection[str]) -> list[str]:
+    """Identifiers among those known that the steps of an ensemble may mean."""
+    names = {step.model_name for step in config.ensemble_scheduling.step}
+    return sorted({model for name in names for model in meant(ensemble, name, known)})
+
+
+def meant(ensemble: str, name: str, known: Collection[str]) -> list[str]:
+    """Identifiers that an ensemble's step may mean by a name.
+
+    That in the ensemble's own namespace; when there is none, those in all others, and then only one can be
+    called.
+    """
+    own = identifier(namespace_of(ensemble), name)
+    return [own] if own in known else [model for model in known if name_of(model) == name]
 
 
 def effective(entries: Entries) -> tuple[VersionEntry, ...]:
@@ -41,8 +53,8 @@ def effective(entries: Entries) -> tuple[VersionEntry, ...]:
 
 def only_implicit(removed: str, entries: Entries, implicit: Iterable[str]) -> list[str]:
     """Models that were loaded for an ensemble alone, when it goes and no other one needs them."""
-    configs = [e.model_config for versions in entries.values() for e in versions.values() if e.config]
-    ensembles = {config.name: step_models(config) for config in configs if is_ensemble(config)}
+    every = [entry for versions in entries.values() for entry in versions.values() if entry.config]
+    ensembles = {e.name: step_models(e.name, e.model_config, entries) for e in every if e.ensemble}
     gone = ensembles.pop(removed, [])
     needed = {model for models in ensembles.values() for model in models}
     return [model for model in gone if model in set(implicit) and model not in needed]
@@ -53,6 +65,8 @@ class _Resolver:
 
     def __init__(self, entries: Entries) -> None:
         self._entries = entries
+        # With namespaces, what was unloaded must not stand in the way of a model of the same name elsewhere.
+        self._models = [model for model in entries if "/" not in model or _remains(entries[model])]
         self._known: dict[tuple[str, int], VersionEntry] = {}
         self._path: list[str] = []
 
@@ -75,7 +89,9 @@ class _Resolver:
     def _ensemble(self, entry: VersionEntry) -> VersionEntry:
         config = mc.ModelConfig()
         config.CopyFrom(entry.model_config)
-        steps = [self._step(config.name, step) for step in config.ensemble_scheduling.step]
+        steps = [self._step(entry.name, step) for step in config.ensemble_scheduling.step]
+        for step, called in zip(config.ensemble_scheduling.step, steps, strict=True):
+            step.model_namespace = namespace_of(called.name)
         check_tensors(config, [step.model_config for step in steps])
         if any(step.decoupled for step in steps):
             config.model_transaction_policy.decoupled = True
@@ -91,12 +107,13 @@ class _Resolver:
         Raises:
             _NotReady: there is none that could be called.
         """
-        name = step.model_name
+        found = meant(ensemble, step.model_name, self._models)
+        if len(found) != 1:
+            text = "contains models that are not available or ambiguous"
+            raise invalid_arg(f"ensemble {ensemble} {text}: {step.model_name}")
+        name = found[0]
         if name in self._path:
             text = f"circular dependency between ensembles: {name} -> ... -> {self._path[-1]} -> {name}"
-            raise invalid_arg(text)
-        if name not in self._entries:
-            text = f"ensemble {ensemble} contains models that are not available or ambiguous: {name}"
             raise invalid_arg(text)
         versions = [self.entry(entry) for entry in self._entries[name].values()]
         wanted = [e for e in versions if step.model_version in (e.version, 0, -1)]
@@ -104,6 +121,10 @@ class _Resolver:
         if not ready:
             raise _not_ready(ensemble, name, step.model_version, versions)
         return max(ready, key=lambda e: e.version)
+
+
+def _remains(versions: Mapping[int, VersionEntry]) -> bool:
+    return not all(entry.deliberately_unloaded for entry in versions.values())
 
 
 class _NotReady(Exception):

@@ -7,7 +7,7 @@ belongs, links resolved.
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from stat import S_ISREG
@@ -18,6 +18,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.config_normalise import infer_backend
 from app.core.config_text import MAX_CONFIG_BYTES, parse_pbtxt
 from app.core.errors import ErrorCode, InferError, internal, invalid_arg
+from app.core.identifiers import identifier
 
 CONFIG_FILE: Final = "config.pbtxt"
 CONFIGS_DIRECTORY: Final = "configs"
@@ -44,6 +45,7 @@ class ModelEntry:
         versions: versions that have a directory, ascending.
         reason: why the model cannot be served; "" when nothing here speaks against it.
         warnings: what was ignored, in Triton's words; for the log when the model is loaded.
+        namespace: the repository's, "" when there are no namespaces.
     """
 
     name: str
@@ -52,6 +54,12 @@ class ModelEntry:
     versions: tuple[int, ...] = ()
     reason: str = ""
     warnings: tuple[str, ...] = ()
+    namespace: str = ""
+
+    @property
+    def identifier(self) -> str:
+        """What tells the model from others of its name."""
+        return identifier(self.namespace, self.name)
 
 
 def check_model_name(name: str) -> None:
@@ -75,37 +83,48 @@ def check_model_name(name: str) -> None:
         raise invalid_arg(f"invalid model name '{shown}', model name must not exceed {_NAME_MAX} bytes")
 
 
-def scan(repositories: Sequence[Path]) -> dict[str, ModelEntry]:
-    """List the models of one or more repositories, by name in alphabetical order.
+def scan(repositories: Mapping[Path, str]) -> dict[str, ModelEntry]:
+    """List the models of one or more repositories, by identifier in alphabetical order.
 
-    Every directory is a model, except those whose name begins with a dot. A name found in two repositories is
-    listed once, with a reason and without versions: neither is served.
+    Every directory is a model, except those whose name begins with a dot. A name found in two repositories of
+    one namespace is listed once, with a reason and without versions: neither is served.
+
+    Args:
+        repositories: the namespace of each directory.
 
     Raises:
         InferError: INTERNAL when a repository cannot be read.
     """
     found: dict[str, ModelEntry] = {}
-    for repository in dict.fromkeys(Path(path).resolve() for path in repositories):
+    for repository, namespace in _resolved(repositories).items():
         for name in _directories(repository):
-            entry = _entry(repository, name)
-            if name in found:
-                entry = replace(found[name], versions=(), reason=_IN_TWO_REPOSITORIES, warnings=())
-            found[name] = entry
+            _add(found, _entry(repository, name, namespace))
     return dict(sorted(found.items()))
 
 
-def find(repositories: Sequence[Path], name: str) -> ModelEntry | None:
-    """Look one model up without listing the others; None when no repository has it.
+def find(repositories: Mapping[Path, str], name: str) -> list[ModelEntry]:
+    """Look up the models of one name, one in each namespace, without listing the others.
 
     Raises:
         InferError: INVALID_ARG when no model can have this name.
     """
     check_model_name(name)
-    resolved = dict.fromkeys(Path(path).resolve() for path in repositories)
-    entries = [_entry(path, name) for path in resolved if name[0] != "." and os.path.isdir(path / name)]
-    if len(entries) > 1:
-        return replace(entries[0], versions=(), reason=_IN_TWO_REPOSITORIES, warnings=())
-    return entries[0] if entries else None
+    found: dict[str, ModelEntry] = {}
+    for repository, namespace in _resolved(repositories).items():
+        if name[0] != "." and os.path.isdir(repository / name):
+            _add(found, _entry(repository, name, namespace))
+    return list(found.values())
+
+
+def _resolved(repositories: Mapping[Path, str]) -> dict[Path, str]:
+    return {Path(path).resolve(): namespace for path, namespace in repositories.items()}
+
+
+def _add(found: dict[str, ModelEntry], entry: ModelEntry) -> None:
+    key = entry.identifier
+    if key in found:
+        entry = replace(found[key], versions=(), reason=_IN_TWO_REPOSITORIES, warnings=())
+    found[key] = entry
 
 
 def _directories(parent: Path) -> list[str]:
@@ -121,8 +140,8 @@ def _directories(parent: Path) -> list[str]:
         raise internal(f"failed to open directory {parent}: {error.strerror}") from None
 
 
-def _entry(repository: Path, name: str) -> ModelEntry:
-    entry = ModelEntry(name, repository, repository / name)
+def _entry(repository: Path, name: str, namespace: str) -> ModelEntry:
+    entry = ModelEntry(name, repository, repository / name, namespace=namespace)
     try:
         check_model_name(name)
         if not _is_inside(entry.directory, repository):

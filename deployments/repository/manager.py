@@ -6,48 +6,33 @@ tables. The data plane goes on without it. Restarted, it takes what Serve still 
 
 import asyncio
 import logging
-from collections import defaultdict
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Coroutine, Iterable, Mapping
 
 import msgspec
-import ray
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError, invalid_arg, unavailable
+from app.core.identifiers import name_of
 from app.core.log import VERBATIM, LogConfig, configure_logging
 from app.routing.table import NO_VERSION, ModelState, VersionEntry
 from app.settings import ServerSettings
-from deployments.repository import applications
-from deployments.repository.applications import Found
+from deployments.repository import applications, report
 from deployments.repository.board import Board
 from deployments.repository.cache import private_root
 from deployments.repository.catalog import Candidate, Catalog, poll_failure
+from deployments.repository.cluster import look_at_cluster
+from deployments.repository.deployer import Deployer
 from deployments.repository.ensemble_loads import EnsembleLoads
 from deployments.repository.ensembles import effective, is_ensemble
 from deployments.repository.overrides import Bundle, Overrides
-from deployments.repository.planner import plan_load
 from deployments.repository.polling import Poller
-from deployments.repository.report import load_failure, status_table
+from deployments.repository.recovery import recover
+from deployments.repository.turns import Turns
 from deployments.spec import Description, ModelSpec
 
 logger = logging.getLogger(__name__)
 
-_PROGRESS_S = 5.0
-_ADOPT_S = 30.0
-"""How long a restarted manager waits for an application that Serve is bringing back itself."""
-
-
 poll_pause = asyncio.sleep
-
-
-class _Turn:
-    """Whose turn it is to change one model."""
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.users = 0
 
 
 class RepositoryManager:
@@ -64,13 +49,12 @@ class RepositoryManager:
         self._ingress = ingress
         self._catalog = Catalog(settings, key, ingress[0])
         self._overrides = Overrides(private_root() / "overrides", settings.model_override_bytes)
-        self._board = Board()
+        self._board = Board(settings.model_namespacing)
         self._entries: dict[str, dict[int, VersionEntry]] = {}
         self._ensembles = EnsembleLoads(self._catalog, self._entries)
         self._loaded: dict[str, ModelSpec] = {}
-        self._generations: dict[tuple[str, int], int] = defaultdict(int)
-        self._turns: dict[str, _Turn] = {}
-        self._loads = asyncio.Semaphore(settings.model_load_thread_count)
+        self._deployer = Deployer(settings, self._board, self._spawn)
+        self._turns = Turns()
         self._initialised = False
         self._background: set[asyncio.Task[None]] = set()
         self._start: asyncio.Task[None] | None = None
@@ -93,17 +77,8 @@ class RepositoryManager:
     async def index(self) -> list[tuple[str, str, str, str]]:
         """Name, version, state and reason of every model version, and names of models never loaded."""
         await self._ensure_recovered()
-        rows: list[tuple[str, str, str, str]] = []
         on_disk = await asyncio.to_thread(self._catalog.scan)
-        for entry in effective(self._entries):
-            unread = on_disk.get(entry.name) if entry.version == NO_VERSION else None
-            number = "" if entry.version == NO_VERSION else str(entry.version)
-            reason = (unread.reason if unread else "") or entry.reason
-            rows.append((entry.name, number, entry.state.value, reason))
-        for name, model in on_disk.items():
-            if name not in self._entries:
-                rows.append((name, "", "UNAVAILABLE" if model.reason else "", model.reason))
-        return sorted(rows)
+        return report.index_rows(effective(self._entries), on_disk)
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Load or reload a model on request; returns when every ingress routes to it.
@@ -113,32 +88,34 @@ class RepositoryManager:
         """
         self._require_explicit()
         await self._ensure_recovered()
-        self._ensembles.asked_for(name)
+        models = [name] if files else await asyncio.to_thread(self._catalog.identifiers, name)
+        for model in models:
+            self._ensembles.asked_for(model)
         try:
             if files:
                 await self._load_files(name, config, files)
             else:
-                await self._load(name, config)
+                await self._load_each(models, config)
         finally:
             await self._release_overrides()
-        failed = [
-            e
-            for e in effective(self._entries)
-            if e.name == name and e.state is ModelState.UNAVAILABLE and not e.deliberately_unloaded
-        ]
+        failure = report.load_failure(models, effective(self._entries))
         await self._publish_settled()
-        if failed:
-            raise invalid_arg(load_failure(name, failed))
+        if failure:
+            raise invalid_arg(failure)
 
     async def unload(self, name: str, unload_dependents: bool = False) -> None:
         """Take a model out of service; unknown models are no error (as in Triton)."""
         self._require_explicit()
         await self._ensure_recovered()
-        unneeded = self._ensembles.unneeded(name) if unload_dependents else []
-        async with self._exclusive(name):
-            await self._retire(self._versions(name))
+        models = [model for model in self._entries if name_of(model) == name] or [name]
+        await asyncio.gather(*(self._unload(model, unload_dependents) for model in models))
+
+    async def _unload(self, model: str, unload_dependents: bool) -> None:
+        unneeded = self._ensembles.unneeded(model) if unload_dependents else []
+        async with self._turns.of(model):
+            await self._retire(self._versions(model))
         await self._release_overrides()
-        await asyncio.gather(*(self.unload(model, unload_dependents) for model in unneeded))
+        await asyncio.gather(*(self._unload(each, unload_dependents) for each in unneeded))
 
     async def override_listing(self, digest: str) -> list[tuple[str, int]]:
         """Paths and sizes of the files of a load request, for a replica on another node."""
@@ -184,21 +161,21 @@ class RepositoryManager:
         self._initialised = bool(self._entries)  # a restart of the manager does not make the server unready
         await self._publish()
         self._recovered.set()
-        self._look_at_cluster()
+        self._catalog.gpus = look_at_cluster(self._settings.channel_address)
         await self._release_overrides()
         on_disk = await asyncio.to_thread(self._catalog.scan)
         seen = await asyncio.to_thread(self._catalog.fingerprints, on_disk)
         poller = Poller({**dict.fromkeys(self._entries, "served"), **seen})
         wanted = set(self._catalog.startup_models(on_disk)) - self._overridden()
         names = sorted({*wanted, *self._out_of_reach()})
-        progress = asyncio.create_task(self._report_progress(names))
+        progress = asyncio.create_task(report.report_progress(names, self._entries))
         try:
             await asyncio.gather(*(self._load_quietly(name) for name in names))
         finally:
             progress.cancel()
         self._initialised = True
         await self._publish_settled()
-        logger.info("\n%s", status_table(self._board.table), extra=VERBATIM)
+        logger.info("\n%s", report.status_table(self._board.table), extra=VERBATIM)
         if self._settings.model_control_mode == "poll":
             self._spawn(self._poll(poller))
 
@@ -217,31 +194,16 @@ class RepositoryManager:
         if present:
             await self._load_quietly(name)
         else:
-            async with self._exclusive(name):
+            async with self._turns.of(name):
                 await self._retire(self._versions(name))
 
     def _overridden(self) -> set[str]:
         """Models that a load request gave configuration or files: a restart does not take those back."""
-        return {spec.name for spec in self._loaded.values() if spec.overridden}
+        return {spec.identifier for spec in self._loaded.values() if spec.overridden}
 
     def _out_of_reach(self) -> set[str]:
         """Adopted models whose channels want another key: those of before a new deployment of the server."""
-        return {spec.name for spec in self._loaded.values() if spec.key != self._key}
-
-    def _look_at_cluster(self) -> None:
-        """Learn what GPUs there are; warn of nodes out of reach."""
-        cluster: Any = ray
-        alive = [node for node in cluster.nodes() if node["Alive"]]
-        most = max((int(node["Resources"].get("GPU", 0)) for node in alive), default=0)
-        self._catalog.gpus = tuple(range(most))
-        nodes = len(alive)
-        if nodes > 1 and self._settings.channel_address != "node":
-            logger.warning(
-                "the cluster has %d nodes, but replicas listen on %s only: models on other nodes than their "
-                "ingress are out of reach; set channel_address to 'node'",
-                nodes,
-                self._settings.channel_address,
-            )
+        return {spec.identifier for spec in self._loaded.values() if spec.key != self._key}
 
     async def _load_quietly(self, name: str, path: tuple[str, ...] = ()) -> None:
         try:
@@ -250,52 +212,20 @@ class RepositoryManager:
             known = isinstance(error, InferError)
             reason = error.with_code() if isinstance(error, InferError) else f"Internal: {error!r}"
             logger.error("failed to load '%s': %s", name, reason, exc_info=None if known else error)
-            self._explain(name, reason)
+            for entry in report.failed_entries(name, self._versions(name), reason):
+                self._set(entry)
         await self._publish()
 
-    def _explain(self, name: str, reason: str) -> None:
-        """Say in the index why a model could not be loaded, or why what is served is not the newest."""
-        entries = self._versions(name) or [VersionEntry(name, NO_VERSION, ModelState.UNAVAILABLE)]
-        for entry in [e for e in entries if e.state is ModelState.READY] or entries:
-            if entry.state is ModelState.READY:
-                self._set(msgspec.structs.replace(entry, reason=f"update failed: {reason}"))
-            else:
-                self._set(VersionEntry(name, entry.version, ModelState.UNAVAILABLE, reason))
-
     async def _recover(self) -> None:
-        """Adopt the newest generation that serves of each model version Serve runs; delete the others."""
-        found: dict[tuple[str, int], list[Found]] = defaultdict(list)
-        for application in await applications.listed():
-            found[(application.model, application.version)].append(application)
-        await asyncio.gather(*(self._adopt(versions) for versions in found.values()))
+        """Take what Serve runs as what is served."""
+        for description in await recover(self._deployer, self._spawn):
+            if description.spec.bundle:
+                await asyncio.to_thread(self._overrides.adopt, description.spec.bundle)
+            self._serve(description)
         if self._entries:
             on_disk = await asyncio.to_thread(self._catalog.scan)
             for entry in await asyncio.to_thread(self._ensembles.adopted, on_disk.values()):
                 self._set(entry)
-
-    async def _adopt(self, generations: list[Found]) -> None:
-        adopted = False
-        for found in sorted(generations, key=lambda each: each.generation, reverse=True):
-            key = (found.model, found.version)
-            self._generations[key] = max(self._generations[key], found.generation)
-            description = await self._description(found) if found.up and not adopted else None
-            if description is not None:
-                adopted = True
-                if description.spec.bundle:
-                    await asyncio.to_thread(self._overrides.adopt, description.spec.bundle)
-                self._serve(description)
-            else:
-                self._spawn(applications.delete(found.application))
-
-    async def _description(self, found: Found) -> Description | None:
-        """What an application serves; None when it does not."""
-        try:
-            async with asyncio.timeout(_ADOPT_S):
-                description = await applications.describe(found.model, found.application)
-        except Exception as error:
-            logger.warning("application '%s' does not answer and is replaced: %r", found.application, error)
-            return None
-        return None if description.error else description
 
     async def _load_files(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         try:
@@ -309,6 +239,13 @@ class RepositoryManager:
         finally:
             self._overrides.close(bundle)
 
+    async def _load_each(self, models: Iterable[str], config: str | None) -> None:
+        """Load models of one name in several namespaces; one that fails keeps none of the others."""
+        outcomes = await asyncio.gather(*(self._load(m, config) for m in models), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
     async def _release_overrides(self) -> None:
         served = {spec.bundle for spec in self._loaded.values()}
         await asyncio.to_thread(self._overrides.retain, served)
@@ -321,10 +258,9 @@ class RepositoryManager:
         if self._settings.model_control_mode == "explicit":
             # Before the turn is taken: ensembles that call each other must not wait for each other.
             await self._ensembles.load_steps(candidate, path, self._load_quietly)
-        async with self._exclusive(name):
+        async with self._turns.of(name):
             candidate = await asyncio.to_thread(self._catalog.candidate, name, override, bundle)
-            unchanged = await asyncio.to_thread(self._unchanged, candidate, self._versions(name))
-            plan = plan_load(candidate.versions, self._versions(name), unchanged)
+            plan = await asyncio.to_thread(candidate.plan, self._versions(name), self._loaded)
             if is_ensemble(candidate.config):
                 for entry in await asyncio.to_thread(self._ensembles.loaded, candidate):
                     self._set(entry)
@@ -333,7 +269,9 @@ class RepositoryManager:
             for version in plan.keep:
                 self._refresh(candidate, version)
             outcomes = await asyncio.gather(
-                *(self._start_version(candidate, version) for version in plan.start), return_exceptions=True
+                *(self._start_version(candidate, version) for version in plan.start),
+                *(self._update_version(candidate, version) for version in plan.update),
+                return_exceptions=True,
             )
             for outcome in outcomes:  # only now: no version may still be loading when the model is free again
                 if isinstance(outcome, BaseException):
@@ -353,24 +291,6 @@ class RepositoryManager:
             overridden=candidate.template.overridden,
         )
 
-    def _unchanged(self, candidate: Candidate, entries: Iterable[VersionEntry]) -> list[int]:
-        """Versions that a load would bring nothing new to; reads the disk."""
-        loaded = [(e.version, self._loaded.get(e.application)) for e in entries]
-        return [version for version, spec in loaded if spec is not None and candidate.unchanged(spec)]
-
-    @asynccontextmanager
-    async def _exclusive(self, name: str) -> AsyncIterator[None]:
-        """One operation on a model at a time. Names come from clients: an idle one leaves nothing behind."""
-        turn = self._turns.setdefault(name, _Turn())
-        turn.users += 1
-        try:
-            async with turn.lock:
-                yield
-        finally:
-            turn.users -= 1
-            if not turn.users:
-                del self._turns[name]
-
     async def _start_version(self, candidate: Candidate, version: int) -> bool:
         """Load a version beside the one that serves; returns whether it serves now.
 
@@ -382,8 +302,7 @@ class RepositoryManager:
         ready = previous is not None and previous.state is ModelState.READY
         if not ready:
             self._set(VersionEntry(name, version, ModelState.LOADING))
-        async with self._loads:
-            description = await self._deploy(candidate, version)
+        description = await self._deployer.deploy(candidate, version)
         if description.error:
             if ready:
                 raise invalid_arg(
@@ -397,34 +316,21 @@ class RepositoryManager:
         logger.info("successfully loaded '%s' version %d", name, version)
         return True
 
-    async def _deploy(self, candidate: Candidate, version: int) -> Description:
-        """Deploy a version, again as often as `model_load_retry_count` says; what fails is deleted."""
-        for _ in range(self._settings.model_load_retry_count + 1):
-            logger.info("loading: %s:%d", candidate.name, version)
-            description = await self._deploy_once(candidate, version)
-            if not description.error:
-                break
-            logger.error("failed to load '%s' version %d: %s", candidate.name, version, description.error)
-            self._spawn(applications.delete(description.spec.application))
-        return description
+    async def _update_version(self, candidate: Candidate, version: int) -> bool:
+        """Change the instances of a version that goes on serving; returns True.
 
-    async def _deploy_once(self, candidate: Candidate, version: int) -> Description:
-        key = (candidate.name, version)
-        self._generations[key] += 1
-        application = applications.application_name(*key, self._generations[key])
-        spec = msgspec.structs.replace(candidate.template, version=version, application=application)
-        limit = self._settings.model_load_timeout_secs
-        try:
-            async with asyncio.timeout(limit):
-                spec = await asyncio.to_thread(candidate.spec, version, application)
-                return await applications.deploy(spec)
-        except TimeoutError:
-            return Description(spec, error=f"Internal: not loaded within {limit} s (model_load_timeout_secs)")
-        except InferError as error:
-            return Description(spec, error=error.with_code())
-        except Exception as error:
-            logger.exception("deploying application '%s'", application)
-            return Description(spec, error=f"Internal: {type(error).__name__}: {error}")
+        Raises:
+            InferError: they cannot be changed, and stay as they were.
+        """
+        name = candidate.name
+        loaded = self._loaded[self._entries[name][version].application]
+        description = await self._deployer.update(candidate, loaded)
+        if description.error:
+            raise invalid_arg(f"load failed for model '{name}': version {version}: {description.error};\n")
+        self._serve(description)
+        self._refresh(candidate, version)
+        logger.info("successfully updated the instances of '%s' version %d", name, version)
+        return True
 
     async def _switch(self, previous: VersionEntry) -> None:
         """Route to the new application, then let the old one finish and go."""
@@ -453,7 +359,7 @@ class RepositoryManager:
         self._loaded[spec.application] = spec
         self._set(
             VersionEntry(
-                spec.name,
+                spec.identifier,
                 spec.version,
                 ModelState.READY,
                 application=spec.application,
@@ -481,17 +387,6 @@ class RepositoryManager:
             logger.warning("cannot ask Serve how many ingress replicas there are: %r", error)
             expected = 0
         await self._board.settled(number, expected)
-
-    async def _report_progress(self, names: list[str]) -> None:
-        while True:
-            await asyncio.sleep(_PROGRESS_S)
-            waiting = [n for n in names if all(e.state is ModelState.LOADING for e in self._versions(n))]
-            logger.info(
-                "loading models: %d of %d done, waiting for %s",
-                len(names) - len(waiting),
-                len(names),
-                ", ".join(waiting),
-            )
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -50,6 +50,8 @@ class Mirror:
         for path in listing.directories:
             (top / path).mkdir(mode=0o700, parents=True, exist_ok=True)
         _prune(top, {file.path for file in listing.files}, set(listing.directories))
+        if model and top.is_dir() and not any(top.iterdir()):
+            top.rmdir()
 
     def _write(self, storage: Storage, target: Path, model: str, file: RemoteFile, whole: bool) -> None:
         try:
@@ -83,5 +85,3 @@ def _prune(top: Path, files: set[str], directories: set[str]) -> None:
         for name in names:
             if os.path.relpath(os.path.join(folder, name), top) not in kept:
                 os.rmdir(os.path.join(folder, name))
-    if not files and not directories and top.is_dir() and not any(top.iterdir()):
-        top.rmdir()

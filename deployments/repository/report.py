@@ -1,14 +1,69 @@
 """What the manager tells of loads: error texts and the table of the start, in Triton's words."""
 
-from collections.abc import Iterable
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
 
-from app.routing.table import NO_VERSION, RoutingTable, VersionEntry
+import msgspec
+
+from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
+from deployments.repository.layout import ModelEntry
+
+logger = logging.getLogger(__name__)
+
+_PROGRESS_S: Final = 5.0
 
 
-def load_failure(name: str, failed: Iterable[VersionEntry]) -> str:
-    """Why the load of a model failed, version by version."""
-    parts = "".join(f"version {e.version} is at {e.state.value} state: {e.reason};\n" for e in failed)
-    return f"load failed for model '{name}': {parts}"
+def index_rows(
+    entries: Iterable[VersionEntry], on_disk: Mapping[str, ModelEntry]
+) -> list[tuple[str, str, str, str]]:
+    """Name, version, state and reason of every version, and names of models that were never loaded."""
+    rows: list[tuple[str, str, str, str]] = []
+    known = set()
+    for entry in entries:
+        known.add(entry.name)
+        unread = on_disk.get(entry.name) if entry.version == NO_VERSION else None
+        number = "" if entry.version == NO_VERSION else str(entry.version)
+        reason = (unread.reason if unread else "") or entry.reason
+        rows.append((entry.name, number, entry.state.value, reason))
+    for name, model in on_disk.items():
+        if name not in known:
+            rows.append((name, "", "UNAVAILABLE" if model.reason else "", model.reason))
+    return sorted(rows)
+
+
+def failed_entries(name: str, entries: Sequence[VersionEntry], reason: str) -> list[VersionEntry]:
+    """What the entries of a model become when it cannot be loaded; what serves goes on, with a remark."""
+    known = list(entries) or [VersionEntry(name, NO_VERSION, ModelState.UNAVAILABLE)]
+    ready = [entry for entry in known if entry.state is ModelState.READY]
+    if ready:
+        return [msgspec.structs.replace(entry, reason=f"update failed: {reason}") for entry in ready]
+    return [VersionEntry(name, entry.version, ModelState.UNAVAILABLE, reason) for entry in known]
+
+
+async def report_progress(names: Sequence[str], entries: Mapping[str, Mapping[int, VersionEntry]]) -> None:
+    """Log now and then which of these models are still loading, until cancelled."""
+    while True:
+        await asyncio.sleep(_PROGRESS_S)
+        waiting = [
+            name
+            for name in names
+            if all(entry.state is ModelState.LOADING for entry in entries.get(name, {}).values())
+        ]
+        done = len(names) - len(waiting)
+        logger.info("loading models: %d of %d done, waiting for %s", done, len(names), ", ".join(waiting))
+
+
+def load_failure(models: Collection[str], entries: Iterable[VersionEntry]) -> str:
+    """Why the load of these models failed, version by version; nothing when it did not."""
+    texts: dict[str, str] = {}
+    for entry in entries:
+        failed = entry.state is ModelState.UNAVAILABLE and not entry.deliberately_unloaded
+        if failed and entry.name in models:
+            text = f"version {entry.version} is at {entry.state.value} state: {entry.reason};\n"
+            texts[entry.name] = texts.get(entry.name, "") + text
+    return "\n".join(f"load failed for model '{name}': {text}" for name, text in texts.items())
 
 
 def status_table(table: RoutingTable) -> str:

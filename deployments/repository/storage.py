@@ -1,8 +1,9 @@
 """Model repositories in S3, Google Cloud Storage and Azure Storage, by fsspec's implementations of them.
 
 Addresses and credentials are Triton's: `s3://bucket/path`, `s3://http://host:port/bucket/path`,
-`gs://bucket/path`, `as://account/container/path`; the clouds' own environment variables, or the JSON file
-that TRITON_CLOUD_CREDENTIAL_PATH names. The packages are imported when a repository is opened, not before.
+`gs://bucket/path`, `as://account/container/path` (and, for what speaks Azure's protocol elsewhere,
+`as://http://host:port/account/container/path`); the clouds' own environment variables, or the JSON file that
+TRITON_CLOUD_CREDENTIAL_PATH names. The packages are imported when a repository is opened, not before.
 """
 
 import importlib
@@ -17,13 +18,19 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from app.core.errors import InferError, internal, invalid_arg
-from app.settings import REMOTE_EXTRAS, REMOTE_PACKAGES
+from app.repositories import REMOTE_EXTRAS, REMOTE_PACKAGES
 
 CREDENTIALS: Final = "TRITON_CLOUD_CREDENTIAL_PATH"
 
 _S3_ENDPOINT: Final = re.compile(r"s3://(https?://)?([0-9A-Za-z.\-]+:[0-9]+)/(.+)")
+_AZURE_ENDPOINT: Final = re.compile(r"(https?)://([0-9A-Za-z.\-]+:[0-9]+)/([^/]+)/(.+)")
 _VERSION: Final = re.compile(r"0|[1-9][0-9]{0,18}")
-_CLASSES: Final = {"s3": "S3FileSystem", "gs": "GCSFileSystem", "as": "AzureBlobFileSystem"}
+_CLASSES: Final = {
+    "s3": ("s3fs", "S3FileSystem"),
+    # Not that of the package itself, which asks another service, over gRPC, what kind of bucket it has.
+    "gs": ("gcsfs.core", "GCSFileSystem"),
+    "as": ("adlfs", "AzureBlobFileSystem"),
+}
 
 
 class RemoteFile(NamedTuple):
@@ -58,11 +65,11 @@ class Storage:
         self.url = url.rstrip("/")
         scheme = url.partition("://")[0]
         options, self._root = _options(self.url, _credential(scheme, self.url))
-        package = REMOTE_PACKAGES[scheme]
+        module, name = _CLASSES[scheme]
         try:
-            kind = getattr(importlib.import_module(package), _CLASSES[scheme])
+            kind = getattr(importlib.import_module(module), name)
         except ImportError as error:
-            extra = REMOTE_EXTRAS[scheme]
+            package, extra = REMOTE_PACKAGES[scheme], REMOTE_EXTRAS[scheme]
             raise internal(f"'{url}' needs the package {package}: pip install 'nereid[{extra}]'") from error
         self._fs: Any = kind(**options, use_listings_cache=False, skip_instance_cache=True)
 
@@ -183,9 +190,20 @@ def _s3_options(url: str, rest: str, credential: dict[str, str]) -> tuple[dict[s
 
 
 def _azure_options(rest: str, credential: dict[str, str]) -> tuple[dict[str, Any], str]:
+    given = credential or {
+        "account_str": os.environ.get("AZURE_STORAGE_ACCOUNT", ""),
+        "account_key": os.environ.get("AZURE_STORAGE_KEY", ""),
+    }
+    key = given.get("account_key")
+    endpoint = _AZURE_ENDPOINT.fullmatch(rest)
+    if endpoint is not None:
+        scheme, host, account, path = endpoint.groups()
+        parts = {"AccountName": given.get("account_str") or account, "AccountKey": key or ""}
+        parts["BlobEndpoint"] = f"{scheme}://{host}/{account}"
+        text = ";".join(f"{name}={value}" for name, value in parts.items() if value)
+        return {"connection_string": text}, path.rstrip("/")
     account, _, path = rest.partition("/")
-    options: dict[str, Any] = {"account_name": credential.get("account_str") or account.partition(".")[0]}
-    key = credential.get("account_key") or os.environ.get("AZURE_STORAGE_KEY")
+    options: dict[str, Any] = {"account_name": given.get("account_str") or account.partition(".")[0]}
     if key:
         options["account_key"] = key
     else:

@@ -1,5 +1,6 @@
 """What every scheduler does: hold requests, give them to instances, account for them."""
 
+import asyncio
 import time
 from abc import ABC, abstractmethod
 
@@ -16,11 +17,25 @@ class Scheduler(ABC):
         self._statistics = statistics
         self._queue = queue
         self._free: list[InstanceThread] = []
+        self._leaving: dict[InstanceThread, asyncio.Future[None]] = {}
 
     def add_instance(self, instance: InstanceThread) -> None:
         """Offer a loaded instance for execution."""
         self._free.append(instance)
         self.release()
+
+    def remove_instance(self, instance: InstanceThread) -> asyncio.Future[None]:
+        """Give an instance nothing new; the future is done when it has nothing more to do."""
+        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._withdraw(instance, gone)
+        return gone
+
+    def _withdraw(self, instance: InstanceThread, gone: asyncio.Future[None]) -> None:
+        if instance in self._free:
+            self._free.remove(instance)
+            gone.set_result(None)
+        else:
+            self._leaving[instance] = gone
 
     def finished(self, instance: InstanceThread, batch: Batch) -> None:
         """Take an instance back after a batch, account for the batch and release the next one."""
@@ -35,7 +50,10 @@ class Scheduler(ABC):
             )
         if batch.done is not None and not batch.done.done():
             batch.done.set_result(None)
-        self._free.append(instance)
+        if self._leaving and instance in self._leaving:
+            self._leaving.pop(instance).set_result(None)
+        else:
+            self._free.append(instance)
         self.release()
 
     @property

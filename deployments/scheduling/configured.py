@@ -1,6 +1,7 @@
 """The dynamic batcher that a model's configuration describes."""
 
 from pathlib import Path
+from typing import Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
@@ -14,9 +15,12 @@ from deployments.scheduling.queue import RequestQueue
 from deployments.spec import ModelSpec
 from deployments.statistics import Statistics
 
+_MAX_BATCHES: Final = 1024
+"""What `@serve.batch` may have under way: the scheduler gives no instance two, and instances come and go."""
+
 
 def dynamic_scheduler(
-    model: Model, statistics: Statistics, spec: ModelSpec, instances: int, batched: MakeBatched
+    model: Model, statistics: Statistics, spec: ModelSpec, batched: MakeBatched
 ) -> DynamicScheduler:
     """Make the scheduler of a model with `dynamic_batching` and a max_batch_size above 1.
 
@@ -29,7 +33,7 @@ def dynamic_scheduler(
         statistics,
         request_queue(batching, spec),
         batch_policy(config.max_batch_size, batching),
-        batched(execute, config.max_batch_size, instances),
+        batched(execute, config.max_batch_size, _MAX_BATCHES),
         strategy=find_strategy(model, Path(spec.backend_directory) if spec.backend_directory else None),
         ordered=spec.max_pending_requests if batching.preserve_ordering else 0,
         hold=delay_scheduler(),

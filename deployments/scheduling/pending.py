@@ -61,6 +61,7 @@ class Pending(Request):
         self.answered = False
         self.detached = False
         self.rescheduled = False
+        self.nested = None
         self.accepted = self.failed = False
         self.sink = sink
         self.rows = rows
@@ -117,10 +118,12 @@ class Outbox:
         self._thread.held = held
 
     def flush(self) -> None:
-        """Deliver what is queued; on the loop."""
+        """Deliver what is queued now; on the loop, which a thread that goes on putting must not hold."""
         self._scheduled = False
         responses = self._responses
-        while responses:
+        for _ in range(len(responses)):
+            if not responses:  # delivering has flushed too
+                break
             try:
                 self._deliver(*responses.popleft())
             except Exception:  # one response that cannot be delivered must not hold the others up

@@ -64,6 +64,7 @@ class SequenceScheduler(Scheduler):
         self._make_lane = lanes(config, self._controls.uses_ready)
         self._idleness = Idleness(batching.max_sequence_idle_microseconds / 1e6, self._expire)
         self._lanes: dict[InstanceThread, Lane] = {}
+        self._closing: dict[Lane, tuple[InstanceThread, asyncio.Future[None]]] = {}
         self._live: dict[SequenceId, Sequence] = {}
         self._backlog: deque[Sequence] = deque()
         self._room = Room(max_requests, max_bytes)
@@ -80,6 +81,19 @@ class SequenceScheduler(Scheduler):
         lane.ended = instance.end_sequence
         self._admit()
         super().add_instance(instance)
+
+    def _withdraw(self, instance: InstanceThread, gone: asyncio.Future[None]) -> None:
+        """An instance goes when the sequences that live there have ended, as in Triton."""
+        lane = self._lanes[instance]
+        lane.closing = True
+        self._closing[lane] = (instance, gone)
+        self._leave_if_empty(lane)
+
+    def _leave_if_empty(self, lane: Lane) -> None:
+        if lane.empty:
+            instance, gone = self._closing.pop(lane)
+            del self._lanes[instance]
+            super()._withdraw(instance, gone)
 
     def submit(self, pending: Pending) -> None:
         """Queue a request behind its sequence's others, or execute it at once.
@@ -112,7 +126,9 @@ class SequenceScheduler(Scheduler):
             return
         wait_until: list[int] = []
         for instance in list(self._free):
-            lane = self._lanes[instance]
+            lane = self._lanes.get(instance)
+            if lane is None:  # it left when a late sequence of another lane was abandoned
+                continue
             choice = self._choose(lane)
             if choice.rows:
                 self._free.remove(instance)
@@ -298,8 +314,11 @@ class SequenceScheduler(Scheduler):
         if sequence.expiry is not None:
             sequence.expiry.cancel()
             sequence.expiry = None
-        if sequence.lane is not None:
-            sequence.lane.vacate(sequence)
+        lane = sequence.lane
+        if lane is not None:
+            lane.vacate(sequence)
+            if lane.closing:
+                self._leave_if_empty(lane)
         elif sequence.before is None:
             self._backlog.remove(sequence)
         following = sequence.unlink()

@@ -36,12 +36,19 @@ class Lane(ABC):
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self.closing = False
+        """Its instance is to go: no sequence starts here any more."""
         self._vacant = list(range(size))
 
     @property
     def lowest_vacant(self) -> int | None:
-        """The slot the next sequence gets; None when all are taken."""
-        return self._vacant[0] if self._vacant else None
+        """The slot the next sequence gets; None when there is none for it."""
+        return self._vacant[0] if self._vacant and not self.closing else None
+
+    @property
+    def empty(self) -> bool:
+        """Whether it has no sequence."""
+        return len(self._vacant) == self.size
 
     def occupy(self, sequence: Sequence) -> None:
         """Give a sequence the lowest free slot."""

@@ -1,4 +1,7 @@
-"""One server in mode EXPLICIT with two ingress replicas, for the tests that hurt it."""
+"""One server in mode EXPLICIT with two ingress replicas, for the tests that hurt it.
+
+Each start of a server costs a small machine some fifteen seconds: a test takes this one if it can.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +28,11 @@ def write_model(repository: Path, name: str, delay: int = 0, more: str = "") -> 
     return directory
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the test that ends the server behind all the others."""
+    items.sort(key=lambda item: item.get_closest_marker("last_of_its_server") is not None)
+
+
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("repository")
@@ -36,7 +44,14 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def trace_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("traces")
+
+
+@pytest.fixture(scope="session")
+def server(
+    repository: Path, trace_directory: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
     log = tmp_path_factory.mktemp("cluster") / "server.log"
     arguments = [
         f"--model-repository={repository}",
@@ -44,6 +59,11 @@ def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "--load-model=steady",
         "--load-model=victim",
         "--ingress-replicas=2",
+        f"--trace-config=triton,file={trace_directory / 'trace.json'}",
+        "--trace-config=triton,log-frequency=1",
+        "--trace-config=rate=1",  # of those models whose level is not OFF
+        "--metrics-config=summary_latencies=true",
+        "--rate-limit=execution_count",
     ]
     started = Server(arguments, log).start()
     yield started

@@ -20,6 +20,7 @@ from tests.server import Server, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
+NODES = ("first", "second")
 PLACED = 'parameters {{ key: "ray_resources" value {{ string_value: "{{\\"{}\\": 0.01}}" }} }}'
 
 
@@ -37,7 +38,7 @@ class Nodes(NamedTuple):
         ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[Nodes]:
     """A cluster of two nodes, each with a resource of its own."""
     env = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -55,44 +56,44 @@ def cluster() -> Iterator[Nodes]:
         process.communicate("", timeout=60)
 
 
+@pytest.fixture(scope="module")
+def server(cluster: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server on the first node, with a model of the node's name on each."""
+    directory = tmp_path_factory.mktemp("nodes")
+    for node in NODES:
+        write_model(directory / "repository", node, more=PLACED.format(node))
+    arguments = [
+        f"--model-repository={directory / 'repository'}",
+        "--channel-address=node",
+        "--model-control-mode=explicit",
+        "--load-model=*",
+    ]
+    server = Server(arguments, directory / "log", cluster.env)
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+
+
 def has_local_client(pid: int) -> bool:
     """Whether a replica's unix socket has a connection beside the one that listens."""
     sockets = psutil.Process(pid).net_connections("unix")
     return sum(1 for s in sockets if str(s.laddr).endswith(f"{pid}.sock")) > 1
 
 
-def test_files_of_a_request_reach_the_other_node(cluster: Nodes, tmp_path: Path) -> None:
-    write_model(tmp_path / "repository", "steady")
-    arguments = [
-        f"--model-repository={tmp_path / 'repository'}",
-        "--channel-address=node",
-        "--model-control-mode=explicit",
-    ]
-    server = Server(arguments, tmp_path / "log", cluster.env)
-    try:
-        server.start()
-        client = tritonclient.http.InferenceServerClient(server.http_url, network_timeout=120)
-        for node in ("first", "second"):
-            config = json.loads(OVERRIDE)
-            config["parameters"] = {"ray_resources": {"string_value": json.dumps({node: 0.01})}}
-            client.load_model(node, config=json.dumps(config), files={"file:1/model.py": MODEL % 7})
-            assert constant(client, node) == 7
-    finally:
-        server.stop()
+def test_model_on_the_other_node(cluster: Nodes, server: Server) -> None:
+    for node in NODES:
+        with Load(server.http_port, node, 4) as load:
+            wait_until(lambda load=load: len(load.answers) > 100, 20.0, "a hundred answers")
+        assert load.failures == []
+    local = [node for node in NODES if has_local_client(cluster.replicas(f"{node}:1")[0])]
+    assert len(local) == 1, "one model is on the node of the ingress, the other answered over TCP"
 
 
-def test_model_on_the_other_node(cluster: Nodes, tmp_path: Path) -> None:
-    for node in ("first", "second"):
-        write_model(tmp_path / "repository", node, more=PLACED.format(node))
-    arguments = [f"--model-repository={tmp_path / 'repository'}", "--channel-address=node"]
-    server = Server(arguments, tmp_path / "log", cluster.env)
-    try:
-        server.start()
-        for node in ("first", "second"):
-            with Load(server.http_port, node, 4) as load:
-                wait_until(lambda load=load: len(load.answers) > 100, 20.0, "a hundred answers")
-            assert load.failures == []
-        local = [n for n in ("first", "second") if has_local_client(cluster.replicas(f"{n}:1")[0])]
-        assert len(local) == 1, "one model is on the node of the ingress, the other answered over TCP"
-    finally:
-        server.stop()
+def test_files_of_a_request_reach_the_other_node(server: Server) -> None:
+    client = tritonclient.http.InferenceServerClient(server.http_url, network_timeout=120)
+    for node in NODES:
+        config = json.loads(OVERRIDE)
+        config["parameters"] = {"ray_resources": {"string_value": json.dumps({node: 0.01})}}
+        client.load_model(f"given_{node}", config=json.dumps(config), files={"file:1/model.py": MODEL % 7})
+        assert constant(client, f"given_{node}") == 7

@@ -1,6 +1,7 @@
 """Settings and traces of a whole server: two ingresses on one port, replicas in processes of their own."""
 
 import json
+import shutil
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,27 +23,16 @@ REPLICA = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("observed")
-
-
-@pytest.fixture(scope="module")
-def server(directory: Path) -> Iterator[Server]:
-    arguments = [
-        f"--model-repository={ROOT / 'model_repository'}",
-        "--model-control-mode=explicit",
-        f"--load-model={MODEL}",
-        "--ingress-replicas=2",
-        f"--trace-config=triton,file={directory / 'trace.json'}",
-        "--trace-config=triton,log-frequency=1",
-        "--trace-config=level=TIMESTAMPS",
-        "--trace-config=rate=1",
-        "--metrics-config=summary_latencies=true",
-    ]
-    server = Server(arguments, directory / "server.log").start()
-    yield server
-    server.stop()
+@pytest.fixture(scope="module", autouse=True)
+def traced(server: Server, repository: Path) -> Iterator[None]:
+    """Only this model is traced, and only here."""
+    shutil.copytree(ROOT / "model_repository" / MODEL, repository / MODEL)
+    with tritonclient.http.InferenceServerClient(server.http_url, network_timeout=120) as client:
+        client.load_model(MODEL)
+        client.update_trace_settings(MODEL, {"trace_level": ["TIMESTAMPS"]})
+        yield
+        client.update_trace_settings(MODEL, {"trace_level": None})
+        client.unload_model(MODEL)
 
 
 def ask(server: Server, path: str, document: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -63,11 +53,37 @@ def test_a_change_reaches_every_ingress(server: Server) -> None:
     ask(server, f"/v2/models/{MODEL}/trace/setting", {"trace_rate": None})
 
 
-def infer(server: Server, module: Any, url: str, request_id: str) -> None:
+TALKATIVE = b"""
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        pb_utils.Logger.log_verbose("executing")
+        return [pb_utils.InferenceResponse(request.inputs()) for request in requests]
+"""
+
+
+def test_a_change_reaches_the_replicas(server: Server) -> None:
+    config = """{"backend": "python", "max_batch_size": 8,
+        "input": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [4]}],
+        "output": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [4]}]}"""
+    with tritonclient.http.InferenceServerClient(server.http_url, network_timeout=120) as client:
+        client.load_model("talkative", config=config, files={"file:1/model.py": TALKATIVE})
+        infer(server, tritonclient.http, server.http_url, "", "talkative")
+        assert '"executing"' not in server.output()
+        client.update_log_settings({"log_verbose_level": 1})
+        infer(server, tritonclient.http, server.http_url, "", "talkative")
+        wait_until(lambda: '"executing"' in server.output(), 20.0, "the model's verbose line")
+        client.update_log_settings({"log_verbose_level": 0})
+        client.unload_model("talkative")
+
+
+def infer(server: Server, module: Any, url: str, request_id: str, model: str = MODEL) -> None:
     with module.InferenceServerClient(url) as client:
         tensor = module.InferInput("INPUT0", [1, 4], "FP32")
         tensor.set_data_from_numpy(np.ones((1, 4), np.float32))
-        client.infer(MODEL, [tensor], request_id=request_id)
+        client.infer(model, [tensor], request_id=request_id)
 
 
 def traces(directory: Path) -> dict[str, dict[str, int]]:
@@ -81,15 +97,17 @@ def traces(directory: Path) -> dict[str, dict[str, int]]:
     return found
 
 
-def test_traces_cover_ingress_and_replica(server: Server, directory: Path) -> None:
+def test_traces_cover_ingress_and_replica(server: Server, trace_directory: Path) -> None:
     infer(server, tritonclient.http, server.http_url, "over-http")
     infer(server, tritonclient.grpc, server.grpc_url, "over-grpc")
-    wait_until(lambda: {"over-http", "over-grpc"} <= traces(directory).keys(), 5, "both traces are saved")
+    wait_until(
+        lambda: {"over-http", "over-grpc"} <= traces(trace_directory).keys(), 5, "both traces are saved"
+    )
     for request_id, first, last in (
         ("over-http", "HTTP_RECV_START", "HTTP_SEND_END"),
         ("over-grpc", "GRPC_WAITREAD_START", "GRPC_SEND_END"),
     ):
-        stamps = traces(directory)[request_id]
+        stamps = traces(trace_directory)[request_id]
         times = [stamps[name] for name in (first, *REPLICA, "INFER_RESPONSE_COMPLETE", last)]
         assert times == sorted(times)
 
@@ -98,8 +116,8 @@ def test_metrics(server: Server) -> None:
     infer(server, tritonclient.http, server.http_url, "")
     _, body = server.get("/metrics", port=server.metrics_port)
     families = {family.name: family.samples for family in text_string_to_metric_families(body.decode())}
-    counts = [s for s in families["nv_inference_request_summary_us"] if s.name.endswith("_count")]
-    assert counts[0].value >= 1
+    summaries = [s for s in families["nv_inference_request_summary_us"] if s.labels["model"] == MODEL]
+    assert next(s for s in summaries if s.name.endswith("_count")).value >= 1
     assert families["nv_model_load_duration_secs"][0].value > 0
     assert families["nv_cpu_memory_total_bytes"][0].value > families["nv_cpu_memory_used_bytes"][0].value
 

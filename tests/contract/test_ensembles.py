@@ -1,9 +1,11 @@
 """Ensembles as clients see them: a picture to a label, many responses through a second model."""
 
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image, ImageDraw, ImageFont
 
 from tests.contract.drivers import Driver, Input, Output, Refused, Response, StreamRequest
 from tests.contract.samples import repeat
@@ -41,6 +43,23 @@ def test_what_a_step_objects_to(client: Driver) -> None:
 def test_what_the_ensemble_objects_to(client: Driver) -> None:
     with pytest.raises(Refused, match="unexpected inference input 'picture' for model"):
         client.infer(ENSEMBLE, [Input("picture", np.zeros((1, 1), np.float32), "FP32")])
+
+
+def page(*lines: str) -> Input:
+    """A picture with lines of text below each other."""
+    image = Image.new("RGB", (480, 60 * len(lines) + 40), "white")
+    for number, text in enumerate(lines):
+        ImageDraw.Draw(image).text((20, 60 * number + 20), text, "black", ImageFont.load_default(40))
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return Input("image", np.array([file.getvalue()], dtype=np.object_), "BYTES")
+
+
+@pytest.mark.parametrize("lines", [("Nereid reads", "page 42"), ()])
+def test_a_picture_to_its_text(client: Driver, lines: tuple[str, ...]) -> None:
+    response = client.infer("ocr_ensemble", [page(*lines)])
+    assert [text.decode() for text in response.array("text")] == list(lines)
+    assert response.array("boxes").shape == (len(lines), 4)
 
 
 def test_descriptions(client: Driver) -> None:

@@ -29,6 +29,7 @@ MAY_IMPORT = {
         "app.transport",
         "app.routing",
         "app.ensemble",
+        "app.repositories",
         "app.settings",
         "backends",
         "deployments",

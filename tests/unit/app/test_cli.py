@@ -9,9 +9,10 @@ from types import ModuleType
 import pytest
 
 from app.cli import HINT, HelpRequested, main, parse, usage
+from app.deprecated import DEPRECATED
 from app.flags import SettingsError
 from app.ignored import IGNORED
-from app.settings import DEPRECATED, SETTINGS, ServerSettings
+from app.settings import SETTINGS, ServerSettings
 
 # fmt: off
 TRITONSERVER_FLAGS = [
@@ -153,6 +154,8 @@ def flag_with_value(flag: str) -> str:
         "trace-level": "OFF",
         "trace-count": "1",
         "trace-log-frequency": "1",
+        "rate-limit-resource": "R:1",
+        "host-policy": "p,numa-node=0",
     }
     name = flag.replace("-", "_")
     setting = SETTINGS.get(name) or IGNORED.get(name)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
+from app.deprecated import DEPRECATED
 from app.flags import SettingsError
 from app.ignored import IGNORED
-from app.settings import DEPRECATED, SETTINGS, ServerSettings, from_args
+from app.settings import SETTINGS, ServerSettings, from_args
 
 ROOT = Path(__file__).parents[3]
 
@@ -322,3 +323,46 @@ def test_serve_config_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = from_args(application["args"])
     assert settings.model_repository == (str(ROOT / "model_repository"),)
     assert settings.warnings == ()
+
+
+def test_rate_limits(repository: str) -> None:
+    entries = ["r:4", "r:2:0", "s:1"]
+    on = settings_of(repository, rate_limit="execution_count", rate_limit_resource=entries)
+    assert on.rate_limits() == {-1: {"r": 4, "s": 1}, 0: {"r": 2}} and not on.warnings
+    assert settings_of(repository, rate_limit="execution_count").rate_limits() == {}
+    assert settings_of(repository, rate_limit_resource=entries).rate_limits() is None
+
+
+def test_host_policies(repository: str) -> None:
+    entries = ["cpu,cpu-cores=0-1,3-4", "cpu,numa-node=0", "gpu_0,numa-node=1"]
+    read = settings_of(repository, host_policy=entries)
+    assert read.host_policies() == {
+        "cpu": {"cpu-cores": "0-1,3-4", "numa-node": "0"},
+        "gpu_0": {"numa-node": "1"},
+    }
+    assert not read.warnings
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        (
+            "rate_limit_resource",
+            "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or "
+            "'<resource_name>:<count>'. Got x",
+        ),
+        ("host_policy", "--host-policy option format is '<policy name>,<setting>=<value>'. Got x"),
+    ],
+)
+def test_malformed_policies_and_resources(repository: str, name: str, form: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        settings_of(repository, **{name: ["x"]})
+    assert str(caught.value) == form
+
+
+def test_namespaces_end_where_a_name_begins(tmp_path: Path) -> None:
+    repository = tmp_path / "a::b"
+    repository.mkdir()
+    from_args({"model_repository": [str(repository)]})
+    with pytest.raises(SettingsError, match="has '::' in its name"):
+        from_args({"model_repository": [str(repository)], "model_namespacing": True})

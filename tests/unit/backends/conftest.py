@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from backends.python.backend import PythonBackend
+from tests.unit.backends import environments
 from tests.unit.backends.harness import Served, config
 from tests.unit.backends.python_models import Load, text, write
 
@@ -29,3 +30,9 @@ def load(tmp_path: Path) -> Iterator[Load]:
         served.close()
     assert sys.path == before[1]
     assert not {"1", "1.model", "helper"} & (set(sys.modules) - before[0])
+
+
+@pytest.fixture(scope="session")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment with numpy and without our packages."""
+    return environments.make(tmp_path_factory.mktemp("environment") / "env")

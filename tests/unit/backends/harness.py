@@ -71,11 +71,13 @@ class Served:
         configuration: mc.ModelConfig | Model,
         directory: Path = Path("nowhere"),
         settings: Mapping[str, str] | None = None,
+        interpreter: Path | None = None,
         **instance: Any,
     ) -> None:
         self.backend = backend_class()
         ready = isinstance(configuration, Model)
         self.model = configuration if ready else Model(configuration, 1, directory, settings)
+        self.model.interpreter = interpreter
         self.instance = Instance(self.model, f"{configuration.name}_0_0", **instance)
         self.backend.initialize(self.model.backend_config)
         self.backend.model_initialize(self.model)

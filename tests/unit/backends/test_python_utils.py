@@ -27,7 +27,6 @@ def test_calls_to_other_models_say_that_they_are_not_available(load: Load) -> No
         lambda: pb_utils.load_model("n"),
         lambda: pb_utils.unload_model("n"),
         lambda: pb_utils.is_model_ready("n"),
-        lambda: pb_utils.MetricFamily("f", "d", pb_utils.MetricFamily.COUNTER),
     ):
         with pytest.raises(pb_utils.TritonModelException, match="is not available in this server"):
             call()

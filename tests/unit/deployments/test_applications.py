@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from deployments.repository import applications
-from deployments.repository.applications import Found, application_name, parse_application
+from deployments.repository.applications import Found, application_name, base_name, parse_application
 
 NAMES = [
     (("simple", 1, 1), "simple:1"),
@@ -19,8 +19,19 @@ NAMES = [
 
 @pytest.mark.parametrize(("parts", "name"), NAMES)
 def test_names(parts: tuple[str, int, int], name: str) -> None:
-    assert application_name(*parts) == name
+    model, version, generation = parts
+    base = base_name(model, version)
+    assert application_name(base, generation) == name
+    assert Found(*parts, name, True).base == base
     assert parse_application(name) == parts
+
+
+def test_a_namespace_tells_applications_apart() -> None:
+    bases = [base_name(model, 1) for model in ("/a/b::simple", "/a/c::simple", "simple")]
+    assert len(set(bases)) == 3
+    for base in bases:
+        assert "/" not in base
+        assert parse_application(application_name(base, 2)) == ("simple", 1, 2)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from app.core.errors import unavailable
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.transport.loop import LoopThread
 from backends.python import calls, pb_utils, services
+from backends.python.request import InferenceTrace
 from deployments.bls import Connection, ModelCalls
 from deployments.spec import ModelSpec
 from tests.unit.backends.harness import Call
@@ -135,6 +136,7 @@ def test_responses_of_a_decoupled_model(bench: Bench) -> None:
 
 def test_cancelling_a_decoupled_call(bench: Bench) -> None:
     responses = request("d").exec(decoupled=True)
+    assert bench.taken.wait(5)
     asked = bench.models.asked[0]
     responses.cancel()
     bench.plane.call(asyncio.sleep(0))
@@ -182,12 +184,56 @@ def test_a_model_that_calls_itself(bench: Bench) -> None:
     assert request("caller").exec().error().message().startswith("circular call of models: caller -> caller")
 
 
+def during(requests: list[Call], work: Callable[[], None]) -> None:
+    """Do what a model does in `execute`."""
+    calls.executing.set(requests)
+    try:
+        work()
+    finally:
+        calls.executing.set(())
+
+
+def received(**fields: Any) -> Call:
+    return Call(InferRequest("caller", "", (), **fields))
+
+
+TRACED = f"00-{'ab' * 16}-{'cd' * 8}-01"
+OTHER = f"00-{'12' * 16}-{'34' * 8}-01"
+
+
+@pytest.mark.parametrize(
+    ("requests", "expected"),
+    [
+        ([received(deadline=9.0, priority=2, trace=TRACED)], (9.0, 2, TRACED)),
+        ([received(deadline=5.0), received(deadline=9.0, priority=3), received(deadline=1.0)], (9.0, 3, "")),
+        ([received(deadline=5.0, priority=4), received(priority=2, trace=TRACED)], (0.0, 2, TRACED)),
+        ([], (0.0, 0, "")),
+    ],
+)
+def test_a_call_goes_by_the_batch_that_makes_it(requests: list[Call], expected: tuple[Any, ...]) -> None:
+    found: list[InferRequest] = []
+    during(requests, lambda: found.append(calls.wire_request(request(), "caller", calls.callers())))
+    assert (found[0].deadline, found[0].priority, found[0].trace) == expected
+
+
+def test_a_trace_given_to_the_call_counts() -> None:
+    trace = InferenceTrace(OTHER)
+    infer = calls.wire_request(request(trace=trace), "caller", [received(trace=TRACED)])
+    assert infer.trace == OTHER
+
+
+def test_answered_requests_no_longer_call() -> None:
+    done = received(deadline=9.0)
+    done.reply(InferResponse())
+    found: list[Any] = []
+    during([done], lambda: found.append(calls.callers()))
+    assert found == [()]
+
+
 def test_models_that_call_each_other(bench: Bench) -> None:
     found: list[str] = []
-    received = Call(InferRequest("caller", "", (), chain=("m",)))
-    calls.within([received], lambda: found.append(request("m").exec().error().message()))
+    during([received(chain=("m",))], lambda: found.append(request("m").exec().error().message()))
     assert found[0].startswith("circular call of models: m -> caller -> m")
-    assert calls.chain.get() == ()
 
 
 def test_the_repository(bench: Bench) -> None:
@@ -198,3 +244,20 @@ def test_the_repository(bench: Bench) -> None:
         pb_utils.load_model("bad")
     assert pb_utils.is_model_ready("m") and pb_utils.is_model_ready("e", "1")
     assert not pb_utils.is_model_ready("nobody") and not pb_utils.is_model_ready("m", "9")
+
+
+def test_what_waits_for_its_call_is_not_copied(bench: Bench) -> None:
+    array = np.zeros((1, 5000), np.float32)
+    made = pb_utils.InferenceRequest(model_name="m", inputs=[pb_utils.Tensor("x", array)])
+    waits, goes_on = (calls.wire_request(made, "caller", (), waits).inputs[0] for waits in (True, False))
+    array[0, 0] = 1
+    assert (waits.array()[0, 0], goes_on.array()[0, 0]) == (1, 0)
+
+
+def test_a_response_handed_on_stays_where_it_is(bench: Bench) -> None:
+    data = memoryview(bytes(16))
+    received = pb_utils.Tensor._received(Tensor("y", "FP32", (4,), data))
+    renamed = pb_utils.Tensor.from_dlpack("x", received)
+    assert (renamed.name(), renamed._to_wire().data, received.name()) == ("x", data, "y")
+    received.as_numpy()[0] = 7  # the model's own copy from now on
+    assert pb_utils.Tensor.from_dlpack("x", received).as_numpy()[0] == 7

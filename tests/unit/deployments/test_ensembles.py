@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.core.errors import InferError
+from app.ensemble.plan import Plan
 from app.routing.table import ModelState, VersionEntry
 from deployments.repository.ensembles import effective
 from tests.unit.deployments.test_manager import Bench, FakeServe, started
@@ -30,6 +31,10 @@ def reason(config: str, *others: VersionEntry) -> str:
     return found.reason
 
 
+def reason_in(name: str, config: str, *others: VersionEntry) -> str:
+    return state_of(entry(name, config), *others, name=name).reason
+
+
 A, B = entry("a", model()), entry("b", model())
 
 
@@ -52,6 +57,23 @@ class TestState:
         assert state_of(outer, entry("e", CHAIN), A, B, name="outer").state is ModelState.READY
         gone = state_of(outer, entry("e", CHAIN), A, FAILED, name="outer")
         assert "'outer' depends on 'e' which has no loaded version." in gone.reason
+
+    def test_a_step_is_of_the_own_namespace_first(self) -> None:
+        own, other = entry("/x::m", model()), entry("/y::m", model(outputs="z"))
+        config = ensemble(step({"x": "IN"}, {"y": "OUT"}, "m"))
+        found = state_of(entry("/x::e", config), own, other, name="/x::e")
+        assert found.state is ModelState.READY
+        assert [step.model for step in Plan.of(found.model_config).steps] == ["/x::m"]
+        assert "non-existing output y in model /y::m" in reason_in("/y::e", config, own, other)
+
+    def test_a_step_may_be_the_only_one_of_its_name(self) -> None:
+        config = ensemble(step({"x": "IN"}, {"y": "OUT"}, "m"))
+        unloaded = VersionEntry("/x::m", 1, ModelState.UNAVAILABLE, "unloaded")
+        found = state_of(entry("/x::e", config), unloaded, entry("/y::m", model()), name="/x::e")
+        assert [step.model for step in Plan.of(found.model_config).steps] == ["/y::m"]
+        others = entry("/y::m", model()), entry("/z::m", model())
+        text = "Invalid argument: ensemble /x::e contains models that are not available or ambiguous: m"
+        assert reason_in("/x::e", config, *others) == text
 
     def test_labels_come_from_the_step_that_writes_the_output(self) -> None:
         labelled = entry("b", model(), labels={"y": ("cat", "dog")})

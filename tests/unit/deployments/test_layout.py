@@ -35,7 +35,7 @@ def add(repository: Path, name: str, files: dict[str, str]) -> Path:
 
 
 def entry_of(repository: Path, name: str = "m") -> ModelEntry:
-    return scan([repository])[name]
+    return scan({repository: ""})[name]
 
 
 def refusal(entry: ModelEntry, config_name: str = "", auto_complete: bool = True) -> InferError:
@@ -54,7 +54,7 @@ def test_scan_lists_models_and_versions(repository: Path) -> None:
         {"warmup/x": "", "initial_state/x": "", "configs/x.pbtxt": "", ".cache/x": "", "3": ""},
     )
     (repository / "README.md").write_text("no model")
-    found = scan([repository])
+    found = scan({repository: ""})
     assert list(found) == ["a", "b"]
     assert found["b"].versions == (0, 1, 2, 10)
     assert (found["a"].versions, found["a"].reason, found["b"].warnings) == ((), "", ())
@@ -83,25 +83,37 @@ def test_a_model_in_two_repositories_is_served_from_neither(tmp_path: Path) -> N
     for name in ("one", "two"):
         add(tmp_path / name, "both", {"1/model.py": ""})
     add(tmp_path / "two", "single", {"1/model.py": ""})
-    paths = [tmp_path / "one", tmp_path / "two"]
+    paths = {tmp_path / "one": "", tmp_path / "two": ""}
     found = scan(paths)
     assert (found["both"].versions, found["both"].reason) == ((), "model appears in two or more repositories")
     assert (found["single"].versions, found["single"].reason) == ((1,), "")
-    assert find(paths, "both") == found["both"]
-    assert find(paths, "single") == found["single"]
-    assert find(paths, "absent") is None
+    assert find(paths, "both") == [found["both"]]
+    assert find(paths, "single") == [found["single"]]
+    assert find(paths, "absent") == []
     (tmp_path / "one" / ".hidden").mkdir()
-    assert find(paths, ".hidden") is None
+    assert find(paths, ".hidden") == []
+
+
+def test_a_model_in_two_namespaces_is_two(tmp_path: Path) -> None:
+    paths = {tmp_path / name: f"/{name}" for name in ("one", "two")}
+    for path in paths:
+        add(path, "both", {"1/model.py": ""})
+    found = scan(paths)
+    assert {key: entry.directory for key, entry in found.items()} == {
+        "/one::both": tmp_path / "one" / "both",
+        "/two::both": tmp_path / "two" / "both",
+    }
+    assert find(paths, "both") == list(found.values())
 
 
 def test_a_repository_named_twice_is_one(repository: Path) -> None:
     add(repository, "m", {"1/model.py": ""})
-    assert scan([repository, repository / ".." / "models"])["m"].reason == ""
+    assert scan({repository: "", repository / ".." / "models": ""})["m"].reason == ""
 
 
 def test_a_repository_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InferError) as caught:
-        scan([tmp_path / "no"])
+        scan({tmp_path / "no": ""})
     assert caught.value.code is ErrorCode.INTERNAL
     assert caught.value.message == f"failed to open directory {tmp_path}/no: No such file or directory"
 
@@ -130,7 +142,7 @@ UNSAFE = "', model name must not contain quotes, control or shell characters"
     ],
 )
 def test_names_no_model_can_have(repository: Path, name: str, text: str) -> None:
-    for check in (check_model_name, lambda given: find([repository], given)):
+    for check in (check_model_name, lambda given: find({repository: ""}, given)):
         with pytest.raises(InferError) as caught:
             check(name)
         assert caught.value.code is ErrorCode.INVALID_ARG
@@ -151,7 +163,7 @@ def test_links_that_leave_the_repository(tmp_path: Path, repository: Path) -> No
     add(repository, "m", {"2/model.py": ""})
     (repository / "m" / "1").symlink_to(outside / "1")
     (repository / "m" / "5").symlink_to(repository / "m" / "2")
-    found = scan([repository])
+    found = scan({repository: ""})
     assert found["linked"].versions == ()
     assert found["linked"].reason == f"model directory '{repository}/linked' is outside model repository"
     assert found["m"].versions == (2, 5)
@@ -161,15 +173,15 @@ def test_links_that_leave_the_repository(tmp_path: Path, repository: Path) -> No
 def test_a_linked_repository_is_read(tmp_path: Path, repository: Path) -> None:
     add(repository, "m", {"1/model.py": ""})
     (tmp_path / "link").symlink_to(repository)
-    assert read_config(scan([tmp_path / "link"])["m"]).backend == "python"
+    assert read_config(scan({tmp_path / "link": ""})["m"]).backend == "python"
 
 
 def test_links_in_a_ring(repository: Path) -> None:
     (repository / "m").symlink_to(repository / "m")
     add(repository, "n", {"1/model.py": ""})
     (repository / "n" / "config.pbtxt").symlink_to("config.pbtxt")
-    assert list(scan([repository])) == ["n"]
-    assert find([repository], "m") is None
+    assert list(scan({repository: ""})) == ["n"]
+    assert find({repository: ""}, "m") == []
     assert refusal(entry_of(repository, "n")).message.endswith("is outside model directory")
 
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, InferError, internal
 from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
 from app.settings import from_args
-from deployments.repository import applications, manager
+from deployments.repository import applications, cluster, manager
 from deployments.repository.applications import Found, parse_application
 from deployments.repository.manager import RepositoryManager
 from deployments.repository.report import status_table
@@ -32,16 +33,17 @@ class FakeServe:
         self.failures: dict[str, Exception | str] = {}
         self.gates: dict[str, asyncio.Event] = {}
         self.deployed: list[str] = []
+        self.updated: list[ModelSpec] = []
         self.deleted: list[str] = []
         self.loading = 0
         self.most_loading = 0
         self.ingresses = 0
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("deploy", "describe", "delete", "listed", "running_replicas"):
+        for name in ("deploy", "update", "describe", "delete", "listed", "running_replicas"):
             monkeypatch.setattr(applications, name, getattr(self, name))
         monkeypatch.setattr(manager, "configure_logging", lambda settings: None)
-        monkeypatch.setattr(manager, "ray", SimpleNamespace(nodes=lambda: []))
+        monkeypatch.setattr(cluster, "ray", SimpleNamespace(nodes=lambda: []))
 
     async def deploy(self, spec: ModelSpec) -> Description:
         self.deployed.append(spec.application)
@@ -56,6 +58,15 @@ class FakeServe:
         if isinstance(failure, Exception):
             raise failure
         self.running[spec.application] = Description(spec, spec.config, error=failure)
+        return self.running[spec.application]
+
+    async def update(self, spec: ModelSpec, previous: ModelSpec) -> Description:
+        assert self.running[spec.application].spec == previous
+        failure = self.failures.get(f"{spec.name}:{spec.version}", "")
+        if isinstance(failure, Exception):
+            raise failure
+        self.updated.append(spec)
+        self.running[spec.application] = Description(spec, spec.config)
         return self.running[spec.application]
 
     async def describe(self, model: str, application: str) -> Description:
@@ -392,13 +403,13 @@ async def test_failed_reload_of_one_version_ends_when_the_others_are_done(bench:
     bench.add("m", CONFIG.replace("4", "8") + policy, (1, 2))
     bench.serve.failures["m:1"] = "Internal: no such file"
     gates = {1: asyncio.Event(), 2: asyncio.Event()}
-    deploy = made._deploy_once
+    deploy = made._deployer.deploy
 
     async def gated(candidate: Any, version: int) -> Description:
         await gates[version].wait()
         return await deploy(candidate, version)
 
-    made._deploy_once = gated  # type: ignore[method-assign]
+    made._deployer.deploy = gated  # type: ignore[method-assign]
     loading = asyncio.create_task(load_error(made, "m"))
     await asyncio.sleep(0)
     gates[1].set()
@@ -454,7 +465,89 @@ async def test_names_of_clients_leave_nothing_behind(bench: Bench) -> None:
         await load_error(made, f"nowhere{number}")
         await made.unload(f"nowhere{number}")
     await load_error(made, "../" * 1000)
-    assert (made._turns, made._entries, made._generations, made._loaded) == ({}, {}, {}, {})
+    assert (len(made._turns), made._entries, made._deployer.generations, made._loaded) == (0, {}, {}, {})
+
+
+TWO = "instance_group [ { count: 2 kind: KIND_CPU } ]\n"
+THREE = TWO.replace("2", "3")
+
+
+def counts(made: RepositoryManager, name: str = "m") -> list[int]:
+    """Of the first instance group of each version, as clients see it."""
+    entries = made._versions(name)
+    return [mc.ModelConfig.FromString(entry.config).instance_group[0].count for entry in entries]
+
+
+async def test_a_change_of_instances_deploys_nothing(bench: Bench) -> None:
+    bench.add("m", CONFIG + TWO)
+    made = await bench.start_explicit("m")
+    bench.add("m", CONFIG + THREE)
+    await load(made, "m")
+    assert (bench.serve.deployed, bench.serve.deleted) == (["m:1"], [])
+    assert [(spec.application, spec.revision) for spec in bench.serve.updated] == [("m:1", 1)]
+    assert counts(made) == [3]
+    await load(made, "m")
+    assert len(bench.serve.updated) == 1, "nothing was changed any more"
+    bench.add("m", CONFIG + TWO)
+    await load(made, "m")
+    assert [spec.revision for spec in bench.serve.updated] == [1, 2]
+    assert counts(made) == [2]
+
+
+async def test_a_change_of_the_configuration_that_clients_see(bench: Bench) -> None:
+    """They get it completed from the model file, change the count and send it back."""
+    bench.add("m", CONFIG + TWO)
+    made = await bench.start_explicit("m")
+    (entry,) = made._versions("m")
+    complete = mc.ModelConfig.FromString(entry.config)
+    complete.output.add(name="FOUND", data_type=mc.TYPE_FP32, dims=[1])
+    made._set(msgspec.structs.replace(entry, config=complete.SerializeToString()))
+    complete.instance_group[0].count = 5
+    await made.load("m", json_format.MessageToJson(complete, preserving_proto_field_name=True), {})
+    assert bench.serve.deployed == ["m:1"] and counts(made) == [5]
+
+
+async def test_instances_and_versions_change_together(bench: Bench) -> None:
+    bench.add("m", CONFIG + TWO)
+    made = await bench.start_explicit("m")
+    bench.add("m", CONFIG + THREE + "version_policy { all {} }", (1, 2))
+    await load(made, "m")
+    assert bench.serve.deployed == ["m:1", "m:2"]
+    assert [spec.application for spec in bench.serve.updated] == ["m:1"]
+    assert counts(made) == [3, 3]
+
+
+async def test_a_change_of_more_than_instances_reloads(bench: Bench) -> None:
+    bench.add("m", CONFIG + TWO)
+    made = await bench.start_explicit("m")
+    bench.add("m", CONFIG.replace("4", "8") + THREE)
+    await load(made, "m")
+    assert bench.serve.deployed == ["m:1", "m:1@2"] and not bench.serve.updated
+
+
+async def test_a_refused_change_of_instances_leaves_what_serves(bench: Bench) -> None:
+    bench.add("m", CONFIG + TWO)
+    made = await bench.start_explicit("m")
+    bench.serve.failures["m:1"] = internal("no memory left")
+    bench.add("m", CONFIG + THREE)
+    error = await load_error(made, "m")
+    assert error.code is ErrorCode.INVALID_ARG
+    assert error.message == "load failed for model 'm': version 1: Internal: no memory left;\n"
+    assert await states(made) == [("m", "1", "READY")]
+    assert counts(made) == [2] and not bench.serve.deleted
+    bench.serve.failures.clear()
+    await load(made, "m")
+    assert counts(made) == [3] and bench.serve.deployed == ["m:1"]
+
+
+async def test_a_restarted_manager_knows_of_changed_instances(bench: Bench) -> None:
+    bench.add("m", CONFIG + TWO)
+    made = await bench.start_explicit("m")
+    bench.add("m", CONFIG + THREE)
+    await load(made, "m")
+    again = await bench.start()
+    assert counts(again) == [3]
+    assert bench.serve.deployed == ["m:1"] and len(bench.serve.updated) == 1
 
 
 async def test_operations_on_one_model_take_turns(bench: Bench) -> None:
@@ -465,7 +558,7 @@ async def test_operations_on_one_model_take_turns(bench: Bench) -> None:
     first = asyncio.create_task(load(made, "m"))
     await until(lambda: bench.serve.deployed == ["m:1"])
     second = asyncio.create_task(load(made, "m"))
-    await until(lambda: made._turns["m"].users == 2)
+    await until(lambda: made._turns.users("m") == 2)
     third = asyncio.create_task(made.unload("m"))
     await load(made, "n")
     assert not (second.done() or third.done())
@@ -473,7 +566,7 @@ async def test_operations_on_one_model_take_turns(bench: Bench) -> None:
     await asyncio.gather(first, second, third)
     assert bench.serve.deployed == ["m:1", "n:1"]
     assert await reason(made, "m") == "unloaded"
-    assert made._turns == {}
+    assert len(made._turns) == 0
 
 
 async def test_cancelled_load_gives_its_turn_back(bench: Bench) -> None:
@@ -484,7 +577,7 @@ async def test_cancelled_load_gives_its_turn_back(bench: Bench) -> None:
     await until(lambda: bench.serve.loading == 1)
     loading.cancel()
     await asyncio.wait([loading])
-    assert made._turns == {}
+    assert len(made._turns) == 0
 
 
 async def test_config_override_and_the_way_back(bench: Bench) -> None:
@@ -783,6 +876,51 @@ async def test_model_in_two_repositories_says_so(bench: Bench, tmp_path: Path) -
     made = await bench.start(model_repository=[str(bench.repository), str(tmp_path / "more")])
     assert await made.index() == [("m", "", "UNAVAILABLE", "model appears in two or more repositories")]
     assert bench.serve.deployed == []
+
+
+class TestNamespaces:
+    """The same name in two repositories, with `--model-namespacing`."""
+
+    @pytest.fixture
+    def two(self, bench: Bench, tmp_path: Path) -> dict[str, Any]:
+        bench.add("m")
+        bench.add("only")
+        add(tmp_path / "more", "m")
+        repositories = [str(bench.repository), str(tmp_path / "more")]
+        return {"model_repository": repositories, "model_namespacing": True}
+
+    async def test_both_are_served(self, bench: Bench, two: dict[str, Any]) -> None:
+        made = await bench.start(**two)
+        one, other = two["model_repository"]
+        assert await states(made) == [
+            (f"{one}::m", "1", "READY"),
+            (f"{one}::only", "1", "READY"),
+            (f"{other}::m", "1", "READY"),
+        ]
+        assert len(set(bench.serve.deployed)) == 3
+        directories = {running.spec.directory for running in bench.serve.running.values()}
+        assert directories == {f"{one}/m", f"{one}/only", f"{other}/m"}
+
+    async def test_load_and_unload_mean_every_namespace(self, bench: Bench, two: dict[str, Any]) -> None:
+        made = await bench.start_explicit(**two)
+        await load(made, "m")
+        assert [state for _, _, state in await states(made)] == ["READY", "", "READY"]
+        await made.unload("m")
+        assert [state for _, _, state in await states(made)] == ["UNAVAILABLE", "", "UNAVAILABLE"]
+        error = await load_error(made, "absent")
+        assert error.message == "failed to load 'absent', failed to poll from model repository"
+
+    async def test_loading_at_the_start_means_every_namespace(
+        self, bench: Bench, two: dict[str, Any]
+    ) -> None:
+        made = await bench.start_explicit("m", **two)
+        assert [state for _, _, state in await states(made)] == ["READY", "", "READY"]
+
+    async def test_a_restarted_manager_knows_them(self, bench: Bench, two: dict[str, Any]) -> None:
+        first = await bench.start(**two)
+        again = await bench.start(**two)
+        assert await states(again) == await states(first)
+        assert (len(bench.serve.deployed), bench.serve.deleted) == (3, [])
 
 
 async def test_failed_update_leaves_retired_versions_alone(bench: Bench, polled: Polled) -> None:

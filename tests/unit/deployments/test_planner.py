@@ -9,20 +9,32 @@ def entry(version: int, state: ModelState = ModelState.READY) -> VersionEntry:
 
 
 def test_first_load_starts_everything() -> None:
-    assert plan_load([2, 1], [], []) == ((1, 2), (), ())
+    assert plan_load([2, 1], [], []) == ((1, 2), (), (), ())
 
 
 def test_unchanged_versions_stay() -> None:
-    assert plan_load([1, 2], [entry(1)], [1]) == ((2,), (1,), ())
+    assert plan_load([1, 2], [entry(1)], [1]) == ((2,), (1,), (), ())
 
 
 def test_changed_version_starts_beside_the_old_one() -> None:
-    assert plan_load([1], [entry(1)], []) == ((1,), (), ())
+    assert plan_load([1], [entry(1)], []) == ((1,), (), (), ())
 
 
 def test_version_out_of_policy_is_retired() -> None:
-    assert plan_load([2], [entry(1)], [1]) == ((2,), (), (entry(1),))
+    assert plan_load([2], [entry(1)], [1]) == ((2,), (), (entry(1),), ())
 
 
 def test_failed_version_is_tried_again() -> None:
-    assert plan_load([1], [entry(1, ModelState.UNAVAILABLE)], [1]) == ((1,), (), ())
+    assert plan_load([1], [entry(1, ModelState.UNAVAILABLE)], [1]) == ((1,), (), (), ())
+
+
+def test_a_change_of_instances_starts_nothing() -> None:
+    assert plan_load([1, 2], [entry(1)], [], [1]) == ((2,), (), (), (1,))
+
+
+def test_what_does_not_serve_is_started_not_changed() -> None:
+    assert plan_load([1], [entry(1, ModelState.UNAVAILABLE)], [], [1]) == ((1,), (), (), ())
+
+
+def test_what_is_unchanged_is_not_changed() -> None:
+    assert plan_load([1], [entry(1)], [1], [1]) == ((), (1,), (), ())

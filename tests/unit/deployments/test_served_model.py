@@ -1,6 +1,7 @@
 """A served model over a backend of its own, without a cluster: loading, statistics, failures, warm-up."""
 
 import os
+import queue
 import sys
 import threading
 import time
@@ -18,10 +19,13 @@ from tritonclient.grpc import service_pb2 as pb
 
 from app.core.config_normalise import normalise
 from app.core.errors import ErrorCode, InferError
+from app.core.log import LogConfig
 from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
 from app.transport.loop import LoopThread
+from deployments import served_model
 from deployments.served_model import ServedModel, ShapeKey
 from deployments.spec import ModelSpec
+from tests.unit.backends import environments
 from tests.unit.deployments.fakes import FakeServeBatch
 
 BACKEND = """
@@ -114,7 +118,7 @@ class Bench:
             application="m:1",
             fingerprint="",
             key=bytes(32),
-            socket_directory="",
+            socket_directory=fields.pop("socket_directory", ""),
             backend_directory=str(self.directory / "backends"),
             **fields,
         )
@@ -160,7 +164,8 @@ class Bench:
 
     def close(self) -> None:
         if self.model is not None:
-            self.backend.gate.set()
+            if "nereid_backend_probe" in sys.modules:
+                self.backend.gate.set()
             self.model.close(timeout=5)
         self.plane.stop()
         sys.modules.pop("nereid_backend_probe", None)
@@ -356,7 +361,7 @@ def test_what_the_configuration_forbids_is_refused_and_counted(
 
 def test_dynamic_batching_batches_what_waits(bench: Bench) -> None:
     bench.load(CONFIG + BATCHING)
-    assert bench.serve_batch.limits == (8, 1)
+    assert bench.serve_batch.limits == (8, 1024)
     held = bench.hold()
     answers = [bench.submit(request(request_id, 3))[0] for request_id in ("a", "bad", "c")]
     bench.backend.gate.set()
@@ -397,6 +402,15 @@ def test_optional_and_variable_inputs_batch_with_their_like(bench: Bench) -> Non
     bench.backend.gate.set()
     assert all(answer.result(5).error is None for answer in answers)
     assert bench.executed() == [["hold"], ["a", "b"], ["c"]]
+
+
+def test_log_settings_come_as_a_control_call(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[LogConfig] = []
+    monkeypatch.setattr(served_model, "configure_logging", seen.append)
+    model = bench.load()
+    settings = LogConfig(log_verbose_level=2, log_info=False)
+    bench.plane.call(model.control("log", msgspec.to_builtins(settings)), 5)
+    assert seen == [settings]
 
 
 def test_unknown_control_verb(bench: Bench) -> None:
@@ -603,3 +617,50 @@ def test_a_cancelled_request_writes_nothing(bench: Bench, region: Path) -> None:
     bench.backend.gate.set()
     answer.result(5)
     assert region.read_bytes() == b"abcd...."
+
+
+PYTHON_MODEL = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+import NAME
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.counter = pb_utils.MetricFamily("seen", "", pb_utils.MetricFamily.COUNTER).Metric()
+    def execute(self, requests):
+        self.counter.increment(len(requests))
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", r.inputs()[0].as_numpy())])
+                for r in requests]
+    def is_ready(self):
+        return self.counter.value() == 0
+"""
+
+
+def test_python_model_of_its_own_environment(bench: Bench) -> None:
+    folder = bench.directory / "m"
+    environments.make(folder / "venv")
+    (folder / "1" / "model.py").write_text(PYTHON_MODEL.replace("NAME", "only_here"))
+    model = bench.load(CONFIG.replace("probe", "python"))
+    told: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+    async def watch() -> None:
+        await model.watch_readiness(told.put).start()
+
+    bench.plane.call(watch(), 30)
+    answer, _ = bench.submit(request("a"))
+    assert answer.result(30).error is None
+    custom = bench.plane.call(model.control("statistics", None), 30)["custom"]
+    assert custom == [["seen", "", "counter", [[{}, 1.0, 0, [], []]]]]
+    assert told.get(timeout=30) is False  # the model said no after its first request
+    model.close(timeout=30)
+    bench.model = None
+
+
+def test_python_model_whose_packages_nobody_installed(bench: Bench) -> None:
+    folder = bench.directory / "m"
+    (folder / "requirements.txt").write_text("no-such-package\n")
+    (folder / "1" / "model.py").write_text(PYTHON_MODEL.replace("NAME", "no_such_package"))
+    with pytest.raises(
+        InferError, match="--backend-config=python,requirements=install gives each such model"
+    ):
+        bench.load(CONFIG.replace("probe", "python"))

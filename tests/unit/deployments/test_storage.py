@@ -196,7 +196,7 @@ def test_credential_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.settings.find_spec", lambda name: None)
+    monkeypatch.setattr("app.repositories.find_spec", lambda name: None)
     with pytest.raises(SettingsError) as caught:
         from_args({"model_repository": "gs://bucket/models"})
     assert str(caught.value) == (

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import queue
 
 import numpy as np
 import pytest
@@ -113,3 +114,32 @@ def test_grpc(server, tmp_path):
     objects = json.loads((tmp_path / "t").read_bytes())
     assert [each["request_id"] for each in objects if "model_name" in each] == ["u"]
     assert objects[1]["timestamps"][0]["name"] == "GRPC_WAITREAD_START"
+
+
+class Arrivals(Observer):
+    """Keeps how requests came in."""
+
+    def __init__(self, path) -> None:
+        setting = TraceSetting(("TIMESTAMPS",), 1, file=str(path))
+        super().__init__(LiveSettings(trace=TraceSettings(setting)))
+        self.traceparents: list[str] = []
+
+    def observe(self, request, sink, arrival):
+        self.traceparents.append(arrival.traceparent)
+        return super().observe(request, sink, arrival)
+
+
+def test_each_request_of_a_stream_is_part_of_its_clients_trace(tmp_path):
+    watch = Arrivals(tmp_path / "t")
+    server = Running(None, watch)
+    answers: queue.SimpleQueue = queue.SimpleQueue()
+    parent = f"00-{'ab' * 16}-{'cd' * 8}-01"
+    try:
+        with client.InferenceServerClient(server.url) as triton:
+            triton.start_stream(lambda result, error: answers.put(error), headers={"traceparent": parent})
+            for _ in range(2):
+                triton.async_stream_infer("echo", [int_input(5)])
+                assert answers.get(timeout=20) is None
+    finally:
+        server.close()
+    assert watch.traceparents == [parent, parent]

@@ -127,7 +127,10 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "key", "offset", "size", "code", "text"), REFUSED)
+# Numbers as ids: those of parallel workers must agree, and the key has the process's in it.
+@pytest.mark.parametrize(
+    ("name", "key", "offset", "size", "code", "text"), REFUSED, ids=map(str, range(len(REFUSED)))
+)
 def test_refused(
     one: SharedMemory, name: str, key: str, offset: int, size: int, code: ErrorCode, text: str
 ) -> None:

@@ -12,7 +12,7 @@ pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from app.core.live_settings import LiveSettings
-from app.core.tensors import InferRequest, InferResponse, Tensor, Timestamps
+from app.core.tensors import InferRequest, InferResponse, Tensor, Timestamps, TracedCall
 from app.core.trace_settings import TraceSettings, parse_trace_config
 from app.flags import SettingsError
 from app.ingress.observer import Arrival, Observer
@@ -95,6 +95,22 @@ def test_spans_are_tritons(collector: Collector) -> None:
     assert attributes["triton.request_id"].string_value == "r1"
     resource = collector.requests[0].resource_spans[0].resource
     assert {a.key: a.value.string_value for a in resource.attributes}["service.name"] == "mine"
+
+
+def test_one_trace_from_the_client_to_what_a_step_calls(collector: Collector) -> None:
+    watch = observer(collector, "rate=0")
+    called = TracedCall("called", "1", "", Timestamps(103, request_end=104))
+    step = TracedCall("step", "2", "r1", Timestamps(*range(101, 108)), (called,))
+    _, sink = watch.observe(REQUEST, lambda _: None, Arrival("grpc", 50, PARENT))
+    sink(InferResponse("m", "3", timestamps=Timestamps(100, 100, request_end=108), calls=(step,)))
+    watch.close()
+    spans = collector.spans()
+    assert {span.trace_id.hex() for span in spans.values()} == {"ab" * 16}
+    path = ["InferRequest", "m", "step", "called"]
+    assert [spans[name].parent_span_id for name in path[1:]] == [spans[name].span_id for name in path[:-1]]
+    assert spans["compute"].parent_span_id == spans["step"].span_id
+    attributes = {each.key: each.value.int_value for each in spans["called"].attributes}
+    assert (attributes["triton.trace_id"], attributes["triton.trace_parent_id"]) == (3, 2)
 
 
 def test_rate_zero_traces_what_its_client_traces(collector: Collector) -> None:

@@ -4,14 +4,24 @@ import json
 import logging
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from app.core.errors import InferError, not_found, unavailable
 from app.core.live_settings import LiveSettings
 from app.core.log import LogConfig
-from app.core.tensors import UNNAMED_TRACE, InferRequest, InferResponse, Tensor, Timestamps, failed
+from app.core.tensors import (
+    UNNAMED_TRACE,
+    InferRequest,
+    InferResponse,
+    Tensor,
+    Timestamps,
+    TracedCall,
+    failed,
+)
 from app.core.trace_settings import GLOBAL, TraceSetting, TraceSettings
+from app.core.traced import traced_call
 from app.ingress.observer import Arrival, Observer
 from app.ingress.tracing import TraceScope, stamps_of
 
@@ -148,10 +158,37 @@ def test_an_unwritable_file_harms_no_request(tmp_path, caplog):
 
 def test_times_of_another_machine_are_moved():
     times = Timestamps(1_000_000, 1_000_000, 1_000_010, 0, 0, 0, 1_000_040)
-    assert stamps_of(times, 500, 600) == [
+    inner = TracedCall("n", "1", "", Timestamps(1_000_011, request_end=1_000_019))
+    answer = InferResponse("m", "3", timestamps=times, calls=(inner,))
+    call = traced_call(REQUEST, answer, 500, 600)
+    assert stamps_of(call.timestamps) == [
         ("REQUEST_START", 530), ("QUEUE_START", 530), ("COMPUTE_START", 540), ("REQUEST_END", 570)
     ]  # fmt: skip
-    assert stamps_of(times, 999_999, 1_000_050)[0] == ("REQUEST_START", 1_000_000)
+    assert stamps_of(call.calls[0].timestamps) == [("REQUEST_START", 541), ("REQUEST_END", 549)]
+    near = traced_call(REQUEST, answer, 999_999, 1_000_050)
+    assert (near.timestamps, near.calls) == (times, (inner,))
+
+
+def test_a_call_that_failed_early_has_the_times_of_its_caller():
+    call = traced_call(REQUEST, failed(unavailable("busy")), 500, 600)
+    assert stamps_of(call.timestamps) == [("REQUEST_START", 500), ("REQUEST_END", 600)]
+
+
+def test_what_a_request_led_to_are_traces_of_their_own(tmp_path):
+    watch = observer(tmp_path / "t")
+    infer(watch)
+    inner = TracedCall("inner", "2", "", Timestamps(103, request_end=104))
+    outer = TracedCall("outer", "1", "r1", Timestamps(102, request_end=105), (inner,))
+    _, sink = watch.observe(REQUEST, lambda _: None, ARRIVAL)
+    sink(msgspec.structs.replace(response(), calls=(outer,)))
+    infer(watch)
+    watch.close()
+    headers = [each for each in json.loads((tmp_path / "t").read_bytes()) if "model_name" in each]
+    assert [(each["id"], each["model_name"], each.get("parent_id")) for each in headers] == [
+        (1, "m", None), (2, "m", None), (3, "outer", 2), (4, "inner", 3), (5, "m", None)
+    ]  # fmt: skip
+    assert (headers[2]["model_version"], headers[2]["request_id"]) == (1, "r1")
+    assert "request_id" not in headers[3]
 
 
 def lines(caplog) -> list[dict]:

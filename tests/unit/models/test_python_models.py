@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
-from tests.unit.models.conftest import DATA, Load
+from tests.unit.models.conftest import DATA, Load, Run
 from tests.unit.models.fake_pb_utils import Request
 
 
@@ -157,3 +157,60 @@ def test_repeat(load_python: Load) -> None:
     assert uneven.sent[0].error is not None
     assert uneven.sent[0].error.message == "expected IN and DELAY of the same length, got 1 and 2"
     assert all(request.final for request in requests)
+
+
+def page(*lines: str, size: int = 40) -> Image.Image:
+    """Lines of black text below each other on white, each at (20, 60 * its number + 20)."""
+    image = Image.new("RGB", (640, 60 * len(lines) + 40), "white")
+    draw = ImageDraw.Draw(image)
+    for number, text in enumerate(lines):
+        draw.text((20, 60 * number + 20), text, "black", ImageFont.load_default(size))
+    return image
+
+
+def read(load_python: Load, run_onnx: Run, image: Image.Image) -> dict[str, npt.NDArray[Any]]:
+    """What the steps of `ocr_ensemble` make of a picture."""
+    first = load_python("ocr_preprocess", max_bytes=1 << 24, max_pixels=1 << 24, max_side=960)
+    (prepared,) = first.execute([Request(image=images(encoded(image))[0])])
+    (probability,) = run_onnx("rapidocr_det/1", x=prepared.outputs["pixels"])
+    cut = load_python("ocr_lines", max_lines=16, max_width=960)
+    (lines,) = cut.execute([Request(picture=prepared.outputs["picture"], probability=probability)])
+    (scores,) = run_onnx("rapidocr_rec/1", x=lines.outputs["lines"])
+    (text,) = load_python("ocr_text").execute([Request(scores=scores, boxes=lines.outputs["boxes"])])
+    return {**lines.outputs, **text.outputs}
+
+
+def test_ocr_reads_a_page(load_python: Load, run_onnx: Run) -> None:
+    texts = ["Nereid serves models", "Order 66-1977", "on Ray Serve, since 2026"]
+    found = read(load_python, run_onnx, page(*texts))
+    assert [text.decode() for text in found["text"]] == texts
+    assert (found["confidence"] > 0.9).all()
+    for number, (left, top, right, bottom) in enumerate(found["boxes"].tolist()):
+        assert 0 <= left < 25 < 200 < right <= 640
+        assert 60 * number + 5 < top < 60 * number + 35 < bottom < 60 * number + 85
+
+
+def test_ocr_of_a_blank_page(load_python: Load, run_onnx: Run) -> None:
+    found = read(load_python, run_onnx, page())
+    assert (found["text"].shape, found["confidence"].shape, found["boxes"].shape) == ((0,), (0,), (0, 4))
+
+
+def test_ocr_refuses_what_is_no_picture(load_python: Load) -> None:
+    model = load_python("ocr_preprocess", max_bytes=100, max_pixels=1 << 24, max_side=960)
+    for file, text in ((b"no picture", "cannot identify"), (b"x" * 101, "101 bytes exceed the limit of 100")):
+        (response,) = model.execute([Request(image=images(file)[0])])
+        assert response.error is not None
+        assert text in response.error.message
+
+
+def test_ocr_regions_touch_at_corners_and_join_late(load_python: Load) -> None:
+    module = load_python("ocr_lines", max_lines=16, max_width=960).execute.__globals__
+    drawing = ["#.#..", "#.#.#", ".#..#", "....."]
+    mask = np.array([[letter == "#" for letter in row] for row in drawing])
+    sizes = [sum(end - start for _, start, end in runs) for runs in module["regions"](mask)]
+    assert sorted(sizes) == [2, 5]
+    assert module["reading_order"]([(50, 3, 60, 11), (0, 0, 9, 10), (5, 30, 9, 40)]) == [
+        (0, 0, 9, 10),
+        (50, 3, 60, 11),
+        (5, 30, 9, 40),
+    ]

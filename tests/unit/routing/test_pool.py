@@ -233,3 +233,27 @@ async def test_nothing_is_connected_after_close(start: Start) -> None:
     bench.tell(a)
     await asyncio.sleep(0.05)
     assert not bench.pool._tasks and not bench.pool.channels and not a.server.connections
+
+
+async def test_replica_whose_model_is_not_ready(bench: Bench, start: Start) -> None:
+    a, b = await start("a", "b")
+    await bench.connect(a, b)
+    a.server.announce(False)
+    await until(lambda: sum(channel.ready for channel in bench.pool.channels) == 1)
+    bench.submit(3)
+    await until(lambda: b.taken == 3)
+    assert a.taken == 0 and bench.pool.available
+    b.server.announce(False)
+    await until(lambda: not bench.pool.available)
+    bench.submit(2)  # they are taken all the same, and answered by an error if need be
+    await until(lambda: a.taken == 2)
+    a.server.announce(True)
+    await until(lambda: bench.pool.available)
+
+
+async def test_replica_that_says_not_ready_before_it_is_connected(bench: Bench, start: Start) -> None:
+    (a,) = await start("a")
+    a.server.announce(False)
+    await bench.connect(a)
+    await until(lambda: not bench.pool.available)
+    assert await bench.pool.wait_available(0.01)

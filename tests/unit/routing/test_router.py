@@ -46,19 +46,19 @@ class Handles:
         self.go_on = threading.Event()
         self.go_on.set()
 
-    def follow(self, router: Router, found: VersionEntry) -> FakeHandle:
+    def follow(self, router: Router, deployment: str, application: str) -> FakeHandle:
         assert self.go_on.wait(5)
         if self.failures:
             self.failures -= 1
             raise RuntimeError("no controller")
-        self.made.append(FakeHandle(found.application))
+        self.made.append(FakeHandle(application))
         return self.made[-1]
 
 
 @pytest.fixture
 def handles(monkeypatch: pytest.MonkeyPatch) -> Handles:
     made = Handles()
-    monkeypatch.setattr(Router, "_follow", lambda router, found: made.follow(router, found))
+    monkeypatch.setattr(Router, "_follow", lambda *arguments: made.follow(*arguments))
     return made
 
 
@@ -199,6 +199,18 @@ async def test_nothing_is_kept_of_applications_nobody_routes_to(router: Router, 
     assert replicas._listeners == {}
     await asyncio.sleep(0.02)
     await until(lambda: not a.server.connections)
+
+
+async def test_replicas_are_told_whenever_they_connect(handles: Handles, start: Start) -> None:
+    a, b = await start("a", "b")
+    router = Router(NODE, KEY, SETTINGS)
+    await apply(router, table(1, entry("m:1")), "m:1", a)
+    for level in (1, 1, 2):
+        router.tell("log", level)
+    await until(lambda: a.told == [("log", 1), ("log", 2)])
+    await apply(router, table(2, entry("m:1"), entry("m:2")), "m:2", b)
+    await until(lambda: b.told == [("log", 2)])
+    await router.close(0)
 
 
 async def test_close_waits_for_what_is_under_way(handles: Handles, start: Start) -> None:

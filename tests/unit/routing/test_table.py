@@ -45,6 +45,44 @@ def test_refuses(name: str, version: str, code: ErrorCode, text: str) -> None:
     assert (caught.value.code, caught.value.message) == (code, text)
 
 
+NAMESPACES = RoutingTable(
+    7,
+    True,
+    (
+        entry("/a::m", 1),
+        entry("/b::m", 2),
+        entry("/a::single", 1),
+        entry("/b::single", 1, ModelState.UNAVAILABLE, "unloaded"),
+        entry("/a::gone", 1, ModelState.UNAVAILABLE, "unloaded"),
+        VersionEntry("/a::bad", NO_VERSION, ModelState.UNAVAILABLE, "why"),
+    ),
+    namespacing=True,
+)
+AMBIGUOUS = (
+    "There are 2 identifiers of model 'm' in global map, "
+    "model namespace must be provided to resolve ambiguity."
+)
+
+
+def test_a_name_in_one_namespace_needs_none() -> None:
+    assert NAMESPACES.resolve("single").name == "/a::single"
+    assert NAMESPACES.resolve("single").model == "single"
+    assert NAMESPACES.ready_versions("single") == [1]
+
+
+def test_an_identifier_means_one_of_several() -> None:
+    assert [NAMESPACES.resolve(name).version for name in ("/a::m", "/b::m")] == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["m", "gone", "bad", "x"])
+def test_refuses_with_namespaces(name: str) -> None:
+    with pytest.raises(InferError) as caught:
+        NAMESPACES.resolve(name)
+    text = AMBIGUOUS if name == "m" else f"Request for unknown model: '{name}' is not found"
+    assert (caught.value.code, caught.value.message) == (ErrorCode.INVALID_ARG, text)
+    assert NAMESPACES.versions(name) is None
+
+
 def test_all_ready_ignores_deliberate_unloads() -> None:
     assert table(entry("m", 1), entry("gone", 1, ModelState.UNAVAILABLE, "unloaded")).all_ready
     assert not table(entry("m", 1, ModelState.UNAVAILABLE, "it broke")).all_ready

@@ -13,7 +13,7 @@ from app.core.errors import ErrorCode, InferError
 from app.core.tensors import InferResponse, Tensor
 from app.transport.client import Channel
 from app.transport.frames import HEADER, Kind, encode_frame
-from app.transport.messages import encode_release
+from app.transport.notices import encode_release
 from app.transport.settings import TransportSettings
 
 from .conftest import KEY, Pair, ReplicaProcess, error_of, infer, make_request, until
@@ -171,7 +171,7 @@ async def raw_server(handle: Callable[[socket.socket], Awaitable[None]]) -> tupl
 async def test_client_refuses_a_server_that_cannot_prove_the_key() -> None:
     async def impostor(sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        await loop.sock_sendall(sock, b"NEREID\r\n\x01\0\0\0" + bytes(32))
+        await loop.sock_sendall(sock, b"NEREID\r\n\x02\0\0\0" + bytes(32))
         await loop.sock_recv(sock, 1000)
         await loop.sock_sendall(sock, bytes(8) + b"p" * 32)
         await loop.sock_recv(sock, 1)

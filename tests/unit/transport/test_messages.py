@@ -10,18 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.errors import ErrorCode, FailureReason, InferError
-from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor, Timestamps
+from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor, Timestamps, TracedCall
 from app.transport.arena import ArenaReader, ArenaWriter
 from app.transport.frames import Frame, FrameDecoder, Kind, ProtocolError
 from app.transport.messages import (
     IN_META,
     MAX_TENSORS,
     Outbox,
+    decode_request,
+    decode_response,
+)
+from app.transport.notices import (
     decode_control,
     decode_error,
     decode_release,
-    decode_request,
-    decode_response,
     decode_value,
     encode_control,
     encode_error,
@@ -132,12 +134,15 @@ def test_responses_round_trip(
 ) -> None:
     error = InferError(ErrorCode.NOT_FOUND, "é", FailureReason.REJECTED) if wrong else None
     queue: list[Any] = []
-    response = InferResponse("m", "2", outputs, "id", values, final, error, timestamps)
+    inner = TracedCall("inner", "1", "", Timestamps(2))
+    calls = (TracedCall("called", "", "c", timestamps, (inner,)), inner) if timestamps else ()
+    response = InferResponse("m", "2", outputs, "id", values, final, error, timestamps, calls)
     Outbox(SETTINGS, None).response(queue, 9, response)
     result = decode_response(received(queue), None)
     assert plain(result.outputs) == plain(outputs)
     assert (result.model_name, result.model_version, result.id) == ("m", "2", "id")
     assert (result.parameters, result.final, result.timestamps) == (values, final, timestamps)
+    assert result.calls == calls
     if wrong:
         assert result.error is not None
         assert result.error.args == (ErrorCode.NOT_FOUND, "é", FailureReason.REJECTED)

@@ -1,0 +1,115 @@
+"""What ends tell each other beside requests and responses: released slabs, offered arenas, control calls."""
+
+from typing import Any
+
+import msgspec
+
+from app.core.errors import InferError
+from app.transport.frames import Frame, ProtocolError
+from app.transport.lending import Offer
+from app.transport.messages import UNDECODABLE, WireError
+
+
+class _WireControl(msgspec.Struct, array_like=True):
+    verb: str
+    argument: Any = None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_error = msgspec.msgpack.Decoder(WireError).decode
+_decode_control = msgspec.msgpack.Decoder(_WireControl).decode
+_decode_any = msgspec.msgpack.Decoder().decode
+_decode_offer = msgspec.msgpack.Decoder(Offer).decode
+_decode_offsets = msgspec.msgpack.Decoder(list[int]).decode
+
+
+def encode_release(offsets: list[int]) -> bytes:
+    """Encode the meta of a RELEASE frame."""
+    return _encode(offsets)
+
+
+def decode_release(frame: Frame) -> list[int]:
+    """Read a RELEASE frame.
+
+    Raises:
+        ProtocolError: the frame is malformed.
+    """
+    try:
+        return _decode_offsets(frame.meta)
+    except UNDECODABLE as error:
+        raise ProtocolError(f"malformed release: {error}") from error
+
+
+def encode_control(verb: str, argument: Any) -> bytes:
+    """Encode the meta of a CONTROL frame.
+
+    Raises:
+        TypeError: the argument has no msgpack encoding.
+    """
+    return _encode((verb, argument))
+
+
+def decode_control(frame: Frame) -> tuple[str, Any]:
+    """Read a CONTROL frame: verb and argument.
+
+    Raises:
+        ProtocolError: the frame is malformed.
+    """
+    try:
+        wire = _decode_control(frame.meta)
+    except UNDECODABLE as error:
+        raise ProtocolError(f"malformed control call: {error}") from error
+    return wire.verb, wire.argument
+
+
+def encode_value(value: Any) -> bytes:
+    """Encode the meta of a successful CONTROL_REPLY."""
+    return _encode(value)
+
+
+def encode_error(error: InferError) -> bytes:
+    """Encode the meta of a failed CONTROL_REPLY."""
+    return _encode((error.code, error.message, error.reason))
+
+
+def decode_value(frame: Frame) -> Any:
+    """Read a successful CONTROL_REPLY.
+
+    Raises:
+        ProtocolError: the frame is malformed.
+    """
+    try:
+        return _decode_any(frame.meta)
+    except UNDECODABLE as error:
+        raise ProtocolError(f"malformed reply: {error}") from error
+
+
+def decode_error(frame: Frame) -> InferError:
+    """Read a failed CONTROL_REPLY.
+
+    Raises:
+        ProtocolError: the frame is malformed.
+    """
+    try:
+        wire = _decode_error(frame.meta)
+    except UNDECODABLE as error:
+        raise ProtocolError(f"malformed error: {error}") from error
+    return InferError(wire.code, wire.message, wire.reason)
+
+
+def encode_offer(offer: Offer) -> bytes:
+    """Encode the meta of an OFFER."""
+    return _encode(offer)
+
+
+def decode_offer(frame: Frame) -> Offer:
+    """Read an OFFER.
+
+    Raises:
+        ProtocolError: the frame is malformed.
+    """
+    try:
+        offer: Offer = _decode_offer(frame.meta)
+    except UNDECODABLE as error:
+        raise ProtocolError(f"malformed offer: {error}") from error
+    return offer

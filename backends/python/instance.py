@@ -1,0 +1,48 @@
+"""What the code of a Python model is loaded with: plain values, which can be told to another process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PythonInstance:
+    """One instance of a Python model, or the model alone where its configuration is to be completed.
+
+    Attributes:
+        model_name: the model.
+        version: its version.
+        directory: the model's directory, absolute.
+        file: the file of class `TritonPythonModel`, absolute, checked to be inside `directory`.
+        config: the configuration as JSON.
+        name: of the instance, as Triton names them.
+        kind: "CPU", "GPU" or "MODEL".
+        device_id: CUDA ordinal for kind GPU.
+        outputs: names in the order of the configuration.
+        bf16: those of them that the configuration declares BF16.
+        decoupled: the model answers a request any number of times.
+    """
+
+    model_name: str
+    version: str
+    directory: str
+    file: str
+    config: str
+    name: str
+    kind: str = "CPU"
+    device_id: int = 0
+    outputs: tuple[str, ...] = ()
+    bf16: tuple[str, ...] = ()
+    decoupled: bool = False
+
+    def initialize_arguments(self) -> dict[str, str]:
+        """What `initialize` is given; `model_repository` is the model's own directory, as in Triton."""
+        return {
+            "model_config": self.config,
+            "model_instance_kind": self.kind,
+            "model_instance_device_id": str(self.device_id),
+            "model_instance_name": self.name,
+            "model_repository": self.directory,
+            "model_version": self.version,
+            "model_name": self.model_name,
+        }

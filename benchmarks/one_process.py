@@ -1,0 +1,155 @@
+"""The whole path of a request in one process, without Ray: both fronts, a channel, one replica.
+
+Each part runs on a thread of its own, as in service: `ingress`, `replica` and the instance's. The callers are
+in another process, so that nothing of theirs is counted.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.config_normalise import normalise
+from app.core.live_settings import LiveSettings
+from app.core.log import LogConfig
+from app.core.trace_settings import TraceSettings
+from app.ingress.fronts import Front, open_fronts
+from app.ingress.observer import Observer
+from app.ingress.routed_service import RoutedInferenceService
+from app.routing import replicas
+from app.routing.replicas import ReplicaAddress
+from app.routing.router import Router
+from app.routing.table import ModelState, RoutingTable, VersionEntry
+from app.settings import ServerSettings
+from app.transport.loop import LoopThread
+from app.transport.server import ChannelServer
+from app.transport.settings import TransportSettings
+from benchmarks.servers import free_ports
+from benchmarks.tools import ROOT
+from deployments.served_model import ServedModel
+from deployments.spec import ModelSpec
+
+KEY = b"a key for one process, 32 bytes."
+NODE = "this-node"
+MODEL = "identity"
+CONFIG = f"""
+name: "{MODEL}" backend: "identity" max_batch_size: 8
+input {{ name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }}
+output {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }}
+instance_group {{ count: 1 kind: KIND_CPU }}
+"""
+
+
+class Handle:
+    """Stands for the Serve handle that keeps a router informed."""
+
+    def shutdown(self) -> None: ...
+
+
+class TellingRouter(Router):
+    """Knows its replicas from the start, where Serve would tell it."""
+
+    def __init__(self, addresses: dict[str, str]) -> None:
+        super().__init__(NODE, KEY, TransportSettings())
+        self._address = ReplicaAddress("replica", NODE, addresses["unix"], addresses["tcp"])
+
+    def _follow(self, entry: VersionEntry) -> Any:
+        replicas.publish(entry.application, (self._address,))
+        return Handle()
+
+
+class OneProcess:
+    """A server of one identity model."""
+
+    def __init__(self, directory: Path) -> None:
+        self.http_port, self.grpc_port = free_ports(2)
+        self._replica, self._ingress = LoopThread("replica"), LoopThread("ingress")
+        config = normalise(text_format.Parse(CONFIG, mc.ModelConfig()))
+        (directory / "1").mkdir()
+        spec = ModelSpec(MODEL, 1, str(directory), config.SerializeToString(), f"{MODEL}:1", "", KEY, "")
+        self._served = ServedModel.load(spec, self._replica)
+        addresses = self._replica.call(self._listen(directory))
+        self._fronts: list[Front] = []
+        self._ingress.call(self._open(addresses))
+
+    def stop(self) -> None:
+        self._ingress.call(self._close())
+        self._replica.call(self._channels.close())
+        self._served.close(timeout=5)
+        self._ingress.stop()
+        self._replica.stop()
+
+    async def _listen(self, directory: Path) -> dict[str, str]:
+        await self._served.open()
+        self._channels = ChannelServer(self._served, KEY, TransportSettings())
+        unix, tcp = await self._channels.listen(str(directory / "private" / "replica.sock"), "127.0.0.1")
+        return {"unix": unix, "tcp": tcp}
+
+    async def _open(self, addresses: dict[str, str]) -> None:
+        settings = ServerSettings(http_port=self.http_port, grpc_port=self.grpc_port, allow_metrics=False)
+        self._router = TellingRouter(addresses)
+        repository: Any = None  # nobody asks for one here
+        service = RoutedInferenceService(settings, self._router, repository)
+        config = self._served.config.SerializeToString()
+        entry = VersionEntry(MODEL, 1, ModelState.READY, application=f"{MODEL}:1", config=config)
+        await self._router.apply(RoutingTable(1, True, (entry,)))
+        live = LiveSettings(LogConfig.of(settings), TraceSettings(settings.trace_settings()))
+        self._fronts = await open_fronts(settings, service, _no_metrics, Observer(live))
+
+    async def _close(self) -> None:
+        for front in self._fronts:
+            await front.stop(1.0)
+        await self._router.close(1.0)
+
+
+async def _no_metrics() -> bytes:
+    return b""
+
+
+class Callers:
+    """The process that sends: one connection for each protocol, one request after the other."""
+
+    def __init__(self, server: OneProcess) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.callers", str(server.http_port), str(server.grpc_port)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def send(self, protocol: str, elements: int, requests: int) -> None:
+        """Returns when the last request has been answered, rightly.
+
+        Raises:
+            RuntimeError: one was not.
+        """
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(f"{protocol} {elements} {requests}\n")
+        self._process.stdin.flush()
+        if self._process.stdout.readline() != "done\n":
+            raise RuntimeError(f"{protocol}: the callers failed")
+
+    def stop(self) -> None:
+        self._process.communicate()
+
+
+@contextmanager
+def running(directory: Path) -> Iterator[Callers]:
+    """Starts a server and its callers."""
+    server = OneProcess(directory)
+    try:
+        callers = Callers(server)
+        try:
+            yield callers
+        finally:
+            callers.stop()
+    finally:
+        server.stop()

@@ -1,0 +1,178 @@
+"""What a request costs on its whole way, in figures that do not depend on the machine.
+
+    python -m benchmarks.path            the figures beside the committed ones, and where they come from
+    python -m benchmarks.path --write    commit to these (benchmarks/path_limits.json)
+
+Of one small request, answered before the next is sent, all threads together: bytecodes, calls of Python and C
+functions, blocks allocated. Of a large tensor, per byte of it: bytes allocated, bytes put into shared memory,
+bytes sent over the channel. `tests/unit/test_path.py` fails when one grows by more than `MARGIN`.
+
+They hold for one version of Python, and say nothing of what a bytecode, a call or a system call costs:
+`benchmarks.run` measures that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from app.transport.arena import ArenaWriter
+from app.transport.connection import Connection
+from benchmarks.counting import Counter, Work
+from benchmarks.one_process import Callers, running
+from benchmarks.report import table
+
+LIMITS = Path(__file__).with_name("path_limits.json")
+PYTHON = ".".join(platform.python_version_tuple()[:2])
+PROTOCOLS = ("http", "grpc")
+MARGIN = 0.15
+SMALL, LARGE = 16, 1 << 20
+"""Elements of four bytes."""
+WARM_UP, REQUESTS, SLOW_REQUESTS, LARGE_REQUESTS = 20, 100, 5, 2
+LONG_SWITCH_S = 10.0
+
+Figures = dict[str, float]
+Threads = dict[str, Figures]
+
+
+class Crossing:
+    """Bytes on their way between ingress and replica, both directions."""
+
+    def __init__(self) -> None:
+        self.slabs = self.channel = 0
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        allocate, buffer_updated = ArenaWriter.allocate, Connection.buffer_updated
+
+        def allocating(arena: ArenaWriter, nbytes: int) -> Any:
+            found = allocate(arena, nbytes)
+            self.slabs += nbytes if found else 0
+            return found
+
+        def updated(connection: Connection, nbytes: int) -> None:
+            self.channel += nbytes
+            buffer_updated(connection, nbytes)
+
+        with (
+            patch.object(ArenaWriter, "allocate", allocating),
+            patch.object(Connection, "buffer_updated", updated),
+        ):
+            yield
+
+
+def measure() -> dict[str, Threads]:
+    """Figures by protocol and thread; those of "all" are the sums."""
+    counter, crossing = Counter(), Crossing()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(LONG_SWITCH_S)  # a thread goes on until it waits: nothing depends on the clock
+    try:
+        with (
+            tempfile.TemporaryDirectory() as directory,
+            counter.installed(),
+            crossing.counted(),
+            running(Path(directory)) as callers,
+            uncollected(),
+        ):
+            return {protocol: figures(protocol, callers, counter, crossing) for protocol in PROTOCOLS}
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def figures(protocol: str, callers: Callers, counter: Counter, crossing: Crossing) -> Threads:
+    def send(elements: int, requests: int) -> Callable[[], None]:
+        return lambda: callers.send(protocol, elements, requests)
+
+    send(SMALL, WARM_UP)()
+    small = per(REQUESTS, counter.of(send(SMALL, REQUESTS)), "bytecodes", "calls")
+    slow = per(SLOW_REQUESTS, counter.blocks_of(send(SMALL, SLOW_REQUESTS)), "blocks")
+    send(LARGE, 1)()
+    before = crossing.slabs, crossing.channel
+    nbytes = 4 * LARGE * LARGE_REQUESTS
+    large = per(nbytes, counter.nbytes_of(send(LARGE, LARGE_REQUESTS)), "nbytes")
+    found = {name: {**small[name], **slow[name], "allocated": large[name]["nbytes"]} for name in small}
+    total = {figure: sum(thread[figure] for thread in found.values()) for figure in found["ingress"]}
+    total["slabs"] = (crossing.slabs - before[0]) / nbytes
+    total["channel"] = (crossing.channel - before[1]) / nbytes
+    return {**{name: thread for name, thread in found.items() if thread["bytecodes"]}, "all": total}
+
+
+def per(count: int, threads: Mapping[str, Work], *names: str) -> Threads:
+    return {thread: {name: getattr(work, name) / count for name in names} for thread, work in threads.items()}
+
+
+def limits() -> dict[str, Figures]:
+    """The committed figures by protocol; none for another version of Python."""
+    found: dict[str, Any] = json.loads(LIMITS.read_text())
+    return found["figures"] if found["python"] == PYTHON else {}
+
+
+def write_limits(found: Mapping[str, Threads]) -> None:
+    totals = {
+        protocol: {name: round(value, 2) for name, value in threads["all"].items()}
+        for protocol, threads in found.items()
+    }
+    LIMITS.write_text(json.dumps({"python": PYTHON, "figures": totals}, indent=2) + "\n")
+
+
+def exceeded(found: Mapping[str, float], committed: Mapping[str, float]) -> list[str]:
+    """What has grown by more than the margin; of little, by more than a tenth of a byte per byte."""
+    return [
+        f"{name}: {found[name]:.2f}, committed are {committed[name]:.2f}"
+        for name in committed
+        if found[name] > max(committed[name] * (1 + MARGIN), committed[name] + 0.1)
+    ]
+
+
+def rows(found: Mapping[str, Threads], committed: Mapping[str, Figures]) -> list[list[str]]:
+    lines = []
+    for protocol, threads in found.items():
+        for name, figure in threads["all"].items():
+            shares = [thread.get(name) for role, thread in threads.items() if role != "all"]
+            lines.append(
+                [
+                    *(protocol, name, *("" if share is None else f"{share:.2f}" for share in shares)),
+                    *(f"{figure:.2f}", f"{committed[protocol][name]:.2f}" if protocol in committed else "-"),
+                ]
+            )
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--write", action="store_true", help="commit to these figures")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON, nothing else")
+    options = parser.parse_args()
+    found = measure()
+    if options.json:
+        print(json.dumps(found))
+        return
+    threads = [name for name in found["http"] if name != "all"]
+    print(table(["", "figure", *threads, "all", "committed"], rows(found, limits())))
+    if options.write:
+        write_limits(found)
+
+
+if __name__ == "__main__":
+    main()

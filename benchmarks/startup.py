@@ -1,0 +1,194 @@
+"""What the load of a model costs, and a model that is idle, beside a bare Serve replica of the same cluster.
+
+python -m benchmarks.startup
+
+One model of each backend is loaded, `--rounds` times, and a bare deployment is run between them. CPU seconds
+are those that the replica's process has used when it is ready, Python's and Ray's start included; wall is
+what the client waits; USS is what only that process holds a second later. The bare replica runs with Serve's
+defaults, deployed by a driver that has joined the cluster before the clock starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from benchmarks.memory import join_environment, replicas, weigh
+from benchmarks.processes import cpu_seconds
+from benchmarks.servers import Command, Server, nereid, running, url
+from benchmarks.tools import ROOT
+
+MODELS = {
+    "identity": "custom_identity_int32",
+    "python": "square_int32",
+    "onnxruntime": "simple",
+    "pytorch": "efficientnet_lite0_torchscript",
+}
+"""An example model of each backend; those that are not there are left out."""
+BARE = "bare"
+SETTLE_S = 1.0
+
+
+class Cost(NamedTuple):
+    """Of one start: seconds, seconds and MiB."""
+
+    wall: float
+    cpu: float
+    uss: float
+
+
+def replica(root: psutil.Process, application: str) -> psutil.Process:
+    """The process of an application's only replica."""
+    found = [pid for pid, title in replicas(root).items() if title.split(":")[0] == application]
+    if len(found) != 1:
+        raise RuntimeError(f"'{application}' has {len(found)} replicas")
+    return psutil.Process(found[0])
+
+
+def costs_of(process: psutil.Process, wall: float) -> Cost:
+    cpu = cpu_seconds(process)
+    time.sleep(SETTLE_S)
+    return Cost(wall, cpu, weigh(process.pid, "").uss)
+
+
+def post(server: Server, path: str) -> None:
+    request = urllib.request.Request(url(server.command.http_port, path), b"{}")
+    with urllib.request.urlopen(request, timeout=300) as response:
+        response.read()
+
+
+def load(server: Server, model: str) -> Cost:
+    """Load a model, weigh it and unload it."""
+    started = time.monotonic()
+    post(server, f"/v2/repository/models/{model}/load")
+    cost = costs_of(replica(server.process, model), time.monotonic() - started)
+    post(server, f"/v2/repository/models/{model}/unload")
+    return cost
+
+
+class BareServe:
+    """A driver in the server's cluster that runs and deletes a deployment that does nothing."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._driver = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.startup", "--drive"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            text=True,
+            env={**os.environ, **join_environment(server.process)},
+        )
+
+    def _ask(self, word: str) -> float:
+        assert self._driver.stdin is not None and self._driver.stdout is not None
+        self._driver.stdin.write(f"{word}\n")
+        self._driver.stdin.flush()
+        for line in self._driver.stdout:
+            if line.startswith("{"):
+                return float(json.loads(line)["seconds"])
+        raise RuntimeError("the driver of the bare deployment has ended")
+
+    def load(self) -> Cost:
+        wall = self._ask("run")
+        cost = costs_of(replica(self._server.process, BARE), wall)
+        self._ask("delete")
+        return cost
+
+    def close(self) -> None:
+        assert self._driver.stdin is not None
+        self._driver.stdin.close()
+        self._driver.wait(60)
+
+
+def drive() -> None:
+    """Run and delete the bare deployment as the words on stdin say; print the seconds each took."""
+    import ray
+    from ray import serve
+
+    class Bare:
+        def __call__(self) -> None:
+            return None
+
+    ray.init(log_to_driver=False)
+    deployment: Any = serve.deployment(Bare, name=BARE, ray_actor_options={"num_cpus": 0})
+    for line in sys.stdin:
+        started = time.monotonic()
+        if line.strip() == "run":
+            serve.run(deployment.bind(), name=BARE, route_prefix=None)
+        else:
+            serve.delete(BARE)
+        print(json.dumps({"seconds": time.monotonic() - started}), flush=True)
+    ray.shutdown()
+
+
+def measure(server: Server, models: dict[str, str], rounds: int) -> dict[str, list[Cost]]:
+    """Costs by backend; every round starts each once."""
+    found: dict[str, list[Cost]] = defaultdict(list)
+    bare = BareServe(server)
+    try:
+        for _ in range(rounds):
+            found[BARE].append(bare.load())
+            for backend, model in models.items():
+                found[backend].append(load(server, model))
+    finally:
+        bare.close()
+    return found
+
+
+def weights_mib(directory: Path) -> float:
+    return sum(file.stat().st_size for file in directory.rglob("model.*")) / 2**20
+
+
+def report(found: dict[str, list[Cost]], weights: dict[str, float]) -> None:
+    """Medians, and their ratios to the bare replica's; memory without the weights."""
+    medians = {name: Cost(*map(statistics.median, zip(*costs, strict=True))) for name, costs in found.items()}
+    bare = medians[BARE]
+    print(f"{'':12} {'wall s':>7} {'CPU s':>7} {'USS MiB':>8} {'weights':>8}   CPU and USS over bare")
+    for name, cost in medians.items():
+        files = weights.get(name, 0.0)
+        ratios = f"{cost.cpu / bare.cpu:6.2f} {(cost.uss - files) / bare.uss:6.2f}"
+        print(f"{name:12} {cost.wall:7.2f} {cost.cpu:7.2f} {cost.uss:8.1f} {files:8.1f}   {ratios}")
+
+
+def command(repository: Path, scratch: Path) -> Command:
+    """The server: it starts without a model."""
+    made = nereid(repository, scratch, Path(sys.executable).parent / "nereid")
+    arguments = [sys.executable, "-m", "app", *made.arguments[1:-1], "--model-control-mode=explicit"]
+    return Command(made.name, arguments, made.http_port, made.grpc_port, made.freezable, made.env)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--drive", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.drive:
+        drive()
+        return
+    examples = ROOT / "model_repository"
+    models = {backend: model for backend, model in MODELS.items() if (examples / model).is_dir()}
+    with tempfile.TemporaryDirectory(prefix="b", ignore_cleanup_errors=True) as directory:
+        repository = Path(directory, "models")
+        for model in models.values():
+            shutil.copytree(examples / model, repository / model)
+        with running(command(repository, Path(directory)), Path(directory)) as server:
+            found = measure(server, models, arguments.rounds)
+    report(found, {backend: weights_mib(examples / model) for backend, model in models.items()})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""The instances that the `instance_group`s of a configuration ask for, and what a change of them means."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.rate_limit import Demand
+from backends import process_per_instance
+from backends.base import Instance, Model
+
+T = TypeVar("T")
+
+
+class Placement(NamedTuple):
+    """One instance to be.
+
+    `signature` tells what instances of equal signature can stand in for each other: everything of the group
+    but its name, count and devices, and the device (Triton's TritonModelInstance::Signature).
+    """
+
+    name: str
+    kind: str
+    device: int
+    group: mc.ModelInstanceGroup
+    signature: bytes
+
+    @property
+    def host_policy(self) -> str:
+        """The name of its host policy; by default that of its kind or GPU, as in Triton."""
+        by_kind = f"gpu_{self.device}" if self.kind == "GPU" else self.kind.lower()
+        return str(self.group.host_policy) or by_kind
+
+    @property
+    def demand(self) -> Demand | None:
+        """What its executions take; nothing for an instance that is never given a request."""
+        return None if self.group.passive else Demand.of(self.group, self.device)
+
+    def instance(self, model: Model, index: int) -> Instance:
+        """The instance itself."""
+        return Instance(model, self.name, self.kind, self.device, index, self.group.passive)
+
+
+def isolated(config: mc.ModelConfig, backend_directory: str = "") -> bool:
+    """Whether each instance is a replica of its own."""
+    return process_per_instance(config.backend, Path(backend_directory) if backend_directory else None)
+
+
+def placements(config: mc.ModelConfig, rank: int = 0, backend_directory: str = "") -> list[Placement]:
+    """The instances of one replica, named `<group>_<index>` as Triton does.
+
+    A Python model is one instance a process: its replicas take one each, by their rank. Other backends run
+    `count` threads per listed device.
+    """
+    found = [
+        placement
+        for group in config.instance_group
+        for device in (list(group.gpus) or [0])
+        for placement in _of_device(group, device)
+    ]
+    if not isolated(config, backend_directory):
+        return found
+    active = [placement for placement in found if not placement.group.passive] or found
+    return [active[rank % len(active)]]
+
+
+def _of_device(group: mc.ModelInstanceGroup, device: int) -> list[Placement]:
+    kind = mc.ModelInstanceGroup.Kind.Name(group.kind).removeprefix("KIND_")
+    suffix = f"_gpu{device}" if kind == "GPU" else ""
+    signature = mc.ModelInstanceGroup()
+    signature.CopyFrom(group)
+    for field in ("name", "count", "gpus"):
+        signature.ClearField(field)
+    text = signature.SerializeToString(deterministic=True) + f" {device}".encode()
+    return [
+        Placement(f"{group.name}_{index}{suffix}", kind, device, group, text) for index in range(group.count)
+    ]
+
+
+class Change(NamedTuple, Generic[T]):
+    """What becomes of the instances there are, and which are new."""
+
+    kept: list[T]
+    removed: list[T]
+    added: list[Placement]
+
+
+def change(present: Iterable[tuple[bytes, T]], wanted: Iterable[Placement]) -> Change[T]:
+    """Match instances, by their signatures, with those wanted: as many as can stay as they are.
+
+    Args:
+        present: signature and instance of what there is, the oldest first.
+        wanted: what the new configuration asks for.
+    """
+    spare: dict[bytes, list[T]] = defaultdict(list)
+    for signature, instance in present:
+        spare[signature].append(instance)
+    kept, added = [], []
+    for placement in wanted:
+        matching = spare[placement.signature]
+        if matching:
+            kept.append(matching.pop(0))
+        else:
+            added.append(placement)
+    return Change(kept, [instance for rest in spare.values() for instance in rest], added)
+
+
+def updates_in_place(old: mc.ModelConfig, new: mc.ModelConfig, backend_directory: str = "") -> bool:
+    """Whether replicas can follow a change of instance groups, which is the only change, without a reload.
+
+    Instances of a Python model are replicas, of which Serve starts and stops as many as it takes: they may
+    change in number only, and not where a replica holds sequences.
+    """
+    if not isolated(new, backend_directory):
+        return True
+    if new.HasField("sequence_batching") or len(old.instance_group) != len(new.instance_group):
+        return False
+    return all(
+        _without_count(one) == _without_count(other)
+        for one, other in zip(old.instance_group, new.instance_group, strict=True)
+    )
+
+
+def _without_count(group: mc.ModelInstanceGroup) -> mc.ModelInstanceGroup:
+    copy = mc.ModelInstanceGroup()
+    copy.CopyFrom(group)
+    copy.ClearField("count")
+    return copy

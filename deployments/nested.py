@@ -1,0 +1,62 @@
+"""Calls to other models that requests in execution have led to. Everything runs on the data-plane loop."""
+
+from collections.abc import Callable, Sequence
+from time import monotonic_ns
+
+from app.core.tensors import InferRequest, InferResponse, TracedCall
+from app.core.traced import MAX_CALLS, traced_call
+from backends.base import Request
+
+
+class Nested:
+    """What one request has led to: calls under way, and if it is traced those that have ended."""
+
+    __slots__ = ("traced", "under_way")
+
+    def __init__(self) -> None:
+        self.under_way: set[NestedCall] = set()
+        self.traced: list[TracedCall] = []
+
+    def cancel(self) -> None:
+        """The request was cancelled: cancel the calls that nobody else waits for."""
+        for call in list(self.under_way):
+            call.cancel_unwanted()
+
+
+class NestedCall:
+    """A call made while `callers` were executed: as one batch, so that it may be for any of them."""
+
+    __slots__ = ("_callers", "_cancel", "_request", "_sent_ns")
+
+    def __init__(self, request: InferRequest, callers: Sequence[Request]) -> None:
+        self._request = request
+        self._callers = callers
+        self._cancel: Callable[[], None] | None = None
+        self._sent_ns = monotonic_ns()
+
+    @property
+    def unwanted(self) -> bool:
+        """Whether every request it may be for was cancelled."""
+        return bool(self._callers) and all(caller.is_cancelled() for caller in self._callers)
+
+    def begun(self, cancel: Callable[[], None]) -> None:
+        """The call is under way; `cancel` gives it up."""
+        self._cancel = cancel
+        for caller in self._callers:
+            if caller.nested is None:
+                caller.nested = Nested()
+            caller.nested.under_way.add(self)
+
+    def cancel_unwanted(self) -> None:
+        """Cancel it if nobody waits for it any more."""
+        if self._cancel is not None and self.unwanted:
+            self._cancel()
+
+    def ended(self, response: InferResponse) -> None:
+        """The final response is there; it becomes part of the trace of the request that is traced."""
+        for caller in self._callers:
+            if caller.nested is not None:
+                caller.nested.under_way.discard(self)
+        traced = next((caller.nested for caller in self._callers if caller.infer.trace), None)
+        if self._request.trace and traced is not None and len(traced.traced) < MAX_CALLS:
+            traced.traced.append(traced_call(self._request, response, self._sent_ns, monotonic_ns()))

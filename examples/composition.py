@@ -1,0 +1,50 @@
+"""A Serve application that calls models of a Nereid server in the same cluster.
+
+    RAY_ADDRESS=... RAY_AUTH_MODE=token python examples/composition.py
+
+`Calculator` adds numbers with the example model `simple` and squares them with the decoupled `square_int32`.
+"""
+
+from typing import Any
+
+import numpy as np
+from ray import serve
+
+from app.core.errors import InferError
+from app.handle import model_handle
+
+
+@serve.deployment
+class Calculator:
+    def __init__(self) -> None:
+        self._simple = model_handle("simple")
+        self._repeat = model_handle("square_int32").options(stream=True)
+
+    async def add(self, left: list[int], right: list[int]) -> list[int]:
+        inputs = {"INPUT0": np.array([left], np.int32), "INPUT1": np.array([right], np.int32)}
+        outputs = await self._simple.remote(inputs, outputs=["OUTPUT0"])
+        return outputs["OUTPUT0"][0].tolist()
+
+    async def repeat(self, number: int) -> list[int]:
+        responses = self._repeat.remote({"IN": np.array([number], np.int32)})
+        return [int(response["OUT"][0]) async for response in responses]
+
+    async def refusal(self) -> tuple[str, str]:
+        """What the model says of a request it does not take."""
+        try:
+            await self._simple.remote({"INPUT0": np.zeros((1, 3), np.int32)})
+        except InferError as error:
+            return error.code.value, error.message
+        raise AssertionError("the model took it")
+
+
+def main() -> None:
+    calculator: Any = serve.run(Calculator.bind(), name="calculator", route_prefix=None)
+    print(calculator.add.remote([*range(16)], [1] * 16).result())
+    print(calculator.repeat.remote(3).result())
+    print(calculator.refusal.remote().result())
+    serve.delete("calculator")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Cuts lines of text out of a picture, by the probability of text at each pixel.
+
+As in DBNet's post-processing (arXiv 1911.08947, section 3.5): pixels above a threshold that touch form a
+region, which is the shrunk kernel of a line and is grown again; here lines are upright rectangles.
+"""
+
+import json
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from PIL import Image
+
+HEIGHT = 48
+SHORTEST = 32
+PIXEL, REGION = 0.3, 0.5  # least probability of a pixel, and on average of the pixels of a region
+GROWTH = 1.6  # times area / perimeter
+SMALLEST = 3  # pixels
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        parameters = json.loads(args["model_config"]).get("parameters", {})
+        self._max_lines = int(parameters["max_lines"]["string_value"])
+        self._max_width = int(parameters["max_width"]["string_value"])
+
+    def execute(self, requests):
+        return [self._respond(request) for request in requests]
+
+    def _respond(self, request):
+        picture = pb_utils.get_input_tensor_by_name(request, "picture").as_numpy()
+        probability = pb_utils.get_input_tensor_by_name(request, "probability").as_numpy()[0, 0]
+        boxes = text_boxes(probability, picture.shape[:2])
+        largest = sorted(boxes, key=lambda box: (box[2] - box[0]) * (box[3] - box[1]))[-self._max_lines :]
+        boxes = reading_order(largest)
+        image = Image.fromarray(picture)
+        lines = [self._line(image, box) for box in boxes] or [np.ones((3, HEIGHT, SHORTEST), np.float32)]
+        return pb_utils.InferenceResponse(
+            [
+                pb_utils.Tensor("lines", side_by_side(lines)),
+                pb_utils.Tensor("boxes", np.array(boxes, np.int32).reshape(-1, 4)),
+            ]
+        )
+
+    def _line(self, image, box):
+        """A line as recognition expects it, FP32 [3, 48, width] from -1 to 1."""
+        left, top, right, bottom = box
+        width = round((right - left) * HEIGHT / (bottom - top))
+        width = min(max(width, SHORTEST), self._max_width)
+        line = image.resize((width, HEIGHT), Image.Resampling.BILINEAR, box=box)
+        return np.asarray(line, np.float32).transpose(2, 0, 1) / 127.5 - 1
+
+
+def side_by_side(lines):
+    """Lines of different widths as one batch, padded with 0."""
+    batch = np.zeros((len(lines), 3, HEIGHT, max(line.shape[2] for line in lines)), np.float32)
+    for row, line in zip(batch, lines, strict=True):
+        row[:, :, : line.shape[2]] = line
+    return batch
+
+
+def text_boxes(probability, size):
+    """Left, top, right and bottom of each line, in pixels of a picture of `size` (height, width)."""
+    scale_y, scale_x = size[0] / probability.shape[0], size[1] / probability.shape[1]
+    found = []
+    for runs in regions(probability > PIXEL):
+        scores = np.concatenate([probability[y, start:end] for y, start, end in runs])
+        top, bottom = runs[0][0], runs[-1][0] + 1
+        left, right = min(run[1] for run in runs), max(run[2] for run in runs)
+        width, height = right - left, bottom - top
+        if min(width, height) < SMALLEST or scores.mean() < REGION:
+            continue
+        margin = GROWTH * width * height / (2 * (width + height))
+        found.append(
+            (
+                max(0, round((left - margin) * scale_x)),
+                max(0, round((top - margin) * scale_y)),
+                min(size[1], round((right + margin) * scale_x)),
+                min(size[0], round((bottom + margin) * scale_y)),
+            )
+        )
+    return found
+
+
+def regions(mask):
+    """Pixels that touch, also at a corner: of each region its runs (row, start, end), rows ascending."""
+    found = {}  # runs by the region's key
+    above = []  # (start, end, key) of the runs in the row above
+    for y, row in enumerate(mask):
+        edges = np.flatnonzero(np.diff(row.astype(np.int8), prepend=0, append=0)).tolist()
+        here = []
+        for start, end in zip(edges[::2], edges[1::2], strict=True):
+            touching = {key for first, last, key in above if first <= end and start <= last}
+            key = min(touching, default=(y, start))
+            runs = found.setdefault(key, [])
+            for other in touching - {key}:
+                runs += found.pop(other)
+                above = [(a, b, key if k == other else k) for a, b, k in above]
+                here = [(a, b, key if k == other else k) for a, b, k in here]
+            runs.append((y, start, end))
+            here.append((start, end, key))
+        above = here
+    return [sorted(runs) for runs in found.values()]
+
+
+def reading_order(boxes):
+    """From top to bottom, and from left to right where one box is as high up as the other."""
+    rows = []
+    for box in sorted(boxes, key=lambda box: box[1] + box[3]):
+        middle = (box[1] + box[3]) / 2
+        if rows and middle < rows[-1][0][3]:
+            rows[-1].append(box)
+        else:
+            rows.append([box])
+    return [box for row in rows for box in sorted(row)]

@@ -1,0 +1,80 @@
+"""A Serve application of a user's own that calls models, in the cluster of a running server."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import tritonclient.http
+
+from tests.server import ROOT, Server, wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+
+def cluster_address(server: Server) -> str:
+    """Where the cluster that a server has started is reached."""
+    assert server.process is not None
+    for process in psutil.Process(server.process.pid).children(recursive=True):
+        for argument in process.cmdline() if process.name() == "raylet" else ():
+            if argument.startswith("--gcs-address="):
+                return argument.split("=")[1]
+    raise AssertionError("the server has no cluster of its own")
+
+
+def test_the_example_calls_models(server: Server, repository: Path) -> None:
+    client = tritonclient.http.InferenceServerClient(server.http_url, network_timeout=120)
+    for model in ("simple", "square_int32"):
+        shutil.copytree(ROOT / "model_repository" / model, repository / model)
+        client.load_model(model)
+    env = {"RAY_ADDRESS": cluster_address(server), "RAY_AUTH_MODE": "token", "PYTHONPATH": str(ROOT)}
+    example = [sys.executable, str(ROOT / "examples" / "composition.py")]
+    done = subprocess.run(example, env={**os.environ, **env}, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-4000:]
+    added, squared, refused = done.stdout.splitlines()[-3:]
+    assert added == str([number + 1 for number in range(16)])
+    assert squared == "[3, 3, 3]"
+    assert refused.startswith("('INVALID_ARG', ")
+    for model in ("simple", "square_int32"):
+        client.unload_model(model)
+
+
+ENSEMBLE = """
+platform: "ensemble" max_batch_size: 8
+input { name: "IN" data_type: TYPE_FP32 dims: [ 16 ] }
+output { name: "OUT" data_type: TYPE_FP32 dims: [ 16 ] }
+ensemble_scheduling { step [ {
+  model_name: "steady" model_version: -1
+  input_map { key: "INPUT0" value: "IN" }
+  output_map { key: "OUTPUT0" value: "OUT" }
+} ] }
+"""
+REQUESTS = 24
+
+
+def test_an_ensemble_counts_whichever_ingress_ran_it(server: Server, repository: Path) -> None:
+    (repository / "counted" / "1").mkdir(parents=True)
+    (repository / "counted" / "config.pbtxt").write_text(ENSEMBLE)
+    client = tritonclient.http.InferenceServerClient(server.http_url, network_timeout=120)
+    client.load_model("counted")
+    row = tritonclient.http.InferInput("IN", [1, 16], "FP32")
+    row.set_data_from_numpy(np.zeros((1, 16), np.float32))
+    for _ in range(REQUESTS):  # a connection each, so that both ingresses have some
+        with tritonclient.http.InferenceServerClient(server.http_url) as other:
+            other.infer("counted", [row])
+
+    def counts() -> set[bytes]:
+        pages = [server.get("/metrics", port=server.metrics_port)[1] for _ in range(8)]
+        found = [re.search(rb'nv_inference_count\{model="counted",version="1"\} (\d+)', p) for p in pages]
+        statistics = [json.loads(server.get("/v2/models/counted/stats")[1]) for _ in range(8)]
+        numbers = {str(each["model_stats"][0]["inference_count"]).encode() for each in statistics}
+        return numbers | {match[1] if match else b"none" for match in found}
+
+    wait_until(lambda: counts() == {b"%d" % REQUESTS}, 20.0, "every ingress tells of all requests")
+    client.unload_model("counted")

@@ -1,0 +1,32 @@
+"""Coverage-guided fuzzing of one target: python -m tests.fuzz TARGET [libFuzzer options]
+
+Needs atheris (`make fuzz` installs it). An input that raises what it should not is kept in a file `crash-*`.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import atheris
+
+with atheris.instrument_imports(include=["app"]):
+    from tests.fuzz.targets import TARGETS
+
+
+def main() -> None:
+    target = TARGETS[sys.argv[1]]
+
+    def once(data: bytes) -> None:
+        try:
+            target.run(data)
+        except target.errors:
+            pass
+
+    with tempfile.TemporaryDirectory() as corpus:
+        for number, seed in enumerate(target.seeds):
+            (Path(corpus) / f"seed-{number}").write_bytes(seed)
+        atheris.Setup([sys.argv[0], *sys.argv[2:], corpus], once)
+        atheris.Fuzz()
+
+
+main()

@@ -1,0 +1,259 @@
+"""What reads bytes that a client or a file chose, one function each, and examples to start from.
+
+A target takes any bytes and returns, or raises one of the errors it names. Anything else is a fault, as are
+time or memory out of proportion to the input (`tests/fuzz/test_targets.py` has the bounds).
+"""
+
+import gzip
+import json
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import hpack
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as mc
+from tritonclient.grpc import service_pb2 as pb
+
+from app.core.config_normalise import normalise
+from app.core.config_text import parse_config_json, parse_pbtxt
+from app.core.config_validation import validate
+from app.core.errors import InferError
+from app.core.model_config import input_specs
+from app.core.request_check import RequestChecker
+from app.core.tensors import InferRequest
+from app.protocol import generate, grpc_http2, grpc_v2, http1, http2, http_v2
+from app.transport import frames, messages
+
+MODELS = Path(__file__).parents[2] / "model_repository"
+LIMIT = 1 << 16
+
+CONFIG = text_format.Parse(
+    """
+    name: "m" max_batch_size: 8
+    input { name: "I" data_type: TYPE_INT32 dims: [ -1 ] }
+    input { name: "S" data_type: TYPE_STRING dims: [ 1 ] optional: true }
+    output { name: "O" data_type: TYPE_INT32 dims: [ -1 ] }
+    """,
+    mc.ModelConfig(),
+)
+RAW_CONFIG = text_format.Parse(
+    'name: "r" input { name: "I" data_type: TYPE_FP16 dims: [ 2, -1 ] }', mc.ModelConfig()
+)
+_checker, _raw_checker = RequestChecker(CONFIG), RequestChecker(RAW_CONFIG)
+_specs = input_specs(CONFIG)
+
+
+@dataclass(frozen=True)
+class Target:
+    """`run` raises nothing but `errors`, whatever its input."""
+
+    run: Callable[[bytes], object]
+    errors: tuple[type[Exception], ...]
+    seeds: tuple[bytes, ...]
+
+
+def _cut(data: bytes) -> tuple[int, bytes]:
+    """Two bytes that choose a length, and the rest."""
+    return int.from_bytes(data[:2], "little"), data[2:]
+
+
+def http_infer(data: bytes) -> None:
+    """Two bytes with the length of the JSON header (0: all of it), then a body."""
+    length, body = _cut(data)
+    infer = http_v2.decode_infer("m", "", body, length or None, LIMIT)
+    _checker.check(infer.request)
+
+
+def http_raw(data: bytes) -> None:
+    _raw_checker.check(http_v2.decode_raw("r", "", data, RAW_CONFIG, LIMIT).request)
+
+
+def http_generate(data: bytes) -> None:
+    _checker.check(generate.decode_generate("m", "", data, _specs, LIMIT))
+
+
+def http_head(data: bytes) -> None:
+    http1.parse_head(data + b"\r\n\r\n").as_sent()
+
+
+def http_chunks(data: bytes) -> None:
+    body = http1.ChunkedBody(LIMIT)
+    for start in range(0, len(data), 7):
+        if body.feed(data[start : start + 7]) is not None:
+            return
+
+
+def http_compressed(data: bytes) -> None:
+    assert len(http1.decompress(data, LIMIT)) <= LIMIT
+
+
+def grpc_infer(data: bytes) -> None:
+    message, raw = grpc_v2.parse_infer(data)
+    _checker.check(grpc_v2.decode_infer(message, raw))
+
+
+def grpc_messages(data: bytes) -> None:
+    reader = grpc_http2.MessageReader("gzip", LIMIT)
+    for start in range(0, len(data), 11):
+        assert all(len(message) <= LIMIT for message in reader.feed(data[start : start + 11]))
+
+
+def http2_frames(data: bytes) -> None:
+    reader = http2.FrameReader(1 << 14)
+    for start in range(0, len(data), 13):
+        for frame in reader.feed(data[start : start + 13]):
+            if frame.kind in (http2.HEADERS, http2.DATA):
+                http2.unpad(frame.flags, frame.payload)
+            elif frame.kind == http2.SETTINGS:
+                http2.read_settings(frame.payload)
+            else:
+                http2.read_long(frame.payload)
+
+
+def http2_headers(data: bytes) -> None:
+    """Blocks of one connection, each behind two bytes with its length."""
+    reader = http2.HeaderReader(grpc_http2.read_head, 1 << 13)
+    while data:
+        length, data = _cut(data)
+        reader.read(data[:length])
+        data = data[length:]
+
+
+def channel(data: bytes) -> None:
+    """What one of our processes would have to believe of another."""
+    decoder = frames.FrameDecoder(LIMIT, LIMIT, 1 << 12)
+    view = memoryview(data)
+    while view:
+        room = decoder.get_buffer()
+        size = min(len(room), len(view))
+        room[:size], view = view[:size], view[size:]
+        for frame in decoder.received(size):
+            _READERS.get(frame.kind, lambda _: None)(frame)
+
+
+def _read_request(frame: frames.Frame) -> InferRequest:
+    return messages.decode_request(frame, 0.0, None)
+
+
+_READERS: dict[int, Callable[[frames.Frame], object]] = {
+    frames.Kind.INFER: _read_request,
+    frames.Kind.RESPONSE: lambda frame: messages.decode_response(frame, None),
+    frames.Kind.RELEASE: messages.decode_release,
+    frames.Kind.CONTROL: messages.decode_control,
+    frames.Kind.CONTROL_REPLY: messages.decode_value,
+}
+
+
+def config_pbtxt(data: bytes) -> None:
+    validate(normalise(parse_pbtxt(data.decode("utf-8", "replace"), "config.pbtxt")))
+
+
+def config_json(data: bytes) -> None:
+    validate(normalise(parse_config_json(data.decode("utf-8", "replace"))))
+
+
+def _with_header(document: object, *tensors: bytes) -> bytes:
+    header = json.dumps(document).encode()
+    return len(header).to_bytes(2, "little") + header + b"".join(tensors)
+
+
+def _json_infer(**fields: object) -> dict[str, object]:
+    return {"inputs": [{"name": "I", "shape": [1, 2], "datatype": "INT32", **fields}]}
+
+
+def _grpc_infer(typed: bool) -> bytes:
+    message = pb.ModelInferRequest(model_name="m", id="7")
+    tensor = message.inputs.add(name="I", datatype="INT32", shape=[1, 2])
+    message.parameters["sequence_id"].int64_param = 3
+    message.outputs.add(name="O").parameters["classification"].int64_param = 2
+    if typed:
+        tensor.contents.int_contents.extend([1, 2])
+    else:
+        message.raw_input_contents.append(struct.pack("<ii", 1, 2))
+    return message.SerializeToString()
+
+
+def _header_blocks() -> bytes:
+    encoder = hpack.Encoder()
+    call = [
+        (":method", "POST"),
+        (":path", "/a/b"),
+        ("te", "trailers"),
+        ("grpc-timeout", "5S"),
+        ("k-bin", "AA"),
+    ]
+    blocks = [encoder.encode(call) for _ in range(3)]
+    return b"".join(len(block).to_bytes(2, "little") + block for block in blocks)
+
+
+def _channel_bytes() -> bytes:
+    return frames.encode_frame(frames.Kind.CONTROL, 1, messages.encode_control("stats", None)) + (
+        frames.encode_frame(frames.Kind.RELEASE, 0, messages.encode_release([64, 128]))
+    )
+
+
+_OK = (InferError,)
+_FRAMES = (
+    http2.settings_frame({4: 65535, 3: 100}),
+    http2.frame(http2.DATA, http2.PADDED, 1, b"\x02abc\0\0") + http2.window_update(1, 5),
+    http2.frame(http2.HEADERS, 0, 1, b"abc") + http2.frame(http2.CONTINUATION, http2.END_HEADERS, 1, b"d"),
+)
+
+TARGETS: dict[str, Target] = {
+    "http_infer": Target(
+        http_infer,
+        _OK,
+        (
+            _with_header(_json_infer(data=[1, 2])),
+            _with_header(_json_infer(parameters={"binary_data_size": 8}), bytes(8)),
+            _with_header(
+                {**_json_infer(data=[[1], [2]]), "outputs": [{"name": "O"}], "parameters": {"a": 1}}
+            ),
+            _with_header(_json_infer(datatype="BYTES", data=["é", "\ud800"])),
+        ),
+    ),
+    "http_raw": Target(http_raw, _OK, (bytes(8), b"")),
+    "http_generate": Target(
+        http_generate, _OK, (b'{"I": [1, 2], "S": "x", "parameters": {"t": 1.5}, "id": "a"}',)
+    ),
+    "http_head": Target(
+        http_head,
+        (http1.HttpError,),
+        (
+            b"POST /v2/models/m?a=%20b HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue",
+            b"GET http://host/v2 HTTP/1.0\r\nTransfer-Encoding: chunked\r\nConnection: upgrade",
+        ),
+    ),
+    "http_chunks": Target(
+        http_chunks, (http1.HttpError,), (b"5;a=b\r\nhello\r\n0\r\nT: x\r\n\r\nnext", b"fffff\r\n")
+    ),
+    "http_compressed": Target(
+        http_compressed, _OK, (gzip.compress(bytes(2 * LIMIT)), zlib.compress(b"abc"), gzip.compress(b"") * 3)
+    ),
+    "grpc_infer": Target(grpc_infer, _OK, (_grpc_infer(True), _grpc_infer(False))),
+    "grpc_messages": Target(
+        grpc_messages,
+        (ValueError, LookupError),
+        tuple(
+            struct.pack(">BI", flag, len(text)) + text
+            for flag, text in ((0, b"abc"), (1, gzip.compress(bytes(2 * LIMIT))), (1, gzip.compress(b"abc")))
+        ),
+    ),
+    "http2_frames": Target(http2_frames, (http2.Http2Error,), _FRAMES),
+    "http2_headers": Target(http2_headers, (http2.Http2Error, ValueError), (_header_blocks(),)),
+    "channel": Target(channel, (frames.ProtocolError,), (_channel_bytes(),)),
+    "config_pbtxt": Target(
+        config_pbtxt, _OK, tuple(path.read_bytes() for path in sorted(MODELS.glob("*/config.pbtxt")))
+    ),
+    "config_json": Target(
+        config_json,
+        _OK,
+        (
+            b'{"name": "m", "backend": "python", "maxBatchSize": "4", '
+            b'"input": [{"name": "I", "dataType": "type_fp32", "dims": [-1]}]}',
+        ),
+    ),
+}

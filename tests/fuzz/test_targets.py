@@ -1,0 +1,76 @@
+"""Every target on its seeds, on pieces of them and on seeds that went wrong, within bounds.
+
+`make fuzz` looks further, guided by coverage.
+"""
+
+import random
+import time
+import tracemalloc
+
+import pytest
+
+from tests.fuzz.targets import LIMIT, TARGETS, Target
+
+MUTATIONS = 300
+SECONDS = 5.0
+"""For one input, on the slowest machine: these take microseconds."""
+MEMORY = 64 * LIMIT
+
+NUMBERS = (b"-1", b"0", b"9223372036854775808", b"1e999", b"NaN", b"null", b"\xff\xff\xff\xff", b"\x80" * 10)
+NESTED = (b"[" * 5000, b'{"a":' * 5000, b"input {" * 5000, b"(" * 5000, b"\x0a\x7f" * 5000)
+
+
+def check(target: Target, data: bytes) -> None:
+    try:
+        target.run(data)
+    except target.errors:
+        pass
+
+
+def mutate(seed: bytes, chance: random.Random) -> bytes:
+    data = bytearray(seed)
+    for _ in range(chance.randint(1, 4)):
+        start = chance.randint(0, len(data))
+        stop = min(len(data), start + chance.choice((0, 1, 4, 30)))
+        data[start:stop] = chance.choice(
+            (b"", chance.randbytes(2), chance.choice(NUMBERS), data[: chance.randint(0, 40)])
+        )
+    return bytes(data)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_seeds_and_what_becomes_of_them(name: str) -> None:
+    target, chance = TARGETS[name], random.Random(name)
+    for seed in target.seeds:
+        check(target, seed)
+    for count in range(MUTATIONS):
+        check(target, mutate(target.seeds[count % len(target.seeds)], chance))
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_bounded_time_and_memory(name: str) -> None:
+    target = TARGETS[name]
+    seed = target.seeds[0]
+    for data in (*target.seeds, *NESTED, seed + seed * (LIMIT // max(1, len(seed))), bytes(LIMIT)):
+        tracemalloc.start()
+        began = time.process_time()
+        check(target, data)
+        spent, peak = time.process_time() - began, tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert spent < SECONDS, data[:40]
+        assert peak < MEMORY, data[:40]
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_seed_is_understood(name: str) -> None:
+    """At least one seed passes its target whole, so that what is made of it gets past the first check."""
+    target = TARGETS[name]
+
+    def passes(seed: bytes) -> bool:
+        try:
+            target.run(seed)
+        except target.errors:
+            return False
+        return True
+
+    assert any(map(passes, target.seeds))

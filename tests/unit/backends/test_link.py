@@ -1,0 +1,143 @@
+"""The link between a replica and a model's process: both ends here."""
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from app.core.errors import ErrorCode, InferError, not_found
+from backends.python import link as link_module
+from backends.python.link import SHARED_BYTES, Link, LinkClosed, Message, Payload
+
+HEAD = link_module._HEAD
+LARGE = bytes(range(256)) * (SHARED_BYTES // 256)
+
+
+class Ends:
+    """Two ends; `there` answers with what it was sent."""
+
+    def __init__(self) -> None:
+        self.sockets = socket.socketpair()
+        self.here = Link(self.sockets[0], lambda message, payload: None)
+        self.there = Link(self.sockets[1], self._answer)
+        self.raised: list[BaseException] = []
+        self.threads = [
+            threading.Thread(target=self._serve, args=(each,)) for each in (self.here, self.there)
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def _serve(self, link: Link) -> None:
+        try:
+            link.serve()
+        except Exception as error:
+            self.raised.append(error)
+            link.shutdown()
+
+    def _answer(self, message: Message, payload: Payload) -> None:
+        if message["do"] == "refuse":
+            self.there.refuse(message, not_found("nobody"))
+        elif message["do"] == "echo":
+            parts = [payload.take(size) for size in message["sizes"]]
+            self.there.answer(message, message["value"], parts)
+
+    def end(self) -> None:
+        self.here.shutdown()
+        for thread in self.threads:
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    made = Ends()
+    yield made
+    made.end()
+
+
+@pytest.mark.parametrize("buffers", [[], [b""], [b"abc", b"", LARGE[:100]], [LARGE, b"x", LARGE]])
+def test_messages_and_their_tensors(buffers: list[bytes], ends: Ends) -> None:
+    sizes = [len(buffer) for buffer in buffers]
+    value, payload = ends.here.ask({"do": "echo", "value": [1, "ü"], "sizes": sizes}, buffers, 30)
+    assert value == [1, "ü"]
+    assert [bytes(payload.take(size)) for size in sizes] == buffers
+    with pytest.raises(ValueError, match="less data than its tensors claim"):
+        payload.take(1)
+
+
+def test_many_threads(ends: Ends) -> None:
+    wrong: list[int] = []
+
+    def ask(number: int) -> None:
+        data = bytes([number]) * (number * 5000)
+        _, payload = ends.here.ask({"do": "echo", "value": None, "sizes": [len(data)]}, [data], 60)
+        if payload.take(len(data)) != data:
+            wrong.append(number)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong
+
+
+def test_errors_and_ends(ends: Ends) -> None:
+    with pytest.raises(InferError, match="nobody") as caught:
+        ends.here.ask({"do": "refuse"}, timeout=30)
+    assert caught.value.code is ErrorCode.NOT_FOUND
+    with pytest.raises(TimeoutError):
+        ends.here.ask({"do": "nothing"}, timeout=0.01)
+    threading.Timer(0.05, ends.there.shutdown).start()
+    with pytest.raises(LinkClosed):
+        ends.here.ask({"do": "nothing"}, timeout=30)
+    with pytest.raises(LinkClosed):
+        ends.here.ask({"do": "echo"}, timeout=30)
+
+
+def test_a_destructor_that_sends_while_its_thread_does(ends: Ends) -> None:
+    ends.here._sender = threading.get_ident()  # as in the middle of a message
+    ends.here.send({"do": "echo", "value": 1, "sizes": [], "ask": 99})
+    assert len(ends.here._deferred) == 1
+    ends.here._sender = 0
+    ends.here.ask({"do": "echo", "value": 2, "sizes": []}, timeout=30)
+    assert not ends.here._deferred
+
+
+def memory(seal: bool) -> int:
+    descriptor = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, 100)
+    if seal:
+        link_module.fcntl.fcntl(descriptor, link_module.fcntl.F_ADD_SEALS, link_module._SEALS)
+    return descriptor
+
+
+@pytest.mark.parametrize(
+    ("head", "make", "message"),
+    [
+        (HEAD.pack(2, 100, 1), lambda: memory(seal=False), "shared memory that is not sealed"),
+        (HEAD.pack(2, 101, 1), lambda: memory(seal=True), "smaller than the message says"),
+        (HEAD.pack(2, 100, 1), None, "an impossible size"),
+        (HEAD.pack(2, 0, 0), lambda: memory(seal=True), "an impossible size"),
+        (HEAD.pack(2**32 - 1, 0, 0), None, "an impossible size"),
+        (HEAD.pack(2, 2**63, 0), None, "an impossible size"),
+        (HEAD.pack(2, 0, 0)[:5], None, ""),
+    ],
+)
+def test_peers_that_lie(head: bytes, make: Callable[[], int] | None, message: str) -> None:
+    ours, theirs = socket.socketpair()
+    link = Link(ours, lambda *_: pytest.fail("taken"))
+    descriptors: list[Any] = [make()] if make else []
+    socket.send_fds(theirs, [head + (b"{}" if len(head) == HEAD.size else b"")], descriptors)
+    theirs.close()
+    if message:
+        with pytest.raises(ValueError, match=message):
+            link.serve()
+    else:
+        link.serve()  # an end in the middle of a message is an end
+    for descriptor in descriptors:
+        os.close(descriptor)
+    ours.close()

@@ -1,0 +1,104 @@
+"""Which instances a configuration asks for, and what a change of it keeps."""
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.rate_limit import GLOBAL, Demand
+from deployments.builder import replica_count
+from deployments.instance_groups import Placement, change, placements, updates_in_place
+
+
+def config(groups: str, backend: str = "identity", more: str = "") -> mc.ModelConfig:
+    text = f'name: "m" backend: "{backend}" {more} instance_group [ {groups} ]'
+    return text_format.Parse(text, mc.ModelConfig())
+
+
+CPU = '{ name: "a" count: 2 kind: KIND_CPU }'
+
+
+def test_names_kinds_and_devices() -> None:
+    gpu = '{ name: "g" count: 2 kind: KIND_GPU gpus: [ 0, 3 ] }'
+    model = '{ name: "x" count: 1 kind: KIND_MODEL host_policy: "mine" }'
+    found = placements(config(f"{CPU}, {gpu}, {model}"))
+    assert [(p.name, p.kind, p.device, p.host_policy) for p in found] == [
+        ("a_0", "CPU", 0, "cpu"),
+        ("a_1", "CPU", 0, "cpu"),
+        ("g_0_gpu0", "GPU", 0, "gpu_0"),
+        ("g_1_gpu0", "GPU", 0, "gpu_0"),
+        ("g_0_gpu3", "GPU", 3, "gpu_3"),
+        ("g_1_gpu3", "GPU", 3, "gpu_3"),
+        ("x_0", "MODEL", 0, "mine"),
+    ]
+
+
+def test_replicas_of_a_python_model_take_one_instance_each() -> None:
+    passive = '{ name: "p" count: 3 kind: KIND_CPU passive: true }'
+    gpu = '{ name: "g" count: 1 kind: KIND_GPU gpus: [ 0, 1 ] }'
+    asked = config(f"{passive}, {CPU}, {gpu}", "python")
+    assert replica_count(asked) == 4
+    names = [placement.name for rank in range(4) for placement in placements(asked, rank)]
+    assert names == ["a_0", "a_1", "g_0_gpu0", "g_0_gpu1"]
+
+
+def test_demands() -> None:
+    resources = 'resources [ { name: "r" count: 2 }, { name: "s" global: true count: 1 } ]'
+    limited = f"{{ count: 1 kind: KIND_GPU gpus: 1 rate_limiter {{ {resources} priority: 3 }} }}"
+    (placement,) = placements(config(limited))
+    assert placement.demand == Demand(((1, "r", 2), (GLOBAL, "s", 1)), 3)
+    (passive,) = placements(config(limited.replace("count: 1 kind", "count: 1 passive: true kind")))
+    assert passive.demand is None
+    (priority_only,) = placements(config("{ count: 1 kind: KIND_CPU rate_limiter { priority: 2 } }"))
+    assert priority_only.demand is None
+
+
+def changed(old: str, new: str) -> tuple[list[str], list[str], list[str]]:
+    present = [(placement.signature, placement.name) for placement in placements(config(old))]
+    kept, removed, added = change(present, placements(config(new)))
+    return kept, removed, [placement.name for placement in added]
+
+
+CHANGES = [
+    (CPU, CPU, (["a_0", "a_1"], [], [])),
+    (CPU, CPU.replace("2", "3"), (["a_0", "a_1"], [], ["a_2"])),
+    (CPU, CPU.replace("2", "1"), (["a_0"], ["a_1"], [])),
+    (CPU, CPU.replace('"a"', '"b"'), (["a_0", "a_1"], [], [])),
+    (CPU, f'{{ name: "b" count: 1 kind: KIND_CPU }}, {CPU}', (["a_0", "a_1"], [], ["a_1"])),
+    (CPU, CPU.replace("CPU", "MODEL"), ([], ["a_0", "a_1"], ["a_0", "a_1"])),
+    (CPU, CPU.replace("kind", "passive: true kind"), ([], ["a_0", "a_1"], ["a_0", "a_1"])),
+    (CPU, CPU.replace("kind", "rate_limiter { priority: 2 } kind"), ([], ["a_0", "a_1"], ["a_0", "a_1"])),
+    (
+        '{ name: "g" count: 1 kind: KIND_GPU gpus: [ 0, 1 ] }',
+        '{ name: "g" count: 1 kind: KIND_GPU gpus: [ 1, 2 ] }',
+        (["g_0_gpu1"], ["g_0_gpu0"], ["g_0_gpu2"]),
+    ),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "expected"), CHANGES)
+def test_changes(old: str, new: str, expected: tuple[list[str], list[str], list[str]]) -> None:
+    assert changed(old, new) == expected
+
+
+def test_no_instance_is_kept_twice() -> None:
+    kept, removed, added = change([(b"s", 1)], [_placement(b"s"), _placement(b"s")])
+    assert (kept, removed, len(added)) == ([1], [], 1)
+
+
+def _placement(signature: bytes) -> Placement:
+    return Placement("n", "CPU", 0, mc.ModelInstanceGroup(), signature)
+
+
+IN_PLACE = [
+    ("identity", "", CPU, CPU.replace("CPU", "MODEL"), True),
+    ("identity", "sequence_batching {}", CPU, CPU.replace("2", "5"), True),
+    ("python", "", CPU, CPU.replace("2", "5"), True),
+    ("python", "", CPU, CPU.replace("CPU", "MODEL"), False),
+    ("python", "", CPU, f"{CPU}, {CPU}", False),
+    ("python", "sequence_batching {}", CPU, CPU.replace("2", "5"), False),
+]
+
+
+@pytest.mark.parametrize(("backend", "more", "old", "new", "expected"), IN_PLACE)
+def test_which_changes_need_no_reload(backend: str, more: str, old: str, new: str, expected: bool) -> None:
+    assert updates_in_place(config(old, backend, more), config(new, backend, more)) is expected

@@ -1,0 +1,299 @@
+"""Instances that come and go while a model serves, and instances that wait for their turn."""
+
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.errors import ErrorCode, InferError
+from app.core.rate_limit import Demand
+from app.core.tensors import InferResponse
+from app.transport.loop import LoopThread
+from deployments.rate_limiting.client import RateLimiter
+from deployments.rate_limiting.client import Turns as RateTurns
+from deployments.served_model import ServedModel
+from deployments.spec import UPDATE
+from tests.unit.deployments.test_served_model import BATCHING, CONFIG, Bench, request
+
+SEQUENCES = "sequence_batching { max_sequence_idle_microseconds: 60000000 }\n"
+
+
+def group(count: int = 1, more: str = "") -> str:
+    return f'instance_group [ {{ name: "g" count: {count} kind: KIND_CPU {more} }} ]\n'
+
+
+LIMITED = 'rate_limiter { resources [ { name: "r" global: true count: 1 } ] }'
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def sockets() -> Iterator[str]:
+    directory = tempfile.mkdtemp(prefix="nereid-test-")
+    yield directory
+    shutil.rmtree(directory)
+
+
+def update(bench: Bench, config: str) -> None:
+    """As the manager does, by a control call."""
+    model = bench.model
+    assert model is not None
+    asked = text_format.Parse(config, mc.ModelConfig()).SerializeToString()
+    bench.plane.call(model.control(UPDATE, asked), 30)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.002)
+
+
+def calls(bench: Bench, what: str) -> list[str]:
+    return [call[1] for call in bench.backend.calls if call[0] == what]
+
+
+def count(model: ServedModel | None) -> int:
+    assert model is not None
+    return int(model.config.instance_group[0].count)
+
+
+def test_an_instance_more(bench: Bench) -> None:
+    bench.load(CONFIG + group(1))
+    held = bench.hold()
+    waiting, _ = bench.submit(request("a"))
+    update(bench, CONFIG + group(2))
+    assert waiting.result(5).error is None, "the new instance has it, the old one is held"
+    assert not held.done() and count(bench.model) == 2
+    assert calls(bench, "load") == ["g_0", "g_1"] and calls(bench, "unload") == []
+    bench.backend.gate.set()
+    assert held.result(5).error is None
+
+
+def test_an_instance_less_goes_when_it_has_finished(bench: Bench) -> None:
+    bench.load(CONFIG + group(2))
+    held = [bench.hold(), bench.hold()]
+    update(bench, CONFIG + group(1))
+    assert calls(bench, "unload") == []
+    late, _ = bench.submit(request("late"))
+    bench.backend.gate.set()
+    assert [answer.result(5).error for answer in (*held, late)] == [None] * 3
+    until(lambda: calls(bench, "unload") == ["g_1"])
+    assert bench.model is not None and bench.model.healthy
+    assert {call[1] for call in bench.backend.calls if call[:1] == ("execute",) and "late" in call[2]} == {
+        "g_0"
+    }
+
+
+def test_no_request_is_lost_while_all_instances_change(bench: Bench) -> None:
+    bench.load(CONFIG + BATCHING + group(2))
+    answers: list[Future[InferResponse]] = []
+    done = threading.Event()
+
+    def ask() -> None:
+        while not done.is_set():
+            answers.append(bench.submit(request(f"r{len(answers)}"))[0])
+            time.sleep(0.0005)
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    for number in range(6):
+        before = len(answers)
+        until(lambda before=before: len(answers) > before)  # type: ignore[misc]
+        kind = group(2).replace("KIND_CPU", "KIND_MODEL" if number % 2 == 0 else "KIND_CPU")
+        update(bench, CONFIG + BATCHING + kind)
+    done.set()
+    asker.join()
+    assert [answer.result(10).error for answer in answers] == [None] * len(answers)
+    until(lambda: len(calls(bench, "unload")) == 12)
+    assert len(calls(bench, "load")) == 14
+
+
+def test_a_new_instance_that_does_not_load_changes_nothing(bench: Bench) -> None:
+    breaks = 'parameters { key: "break" value { string_value: "2" } }\n'
+    model = bench.load(CONFIG + breaks + group(1))
+    with pytest.raises(InferError, match="the weights are unreadable"):
+        update(bench, CONFIG + breaks + group(3))
+    assert count(model) == 1 and model.healthy
+    assert bench.infer(request("a")).error is None
+    assert calls(bench, "unload") == ["g_1"], "the one that did load"
+
+
+def test_what_the_configuration_forbids(bench: Bench) -> None:
+    model = bench.load(CONFIG + group(1))
+    with pytest.raises(InferError) as caught:
+        update(bench, CONFIG + group(1, "gpus: 0"))
+    assert (
+        caught.value.message == "instance group g of model m has kind KIND_CPU but specifies one or more GPUs"
+    )
+    assert model.declared == bench.spec(CONFIG + group(1)).config
+
+
+def test_an_instance_with_a_sequence_goes_when_that_has_ended(bench: Bench) -> None:
+    config = CONFIG.replace("max_batch_size: 8", "max_batch_size: 1") + SEQUENCES
+    bench.load(config + group(2))
+
+    def step(sequence: int, **fields: bool) -> None:
+        assert bench.infer(request(f"s{sequence}", sequence_id=sequence, **fields)).error is None
+
+    step(1, sequence_start=True)
+    step(2, sequence_start=True)
+    update(bench, config + group(1))
+    for _ in range(3):
+        step(1)
+        step(2)
+    waiting, _ = bench.submit(request("s3", sequence_id=3, sequence_start=True))
+    assert calls(bench, "unload") == [] and not waiting.done()
+    step(2, sequence_end=True)
+    until(lambda: calls(bench, "unload") == ["g_1"])
+    assert not waiting.done(), "the slot of the instance that has gone is no slot"
+    step(1, sequence_end=True)
+    assert waiting.result(5).error is None
+
+
+def test_host_policy(bench: Bench) -> None:
+    core = min(os.sched_getaffinity(0))
+    policies = {"mine": {"cpu-cores": f"{core}-{core}"}, "cpu": {"cpu-cores": "x-y"}}
+    bench.load(CONFIG + group(1, 'host_policy: "mine"'), host_policy=policies)
+    (thread,) = [each for each in threading.enumerate() if each.name == "g_0"]
+    assert thread.native_id is not None and os.sched_getaffinity(thread.native_id) == {core}
+    with pytest.raises(InferError, match="Parsing 'cpu-cores' value: Can't parse 'x' to integer"):
+        update(bench, CONFIG + group(1))
+    assert bench.infer(request("a")).error is None
+
+
+class Other:
+    """Another replica of the node that takes the resource, on a loop of its own."""
+
+    def __init__(self, bench: Bench, config: str, sockets: str) -> None:
+        self.plane = LoopThread("other-replica")
+        spec = bench.spec(config, socket_directory=sockets, rate_limits={})
+        group = mc.ModelConfig.FromString(spec.config).instance_group[0]
+        demand = Demand.of(group, 0)
+        assert demand is not None
+
+        async def join() -> tuple[RateLimiter, RateTurns]:
+            limiter = RateLimiter(spec.socket_directory, spec.key, {})
+            return limiter, (await limiter.enrol({0: demand}))[0]
+
+        self.limiter, self.turns = self.plane.call(join(), 60)
+
+    def take(self) -> None:
+        taken = threading.Event()
+        self.plane.loop.call_soon_threadsafe(self.turns.ask, taken.set)
+        assert taken.wait(60)
+
+    def give(self) -> None:
+        self.plane.loop.call_soon_threadsafe(self.turns.release)
+
+    def close(self) -> None:
+        self.plane.call(self.limiter.close(), 5)
+        self.plane.stop()
+
+
+@pytest.fixture
+def limited(bench: Bench, sockets: str) -> Iterator[Other]:
+    """A model whose executions take the resource, and another replica that wants it too."""
+    config = CONFIG + BATCHING + group(2, LIMITED)
+    bench.load(config, socket_directory=sockets, rate_limits={})
+    other = Other(bench, config, sockets)
+    yield other
+    other.close()
+
+
+def test_executions_wait_for_the_resource(bench: Bench, limited: Other) -> None:
+    assert bench.infer(request("a")).error is None
+    limited.take()
+    waiting = [bench.submit(request(f"w{number}"))[0] for number in range(3)]
+    time.sleep(0.05)
+    assert bench.executed() == [["a"]]
+    limited.give()
+    assert [answer.result(30).error for answer in waiting] == [None] * 3
+    limited.take()
+
+
+def test_instances_of_one_model_take_turns(bench: Bench, limited: Other) -> None:
+    held = bench.hold()
+    other, _ = bench.submit(request("other"))
+    time.sleep(0.05)
+    assert bench.executed() == [["hold"]], "a second instance is free, the resource is not"
+    bench.backend.gate.set()
+    assert (held.result(30).error, other.result(30).error) == (None, None)
+
+
+def test_a_cancelled_request_waits_no_longer(bench: Bench, limited: Other) -> None:
+    limited.take()
+    waiting, cancel = bench.submit(request("a"))
+    cancel()
+    error = waiting.result(30).error
+    assert error is not None and error.code is ErrorCode.CANCELLED
+    limited.give()
+    limited.take()
+    limited.give()
+    assert bench.infer(request("b")).error is None
+    assert bench.executed() == [["b"]]
+
+
+def test_waiting_counts_as_queueing(bench: Bench, limited: Other) -> None:
+    limited.take()
+    waiting, _ = bench.submit(request("a"))
+    time.sleep(0.05)
+    limited.give()
+    waiting.result(30)
+    stats = bench.statistics()[0].inference_stats
+    assert stats.queue.ns >= 50_000_000 > stats.compute_infer.ns
+
+
+def test_warm_up_waits_for_the_resource(bench: Bench, limited: Other) -> None:
+    warm_up = """model_warmup { name: "w" batch_size: 1 inputs {
+        key: "INPUT0" value { data_type: TYPE_UINT8 dims: [ 4 ] zero_data: true } } }
+    """
+    limited.take()
+    assert bench.model is not None
+    sockets = str(bench.model._spec.socket_directory)
+    spec = bench.spec(CONFIG + group(1, LIMITED) + warm_up, socket_directory=sockets, rate_limits={})
+    loaded: Future[ServedModel] = Future()
+    load = threading.Thread(
+        target=lambda: loaded.set_result(ServedModel.load(spec, bench.plane, bench.serve_batch))
+    )
+    load.start()
+    until(lambda: len(calls(bench, "load")) == 3)
+    time.sleep(0.05)
+    assert not loaded.done() and bench.executed() == []
+    limited.give()
+    load.join(60)
+    loaded.result(0).close(timeout=5)
+    assert len(bench.executed()) == 1
+    limited.take()
+
+
+def test_an_instance_that_left_wants_no_turn(bench: Bench, limited: Other) -> None:
+    config = CONFIG + BATCHING + group(1)
+    update(bench, config)
+    until(lambda: len(calls(bench, "unload")) == 2)
+    limited.take()
+    assert bench.infer(request("a")).error is None
+
+
+def test_a_load_that_could_never_execute(bench: Bench, sockets: str) -> None:
+    with pytest.raises(InferError, match='Resource count for "r" is limited to 0'):
+        bench.load(CONFIG + group(1, LIMITED), socket_directory=sockets, rate_limits={-1: {"something": 1}})
+    assert calls(bench, "load") == []
+
+
+def test_without_a_rate_limiter_nobody_waits(bench: Bench) -> None:
+    bench.load(CONFIG + group(1, LIMITED))
+    assert bench.infer(request("a")).error is None

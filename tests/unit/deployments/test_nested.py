@@ -1,0 +1,152 @@
+"""Calls that a model makes while it executes: cancelled with their requests, and part of their traces."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.config_normalise import normalise
+from app.core.errors import ErrorCode
+from app.core.tensors import UNNAMED_TRACE, InferRequest, InferResponse, Tensor, Timestamps
+from deployments.served_model import ServedModel
+from deployments.spec import ModelSpec
+from tests.server import wait_until
+from tests.unit.deployments.fakes import FakeServeBatch
+from tests.unit.deployments.test_bls import Bench, bench  # noqa: F401 - a fixture
+from tests.unit.ensemble.ensembles import Asked
+
+CONFIG = """
+    name: "caller" backend: "python" max_batch_size: 4 dynamic_batching { preferred_batch_size: 2 }
+    input { name: "x" data_type: TYPE_FP32 dims: [ 4 ] }
+    output { name: "y" data_type: TYPE_FP32 dims: [ 4 ] }
+    parameters { key: "kind" value { string_value: "%s" } }
+"""
+MODEL = """
+import triton_python_backend_utils as pb_utils
+
+def call(requests):
+    return pb_utils.InferenceRequest(
+        model_name="m", inputs=requests[0].inputs(), requested_output_names=["y"], request_id="inner"
+    )
+
+def answers(requests, response):
+    if response.has_error():
+        return [pb_utils.InferenceResponse(error=response.error()) for _ in requests]
+    return [pb_utils.InferenceResponse(response.output_tensors()) for _ in requests]
+
+class Waits:
+    def execute(self, requests):
+        return answers(requests, call(requests).exec())
+
+class Awaits:
+    async def execute(self, requests):
+        return answers(requests, await call(requests).async_exec())
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.execute = (Awaits() if "Awaits" in args["model_config"] else Waits()).execute
+
+    def execute(self, requests):
+        pass
+"""
+INPUT = Tensor.of("x", np.ones((1, 4), np.float32))
+
+
+class Caller:
+    """The served model under test, in front of a router that is made up."""
+
+    def __init__(self, bench: Bench, directory: Path, kind: str) -> None:  # noqa: F811
+        (directory / "1").mkdir()
+        (directory / "1" / "model.py").write_text(MODEL)
+        config = normalise(text_format.Parse(CONFIG % kind, mc.ModelConfig()))
+        spec = ModelSpec("caller", 1, str(directory), config.SerializeToString(), "", "", bytes(32), "")
+        self.bench = bench
+        self.model = ServedModel.load(spec, bench.plane, FakeServeBatch())
+        self.responses: list[InferResponse] = []
+        self.answered = threading.Event()
+        bench.plane.call(self.model.open())
+
+    def infer(self, **fields: Any) -> Callable[[], None]:
+        """Send a request; returns what cancels it."""
+
+        async def submit() -> Callable[[], None]:
+            return self.model.submit(InferRequest("caller", "", (INPUT,), **fields), self._take)
+
+        cancel = self.bench.plane.call(submit())
+        return lambda: self.bench.plane.loop.call_soon_threadsafe(cancel) and None
+
+    def _take(self, response: InferResponse) -> None:
+        self.responses.append(response)
+        self.answered.set()
+
+    def asked(self) -> Asked:
+        """The nested call, once it is under way."""
+        wait_until(lambda: bool(self.bench.models.asked), 20, "the model has called")
+        return self.bench.models.asked[0]
+
+    def answer(self, response: InferResponse) -> InferResponse:
+        """Answer the nested call; returns what the caller then answers."""
+        self.bench.plane.loop.call_soon_threadsafe(self.asked().sink, response)
+        assert self.answered.wait(20)
+        return self.responses[0]
+
+
+@pytest.fixture(params=["Waits", "Awaits"])
+def caller(bench: Bench, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Caller]:  # noqa: F811
+    made = Caller(bench, tmp_path, request.param)
+    yield made
+    made.model.close(timeout=5)
+
+
+def response(**fields: Any) -> InferResponse:
+    return InferResponse("m", "3", (Tensor.of("y", np.ones((1, 4), np.float32)),), "inner", **fields)
+
+
+def test_a_cancelled_request_cancels_its_call(caller: Caller) -> None:
+    cancel = caller.infer()
+    asked = caller.asked()
+    assert not asked.cancelled
+    cancel()
+    wait_until(lambda: asked.cancelled, 20, "the nested call is cancelled")
+    caller.answer(response())
+
+
+def test_what_the_deadline_and_priority_of_a_request_are_for_its_call(caller: Caller) -> None:
+    caller.infer(deadline=1e12, timeout_us=5)
+    asked = caller.asked()
+    assert asked.request.deadline == 1e12
+    assert caller.answer(response()).error is None
+
+
+def test_a_traced_request_tells_of_its_call(caller: Caller) -> None:
+    caller.infer(trace=UNNAMED_TRACE, id="outer")
+    assert caller.asked().request.trace == UNNAMED_TRACE
+    answer = caller.answer(response(timestamps=Timestamps(5, request_end=7)))
+    (call,) = answer.calls
+    assert (call.model_name, call.model_version, call.request_id) == ("m", "3", "inner")
+    assert answer.timestamps is not None
+    times = call.timestamps
+    assert times.request_end - times.request_start == 2
+    assert answer.timestamps.compute_start <= times.request_start <= answer.timestamps.compute_end
+
+
+def test_an_ordinary_request_tells_nothing(caller: Caller) -> None:
+    caller.infer()
+    answer = caller.answer(response())
+    assert (answer.calls, answer.timestamps) == ((), None)
+
+
+def test_no_call_is_made_for_a_cancelled_request(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    from deployments.nested import NestedCall
+
+    monkeypatch.setattr(NestedCall, "unwanted", True)
+    caller.infer()
+    assert caller.answered.wait(20)
+    error = caller.responses[0].error
+    assert error is not None and error.code is ErrorCode.CANCELLED
+    assert not caller.bench.models.asked

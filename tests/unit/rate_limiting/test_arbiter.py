@@ -1,0 +1,185 @@
+"""Whose turn it is: resources, priorities, and that nobody waits for ever."""
+
+from collections import Counter
+
+import pytest
+
+from app.core.errors import ErrorCode, InferError
+from app.core.rate_limit import ANY_DEVICE, GLOBAL, Demand, Explicit, Resource, limits, parse_resources
+from deployments.rate_limiting.arbiter import Arbiter
+
+
+def demand(priority: int = 1, device: int = GLOBAL, **counts: int) -> Demand:
+    return Demand(tuple((device, name, count) for name, count in counts.items()), priority)
+
+
+def arbiter(**demands: Demand) -> Arbiter[str]:
+    return limited({}, **demands)
+
+
+def limited(explicit: Explicit, **demands: Demand) -> Arbiter[str]:
+    made: Arbiter[str] = Arbiter(explicit)
+    made.enrol(demands)
+    return made
+
+
+def grant(of: Arbiter[str], *wishes: str) -> list[str]:
+    for key in wishes:
+        of.wish(key)
+    return of.grant()
+
+
+def turns(of: Arbiter[str], count: int, *keys: str) -> Counter[str]:
+    """Let instances that always want to execute do so, one execution after the other."""
+    had: Counter[str] = Counter()
+    running = grant(of, *keys)
+    while had.total() < count:
+        key = running.pop(0)
+        had[key] += 1
+        of.release(key)
+        running += grant(of, key)
+    return had
+
+
+def test_one_resource_is_one_execution() -> None:
+    both = arbiter(a=demand(r=1), b=demand(r=1))
+    assert grant(both, "a", "b") == ["a"]
+    assert grant(both, "a") == []
+    both.release("a")
+    assert both.grant() == ["b"]
+    both.release("b")
+    assert both.grant() == []
+
+
+def test_by_default_there_is_the_most_that_one_demands() -> None:
+    some = arbiter(a=demand(r=1), b=demand(r=1), c=demand(r=3))
+    assert grant(some, "a", "b", "c") == ["a", "b"]
+    some.release("a")
+    assert some.grant() == []
+    some.release("b")
+    assert some.grant() == ["c"]
+
+
+def test_the_limit_shrinks_when_the_largest_leaves() -> None:
+    some = arbiter(a=demand(r=1), b=demand(r=1), c=demand(r=2))
+    some.leave("c")
+    assert grant(some, "a", "b") == ["a"]
+
+
+def test_explicit_counts() -> None:
+    assert grant(limited({ANY_DEVICE: {"r": 2}}, a=demand(r=1), b=demand(r=1)), "a", "b") == ["a", "b"]
+
+
+def test_devices_do_not_share() -> None:
+    some = arbiter(a=demand(device=0, r=1), b=demand(device=1, r=1), c=demand(device=0, r=1))
+    assert grant(some, "a", "b", "c") == ["a", "b"]
+
+
+def test_priority_two_gets_half_the_turns() -> None:
+    assert turns(arbiter(a=demand(r=1), b=demand(2, r=1)), 300, "a", "b") == {"a": 200, "b": 100}
+    some = arbiter(a=demand(r=1), b=demand(2, r=1), c=demand(4, r=1))
+    had = turns(some, 700, "a", "b", "c")
+    assert abs(had["a"] - 400) <= 2 and abs(had["b"] - 200) <= 2 and abs(had["c"] - 100) <= 2
+
+
+def test_who_rested_does_not_keep_the_others_out() -> None:
+    some = arbiter(a=demand(r=1), b=demand(r=1))
+    turns(some, 1000, "a")
+    some.release("a")
+    assert turns(some, 10, "a", "b") == {"a": 5, "b": 5}
+
+
+def test_who_is_new_does_not_keep_the_others_out() -> None:
+    some = arbiter(a=demand(r=1))
+    turns(some, 1000, "a")
+    some.release("a")
+    some.enrol({"b": demand(r=1)})
+    assert turns(some, 10, "a", "b") == {"a": 5, "b": 5}
+
+
+def test_many_small_demands_do_not_starve_a_large_one() -> None:
+    some = arbiter(large=demand(r=4), **{f"small{n}": demand(r=1) for n in range(4)})
+    had = turns(some, 500, "large", *(f"small{n}" for n in range(4)))
+    assert had["large"] >= 95
+
+
+def test_who_needs_something_else_goes_on() -> None:
+    some = arbiter(a=demand(r=1), b=demand(r=1, s=1), c=demand(s=1), d=demand(t=1))
+    assert grant(some, "a", "b", "c", "d") == ["a", "d"], "c must wait: b is before it"
+    some.release("a")
+    assert some.grant() == ["b"]
+    some.release("b")
+    assert some.grant() == ["c"]
+
+
+def test_a_withdrawn_wish_makes_room_in_the_line() -> None:
+    some = arbiter(a=demand(r=1), b=demand(r=2), c=demand(r=1))
+    assert grant(some, "a", "b", "c") == ["a"]
+    some.release("b")
+    assert some.grant() == ["c"]
+
+
+def test_what_one_that_leaves_held_is_free() -> None:
+    some = arbiter(a=demand(r=1), b=demand(r=1))
+    assert grant(some, "a", "b") == ["a"]
+    some.leave("a")
+    some.leave("a")
+    assert some.grant() == ["b"]
+
+
+def test_a_successor_learns_what_is_held() -> None:
+    some = arbiter(a=demand(r=1), b=demand(r=1))
+    some.hold("a")
+    assert grant(some, "b") == []
+    some.release("a")
+    assert some.grant() == ["b"]
+
+
+def test_what_is_too_small_is_refused_and_changes_nothing() -> None:
+    some = limited({ANY_DEVICE: {"r": 1}}, a=demand(r=1))
+    with pytest.raises(InferError) as caught:
+        some.enrol({"b": demand(r=2)})
+    assert caught.value.code is ErrorCode.INVALID_ARG
+    assert caught.value.message == (
+        'Resource count for "r" is limited to 1 which will prevent scheduling of one or more model instances,'
+        " the minimum required count is 2"
+    )
+    assert grant(some, "a") == ["a"]
+
+
+EXPLICIT = parse_resources(["R1:10", "R2:5:0", "R2:8:1", "R3:2"])
+
+
+def test_triton_s_example() -> None:
+    """From rate_limiter.md of Triton's documentation."""
+    on = [Demand(((device, "R1", 1), (device, "R2", 1), (GLOBAL, "R3", 1))) for device in (0, 1)]
+    assert limits(on, EXPLICIT) == {
+        Resource(0, "R1"): 10,
+        Resource(0, "R2"): 5,
+        Resource(1, "R1"): 10,
+        Resource(1, "R2"): 8,
+        Resource(GLOBAL, "R3"): 2,
+    }
+
+
+def test_a_resource_that_the_operator_does_not_name_is_absent() -> None:
+    with pytest.raises(InferError, match=r'"other" is limited to 0 .* required count is 1'):
+        limits([demand(other=1)], EXPLICIT)
+
+
+def test_global_and_of_a_device() -> None:
+    with pytest.raises(InferError) as caught:
+        limits([demand(r=1), demand(device=0, r=1)], {})
+    assert caught.value.message == (
+        'Resource "r" is present as both global and device-specific resource in the model configuration.'
+    )
+
+
+def test_of_two_counts_the_lesser_holds() -> None:
+    assert parse_resources(["r:3", "r:2", "r:4", "r:7:0"]) == {ANY_DEVICE: {"r": 2}, 0: {"r": 7}}
+
+
+@pytest.mark.parametrize("entry", ["r", "r:", "r:x", ":1", "r:1:0:0", "r:-1", "r:1:x"])
+def test_malformed_entries(entry: str) -> None:
+    with pytest.raises(ValueError, match=r"--rate-limit-resource option format is .* Got "):
+        parse_resources([entry])

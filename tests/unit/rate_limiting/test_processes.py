@@ -1,0 +1,228 @@
+"""The arbiter's process and those who ask it: real processes, real sockets, killed at the worst moment."""
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from app.core.errors import ErrorCode, InferError
+from app.core.rate_limit import ANY_DEVICE, GLOBAL, Demand, Explicit
+from deployments.rate_limiting.client import RateLimiter, Turns
+
+KEY = bytes(range(32))
+ONE = Demand(((GLOBAL, "r", 1),))
+LONG_S = 60.0
+"""Machines of a CI are slow, and a test that hangs is a test that fails."""
+
+HOLDER = """
+import asyncio, sys
+from app.core.rate_limit import GLOBAL, Demand
+from deployments.rate_limiting.client import RateLimiter
+
+async def main():
+    limiter = RateLimiter(sys.argv[1], bytes(range(32)), {})
+    turns = (await limiter.enrol({0: Demand(((GLOBAL, "r", 1),))}))[0]
+    turns.ask(lambda: print("held", flush=True))
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+class Replicas:
+    """What replicas are to the arbiter of one directory."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.limiters: list[RateLimiter] = []
+
+    async def join(self, demand: Demand = ONE, explicit: Explicit | None = None) -> Turns:
+        limiter = RateLimiter(self.directory, KEY, explicit or {})
+        self.limiters.append(limiter)
+        return (await limiter.enrol({0: demand}))[0]
+
+    def arbiters(self) -> list[int]:
+        """Processes that serve this directory."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                arguments = (process / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"deployments.rate_limiting.process" in arguments and any(
+                argument.startswith(self.directory.encode()) for argument in arguments
+            ):
+                found.append(int(process.name))
+        return found
+
+
+@pytest.fixture
+async def replicas() -> AsyncIterator[Replicas]:
+    directory = tempfile.mkdtemp(prefix="nereid-test-")
+    made = Replicas(directory)
+    try:
+        async with asyncio.timeout(LONG_S):
+            yield made
+    finally:
+        for limiter in made.limiters:
+            await limiter.close()
+        for arbiter in made.arbiters():
+            os.kill(arbiter, signal.SIGKILL)
+        shutil.rmtree(directory)
+
+
+async def asked(turns: Turns) -> asyncio.Event:
+    granted = asyncio.Event()
+    turns.ask(granted.set)
+    return granted
+
+
+async def nothing_more(turns: Turns) -> None:
+    """Wait until the arbiter has said all it has to say to a replica: messages keep their order."""
+    for _ in range(2):  # it answers the first before it gives turns for what came along with it
+        await turns._limiter.enrol({})
+
+
+async def test_one_at_a_time(replicas: Replicas) -> None:
+    one, other = await replicas.join(), await replicas.join()
+    assert len(replicas.arbiters()) == 1
+    await (await asked(one)).wait()
+    waiting = await asked(other)
+    await nothing_more(other)
+    assert not waiting.is_set()
+    one.release()
+    await waiting.wait()
+
+
+async def test_many_replicas_at_once_start_one_arbiter(replicas: Replicas) -> None:
+    turns = await asyncio.gather(*(replicas.join() for _ in range(4)))
+    assert len(replicas.arbiters()) == 1
+    running, most, had = 0, 0, 0
+
+    async def execute(mine: Turns) -> None:
+        nonlocal running, most, had
+        for _ in range(25):
+            await (await asked(mine)).wait()
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0)
+            running -= 1
+            had += 1
+            mine.release()
+
+    await asyncio.gather(*map(execute, turns))
+    assert (most, had) == (1, 100)
+
+
+async def test_priorities_hold_when_turns_are_asked_for_at_once(replicas: Replicas) -> None:
+    had = {1: 0, 2: 0}
+
+    async def join(priority: int) -> None:
+        turns = await replicas.join(Demand(((GLOBAL, "r", 1),), priority))
+
+        def begin() -> None:
+            loop.call_soon(executed)
+
+        def executed() -> None:
+            had[priority] += 1
+            turns.release()
+            turns.ask(begin)
+
+        turns.ask(begin)
+
+    loop = asyncio.get_running_loop()
+    gate = await replicas.join()
+    await (await asked(gate)).wait()
+    await join(1)
+    await join(2)
+    for limiter in replicas.limiters:
+        await limiter.enrol({})
+    gate.release()
+    while sum(had.values()) < 300:
+        await asyncio.sleep(0.001)
+    assert abs(had[1] - 2 * had[2]) <= 6, had
+
+
+async def test_a_killed_holder_holds_nothing(replicas: Replicas) -> None:
+    holder = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", HOLDER, replicas.directory, stdout=asyncio.subprocess.PIPE
+    )
+    assert holder.stdout is not None
+    try:
+        assert await holder.stdout.readline() == b"held\n"
+        mine = await replicas.join()
+        waiting = await asked(mine)
+        await nothing_more(mine)
+        assert not waiting.is_set()
+    finally:
+        holder.kill()
+    await waiting.wait()
+    await holder.wait()
+
+
+async def test_a_killed_waiter_is_forgotten(replicas: Replicas) -> None:
+    one, gone, other = await replicas.join(), await replicas.join(), await replicas.join()
+    await (await asked(one)).wait()
+    await asked(gone)
+    waiting = await asked(other)
+    await replicas.limiters[1].close()
+    one.release()
+    await waiting.wait()
+
+
+async def test_a_withdrawn_wish(replicas: Replicas) -> None:
+    one, other = await replicas.join(), await replicas.join()
+    await (await asked(one)).wait()
+    withdrawn = await asked(other)
+    other.release()
+    one.release()
+    await (await asked(one)).wait()
+    assert not withdrawn.is_set()
+    again = await asked(other)
+    one.release()
+    await again.wait()
+    assert not withdrawn.is_set()
+
+
+async def test_a_killed_arbiter_has_a_successor_that_knows_who_executes(replicas: Replicas) -> None:
+    one, other = await replicas.join(), await replicas.join()
+    await (await asked(one)).wait()
+    waiting = await asked(other)
+    await nothing_more(other)
+    (first,) = replicas.arbiters()
+    os.kill(first, signal.SIGKILL)
+    while replicas.arbiters() in ([], [first]):
+        await asyncio.sleep(0.01)
+    third = await replicas.join()
+    await nothing_more(other)
+    late = await asked(third)
+    await nothing_more(third)
+    assert not waiting.is_set() and not late.is_set()
+    one.release()
+    await waiting.wait()
+    assert not late.is_set()
+    other.release()
+    await late.wait()
+
+
+async def test_what_could_never_execute_is_refused(replicas: Replicas) -> None:
+    two = Demand(((GLOBAL, "r", 2),))
+    with pytest.raises(InferError) as caught:
+        await replicas.join(two, {ANY_DEVICE: {"r": 1}})
+    assert caught.value.code is ErrorCode.INVALID_ARG
+    assert "limited to 1" in caught.value.message
+    await (await asked(await replicas.join())).wait()
+
+
+async def test_an_instance_that_leaves(replicas: Replicas) -> None:
+    one, other = await replicas.join(), await replicas.join()
+    await (await asked(one)).wait()
+    waiting = await asked(other)
+    one.leave()
+    await waiting.wait()
