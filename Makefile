@@ -22,14 +22,17 @@ serve: models
 models: $(VENV)/.installed
 	@$(BIN)/python model_repository/build.py
 
+# In processes of their own: the server of the contract suite must not idle beside those of the cluster suite.
 test: lint types models
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest --hypothesis-profile=quick $(wildcard tests/unit tests/fuzz)
+	$(BIN)/python -m pytest $(wildcard tests/contract)
+	$(BIN)/python -m pytest $(wildcard tests/cluster)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 
 types: $(VENV)/.installed-test
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers=2
 
 test-unit: $(VENV)/.installed-test models
 	$(BIN)/python -m pytest tests/unit

@@ -24,8 +24,11 @@ WRK_SCRIPT = """
 local file = assert(io.open({body!r}, "rb"))
 wrk.method = "POST"
 wrk.body = file:read("*a")
-wrk.headers["Content-Type"] = "application/octet-stream"
-if {header_length} > 0 then wrk.headers["{header}"] = "{header_length}" end
+wrk.headers["Content-Type"] = "application/json"
+if {header_length} > 0 then
+  wrk.headers["Content-Type"] = "application/octet-stream"
+  wrk.headers["{header}"] = "{header_length}"
+end
 file:close()
 
 function done(summary, latency, requests)

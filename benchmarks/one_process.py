@@ -60,8 +60,8 @@ class TellingRouter(Router):
         super().__init__(NODE, KEY, TransportSettings())
         self._address = ReplicaAddress("replica", NODE, addresses["unix"], addresses["tcp"])
 
-    def _follow(self, entry: VersionEntry) -> Any:
-        replicas.publish(entry.application, (self._address,))
+    def _follow(self, deployment: str, application: str) -> Any:
+        replicas.publish(application, (self._address,))
         return Handle()
 
 

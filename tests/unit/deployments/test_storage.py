@@ -24,10 +24,11 @@ from tests.unit.deployments.test_catalog import CONFIG, KEY
 
 
 class Bucket:
-    """A bucket of an S3 server, with a repository below `models/`."""
+    """A bucket of an S3 server, with a repository below `models/`. Its client takes a while to make."""
 
     def __init__(self, host: str) -> None:
-        self.client: Any = boto3.client("s3", endpoint_url=f"http://{host}", region_name="us-east-1")
+        keys = {"aws_access_key_id": "id", "aws_secret_access_key": "secret"}
+        self.client: Any = boto3.client("s3", endpoint_url=f"http://{host}", region_name="us-east-1", **keys)
         self.client.create_bucket(Bucket="bucket")
         self.url = f"s3://http://{host}/bucket/models"
 
@@ -47,13 +48,18 @@ def server() -> Iterator[str]:
     started.stop()
 
 
+@pytest.fixture(scope="module")
+def empty(server: str) -> Bucket:
+    return Bucket(server)
+
+
 @pytest.fixture
-def bucket(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+def bucket(empty: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setattr(catalog_module, "private_root", lambda: tmp_path / "private")
-    made = Bucket(server)
+    made = empty
     made.put("m/config.pbtxt", CONFIG)
     made.put("m/labels.txt", "cat\ndog\n")
     made.put("m/1/model.bin", "one")
