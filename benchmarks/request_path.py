@@ -220,8 +220,8 @@ def h2load(side: Side, workload: Any, protocol: str, connections: int, requests:
 def compare(arguments: argparse.Namespace) -> None:
     from benchmarks.workloads import all_workloads
 
-    trees = [("here", ROOT)] + [("there", tree.resolve()) for tree in arguments.against]
-    print(f"{'':22}{'':7}{'req/s':>8}{'ingress us':>12}{'replica us':>12}{'sum':>8}{'switches':>15}")
+    trees = [("here", ROOT)] + [(tree.name, tree.resolve()) for tree in arguments.against]
+    print(f"{'':22}{'':9}{'req/s':>8}{'ingress us':>12}{'replica us':>12}{'sum':>8}{'switches':>15}")
     for workload in all_workloads(ROOT / "model_repository"):
         keys = [
             (protocol, n, f"{protocol} {workload.name} x{n}")
@@ -254,7 +254,7 @@ def _row(
             if round_:  # the first one warms up
                 found[side.name].append(cell)
     for name, cells in found.items():
-        print(f"{key:22}{name:7}{_summary(cells)}", flush=True)
+        print(f"{key:22}{name:9}{_summary(cells)}", flush=True)
 
 
 def _summary(cells: list[Cell]) -> str:

@@ -14,6 +14,13 @@ from deployments.warmup import warm_up
 
 logger = logging.getLogger(__name__)
 
+_SHORT_NS = 1_000_000
+"""An execution of a portable instance that takes less is worth no change of threads."""
+_LONG_NS = 10_000_000
+"""One that takes more should not have been on the loop."""
+_SHORT_RUNS = 16
+_MOST_SHORT_RUNS = 4096
+
 UNANSWERED = "model instance '{}' returned without a response for this request"
 RESCHEDULED = "model instance '{}' rescheduled a request, which only iterative sequences can do"
 
@@ -41,7 +48,12 @@ class Batch:
 
 
 class InstanceThread:
-    """A thread that loads one instance, executes its batches and finally unloads it."""
+    """A thread that loads one instance, executes its batches and finally unloads it.
+
+    Two changes of threads cost more than the execution of a small model. Where the instance may execute
+    anywhere (`Backend.instance_portable`) and its executions have been short for a while, they take place on
+    the loop. One that is long after all goes back to the thread, and has to be short for longer.
+    """
 
     def __init__(
         self,
@@ -51,14 +63,21 @@ class InstanceThread:
         decoupled: bool,
         loop: asyncio.AbstractEventLoop,
         finished: Callable[["InstanceThread", Batch], None],
+        alone: bool = True,
     ) -> None:
+        """`alone`: the model has no other instance, which would have to wait for this one on the loop."""
         self.instance = instance
         self._backend = backend
         self._outbox = outbox
         self._hold = not decoupled
+        self._alone = alone
         self._loop = loop
         self._finished = finished
         self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._portable = False
+        self._short_runs = 0
+        self._wanted_runs = _SHORT_RUNS
+        self._executing = threading.Lock()  # on the loop; keeps the instance until it is done
         self._loaded = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=instance.name, daemon=True)
@@ -82,9 +101,30 @@ class InstanceThread:
         if self._error is not None:
             raise self._error
 
+    @property
+    def on_loop(self) -> bool:
+        """Whether the next batch will execute on the loop."""
+        return self._portable and self._short_runs >= self._wanted_runs
+
     def execute(self, batch: Batch) -> None:
-        """Hand over a batch; `finished` is called on the loop when it is done."""
-        self._batches.put(batch)
+        """Hand over a batch; `finished` is called on the loop when it is done, after this has returned."""
+        if self.on_loop:
+            self._loop.call_soon(self._execute_here, batch)
+        else:
+            self._batches.put(batch)
+
+    def _execute_here(self, batch: Batch) -> None:
+        with self._executing:
+            if not self._portable:  # finalized meanwhile
+                return
+            self._outbox.hold(True)
+            try:
+                self._execute(batch)
+            finally:
+                self._outbox.hold(False)
+        if batch.end_ns - batch.start_ns > _LONG_NS:
+            self._wanted_runs = min(2 * self._wanted_runs, _MOST_SHORT_RUNS)
+        self._report(batch)
 
     def stop(self, timeout: float) -> None:
         """Unload once the current batch is done."""
@@ -100,6 +140,7 @@ class InstanceThread:
             return
         try:
             warm_up(self._backend, self.instance)
+            self._portable = self._alone and self._hold and self._backend.instance_portable(self.instance)
             self._loaded.set()
             self._serve()
         except BaseException as error:
@@ -115,6 +156,8 @@ class InstanceThread:
             del batch  # its tensors must not live until the next one comes
 
     def _finalize(self) -> None:
+        with self._executing:
+            self._portable = False
         try:
             self._backend.instance_finalize(self.instance)
         except Exception:
@@ -139,6 +182,7 @@ class InstanceThread:
                 InferError(ErrorCode.INTERNAL, str(error) or repr(error), FailureReason.BACKEND),
             )
         batch.end_ns = time.monotonic_ns()
+        self._short_runs = self._short_runs + 1 if batch.end_ns - batch.start_ns < _SHORT_NS else 0
         batch.infer_start_ns = instance.compute_start_ns or batch.start_ns
         batch.infer_end_ns = instance.compute_end_ns or batch.end_ns
         for pending in batch.requests:

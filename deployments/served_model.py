@@ -65,6 +65,7 @@ class ServedModel:
                 model.config.model_transaction_policy.decoupled,
                 plane.loop,
                 self._scheduler.finished,
+                len(instances) == 1,
             )
             for instance in instances
         ]

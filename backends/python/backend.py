@@ -25,6 +25,7 @@ from backends.python import calls, loader
 from backends.python.errors import ContractError, execution_failed, loading_failed
 from backends.python.event_loop import EventLoop
 from backends.python.model_config import ModelConfig
+from backends.python.portable import is_portable
 from backends.python.readiness import Readiness
 from backends.python.request import RELEASE_RESCHEDULE, Context, ReceivedRequest
 from backends.python.response import Encoder, InferenceResponse
@@ -84,6 +85,12 @@ class PythonBackend(Backend):
     def instance_ready(self, instance: Instance) -> bool:
         loaded: _Loaded | None = instance.state
         return loaded is not None and loaded.is_ready()
+
+    def instance_portable(self, instance: Instance) -> bool:
+        model = instance.model
+        if model.config.model_transaction_policy.decoupled:
+            return False
+        return is_portable(model.artifact("model.py").read_bytes())
 
     def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
         for request in requests:
