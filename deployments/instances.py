@@ -123,6 +123,7 @@ class InstanceThread:
             finally:
                 self._outbox.hold(False)
         if batch.end_ns - batch.start_ns > _LONG_NS:
+            self._short_runs = 0
             self._wanted_runs = min(2 * self._wanted_runs, _MOST_SHORT_RUNS)
         self._report(batch)
 
@@ -182,7 +183,7 @@ class InstanceThread:
                 InferError(ErrorCode.INTERNAL, str(error) or repr(error), FailureReason.BACKEND),
             )
         batch.end_ns = time.monotonic_ns()
-        self._short_runs = self._short_runs + 1 if batch.end_ns - batch.start_ns < _SHORT_NS else 0
+        self._count_run(batch.end_ns - batch.start_ns)
         batch.infer_start_ns = instance.compute_start_ns or batch.start_ns
         batch.infer_end_ns = instance.compute_end_ns or batch.end_ns
         for pending in batch.requests:
@@ -190,6 +191,13 @@ class InstanceThread:
                 pending.computed = (batch.start_ns, batch.infer_start_ns, batch.infer_end_ns, batch.end_ns)
             if not pending.answered:
                 self._check_unanswered(pending)
+
+    def _count_run(self, took_ns: int) -> None:
+        """Note an execution; one that was interrupted by chance does not undo all that were short."""
+        if took_ns < _SHORT_NS:
+            self._short_runs = min(self._short_runs + 1, 4 * self._wanted_runs)
+        else:
+            self._short_runs = max(self._short_runs - self._wanted_runs, 0)
 
     def _check_unanswered(self, pending: Pending) -> None:
         """Answer a request that nobody else will; a decoupled model may do so from a thread of its own."""

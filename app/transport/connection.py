@@ -9,7 +9,8 @@ from app.core.tensors import Buffer
 from app.transport.arena import ArenaReader, ArenaWriter
 from app.transport.frames import Frame, FrameDecoder, Kind, ProtocolError, encode_frame
 from app.transport.handshake import Peer, map_peer_arena
-from app.transport.messages import Outbox, decode_release, encode_release
+from app.transport.messages import decode_release, encode_release
+from app.transport.outbox import Outbox
 from app.transport.settings import TransportSettings
 
 _RELEASE: Final = int(Kind.RELEASE)
