@@ -21,7 +21,7 @@ class Http2Output:
 
     Args:
         loop: flushes what was sent by others than the receiving half.
-        age: forgives pings when data is sent.
+        age: forgives pings when something is sent.
         finished: told of a stream whose last frame is out.
     """
 
@@ -129,6 +129,7 @@ class Http2Output:
     def _data_head(self, stream: Stream, size: int) -> None:
         stream.window -= size
         self._window -= size
+        self._age.strikes = 0  # who receives may ask how fast: gRPC's clients do so by pings
         self._out.append(h2.frame_head(size, h2.DATA, 0, stream.id))
 
     def _finish(self, stream: Stream, trailers: bytes) -> None:

@@ -395,6 +395,16 @@ def test_what_ends_a_connection(start: Start, name: str, data: bytes | None, cod
     assert not running.server.buffered
 
 
+def test_pings_of_a_client_that_receives_much_are_welcome(raw: Raw) -> None:
+    """gRPC's clients measure so how large a window they need."""
+    raw.send(raw.call(1, "blow") + h2.frame(h2.DATA, h2.END_STREAM, 1, wire.PREFIX.pack(0, 6) + b"900000"))
+    for _ in range(20):
+        raw.send(h2.frame(h2.PING, 0, 0, bytes(8)))
+        assert raw.frames(lambda frame: frame.kind == h2.PING)[-1].flags == h2.ACK
+        raw.send(h2.window_update(0, 20_000) + h2.window_update(1, 20_000))
+        assert raw.frames(lambda frame: frame.kind == h2.DATA)[-1].kind == h2.DATA
+
+
 def test_something_else_than_http2(running: Running) -> None:
     with socket.create_connection(("127.0.0.1", running.port), WAIT_S) as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
