@@ -238,6 +238,14 @@ class Backend(ABC):
         """Whether `instance_ready` may ever say False; only then is it asked, now and then."""
         return type(self).instance_ready is not Backend.instance_ready
 
+    def instance_portable(self, instance: Instance) -> bool:
+        """Whether the instance may execute on any thread, an event loop's too, if its executions are short.
+
+        It must keep nothing that belongs to a thread, never wait for anybody and ask nothing of the server.
+        Asked once, when the instance is initialised.
+        """
+        return False
+
     @classmethod
     def auto_complete(cls, model: Model) -> mc.ModelConfig:
         """Return `model.config` completed by what the model file itself says.

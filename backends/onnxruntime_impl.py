@@ -121,6 +121,9 @@ class OnnxRuntimeBackend(ArrayBackend):
                 found[name] = found[name].reshape(shape)
         return found
 
+    def instance_portable(self, instance: Instance) -> bool:
+        return instance.kind == "CPU"
+
     @classmethod
     def auto_complete(cls, model: Model) -> mc.ModelConfig:
         config = model.config

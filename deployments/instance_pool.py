@@ -79,7 +79,7 @@ class InstancePool:
         Raises:
             Exception: what the rate limiter, the backend or a warm-up request says against it.
         """
-        self._placed = self._start(self._placements(self._model.config))
+        self._settle(self._start(self._placements(self._model.config)))
 
     async def open(self) -> None:
         """Begin to execute what is submitted."""
@@ -100,7 +100,7 @@ class InstancePool:
             except BaseException:
                 self._model.config = before
                 raise
-            self._placed = [*todo.kept, *added]
+            self._settle([*todo.kept, *added])
             self._plane.call(self._switch(added, todo.removed))
 
     def cancel(self, pending: Pending) -> None:
@@ -116,6 +116,11 @@ class InstancePool:
             thread.stop(timeout)
         if self._limiter is not None:
             self._plane.call(self._limiter.close())
+
+    def _settle(self, placed: list[_Placed]) -> None:
+        self._placed = placed
+        for each in placed:
+            each.thread.alone = len(placed) == 1
 
     def _placements(self, config: mc.ModelConfig) -> list[Placement]:
         return placements(config, self._rank, self._spec.backend_path)

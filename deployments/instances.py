@@ -16,6 +16,13 @@ from deployments.warmup import warm_up
 
 logger = logging.getLogger(__name__)
 
+_SHORT_NS = 1_000_000
+"""An execution of a portable instance that takes less is worth no change of threads."""
+_LONG_NS = 10_000_000
+"""One that takes more should not have been on the loop."""
+_SHORT_RUNS = 16
+_MOST_SHORT_RUNS = 4096
+
 UNANSWERED = "model instance '{}' returned without a response for this request"
 RESCHEDULED = "model instance '{}' rescheduled a request, which only iterative sequences can do"
 
@@ -43,7 +50,12 @@ class Batch:
 
 
 class InstanceThread:
-    """A thread that loads one instance, executes its batches and finally unloads it."""
+    """A thread that loads one instance, executes its batches and finally unloads it.
+
+    Two changes of threads cost more than the execution of a small model. Where the instance may execute
+    anywhere (`Backend.instance_portable`) and its executions have been short for a while, they take place on
+    the loop. One that is long after all goes back to the thread, and has to be short for longer.
+    """
 
     def __init__(
         self,
@@ -60,11 +72,17 @@ class InstanceThread:
         self._backend = backend
         self._outbox = outbox
         self._hold = not decoupled
+        self.alone = True
+        """The model has no other instance, which would have to wait for this one on the loop."""
         self._loop = loop
         self._finished = finished
         self._policy = policy
         self._batches: queue.SimpleQueue[Batch | SequenceId | None] = queue.SimpleQueue()
         self._tells_ends = type(backend).sequence_finalize is not Backend.sequence_finalize
+        self._portable = False
+        self._short_runs = 0
+        self._wanted_runs = _SHORT_RUNS
+        self._executing = threading.Lock()  # on the loop; keeps the instance until it is done
         self._loaded = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=instance.name, daemon=True)
@@ -88,9 +106,31 @@ class InstanceThread:
         if self._error is not None:
             raise self._error
 
+    @property
+    def on_loop(self) -> bool:
+        """Whether the next batch will execute on the loop."""
+        return self._portable and self.alone and self._short_runs >= self._wanted_runs
+
     def execute(self, batch: Batch) -> None:
-        """Hand over a batch; `finished` is called on the loop when it is done."""
-        self._batches.put(batch)
+        """Hand over a batch; `finished` is called on the loop when it is done, after this has returned."""
+        if self.on_loop:
+            self._loop.call_soon(self._execute_here, batch)
+        else:
+            self._batches.put(batch)
+
+    def _execute_here(self, batch: Batch) -> None:
+        with self._executing:
+            if not self._portable:  # finalized meanwhile
+                return
+            self._outbox.hold(True)
+            try:
+                self._execute(batch)
+            finally:
+                self._outbox.hold(False)
+        if batch.end_ns - batch.start_ns > _LONG_NS:
+            self._short_runs = 0
+            self._wanted_runs = min(2 * self._wanted_runs, _MOST_SHORT_RUNS)
+        self._report(batch)
 
     def leave(self) -> None:
         """The instance has executed its last batch; on the loop."""
@@ -115,12 +155,18 @@ class InstanceThread:
             return
         try:
             self._warm_up()
+            self._portable = self._is_portable()
             self._loaded.set()
             self._serve()
         except BaseException as error:
             self._error = error
         self._finalize()
         self._loaded.set()
+
+    def _is_portable(self) -> bool:
+        """Not with sequences: the thread is told of their ends, and the loop would overtake it."""
+        sequences = self.instance.model.config.HasField("sequence_batching")
+        return self._hold and not sequences and self._backend.instance_portable(self.instance)
 
     def _warm_up(self) -> None:
         warm_up(self._backend, self.instance)
@@ -142,6 +188,8 @@ class InstanceThread:
             logger.exception("ending sequence %s on instance %s", sequence_id, self.instance.name)
 
     def _finalize(self) -> None:
+        with self._executing:
+            self._portable = False
         try:
             self._backend.instance_finalize(self.instance)
         except Exception:
@@ -166,6 +214,7 @@ class InstanceThread:
                 InferError(ErrorCode.INTERNAL, str(error) or repr(error), FailureReason.BACKEND),
             )
         batch.end_ns = time.monotonic_ns()
+        self._count_run(batch.end_ns - batch.start_ns)
         batch.infer_start_ns = instance.compute_start_ns or batch.start_ns
         batch.infer_end_ns = instance.compute_end_ns or batch.end_ns
         for pending in batch.requests:
@@ -173,6 +222,13 @@ class InstanceThread:
                 pending.computed = (batch.start_ns, batch.infer_start_ns, batch.infer_end_ns, batch.end_ns)
             if not pending.answered:
                 self._check_unanswered(pending)
+
+    def _count_run(self, took_ns: int) -> None:
+        """Note an execution; one that was interrupted by chance does not undo all that were short."""
+        if took_ns < _SHORT_NS:
+            self._short_runs = min(self._short_runs + 1, 4 * self._wanted_runs)
+        else:
+            self._short_runs = max(self._short_runs - self._wanted_runs, 0)
 
     def _check_unanswered(self, pending: Pending) -> None:
         """Answer a request that nobody else will; a decoupled model may do so from a thread of its own."""

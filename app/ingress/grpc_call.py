@@ -1,10 +1,11 @@
-"""One gRPC call over an HTTP/2 stream: messages in, the handler's task, messages and a status out."""
+"""One gRPC call over an HTTP/2 stream: its request, its deadline, its status; and calls that need no task."""
 
 import asyncio
-import logging
-from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
+from app.core.tensors import Buffer
 from app.ingress.http2_stream import Stream
 from app.protocol import grpc_http2 as wire
 from app.protocol.grpc_http2 import CallHead, MessageReader
@@ -12,18 +13,6 @@ from app.protocol.restrictions import Restriction
 
 if TYPE_CHECKING:
     from app.ingress.http2_server import Http2Server
-
-logger = logging.getLogger(__name__)
-
-_UNEXPECTED: Final = "the server failed to handle the request; its log has the details"
-
-
-_MESSAGES_AHEAD: Final = 16
-"""Messages of a client stream that may wait for their handler before the client has to wait."""
-
-
-class Aborted(Exception):
-    """A handler ended its call with a status."""
 
 
 def refuse(stream: Stream, head: CallHead, unknown: bool) -> None:
@@ -43,91 +32,61 @@ def refuse_restricted(stream: Stream, restriction: Restriction) -> None:
     stream.send(b"", (), wire.RESPONSE_HEADERS + wire.trailers(wire.UNAVAILABLE, text))
 
 
-class GrpcCall:
-    """A call; also the context its handler gets: the part of `grpc.aio.ServicerContext` ours use."""
+class GrpcCall(ABC):
+    """A call under way."""
 
-    def __init__(self, server: "Http2Server", stream: Stream, head: CallHead, handler: Any) -> None:
+    __slots__ = (
+        "_begun",
+        "_buffered",
+        "_deadline",
+        "_head",
+        "_over",
+        "_reader",
+        "_server",
+        "_stream",
+        "_timer",
+    )
+
+    def __init__(self, server: "Http2Server", stream: Stream, head: CallHead) -> None:
         self._server = server
         self._stream = stream
         self._head = head
-        self._handler = handler
-        self._reader = MessageReader(head.encoding, server.settings.max_message_size)
+        self._reader: MessageReader | None = None
         self._buffered = 0
-        self._task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._requests: _Requests | None = None
-        self._message: bytes | None = None
         self._begun = False  # the response headers are out
         self._over = False
-        self._status: tuple[int, str] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._deadline = 0.0
         server.calls.add(self)
         if head.timeout_s is not None:
             self._deadline = server.now() + head.timeout_s
             self._timer = server.loop.call_at(self._deadline, self._expire)
-        if handler.request_streaming:
-            self._requests = _Requests(self, handler.request_deserializer)
-            self._start(self._run_stream(handler.stream_stream, self._requests))
-
-    # From the connection.
 
     def receive(self, data: bytes, end: bool) -> None:
         """Take DATA of the client; `end` with the last of it."""
-        size = len(data)
-        self._buffered += size
-        self._server.buffered += size
-        if self._server.buffered > self._server.settings.max_buffered_bytes:
-            self._end(wire.RESOURCE_EXHAUSTED, "the server is receiving more request data than it may hold")
+        if not self._count(len(data)):
             return
+        reader = self._reader
+        if reader is None:
+            limit = self._server.settings.max_message_size
+            reader = self._reader = MessageReader(self._head.encoding, limit)
         try:
-            messages = self._reader.feed(data)
+            messages = reader.feed(data)
         except LookupError as error:
             text = f"Compression algorithm '{error.args[0]}' is not supported by the server"
-            self._end(wire.UNIMPLEMENTED, text)
-            return
+            self.end(wire.UNIMPLEMENTED, text)
         except ValueError as error:
-            self._end(wire.RESOURCE_EXHAUSTED, str(error))
-            return
-        if self._requests is not None:
-            self._requests.put(messages, size, end)
+            self.end(wire.RESOURCE_EXHAUSTED, str(error))
         else:
-            self._receive_unary(messages, size, end)
+            self._take(messages, len(data), end)
 
-    def _receive_unary(self, messages: list[bytes], size: int, end: bool) -> None:
-        if messages:
-            if self._message is not None or len(messages) > 1:
-                self._end(wire.UNIMPLEMENTED, "Too many requests for a unary call")
-                return
-            self._message = messages[0]
-        if not end:
-            self._stream.give_back(size)
-        elif self._message is None or self._reader.partial:
-            self._end(wire.INTERNAL, "the call ended without a whole message")
-        else:
-            if self._handler.response_streaming:
-                decode = self._handler.request_deserializer
-                request = decode(self._message) if decode else self._message
-                self._start(self._run_stream(self._handler.unary_stream, request))
-            else:
-                self._start(self._run_unary(self._message))
+    @abstractmethod
+    def _take(self, messages: list[bytes], size: int, end: bool) -> None:
+        """Receive the messages that `size` bytes more have completed."""
 
-    def give_back(self, size: int) -> None:
-        """Let the client send as many bytes more."""
-        self._stream.give_back(size)
-
-    def consumed(self, size: int) -> None:
-        """Count bytes no more that the handler of a stream has taken."""
-        size = min(size, self._buffered)
-        self._buffered -= size
-        self._server.buffered -= size
-
+    @abstractmethod
     def cancelled(self) -> None:
         """The client reset the call or is gone."""
-        self._close()
-        if self._task is not None:
-            self._task.cancel()
-
-    # The context of the handler.
 
     def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
         """The call's metadata."""
@@ -137,83 +96,37 @@ class GrpcCall:
         """Seconds to the deadline; None without one."""
         return max(0.0, self._deadline - self._server.now()) if self._deadline else None
 
-    async def abort(self, code: Any, details: str = "") -> NoReturn:
-        """End the call with a `grpc.StatusCode`."""
-        self._status = (code.value[0], details)
-        raise Aborted(details)
-
-    async def write(self, message: Any) -> None:
-        """Send a message of a stream; waits while the client does not take what was sent."""
-        self._send(message)
-        if self._stream.queue:
-            await self._stream.drained()
-
-    # The handler's task.
-
-    def _start(self, work: Any) -> None:
-        self._task = self._server.loop.create_task(work)
-
-    async def _run_unary(self, message: bytes) -> None:
-        handler = self._handler
-        try:
-            request = handler.request_deserializer(message) if handler.request_deserializer else message
-            response = await handler.unary_unary(request, self)
-            data = handler.response_serializer(response) if handler.response_serializer else response
-        except Exception as error:
-            self._fail(error)
-        else:
-            if not self._over:
-                self._close()
-                headers, prefix, data = self._packed(data)
-                self._stream.send(headers, (prefix, data), wire.OK_TRAILERS)
-
-    async def _run_stream(self, method: Any, requests: Any) -> None:
-        try:
-            running = method(requests, self)
-            if hasattr(running, "__aiter__"):
-                async for message in running:
-                    await self.write(message)
-            else:
-                await running
-        except Exception as error:
-            self._fail(error)
-        else:
-            self._end(wire.OK, "")
-
-    def _fail(self, error: Exception) -> None:
-        if isinstance(error, Aborted) and self._status is not None:
-            self._end(*self._status)
-        else:
-            logger.error("gRPC request failed", exc_info=error)
-            self._end(wire.UNKNOWN, _UNEXPECTED)
-
-    # Sending.
-
-    def _send(self, message: Any) -> None:
-        serializer = self._handler.response_serializer
-        headers, prefix, data = self._packed(serializer(message) if serializer else message)
-        if not self._over:
-            self._stream.send(b"" if self._begun else headers, (prefix, data))
-            self._begun = True
-
-    def _packed(self, data: bytes) -> tuple[bytes, bytes, bytes]:
-        """Response headers, message prefix, message."""
-        if self._server.settings.compress and self._head.accepts_gzip:
-            data = wire.compress(data)
-            return wire.GZIP_HEADERS, wire.PREFIX.pack(1, len(data)), data
-        return wire.RESPONSE_HEADERS, wire.PREFIX.pack(0, len(data)), data
-
-    def _end(self, status: int, message: str) -> None:
+    def end(self, status: int, message: str) -> None:
+        """End the call with a status of gRPC's numbers."""
         if self._over:
             return
         self._close()
         block = wire.trailers(status, message)
         self._stream.send(b"", (), block if self._begun else wire.RESPONSE_HEADERS + block)
-        if self._task is not None and self._task is not asyncio.current_task():
-            self._task.cancel()
 
     def _expire(self) -> None:
-        self._end(wire.DEADLINE_EXCEEDED, "Deadline Exceeded")
+        self.end(wire.DEADLINE_EXCEEDED, "Deadline Exceeded")
+
+    def _count(self, size: int) -> bool:
+        """Count received bytes; return whether the server has room for them."""
+        server = self._server
+        self._buffered += size
+        server.buffered += size
+        if server.buffered <= server.settings.max_buffered_bytes:
+            return True
+        self.end(wire.RESOURCE_EXHAUSTED, "the server is receiving more request data than it may hold")
+        return False
+
+    def _packed(self, data: bytes) -> tuple[bytes, bytes, bytes]:
+        """Response headers, message prefix, message."""
+        if self._compresses:
+            data = wire.compress(data)
+            return wire.GZIP_HEADERS, wire.PREFIX.pack(1, len(data)), data
+        return wire.RESPONSE_HEADERS, wire.PREFIX.pack(0, len(data)), data
+
+    @property
+    def _compresses(self) -> bool:
+        return self._server.settings.compress and self._head.accepts_gzip
 
     def _close(self) -> None:
         """Let go of what the call holds."""
@@ -223,45 +136,102 @@ class GrpcCall:
         self._buffered = 0
         if self._timer is not None:
             self._timer.cancel()
-        if self._requests is not None:
-            self._requests.put([], 0, True)
 
 
-class _Requests:
-    """The messages of a client stream, as its handler iterates over them.
+class OneRequestCall(GrpcCall):
+    """A call with one request message."""
 
-    While several wait to be taken, the client gets no credit to send more.
+    __slots__ = ("_message",)
+
+    def __init__(self, server: "Http2Server", stream: Stream, head: CallHead) -> None:
+        super().__init__(server, stream, head)
+        self._message: bytes | None = None
+
+    def receive(self, data: bytes, end: bool) -> None:
+        """Take DATA of the client; `end` with the last of it."""
+        message = None
+        if end and self._reader is None:
+            message = wire.only_message(data, self._server.settings.max_message_size)
+        if message is None:
+            super().receive(data, end)
+        elif self._count(len(data)):
+            self._answer_to(message)
+
+    def _take(self, messages: list[bytes], size: int, end: bool) -> None:
+        if messages:
+            if self._message is not None or len(messages) > 1:
+                self.end(wire.UNIMPLEMENTED, "Too many requests for a unary call")
+                return
+            self._message = messages[0]
+        if not end:
+            self._stream.give_back(size)
+            return
+        message, self._message = self._message, None
+        if message is None or (self._reader is not None and self._reader.partial):
+            self.end(wire.INTERNAL, "the call ended without a whole message")
+        else:
+            self._answer_to(message)
+
+    @abstractmethod
+    def _answer_to(self, message: bytes) -> None:
+        """Begin to answer. An exception ends the connection."""
+
+
+def _nothing() -> None:
+    pass
+
+
+class DirectCall(OneRequestCall):
+    """A call that is begun by a function and answered by a callback, without a task.
+
+    Attributes:
+        on_cancel: called once if the call ends before it is answered.
     """
 
-    def __init__(self, call: GrpcCall, deserializer: Any) -> None:
-        self._call = call
-        self._deserializer = deserializer
-        self._messages: deque[bytes] = deque()
-        self._withheld = 0
-        self._ended = False
-        self._news = asyncio.Event()
+    __slots__ = ("_begin", "on_cancel")
 
-    def put(self, messages: list[bytes], size: int, end: bool) -> None:
-        self._messages.extend(messages)
-        self._ended = self._ended or end
-        if len(self._messages) <= _MESSAGES_AHEAD:
-            self._call.give_back(size)
+    def __init__(self, server: "Http2Server", stream: Stream, head: CallHead, begin: "Begin") -> None:
+        super().__init__(server, stream, head)
+        self._begin = begin
+        self.on_cancel: Callable[[], None] = _nothing
+
+    def _answer_to(self, message: bytes) -> None:
+        self._begin(self, message)
+
+    def answer(self, parts: Sequence[Buffer]) -> None:
+        """Send the response message, in pieces, and end the call; nothing if it has ended."""
+        if self._over:
+            return
+        self.on_cancel = _nothing  # else a cycle with what is to be told, garbage for the collector
+        self._close()
+        if self._compresses:
+            headers, prefix, data = self._packed(b"".join(parts))
+            self._stream.send(headers, (prefix, data), wire.OK_TRAILERS)
         else:
-            self._withheld += size
-        self._news.set()
+            self._stream.answer(parts, sum(map(len, parts)))
 
-    def __aiter__(self) -> "_Requests":
-        return self
+    @property
+    def over(self) -> bool:
+        """Whether it was answered, failed or given up."""
+        return self._over
 
-    async def __anext__(self) -> Any:
-        while not self._messages:
-            if self._ended:
-                raise StopAsyncIteration
-            self._news.clear()
-            await self._news.wait()
-        message = self._messages.popleft()
-        self._call.consumed(len(message) + wire.PREFIX.size)
-        if self._withheld and len(self._messages) <= _MESSAGES_AHEAD:
-            self._call.give_back(self._withheld)
-            self._withheld = 0
-        return self._deserializer(message) if self._deserializer else message
+    def fail(self, status: int, message: str) -> None:
+        """End the call with an error."""
+        self.on_cancel = _nothing
+        self.end(status, message)
+
+    def end(self, status: int, message: str) -> None:
+        super().end(status, message)
+        self._cancel()
+
+    def cancelled(self) -> None:
+        self._close()
+        self._cancel()
+
+    def _cancel(self) -> None:
+        on_cancel, self.on_cancel = self.on_cancel, _nothing
+        on_cancel()
+
+
+Begin = Callable[[DirectCall, bytes], None]
+"""Begins to answer a message; may neither raise nor wait."""

@@ -1,4 +1,4 @@
-"""The gRPC front: `inference.GRPCInferenceService` and `grpc.health.v1.Health` over grpc.aio.
+"""The gRPC front: `inference.GRPCInferenceService` and `grpc.health.v1.Health`.
 
 Handlers are registered generically and the inference ones take and give bytes, so that the codec decides what
 protobuf gets to see. A method that is not registered answers UNIMPLEMENTED by itself.
@@ -16,9 +16,10 @@ import grpc
 import grpc.aio
 from tritonclient.grpc import service_pb2 as pb
 
-from app.core.errors import ErrorCode, InferError, unavailable
+from app.core.errors import ErrorCode, InferError, unavailable, unsupported
 from app.core.live_settings import LiveSettings
-from app.core.tensors import InferResponse, Tensor
+from app.core.tensors import InferRequest, InferResponse, Tensor
+from app.ingress.grpc_call import DirectCall
 from app.ingress.grpc_live_settings import log_settings, trace_setting
 from app.ingress.grpc_restrictions import RestrictedProtocols
 from app.ingress.grpc_settings import GrpcSettings
@@ -28,8 +29,9 @@ from app.ingress.http2_server import Http2Server
 from app.ingress.observer import Arrival, Observer
 from app.ingress.service import InferenceService
 from app.protocol.classification import classify
+from app.protocol.grpc_plan import read_infer
 from app.protocol.grpc_repository import decode_load, decode_unload, refuse_repository_name
-from app.protocol.grpc_v2 import decode_infer, encode_infer, encode_stream, parse_infer
+from app.protocol.grpc_v2 import encode_infer, encode_stream
 from app.protocol.status import grpc_status
 
 SHUTDOWN_TEXT: Final = "GRPC server is shutting down and has stopped accepting new requests."
@@ -86,6 +88,7 @@ class GrpcFront:
         settings = self._settings
         if settings.http2:
             self._server = Http2Server(settings.http2_limits(), settings.restrictions)
+            self._server.add_direct_method(f"/{_INFERENCE}/ModelInfer", self._begin_infer)
             self._add_services()
             tls = settings.certificates.context("h2") if settings.certificates else None
             return int(await self._server.listen(address, port, reuse_port, tls))
@@ -208,22 +211,56 @@ class GrpcFront:
     def _health(self) -> bytes:
         return _SERVING if self._service.ready() and not self._is_stopping() else _NOT_SERVING
 
-    async def _infer(self, data: bytes, context: Context) -> bytes:
+    def _begin_infer(self, call: DirectCall, data: bytes) -> None:
+        """ModelInfer without a task: submitted here, answered from the service's sink."""
         try:
-            self._refuse_when_stopping()
-            observer = self._observer
-            arrival = _arrival(context) if observer.on else None
-            message, raw = parse_infer(data)
-            request = decode_infer(message, raw, _deadline(context))
-            if self._forwarder is not None:
-                request = self._forwarder.into(request, _text_metadata(context))
+            request, arrival = self._take(data, call)
+            service = self._service
+            config = service.model_config(request.model_name, request.model_version)
+            if config.model_transaction_policy.decoupled:
+                raise unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
+            answer = partial(self._answer, call, request)
+            if arrival is None:
+                call.on_cancel = service.submit(request, answer).cancel
+            else:
+                call.on_cancel = self._observer.submit(service, request, answer, arrival).cancel
+        except Exception as error:
+            call.fail(*_status_of(error))
+
+    def _answer(self, call: DirectCall, request: InferRequest, response: InferResponse) -> None:
+        if call.over:
+            return
+        try:
+            if response.error is not None:
+                raise response.error
+            parts = encode_infer(request, response, partial(self._classify, response), self._max_bytes)
+        except Exception as error:
+            call.fail(*_status_of(error))
+        else:
+            call.answer(parts)
+
+    async def _infer(self, data: bytes, context: Context) -> bytes:
+        """ModelInfer for grpc.aio."""
+        try:
+            request, arrival = self._take(data, context)
             if arrival is None:
                 response = await self._service.infer(request)
             else:
-                response = await observer.infer(self._service, request, arrival)
-            return encode_infer(request, response, partial(self._classify, response), self._max_bytes)
+                response = await self._observer.infer(self._service, request, arrival)
+            return b"".join(
+                encode_infer(request, response, partial(self._classify, response), self._max_bytes)
+            )
         except Exception as error:
             await _abort(context, error)
+
+    def _take(self, data: bytes, context: Context) -> tuple[InferRequest, Arrival | None]:
+        """Decode a request; with it, if anybody takes note of requests, how it came."""
+        self._refuse_when_stopping()
+        arrival = _arrival(context) if self._observer.on else None
+        request = read_infer(data, _deadline(context))
+        if self._forwarder is not None:
+            request = self._forwarder.into(request, _text_metadata(context))
+        return request, arrival
 
     async def _stream_infer(self, requests: Any, context: Context) -> None:
         stream = self._new_stream(context)
@@ -304,14 +341,20 @@ def _serialize(message: Any) -> bytes:
 
 
 async def _abort(context: Context, error: Exception) -> NoReturn:
-    """End the RPC with the status of an error; a cancelled one has no text, as in Triton."""
+    """End the RPC with the status of an error."""
+    code, details = _status_of(error)
+    await context.abort(_STATUS_CODES[code], details)
+    raise AssertionError("abort raises")
+
+
+def _status_of(error: Exception) -> tuple[int, str]:
+    """The status of an error, and its text; a cancelled request has none, as in Triton."""
     details = _UNEXPECTED
     if isinstance(error, InferError):
         details = "" if error.code is ErrorCode.CANCELLED else error.message[:_MAX_DETAILS]
     else:
         _log.error("gRPC request failed", exc_info=error)
-    await context.abort(_STATUS_CODES[grpc_status(error)], details)
-    raise AssertionError("abort raises")
+    return grpc_status(error), details
 
 
 def _deadline(context: Context) -> float:

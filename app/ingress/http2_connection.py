@@ -1,4 +1,4 @@
-"""One HTTP/2 connection of a gRPC client: frames, flow control, streams, limits.
+"""One HTTP/2 connection of a gRPC client: frames received, streams, limits; `Http2Output` sends.
 
 Bounded on purpose: streams, header blocks, and control frames a second (resets included), so that no flood
 of cheap frames makes the server work or remember. A client that does not read its responses is not read
@@ -7,13 +7,12 @@ from either, and is cut off in the end.
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from app.core.tensors import Buffer
 from app.ingress.http2_age import ConnectionAge
-from app.ingress.http2_stream import Stream
+from app.ingress.http2_output import Http2Output
+from app.ingress.http2_stream import STREAM_WINDOW, Stream
 from app.protocol import http2 as h2
 from app.protocol.grpc_http2 import CallHead, read_head
 
@@ -23,10 +22,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MAX_FRAME: Final = 1 << 20
-_STREAM_WINDOW: Final = 4 << 20
 _CONNECTION_WINDOW: Final = 64 << 20
-_JOIN_BELOW: Final = 64 << 10
-"""Bytes up to which one copy is cheaper than a list of buffers for the kernel."""
+_FORM: Final = h2.PADDED | h2.PRIORITISED | h2.END_HEADERS
 
 
 class Http2Connection(asyncio.Protocol):
@@ -41,18 +38,14 @@ class Http2Connection(asyncio.Protocol):
         self._greeted = False
         self._streams: dict[int, Stream] = {}
         self._last = 0
-        self._window = self._initial_window = h2.DEFAULT_WINDOW
-        self._frame_size = h2.DEFAULT_FRAME_SIZE
         self._received = 0
         self._block: list[bytes] | None = None  # a header block that CONTINUATION frames go on with
         self._block_of = (0, 0)
         self._block_size = 0
-        self._out: list[Buffer] = []
-        self._flushing = False
         self._blocked_since = 0.0
-        self._waiting: deque[Stream] = deque()  # for the connection's window
         self._leaving = self._failed = False
         self._age = ConnectionAge(server.now())
+        self._output = Http2Output(server.loop, self._age, self._stream_finished)
         self._handlers: dict[int, Callable[[h2.Frame], None]] = {
             h2.DATA: self._on_data,
             h2.HEADERS: self._on_headers,
@@ -68,13 +61,13 @@ class Http2Connection(asyncio.Protocol):
     # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport  # type: ignore[assignment]
+        self._transport = self._output.transport = transport  # type: ignore[assignment]
         if not self._server.admit(self):
             self._transport.abort()
             return
         settings = {
             h2.MAX_CONCURRENT_STREAMS: self._server.settings.max_streams,
-            h2.INITIAL_WINDOW_SIZE: _STREAM_WINDOW,
+            h2.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
             h2.MAX_FRAME_SIZE: _MAX_FRAME,
             h2.MAX_HEADER_LIST_SIZE: self._server.settings.max_header_size,
         }
@@ -85,8 +78,7 @@ class Http2Connection(asyncio.Protocol):
         self._server.forget(self)
         streams, self._streams = list(self._streams.values()), {}
         for stream in streams:
-            if stream.call is not None:
-                stream.call.cancelled()
+            _cancel(stream)
 
     def pause_writing(self) -> None:
         self._blocked_since = self._server.now()
@@ -99,7 +91,7 @@ class Http2Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._failed:
             return
-        self._flushing = True  # whatever is sent meanwhile leaves together
+        self._output.cork()  # whatever is sent meanwhile leaves together
         self._age.heard = self._server.now()
         try:
             if not self._greeted:
@@ -111,7 +103,7 @@ class Http2Connection(asyncio.Protocol):
         except Exception:
             logger.exception("an HTTP/2 connection failed")
             self._fail(h2.Http2Error(h2.INTERNAL_ERROR, ""))
-        self._flush()
+        self._output.flush()
 
     # Frames.
 
@@ -128,7 +120,7 @@ class Http2Connection(asyncio.Protocol):
     def _on_frame(self, frame: h2.Frame) -> None:
         if self._block is not None and frame.kind != h2.CONTINUATION:
             raise h2.Http2Error(h2.PROTOCOL_ERROR, "a header block was interrupted")
-        if frame.kind not in (h2.DATA, h2.HEADERS) or not frame.payload:
+        if frame.kind > h2.HEADERS or not frame.payload:  # neither HEADERS nor DATA
             limits = self._server.settings
             limit = limits.max_resets if frame.kind == h2.RST_STREAM else limits.max_control_frames
             self._age.count(frame.kind == h2.RST_STREAM, limit)
@@ -142,7 +134,7 @@ class Http2Connection(asyncio.Protocol):
         if self._received > _CONNECTION_WINDOW:
             raise h2.Http2Error(h2.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
         if self._received > _CONNECTION_WINDOW // 2:
-            self._put(h2.window_update(0, self._received))
+            self._output.put(h2.window_update(0, self._received))
             self._received = 0
         stream = self._streams.get(frame.stream)
         if stream is None or stream.ended or stream.call is None:
@@ -150,14 +142,18 @@ class Http2Connection(asyncio.Protocol):
                 raise h2.Http2Error(h2.PROTOCOL_ERROR, "DATA on an idle stream")
             return  # of a call that was ended here
         stream.received += size
-        if stream.received > _STREAM_WINDOW:
-            self.reset(stream.id, h2.FLOW_CONTROL_ERROR)
+        if stream.received > STREAM_WINDOW:
+            self._reset(stream, h2.FLOW_CONTROL_ERROR)
             return
         stream.ended = bool(frame.flags & h2.END_STREAM)
-        payload = h2.unpad(frame.flags & h2.PADDED, frame.payload)
+        payload = h2.unpad(h2.PADDED, frame.payload) if frame.flags & h2.PADDED else frame.payload
         stream.call.receive(payload, stream.ended)
 
     def _on_headers(self, frame: h2.Frame) -> None:
+        flags, payload = frame.flags, frame.payload
+        if flags & _FORM == h2.END_HEADERS and len(payload) <= self._server.settings.max_header_size:
+            self._open(frame.stream, flags, self._headers.read(payload))
+            return
         self._block, self._block_of, self._block_size = [], (frame.stream, frame.flags), 0
         self._add_block(h2.unpad(frame.flags, frame.payload), frame.flags)
 
@@ -191,11 +187,11 @@ class Http2Connection(asyncio.Protocol):
             raise h2.Http2Error(h2.PROTOCOL_ERROR, "a stream of an even number")
         self._last = stream_id
         if self._leaving or len(self._streams) >= self._server.settings.max_streams:
-            self._put(h2.rst_stream(stream_id, h2.REFUSED_STREAM))
+            self._output.put(h2.rst_stream(stream_id, h2.REFUSED_STREAM))
             return
-        stream = self._streams[stream_id] = Stream(self, stream_id, self._initial_window)
+        stream = self._streams[stream_id] = Stream(self._output, stream_id, self._output.initial_window)
         stream.call = self._server.open_call(stream, head)
-        if flags & h2.END_STREAM and stream_id in self._streams and stream.call is not None:
+        if flags & h2.END_STREAM and not stream.over and stream.call is not None:
             stream.ended = True
             stream.call.receive(b"", True)
 
@@ -204,8 +200,8 @@ class Http2Connection(asyncio.Protocol):
         if frame.stream > self._last or not frame.stream:
             raise h2.Http2Error(h2.PROTOCOL_ERROR, "RST_STREAM of an idle stream")
         stream = self._streams.pop(frame.stream, None)
-        if stream is not None and stream.call is not None:
-            stream.call.cancelled()
+        if stream is not None:
+            _cancel(stream)
             self._check_leaving()
 
     def _on_settings(self, frame: h2.Frame) -> None:
@@ -215,14 +211,17 @@ class Http2Connection(asyncio.Protocol):
             return
         for key, value in h2.read_settings(frame.payload):
             if key == h2.INITIAL_WINDOW_SIZE:
-                change = value - self._initial_window
-                self._initial_window = value
-                for stream in list(self._streams.values()):
-                    stream.window += change
-                    self._pump(stream)
+                self._change_windows(value)
             elif key == h2.MAX_FRAME_SIZE:
-                self._frame_size = min(value, _MAX_FRAME)
-        self._put(h2.frame(h2.SETTINGS, h2.ACK, 0))
+                self._output.allow_frames(value)
+        self._output.put(h2.frame(h2.SETTINGS, h2.ACK, 0))
+
+    def _change_windows(self, size: int) -> None:
+        change = size - self._output.initial_window
+        self._output.initial_window = size
+        for stream in list(self._streams.values()):
+            stream.window += change
+            self._output.pump(stream)
 
     def _on_ping(self, frame: h2.Frame) -> None:
         if len(frame.payload) != 8:
@@ -233,28 +232,23 @@ class Http2Connection(asyncio.Protocol):
         settings = self._server.settings
         if self._age.too_many_pings(settings.min_ping_interval_s, settings.max_ping_strikes):
             raise h2.Http2Error(h2.ENHANCE_YOUR_CALM, "too_many_pings")
-        self._put(h2.frame(h2.PING, h2.ACK, 0, frame.payload))
+        self._output.put(h2.frame(h2.PING, h2.ACK, 0, frame.payload))
 
     def _on_window_update(self, frame: h2.Frame) -> None:
         size = h2.read_long(frame.payload) & h2.MAX_WINDOW
         if not frame.stream:
-            self._window += size
-            if not size or self._window > h2.MAX_WINDOW:
-                raise h2.Http2Error(h2.FLOW_CONTROL_ERROR, "WINDOW_UPDATE out of range")
-            waiting, self._waiting = self._waiting, deque()
-            for stream in waiting:
-                self._pump(stream)
+            self._output.widen(size)
             return
-        found = self._streams.get(frame.stream)
-        if found is None:
+        stream = self._streams.get(frame.stream)
+        if stream is None:
             if frame.stream > self._last:
                 raise h2.Http2Error(h2.PROTOCOL_ERROR, "WINDOW_UPDATE of an idle stream")
             return
-        found.window += size
-        if not size or found.window > h2.MAX_WINDOW:
-            self.reset(found.id, h2.FLOW_CONTROL_ERROR)
+        stream.window += size
+        if not size or stream.window > h2.MAX_WINDOW:
+            self._reset(stream, h2.FLOW_CONTROL_ERROR)
             return
-        self._pump(found)
+        self._output.pump(stream)
 
     def _on_goaway(self, frame: h2.Frame) -> None:
         self._leaving = True
@@ -263,105 +257,26 @@ class Http2Connection(asyncio.Protocol):
     def _on_push_promise(self, frame: h2.Frame) -> None:
         raise h2.Http2Error(h2.PROTOCOL_ERROR, "a client may not push")
 
-    # Sending.
+    # Streams.
 
-    def send(self, stream: Stream, block: bytes, parts: tuple[Buffer, ...], trailers: bytes | None) -> None:
-        """As `Stream.send`; nothing for a stream that has ended meanwhile."""
-        if stream.id not in self._streams:
-            return
-        if block:
-            self._put(h2.frame(h2.HEADERS, h2.END_HEADERS, stream.id, block))
-        self._age.strikes = 0
-        stream.trailers = trailers
-        size = sum(map(len, parts))
-        if stream.queue or size > min(stream.window, self._window, self._frame_size):
-            stream.queue.extend(memoryview(part) for part in parts if len(part))
-            self._pump(stream)
-            return
-        if size:
-            stream.window -= size
-            self._window -= size
-            self._out.append(h2.frame_head(size, h2.DATA, 0, stream.id))
-            self._out.extend(parts)
-        if trailers is not None:
-            self._finish(stream, trailers)
-        self._wake()
-
-    def _pump(self, stream: Stream) -> None:
-        """Send what windows allow of what waits."""
-        queue = stream.queue
-        while queue and stream.window > 0 and self._window > 0:
-            allowed = min(stream.window, self._window, self._frame_size)
-            size, pieces = 0, []
-            while queue and size < allowed:
-                piece = queue.popleft()
-                if len(piece) > allowed - size:
-                    queue.appendleft(piece[allowed - size :])
-                    piece = piece[: allowed - size]
-                pieces.append(piece)
-                size += len(piece)
-            stream.window -= size
-            self._window -= size
-            self._out.append(h2.frame_head(size, h2.DATA, 0, stream.id))
-            self._out.extend(pieces)
-        if queue:
-            if stream.window > 0:
-                self._waiting.append(stream)
-        else:
-            stream.wake()
-            if stream.trailers is not None and stream.id in self._streams:
-                self._finish(stream, stream.trailers)
-        self._wake()
-
-    def _finish(self, stream: Stream, trailers: bytes) -> None:
+    def _stream_finished(self, stream: Stream) -> None:
         del self._streams[stream.id]
-        self._out.append(h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, stream.id, trailers))
-        if not stream.ended:  # RFC 9113, section 8.1: the client need not send the rest
-            self._out.append(h2.rst_stream(stream.id, h2.NO_ERROR))
-        self._check_leaving()
-
-    def reset(self, stream_id: int, code: int) -> None:
-        """End a stream without a status."""
-        stream = self._streams.pop(stream_id, None)
-        if stream is not None:
-            self._put(h2.rst_stream(stream_id, code))
-            if stream.call is not None:
-                stream.call.cancelled()
+        if self._leaving:
             self._check_leaving()
 
-    def give_back(self, stream: Stream, size: int) -> None:
-        """As `Stream.give_back`; small amounts are saved up."""
-        stream.owed += size
-        if stream.owed >= _STREAM_WINDOW // 4 and not stream.ended and stream.id in self._streams:
-            stream.received -= stream.owed
-            self._put(h2.window_update(stream.id, stream.owed))
-            stream.owed = 0
-
-    def _put(self, data: bytes) -> None:
-        self._out.append(data)
-        self._wake()
-
-    def _wake(self) -> None:
-        if not self._flushing:
-            self._flushing = True
-            self._server.loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._flushing = False
-        out, self._out = self._out, []
-        if not out or self._transport.is_closing():
-            return
-        if sum(map(len, out)) <= _JOIN_BELOW:
-            self._transport.write(b"".join(out))
-        else:
-            self._transport.writelines(out)
+    def _reset(self, stream: Stream, code: int) -> None:
+        """End a stream without a status."""
+        del self._streams[stream.id]
+        self._output.put(h2.rst_stream(stream.id, code))
+        _cancel(stream)
+        self._check_leaving()
 
     # Ending.
 
     def _fail(self, error: h2.Http2Error) -> None:
         logger.debug("closing an HTTP/2 connection: %s", error)
-        self._put(h2.goaway(self._last, error.code, str(error)))
-        self._flush()
+        self._output.put(h2.goaway(self._last, error.code, str(error)))
+        self._output.flush()
         self._failed = True
         # Closing with data unread resets the connection, and the peer may never see why: what still comes is
         # thrown away for a moment first.
@@ -375,12 +290,12 @@ class Http2Connection(asyncio.Protocol):
             return
         if not self._leaving:
             self._leaving = True
-            self._put(h2.goaway(self._last, h2.NO_ERROR))
+            self._output.put(h2.goaway(self._last, h2.NO_ERROR))
         self._check_leaving()
 
     def _check_leaving(self) -> None:
         if self._leaving and not self._streams:
-            self._flush()
+            self._output.flush()
             self._transport.close()
 
     def abort(self) -> None:
@@ -401,4 +316,13 @@ class Http2Connection(asyncio.Protocol):
         elif (self._streams or settings.keepalive_without_calls) and self._age.wants_ping(
             now, settings.keepalive_s
         ):
-            self._put(h2.frame(h2.PING, 0, 0, bytes(8)))
+            self._output.put(h2.frame(h2.PING, 0, 0, bytes(8)))
+
+
+def _cancel(stream: Stream) -> None:
+    """Neither side sends any more; who waits to is woken."""
+    stream.over = True
+    stream.queue = None
+    if stream.call is not None:
+        stream.call.cancelled()
+    stream.wake()

@@ -4,19 +4,16 @@ grpc.aio costs 0.4 ms of processor time a call, ten times what the rest of the r
 a tenth of that. It has the part of grpc.aio's interface that the gRPC front uses.
 """
 
-import asyncio
-import contextlib
 import ssl
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-from app.ingress.grpc_call import GrpcCall, refuse, refuse_restricted
+from app.ingress.grpc_call import Begin, DirectCall, GrpcCall, refuse, refuse_restricted
+from app.ingress.grpc_task_call import TaskCall
 from app.ingress.http2_connection import Http2Connection
 from app.ingress.http2_stream import Stream
+from app.ingress.listener import Listener
 from app.protocol.grpc_http2 import CallHead
 from app.protocol.restrictions import Restriction, Restrictions, category_of_method
-
-_CHECK_INTERVAL_S: Final = 1.0
 
 
 class Http2Settings(NamedTuple):
@@ -58,22 +55,17 @@ class Http2Settings(NamedTuple):
     max_age_grace_s: float = 0.0
 
 
-class Http2Server:
-    """Listens, and holds what connections share. `buffered` counts bytes of request messages."""
+class Http2Server(Listener[Http2Connection]):
+    """Holds what connections share. `buffered` counts bytes of request messages."""
 
     def __init__(self, settings: Http2Settings, restrictions: Restrictions | None = None) -> None:
+        super().__init__(settings.max_connections)
         self.settings = settings
         self._restrictions = restrictions or {}
-        self.loop = asyncio.get_running_loop()
-        self.now: Callable[[], float] = self.loop.time
-        self.buffered = 0
         self.calls: set[GrpcCall] = set()
         self._handlers: list[Any] = []
         self._methods: dict[str, Any] = {}
-        self._connections: set[Http2Connection] = set()
-        self._servers: list[asyncio.Server] = []
-        self._watch: asyncio.TimerHandle | None = None
-        self._empty = asyncio.Event()
+        self._direct: dict[str, Begin] = {}
 
     def add_generic_rpc_handlers(self, handlers: list[Any]) -> None:
         """Serve the methods of `grpc.GenericRpcHandler`s."""
@@ -81,6 +73,10 @@ class Http2Server:
 
     def add_registered_method_handlers(self, service: str, methods: dict[str, Any]) -> None:
         """What generated code calls beside the method above, with the same methods."""
+
+    def add_direct_method(self, path: str, begin: Begin) -> None:
+        """Serve the unary method of this path without a task a call; goes before the handlers' own."""
+        self._direct[path] = begin
 
     async def listen(
         self, address: str, port: int, reuse_port: bool = True, context: ssl.SSLContext | None = None
@@ -90,55 +86,25 @@ class Http2Server:
         Raises:
             OSError: the address cannot be bound.
         """
-        server = await self.loop.create_server(
-            lambda: Http2Connection(self), address, port, reuse_port=reuse_port, backlog=1024, ssl=context
+        return await self.open_port(
+            lambda: Http2Connection(self), address, port, reuse_port=reuse_port, ssl=context
         )
-        self._servers.append(server)
-        if self._watch is None:
-            self._watch = self.loop.call_later(_CHECK_INTERVAL_S, self._check_connections)
-        return int(server.sockets[0].getsockname()[1])
-
-    async def stop(self, grace_s: float) -> None:
-        """Stop listening, refuse new calls, end those under way after `grace_s` seconds at most."""
-        for server in self._servers:
-            server.close()
-        if self._watch is not None:
-            self._watch.cancel()
-        for connection in list(self._connections):
-            connection.drain()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace_s):
-                await self._all_closed()
-        for connection in list(self._connections):
-            connection.abort()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(1.0):
-                await self._all_closed()
 
     def open_call(self, stream: Stream, head: CallHead) -> GrpcCall | None:
         """Begin a call; None when it was refused at once."""
-        handler = self._method(head.path)
+        begin = self._direct.get(head.path)
+        handler = self._method(head.path) if begin is None else None
         restriction = self._restrictions.get(category_of_method(head.path)) if self._restrictions else None
         if restriction is not None and not restriction.met_by(_sent(head, restriction)):
             refuse_restricted(stream, restriction)
             return None
-        if head.refusal or handler is None or len(self.calls) >= self.settings.max_calls:
-            refuse(stream, head, handler is None)
+        unknown = begin is None and handler is None
+        if head.refusal or unknown or len(self.calls) >= self.settings.max_calls:
+            refuse(stream, head, unknown)
             return None
-        return GrpcCall(self, stream, head, handler)
-
-    def admit(self, connection: Http2Connection) -> bool:
-        """Count a new connection; False when there are too many."""
-        if len(self._connections) >= self.settings.max_connections:
-            return False
-        self._connections.add(connection)
-        return True
-
-    def forget(self, connection: Http2Connection) -> None:
-        """Note that a connection has closed."""
-        self._connections.discard(connection)
-        if not self._connections:
-            self._empty.set()
+        return (
+            TaskCall(self, stream, head, handler) if begin is None else DirectCall(self, stream, head, begin)
+        )
 
     def _method(self, path: str) -> Any:
         found = self._methods.get(path)
@@ -150,17 +116,6 @@ class Http2Server:
                     self._methods[path] = found
                     break
         return found
-
-    async def _all_closed(self) -> None:
-        while self._connections:
-            self._empty.clear()
-            await self._empty.wait()
-
-    def _check_connections(self) -> None:
-        now = self.now()
-        for connection in list(self._connections):
-            connection.check_time(now)
-        self._watch = self.loop.call_later(_CHECK_INTERVAL_S, self._check_connections)
 
 
 def _sent(head: CallHead, restriction: Restriction) -> bytes | None:

@@ -2,12 +2,17 @@
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Protocol
 
 from app.core.tensors import Buffer
+from app.protocol import http2 as h2
 
 if TYPE_CHECKING:
-    from app.ingress.http2_connection import Http2Connection
+    from app.ingress.http2_output import Http2Output
+
+STREAM_WINDOW: Final = 4 << 20
+"""Bytes that a client may send before it is given some back."""
 
 
 class Call(Protocol):
@@ -20,36 +25,49 @@ class Call(Protocol):
 
 
 class Stream:
-    """The transport side of one call. `window` is what may still be sent, `owed` what the client is owed."""
+    """The transport side of one call.
+
+    Attributes:
+        window: bytes that may still be sent.
+        received: bytes of the client's that it was not given back.
+        ended: the client has sent everything.
+        over: nothing more may be sent: it was all sent, or the stream was reset.
+        queue: what waits for a window, and behind it `trailers`.
+    """
 
     __slots__ = (
-        "_connection",
         "_drained",
+        "_output",
+        "_owed",
         "call",
         "ended",
         "id",
-        "owed",
+        "over",
         "queue",
         "received",
         "trailers",
         "window",
     )
 
-    def __init__(self, connection: "Http2Connection", stream_id: int, window: int) -> None:
-        self._connection = connection
+    def __init__(self, output: "Http2Output", stream_id: int, window: int) -> None:
+        self._output = output
         self.id = stream_id
         self.call: Call | None = None
         self.window = window
         self.received = 0
-        self.owed = 0
-        self.ended = False  # the client has sent everything
-        self.queue: deque[memoryview] = deque()
+        self._owed = 0
+        self.ended = self.over = False
+        self.queue: deque[memoryview] | None = None
         self.trailers: bytes | None = None
         self._drained: asyncio.Future[None] | None = None
 
-    def send(self, kind_block: bytes, parts: tuple[Buffer, ...] = (), trailers: bytes | None = None) -> None:
+    def send(self, block: bytes, parts: Sequence[Buffer] = (), trailers: bytes | None = None) -> None:
         """Send a header block if there is one, a message, and the trailers that end the stream."""
-        self._connection.send(self, kind_block, parts, trailers)
+        self._output.send(self, block, parts, trailers)
+
+    def answer(self, message: Sequence[Buffer], size: int) -> None:
+        """Send the whole response of a call that went well: one message of `size` bytes, in pieces."""
+        self._output.answer(self, message, size)
 
     async def drained(self) -> None:
         """Wait until nothing waits to be sent."""
@@ -62,10 +80,10 @@ class Stream:
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 
-    def reset(self, code: int) -> None:
-        """End the stream without a status."""
-        self._connection.reset(self.id, code)
-
     def give_back(self, size: int) -> None:
-        """Let the client send as many bytes more."""
-        self._connection.give_back(self, size)
+        """Let the client send as many bytes more; small amounts are saved up."""
+        self._owed += size
+        if self._owed >= STREAM_WINDOW // 4 and not self.ended and not self.over:
+            self.received -= self._owed
+            self._output.put(h2.window_update(self.id, self._owed))
+            self._owed = 0

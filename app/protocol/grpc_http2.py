@@ -10,7 +10,7 @@ from base64 import b64decode
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from app.protocol.http2 import Pairs
+from app.protocol.http2 import DATA, END_HEADERS, END_STREAM, HEADERS, Pairs, frame_head
 
 PREFIX: Final = struct.Struct(">BL")
 OK: Final = 0
@@ -106,6 +106,26 @@ GZIP_HEADERS: Final = RESPONSE_HEADERS + _literal("grpc-encoding", "gzip")
 OK_TRAILERS: Final = _literal("grpc-status", "0")
 
 
+_ANSWER: Final = struct.Struct(f">5sL{len(RESPONSE_HEADERS)}sHBBBLBL")
+_ANSWER_END: Final = struct.Struct(f">5sL{len(OK_TRAILERS)}s")
+_HEADERS_FRAME: Final = frame_head(len(RESPONSE_HEADERS), HEADERS, END_HEADERS, 0)[:5]
+_TRAILERS_FRAME: Final = frame_head(len(OK_TRAILERS), HEADERS, END_HEADERS | END_STREAM, 0)[:5]
+
+
+def answer_head(stream: int, size: int) -> bytes:
+    """All that comes in front of a response's only message: a HEADERS frame, and the head of a DATA frame."""
+    length = size + PREFIX.size
+    return _ANSWER.pack(
+        *(_HEADERS_FRAME, stream, RESPONSE_HEADERS),
+        *(length >> 8, length & 0xFF, DATA, 0, stream, 0, size),
+    )
+
+
+def answer_end(stream: int) -> bytes:
+    """The frame behind the only message of a call that went well."""
+    return _ANSWER_END.pack(_TRAILERS_FRAME, stream, OK_TRAILERS)
+
+
 def trailers(status: int, message: str = "") -> bytes:
     """The header block that ends a call."""
     if not status and not message:
@@ -142,6 +162,14 @@ def decompress(encoding: str, message: bytes, limit: int) -> bytes:
     if unpacker.unconsumed_tail or not unpacker.eof:
         raise ValueError("too large or cut short")
     return data
+
+
+def only_message(data: bytes, limit: int) -> bytes | None:
+    """The message, if `data` is just one that is neither compressed nor above the limit: the common case."""
+    if len(data) < PREFIX.size or data[0]:
+        return None
+    size = len(data) - PREFIX.size
+    return data[PREFIX.size :] if size <= limit and size == int.from_bytes(data[1:5], "big") else None
 
 
 class MessageReader:

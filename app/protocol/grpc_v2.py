@@ -7,6 +7,7 @@ views of its raw contents before protobuf sees it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +24,7 @@ from app.core.tensors import (
     RequestedOutput,
     Tensor,
 )
+from app.protocol.grpc_cut import cut_request
 from app.protocol.grpc_parameters import decode_parameters, decode_region, encode_parameters
 
 MAX_MESSAGE_BYTES: Final = 2**31 - 1
@@ -30,7 +32,8 @@ Classifier = Callable[[Tensor, int], Tensor]
 
 # Below this protobuf's own copies cost less than looking for the raw contents in Python.
 _CUT_FROM_BYTES: Final = 65536
-_RAW_INPUT_FIELD: Final = 7
+_ID_TAG: Final = b"\x1a"
+_OUTPUT_TAG: Final = b"\x2a"
 _RAW_OUTPUT_TAG: Final = b"\x32"
 _STREAM_RESPONSE_TAG: Final = b"\x12"
 
@@ -59,48 +62,15 @@ def parse_infer(data: bytes) -> tuple[pb.ModelInferRequest, Sequence[Buffer]]:
         InferError: INTERNAL when `data` is no such message.
     """
     try:
-        if len(data) >= _CUT_FROM_BYTES:
-            cut = _cut(data)
-            if cut is not None:
-                header, raw = cut
-                return pb.ModelInferRequest.FromString(header), raw
+        cut = cut_request(data) if len(data) >= _CUT_FROM_BYTES else None
+        if cut is not None:
+            message = pb.ModelInferRequest.FromString(cut.header)
+            message.id = cut.id
+            return message, cut.raw
         message = pb.ModelInferRequest.FromString(data)
     except DecodeError:
         raise internal("failed to parse the request message") from None
     return message, message.raw_input_contents
-
-
-def _cut(data: bytes) -> tuple[bytes, list[memoryview]] | None:
-    """Separate raw_input_contents from the rest; None when anything but plain known fields is met.
-
-    Every field of ModelInferRequest is length-delimited (wire type 2), so that a tag and a length are all
-    there is to read.
-    """
-    view, position, end = memoryview(data), 0, len(data)
-    header: list[memoryview] = []
-    raw: list[memoryview] = []
-    while position < end:
-        tag = data[position]
-        length, start = _read_varint(data, position + 1)
-        stop = start + length
-        if tag & 7 != 2 or tag > 0x7F or stop > end:
-            return None
-        if tag >> 3 == _RAW_INPUT_FIELD:
-            raw.append(view[start:stop])
-        else:
-            header.append(view[position:stop])
-        position = stop
-    return b"".join(header), raw
-
-
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    for byte in data[position : position + 5]:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return value, position + shift // 7
-    raise DecodeError("length runs past the message")
 
 
 def decode_infer(
@@ -220,8 +190,8 @@ def encode_infer(
     response: InferResponse,
     classifier: Classifier,
     max_bytes: int = MAX_MESSAGE_BYTES,
-) -> bytes:
-    """Serialise a ModelInferResponse.
+) -> list[Buffer]:
+    """Serialise a ModelInferResponse, in pieces: the outputs' data are theirs, not copied.
 
     Outputs keep the backend's order and always use raw_output_contents, one entry each.
 
@@ -237,7 +207,7 @@ def encode_infer(
     """
     parts = _infer_parts(request, response, classifier, stream=False)
     _check_size(sum(map(len, parts)), max_bytes)
-    return b"".join(parts)
+    return parts
 
 
 def encode_stream(
@@ -279,21 +249,50 @@ def encode_stream_failure(request: InferRequest, error: InferError, final: bool)
 def _infer_parts(
     request: InferRequest, response: InferResponse, classifier: Classifier, stream: bool
 ) -> list[Buffer]:
-    """A serialised ModelInferResponse in pieces: its fields up to 5, then each of field 6 by hand."""
-    outputs = _classified(request, response.outputs, classifier)
-    header = pb.ModelInferResponse(
-        model_name=response.model_name, model_version=response.model_version, id=request.id
-    )
-    if response.parameters:
-        encode_parameters(header.parameters, response.parameters)
-    if stream:
-        header.parameters["triton_final_response"].bool_param = response.final
+    """A serialised ModelInferResponse in pieces: its fields up to 5 in the first, then each of field 6."""
+    outputs = _classified(request, response.outputs, classifier) if request.outputs else response.outputs
+    header = _model_fields(response.model_name, response.model_version)
+    if request.id:
+        header += _delimited(_ID_TAG, request.id.encode())
+    if stream or response.parameters:
+        header += _parameter_fields(response, stream)
     for tensor in outputs:
-        header.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-    parts: list[Buffer] = [header.SerializeToString()]
+        header += _output_field(tensor.name, tensor.datatype, tensor.shape)
+    parts: list[Buffer] = [header]
     for tensor in outputs:
-        parts += (_RAW_OUTPUT_TAG, _varint(len(tensor.data)), tensor.data)
+        parts += (_raw_head(len(tensor.data)), tensor.data)
     return parts
+
+
+# What responses of a model have in common is serialised once.
+
+
+@lru_cache(1024)
+def _model_fields(name: str, version: str) -> bytes:
+    return bytes(pb.ModelInferResponse(model_name=name, model_version=version).SerializeToString())
+
+
+@lru_cache(4096)
+def _output_field(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
+    tensor = pb.ModelInferResponse.InferOutputTensor(name=name, datatype=datatype, shape=shape)
+    return _delimited(_OUTPUT_TAG, tensor.SerializeToString())
+
+
+@lru_cache(1024)
+def _raw_head(size: int) -> bytes:
+    return _RAW_OUTPUT_TAG + _varint(size)
+
+
+def _parameter_fields(response: InferResponse, stream: bool) -> bytes:
+    message = pb.ModelInferResponse()
+    encode_parameters(message.parameters, response.parameters)
+    if stream:
+        message.parameters["triton_final_response"].bool_param = response.final
+    return bytes(message.SerializeToString())
+
+
+def _delimited(tag: bytes, data: bytes) -> bytes:
+    return tag + _varint(len(data)) + data
 
 
 def _check_size(size: int, limit: int) -> None:

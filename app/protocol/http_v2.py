@@ -6,6 +6,7 @@ the JSON part travels in the header `Inference-Header-Content-Length`; without i
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -210,6 +211,10 @@ def encode_infer(
     """
     if response.error is not None:
         raise response.error
+    if not (infer.prints or response.parameters or infer.request.id or response.id or infer.request.regions):
+        encoded = _binary_response(infer, response)
+        if encoded is not None:
+            return encoded
     outputs: list[dict[str, Any]] = []
     parts: list[Buffer] = [b""]
     listed = {requested.name: requested for requested in infer.request.outputs}
@@ -228,6 +233,38 @@ def encode_infer(
     if len(parts) == 1:
         return EncodedResponse(JSON_HEADERS, parts)
     return EncodedResponse(BINARY_HEADERS % len(parts[0]), parts)
+
+
+def _binary_response(infer: HttpInfer, response: InferResponse) -> EncodedResponse | None:
+    """A response without an id whose outputs are all sent in binary; None when some are not."""
+    described: list[tuple[str, str, tuple[int, ...], int]] = []
+    data: list[Buffer] = []
+    for tensor in response.outputs:
+        if not len(tensor.data) or not (infer.binary_default or _is_listed(infer, tensor)):
+            return None
+        described.append((tensor.name, tensor.datatype, tensor.shape, len(tensor.data)))
+        data.append(tensor.data)
+    if not data:
+        return None
+    headers, document = _binary_document(response.model_name, response.model_version, tuple(described))
+    return EncodedResponse(headers, [document, *data])
+
+
+def _is_listed(infer: HttpInfer, tensor: Tensor) -> bool:
+    return any([requested.name == tensor.name for requested in infer.request.outputs])
+
+
+@lru_cache(4096)
+def _binary_document(
+    model: str, version: str, outputs: tuple[tuple[str, str, tuple[int, ...], int], ...]
+) -> tuple[bytes, bytes]:
+    """Header lines, and the JSON part, of responses that differ in their data only."""
+    entries = [
+        {"name": name, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": size}}
+        for name, datatype, shape, size in outputs
+    ]
+    document = _encode({"model_name": model, "model_version": version, "outputs": entries})
+    return BINARY_HEADERS % len(document), document
 
 
 def _entry(tensor: Tensor) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from app.transport.arena import ArenaReader, ArenaWriter
 from app.transport.frames import Frame, FrameDecoder, Kind, ProtocolError, encode_frame
 from app.transport.handshake import Peer, map_peer_arena
 from app.transport.lending import Borrower, Lender, Offer, released_key
-from app.transport.messages import Outbox
 from app.transport.notices import decode_offer, decode_release, encode_offer, encode_release
+from app.transport.outbox import Outbox
 from app.transport.settings import TransportSettings
 
 _RELEASE: Final = int(Kind.RELEASE)

@@ -124,10 +124,14 @@ class _ServerConnection(Connection):
             nbytes = self.outbox.response(self._pieces, stream, failed(error, response.id))
         self.queued(nbytes)
         if self._queued > self.settings.write_high_water:
-            self._congested()
+            self._congested(nbytes)
 
-    def _congested(self) -> None:
-        if self._queued > self.settings.max_buffered_bytes:
+    def _congested(self, newest: int) -> None:
+        """See to it that what waits stays bounded; one response of `newest` bytes may be of any size."""
+        limit = self.settings.max_buffered_bytes
+        if self._queued > limit and not self._paused:
+            self._flush()
+        if self._queued - newest > limit:
             self.abort(ConnectionError("the client does not read its responses"))
         elif self._paused and self._reading and not self.closing:
             self._reading = False

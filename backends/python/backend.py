@@ -8,6 +8,7 @@ Triton's.
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from google.protobuf import json_format
@@ -21,6 +22,7 @@ from backends.python import loader, metrics
 from backends.python.errors import loading_failed
 from backends.python.execution import Execution, completed
 from backends.python.instance import PythonInstance
+from backends.python.portable import is_portable
 from backends.python.process import Process
 from backends.python.supervisor import Supervisor
 
@@ -65,6 +67,10 @@ class PythonBackend(Backend):
     def sequence_finalize(self, instance: Instance, sequence_id: SequenceId) -> None:
         if instance.state is not None:
             instance.state.finalize_sequence(sequence_id)
+
+    def instance_portable(self, instance: Instance) -> bool:
+        state = instance.state
+        return isinstance(state, Execution) and is_portable(Path(state.instance.file).read_bytes())
 
     def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
         instance.state.execute(requests, instance)

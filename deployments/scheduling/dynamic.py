@@ -83,6 +83,7 @@ class DynamicScheduler(Scheduler):
         self._batched = batched
         self._running: set[asyncio.Task[None]] = set()
         self._execution_ns = 0
+        self._on_loop = False
         self._gathering = False
         queue.wake_by = self._wake_by
 
@@ -92,6 +93,7 @@ class DynamicScheduler(Scheduler):
 
     def finished(self, instance: InstanceThread, batch: Batch) -> None:
         self._execution_ns = batch.end_ns - batch.start_ns
+        self._on_loop = instance.on_loop
         self._statistics.releases[batch.release] += 1
         super().finished(instance, batch)
 
@@ -99,9 +101,10 @@ class DynamicScheduler(Scheduler):
         """Release now or, after a long execution, when the loop has taken in what has arrived already.
 
         The callers of a finished batch ask again one after the other: the first of them must not have the
-        instance for itself.
+        instance for itself. Nor where the loop itself executes: nothing is won by beginning at once.
         """
-        if self._execution_ns < GATHERED_FROM_NS or len(self._queue) >= self._policy.max_rows:
+        at_once = self._execution_ns < GATHERED_FROM_NS and not self._on_loop
+        if at_once or len(self._queue) >= self._policy.max_rows:
             self._release()
         elif not self._gathering and self._queue:
             self._gathering = True

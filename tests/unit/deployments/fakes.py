@@ -54,6 +54,8 @@ def pending(
 class HeldInstance:
     """An instance whose executions end when the test says so."""
 
+    on_loop = False
+
     def __init__(self) -> None:
         self.scheduler: Scheduler | None = None
         self.running: Batch | None = None

@@ -14,6 +14,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.errors import ErrorCode, FailureReason, InferError, invalid_arg
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from backends.base import Backend, Instance, Model, Request
+from deployments import instances
 from deployments.instances import Batch, InstanceThread
 from deployments.scheduling.pending import Outbox, Pending
 
@@ -27,6 +28,11 @@ class FakeBackend(Backend):
         self.execute = execute
         self.load = load
         self.calls: list[tuple[str, str]] = []
+
+    portable = False
+
+    def instance_portable(self, instance: Instance) -> bool:
+        return self.portable
 
     def instance_initialize(self, instance: Instance) -> None:
         self.calls.append(("load", threading.current_thread().name))
@@ -98,8 +104,10 @@ Start = Callable[..., Bench]
 async def start() -> AsyncIterator[Start]:
     benches: list[Bench] = []
 
-    def begin(execute: Behaviour, decoupled: bool = False) -> Bench:
-        bench = Bench(FakeBackend(execute), decoupled)
+    def begin(execute: Behaviour, decoupled: bool = False, portable: bool = False) -> Bench:
+        backend = FakeBackend(execute)
+        backend.portable = portable
+        bench = Bench(backend, decoupled)
         benches.append(bench)
         bench.thread.start()
         bench.thread.wait_loaded()
@@ -133,6 +141,88 @@ async def test_answers_come_before_the_end_of_their_batch(start: Start) -> None:
     bench = start(answer_all)
     await bench.execute("a", "b")
     assert bench.order == ["a", "b", "finished"]
+
+
+def threads(bench: Bench, count: int) -> list[str]:
+    """Which threads the last executions took place on."""
+    return [thread for _, thread in bench.thread._backend.calls[-count:]]  # type: ignore[attr-defined]
+
+
+async def test_short_executions_of_a_portable_instance_move_to_the_loop(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instances, "_SHORT_NS", 10**12)  # whatever the machine
+    bench = start(answer_all, portable=True)
+    for i in range(instances._SHORT_RUNS):
+        assert not bench.thread.on_loop
+        await bench.execute(str(i))
+    assert set(threads(bench, instances._SHORT_RUNS)) == {"m_0_0"}
+    bench.order.clear()
+    await bench.execute("a", "b")
+    assert threads(bench, 1) == [threading.current_thread().name]
+    assert bench.order == ["a", "b", "finished"]
+
+
+async def test_a_long_execution_on_the_loop_goes_back_to_the_thread(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instances, "_SHORT_NS", 10**12)
+    bench = start(answer_all, portable=True)
+    for i in range(instances._SHORT_RUNS):
+        await bench.execute(str(i))
+    monkeypatch.setattr(instances, "_SHORT_NS", 0)
+    monkeypatch.setattr(instances, "_LONG_NS", 0)
+    await bench.execute("long")
+    assert threads(bench, 1) == [threading.current_thread().name]
+    monkeypatch.setattr(instances, "_SHORT_NS", 10**12)
+    for i in range(2 * instances._SHORT_RUNS):
+        await bench.execute(f"again {i}")
+    assert set(threads(bench, 2 * instances._SHORT_RUNS)) == {"m_0_0"}
+    assert bench.thread.on_loop
+
+
+async def test_failures_on_the_loop_are_those_of_their_batch(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def execute(requests: Sequence[Request]) -> None:
+        if requests[0].infer.id == "bad":
+            sys.exit(3)
+        answer_all(requests)
+
+    monkeypatch.setattr(instances, "_SHORT_NS", 10**12)
+    bench = start(execute, portable=True)
+    for i in range(instances._SHORT_RUNS):
+        await bench.execute(str(i))
+    await bench.execute("bad")
+    assert threads(bench, 1) == [threading.current_thread().name]
+    assert bench.error("bad").code is ErrorCode.INTERNAL
+    await bench.execute("good")
+    assert bench.final("good").error is None
+
+
+@pytest.mark.parametrize(("portable", "decoupled"), [(False, False), (True, True)])
+async def test_other_instances_keep_to_their_thread(
+    start: Start, monkeypatch: pytest.MonkeyPatch, portable: bool, decoupled: bool
+) -> None:
+    monkeypatch.setattr(instances, "_SHORT_NS", 10**12)
+    bench = start(answer_all, decoupled, portable)
+    for i in range(instances._SHORT_RUNS + 2):
+        await bench.execute(str(i))
+    assert set(threads(bench, instances._SHORT_RUNS + 2)) == {"m_0_0"}
+
+
+async def test_a_batch_for_the_loop_after_the_end_executes_nothing(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instances, "_SHORT_NS", 10**12)
+    bench = start(answer_all, portable=True)
+    for i in range(instances._SHORT_RUNS):
+        await bench.execute(str(i))
+    assert bench.thread.on_loop
+    bench.thread.execute(bench.batch("late"))
+    bench.thread.stop(5)  # before the loop turns
+    await asyncio.sleep(0)
+    assert "late" not in bench.responses
 
 
 async def test_backend_may_split_its_time(start: Start) -> None:

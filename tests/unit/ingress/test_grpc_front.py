@@ -95,6 +95,9 @@ class FakeService:
         self.loads.append((name, unload_dependents))
 
     def submit(self, request, sink):
+        self.requests.put(request)
+        if request.model_name == "broken":
+            raise ZeroDivisionError("secret")
         self.model_config(request.model_name)
         call = FakeCall(request, sink)
         if request.model_name == "echo":
@@ -110,11 +113,8 @@ class FakeService:
         return sink(InferResponse("echo", "1", (output,), request.id, request.parameters))
 
     async def infer(self, request):
-        self.requests.put(request)
         if request.model_name == "stream":
             raise unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
-        if request.model_name == "broken":
-            raise ZeroDivisionError("secret")
         done = asyncio.get_running_loop().create_future()
         call = self.submit(request, lambda response: done.cancelled() or done.set_result(response))
         try:

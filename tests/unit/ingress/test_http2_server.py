@@ -13,6 +13,7 @@ import grpc
 import hpack
 import pytest
 
+from app.ingress.grpc_call import DirectCall
 from app.ingress.http2_server import Http2Server, Http2Settings
 from app.protocol import grpc_http2 as wire
 from app.protocol import http2 as h2
@@ -30,6 +31,7 @@ class Handlers:
     def __init__(self) -> None:
         self.cancelled = threading.Event()
         self.started = threading.Semaphore(0)
+        self.held: DirectCall | None = None
 
     async def echo(self, message: bytes, context: Any) -> bytes:
         return message
@@ -66,6 +68,21 @@ class Handlers:
         async for message in requests:
             yield message * 2
 
+    def direct(self, call: DirectCall, message: bytes) -> None:
+        """Answers at once, later, with an error or never, as the message says."""
+        loop = asyncio.get_running_loop()
+        kind = message[:5]
+        if kind == b"later":
+            loop.call_later(0.01, call.answer, (message[:1], memoryview(message)[1:]))
+        elif kind == b"never":
+            self.held = call
+            call.on_cancel = self.cancelled.set
+            self.started.release()
+        elif kind == b"wrong":
+            call.fail(5, "größer als 100%")
+        else:
+            call.answer((message,))
+
     def handler(self) -> Any:
         unary = ("echo", "blow", "fail", "crash", "tell", "hang")
         methods = {name: grpc.unary_unary_rpc_method_handler(getattr(self, name)) for name in unary}
@@ -88,6 +105,7 @@ class Running:
     async def _start(self, settings: Http2Settings) -> Http2Server:
         server = Http2Server(settings)
         server.add_generic_rpc_handlers([self.handlers.handler()])
+        server.add_direct_method("/test.Test/direct", self.handlers.direct)
         return server
 
     def run(self, coroutine: Any) -> Any:
@@ -176,6 +194,53 @@ def test_a_cancelled_call_reaches_its_handler(running: Running, channel: grpc.Ch
     call.cancel()
     assert running.handlers.cancelled.wait(WAIT_S)
     assert not running.server.calls and not running.server.buffered
+
+
+@pytest.mark.parametrize("size", [0, 16_379, 16_380, 65_531, 65_536, 5_000_000])
+@pytest.mark.parametrize("when", [b"now", b"later"])
+def test_calls_without_a_task(channel: grpc.Channel, when: bytes, size: int) -> None:
+    message = (when if size else b"") + bytes(i * 7 % 256 for i in range(256)) * (size // 256)
+    for _ in range(3):
+        assert unary(channel, "direct", message) == message
+    with pytest.raises(grpc.RpcError) as caught:
+        unary(channel, "direct", b"wrong")
+    assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.NOT_FOUND, "größer als 100%")
+
+
+def test_many_calls_without_a_task_at_once(running: Running, channel: grpc.Channel) -> None:
+    direct = channel.unary_unary("/test.Test/direct")
+    calls = [direct.future(b"later" + bytes([i % 256]) * i * 50) for i in range(300)]
+    assert [call.result(WAIT_S) for call in calls] == [
+        b"later" + bytes([i % 256]) * i * 50 for i in range(300)
+    ]
+    assert not running.server.calls and not running.server.buffered
+
+
+@pytest.mark.parametrize("end", ["cancel", "deadline"])
+def test_a_call_without_a_task_learns_that_it_is_over(
+    running: Running, channel: grpc.Channel, end: str
+) -> None:
+    direct = channel.unary_unary("/test.Test/direct")
+    call = direct.future(b"never", timeout=0.3 if end == "deadline" else None)
+    assert running.handlers.started.acquire(timeout=WAIT_S)
+    if end == "cancel":
+        call.cancel()
+    assert running.handlers.cancelled.wait(WAIT_S)
+    held = running.handlers.held
+    assert held is not None and held.over
+    running.loop.call_soon_threadsafe(held.answer, (b"too late",))
+    assert unary(channel, "direct", b"the next") == b"the next"
+    assert call.code() is (
+        grpc.StatusCode.CANCELLED if end == "cancel" else grpc.StatusCode.DEADLINE_EXCEEDED
+    )
+    assert not running.server.calls and not running.server.buffered
+
+
+def test_compressed_calls_without_a_task(start: Start) -> None:
+    running = start(compress=True)
+    with grpc.insecure_channel(f"127.0.0.1:{running.port}") as channel:
+        for compression in (None, grpc.Compression.Gzip):
+            assert unary(channel, "direct", b"abc" * 1000, compression=compression) == b"abc" * 1000
 
 
 @pytest.mark.parametrize("name", ["both", "generate"])
@@ -334,6 +399,16 @@ def test_a_server_stops_while_a_failed_connection_lingers(running: Running, raw:
     raw.send(h2.frame(h2.PUSH_PROMISE, 0, 1, bytes(4)))
     assert raw.goaway()[0] == h2.PROTOCOL_ERROR
     running.run(running.server.stop(0.1))
+
+
+def test_pings_of_a_client_that_receives_much_are_welcome(raw: Raw) -> None:
+    """gRPC's clients measure so how large a window they need."""
+    raw.send(raw.call(1, "blow") + h2.frame(h2.DATA, h2.END_STREAM, 1, wire.PREFIX.pack(0, 6) + b"900000"))
+    for _ in range(20):
+        raw.send(h2.frame(h2.PING, 0, 0, bytes(8)))
+        assert raw.frames(lambda frame: frame.kind == h2.PING)[-1].flags == h2.ACK
+        raw.send(h2.window_update(0, 20_000) + h2.window_update(1, 20_000))
+        assert raw.frames(lambda frame: frame.kind == h2.DATA)[-1].kind == h2.DATA
 
 
 def test_something_else_than_http2(running: Running) -> None:

@@ -30,7 +30,7 @@ def no_classes(tensor, count):
 
 def encoded(response, request=None, classifier=no_classes):
     request = request or InferRequest("m", "", (), id="7")
-    return pb.ModelInferResponse.FromString(encode_infer(request, response, classifier))
+    return pb.ModelInferResponse.FromString(b"".join(encode_infer(request, response, classifier)))
 
 
 def refusal(message):
@@ -249,7 +249,11 @@ def test_classified_outputs_are_replaced():
     assert message.outputs[0].datatype == "BYTES" and list(message.outputs[0].shape) == [2]
 
 
-@pytest.mark.parametrize("encode", [encode_infer, encode_stream])
+def joined_infer(*arguments):
+    return b"".join(encode_infer(*arguments))
+
+
+@pytest.mark.parametrize("encode", [joined_infer, encode_stream])
 def test_a_response_over_the_limit_of_grpc_is_refused(encode):
     response = InferResponse("m", "1", (Tensor("A", "INT8", (100,), b"x" * 100),))
     with pytest.raises(

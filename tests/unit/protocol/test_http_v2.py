@@ -539,6 +539,33 @@ def answer(*tensors, outputs=None, **fields):
     return encode_infer(decode(document), InferResponse("m", "1", tensors, **fields), lambda *_: CLASSES)
 
 
+def test_binary_responses_differ_in_what_differs():
+    binary = {"outputs": [{"name": "O", "parameters": {"binary_data": True}}]}
+    given = [(b"12", (1, 2), "1"), (b"34", (1, 2), "1"), (b"34", (2, 1), "1"), (b"345", (1, 3), "2")]
+    for data, shape, version in given * 2:
+        tensors = (Tensor("O", "INT8", shape, data),)
+        encoded = encode_infer(decode({"inputs": [], **binary}), InferResponse("m", version, tensors))
+        head, *parts = encoded.parts
+        assert json.loads(head) == {
+            "model_name": "m",
+            "model_version": version,
+            "outputs": [
+                {
+                    "name": "O",
+                    "datatype": "INT8",
+                    "shape": [*shape],
+                    "parameters": {"binary_data_size": len(data)},
+                }
+            ],
+        }
+        assert parts == [data] and f"Content-Length: {len(head)}\r\n".encode() in encoded.headers
+    both = (Tensor("O", "INT8", (1,), b"1"), Tensor("P", "INT8", (1,), b"1"))
+    head, *parts = answer(*both, outputs=binary).parts
+    assert json.loads(head)["outputs"][1] == {"name": "P", "datatype": "INT8", "shape": [1], "data": [49]}
+    assert parts == [b"1"]
+    assert json.loads(answer(both[0], outputs={"id": "7", **binary}).parts[0])["id"] == "7"
+
+
 CLASSES = Classes(("zero", "one"), batched=True)
 
 

@@ -16,7 +16,7 @@ import pytest
 from app.core.errors import ErrorCode, FailureReason, InferError
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
 from app.transport.client import DEADLINE_EXCEEDED, Channel
-from app.transport.messages import IN_META
+from app.transport.outbox import IN_META
 from app.transport.server import ChannelServer
 from app.transport.settings import TransportSettings
 

@@ -318,6 +318,16 @@ async def test_a_client_that_does_not_read_is_dropped_at_the_bound(start: Start,
     assert finals.counts == [1]
 
 
+async def test_responses_larger_than_what_may_wait_arrive(start: Start, scheme: str) -> None:
+    pair = await start(TransportSettings(max_buffered_bytes=1 << 20, write_high_water=1 << 16, arena_bytes=0))
+    channel = await pair.connect(scheme, settings=TransportSettings(arena_bytes=0))
+    finals = Finals()
+    for nbytes in (8 << 20, 64, 64, 6 << 20):
+        channel.submit(make_request(nbytes), finals.sink())
+    await until(lambda: finals.counts == [1] * 4)
+    assert finals.errors == []
+
+
 async def test_a_slow_reader_is_not_read_from_until_it_catches_up(start: Start) -> None:
     pair = await start(TransportSettings(write_high_water=1 << 16, arena_bytes=0))
     channel = await pair.connect()

@@ -14,9 +14,7 @@ from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tenso
 from app.transport.arena import ArenaReader, ArenaWriter
 from app.transport.frames import Frame, FrameDecoder, Kind, ProtocolError
 from app.transport.messages import (
-    IN_META,
     MAX_TENSORS,
-    Outbox,
     decode_request,
     decode_response,
 )
@@ -28,6 +26,7 @@ from app.transport.notices import (
     encode_control,
     encode_error,
 )
+from app.transport.outbox import IN_META, Outbox
 from app.transport.settings import TransportSettings
 
 SETTINGS = TransportSettings()

@@ -14,7 +14,8 @@ from app.core.errors import ErrorCode, InferError, internal
 from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
 from app.transport.arena import ArenaWriter
 from app.transport.frames import FrameDecoder
-from app.transport.messages import Outbox, decode_request
+from app.transport.messages import decode_request
+from app.transport.outbox import Outbox
 from app.transport.regions import SHM_DIRECTORY, carried, read_inputs, write_outputs
 from app.transport.settings import TransportSettings
 

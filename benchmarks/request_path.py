@@ -1,0 +1,295 @@
+"""The request path without a cluster: front and replica as two processes, CPU time per request of each.
+
+python -m benchmarks.request_path
+python -m benchmarks.request_path --against ../other-checkout --only 'grpc identity x8'
+
+The ingress is both fronts over the routed service, the replica a served model behind a channel server; only
+Serve, which is not on the path, is missing. Rates depend on who else uses the machine, CPU time much less;
+rounds alternate between the trees compared. Switches are voluntary context switches: how often a process
+went to sleep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+KEY = b"a key for a benchmark"
+NODE = "node"
+
+
+class Spent(NamedTuple):
+    """Microseconds of CPU and voluntary context switches of a process."""
+
+    us: float
+    switches: float
+
+
+class Cell(NamedTuple):
+    """A row: what was spent per request, and how many were answered a second."""
+
+    per_second: float
+    ingress: Spent
+    replica: Spent
+
+
+# The served processes.
+
+
+def serve_replica(model: str, directory: Path) -> None:
+    """Load an example model and answer a channel until the parent hangs up."""
+    from app.transport.loop import LoopThread, freeze_heap
+    from app.transport.server import ChannelServer
+    from deployments.served_model import ServedModel
+
+    plane = LoopThread("data-plane")
+    served = ServedModel.load(_spec(model, directory), plane, _without_serve)
+    freeze_heap()
+
+    async def listen() -> list[str]:
+        await served.open()
+        return await ChannelServer(served, KEY).listen(str(directory / "private" / f"{os.getpid()}.sock"))
+
+    print(*plane.call(listen()), flush=True)
+    sys.stdin.read()
+    served.close(timeout=5)
+
+
+def _spec(model: str, directory: Path) -> Any:
+    from app.core.config_normalise import normalise
+    from benchmarks.workloads import read_config
+    from deployments.spec import ModelSpec
+
+    examples = ROOT / "model_repository"
+    config = read_config(examples, model)
+    config.backend = config.backend or "onnxruntime"
+    config.dynamic_batching.SetInParent()
+    return ModelSpec(
+        name=model,
+        version=1,
+        directory=str(examples / model),
+        config=normalise(config).SerializeToString(),
+        application=f"{model}:1",
+        fingerprint="",
+        key=KEY,
+        socket_directory="",
+    )
+
+
+def _without_serve(execute: Any, max_rows: int, concurrent: int) -> Any:
+    """Stands for `@serve.batch`, which works inside a replica only."""
+
+    async def run(item: Any) -> None:
+        await execute([item])
+
+    return run
+
+
+def serve_ingress(model: str, address: str) -> None:
+    """Both fronts in front of one replica, until the parent hangs up."""
+    from app.transport.loop import LoopThread, freeze_heap
+
+    plane = LoopThread("data-plane")
+    kept: list[Any] = []
+    ports = plane.call(_open_ingress(model, address, kept))
+    freeze_heap()
+    print(*ports, flush=True)
+    sys.stdin.read()
+
+
+async def _open_ingress(model: str, address: str, kept: list[Any]) -> tuple[int, int]:
+    from app.ingress.grpc_front import GrpcFront
+    from app.ingress.http_front import HttpFront
+    from app.ingress.routed_service import RoutedInferenceService
+    from app.routing import replicas
+    from app.routing.replicas import ReplicaAddress
+    from app.routing.router import Router
+    from app.routing.table import ModelState, RoutingTable, VersionEntry
+    from app.settings import ServerSettings
+    from app.transport.settings import TransportSettings
+    from benchmarks.workloads import read_config
+
+    Router._follow = lambda router, entry: None  # type: ignore[method-assign, assignment]  # no Serve to follow
+    router = Router(NODE, KEY, TransportSettings())
+    config = read_config(ROOT / "model_repository", model).SerializeToString()
+    entry = VersionEntry(model, 1, ModelState.READY, "", f"{model}:1", config)
+    timer = threading.Timer(
+        0.1, replicas.publish, (entry.application, (ReplicaAddress("replica", NODE, address, ""),))
+    )
+    timer.start()
+    await router.apply(RoutingTable(1, True, (entry,)))
+    service = RoutedInferenceService(ServerSettings(), router, None)  # type: ignore[arg-type]
+    http, grpc = HttpFront(service), GrpcFront(service)
+    kept += (http, grpc)
+    return await http.start("127.0.0.1", 0), await grpc.start("127.0.0.1", 0)
+
+
+# The measurement.
+
+
+class Side(NamedTuple):
+    """The two processes of one source tree."""
+
+    name: str
+    ingress: int
+    replica: int
+    http: int
+    grpc: int
+
+
+@contextmanager
+def running(tree: Path, *role: str) -> Iterator[tuple[int, list[str]]]:
+    """Start this file in a role, on the code of `tree`; yields its pid and what it said when ready."""
+    command = [sys.executable, "-P", __file__, "--role", *role]
+    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    process = subprocess.Popen(
+        command, cwd=tree, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        yield process.pid, process.stdout.readline().split()
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def start(stack: ExitStack, name: str, tree: Path, model: str, directory: Path) -> Side:
+    replica, (address, *_) = stack.enter_context(running(tree, "replica", model, str(directory)))
+    ingress, ports = stack.enter_context(running(tree, "ingress", model, address))
+    return Side(name, ingress, replica, *map(int, ports))
+
+
+def spent(pid: int) -> Spent:
+    """Since the process began, over its threads."""
+    us = switches = 0.0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        us += int((task / "schedstat").read_text().split()[0]) / 1000
+        found = re.search(r"^voluntary_ctxt_switches:\s+(\d+)", (task / "status").read_text(), re.MULTILINE)
+        switches += int(found[1]) if found else 0
+    return Spent(us, switches)
+
+
+def measure(side: Side, workload: Any, protocol: str, connections: int, requests: int, scratch: Path) -> Cell:
+    before = spent(side.ingress), spent(side.replica)
+    per_second = h2load(side, workload, protocol, connections, requests, scratch)
+    after = spent(side.ingress), spent(side.replica)
+    used = [
+        Spent((b.us - a.us) / requests, (b.switches - a.switches) / requests)
+        for a, b in zip(before, after, strict=True)
+    ]
+    return Cell(per_second, *used)
+
+
+def h2load(side: Side, workload: Any, protocol: str, connections: int, requests: int, scratch: Path) -> float:
+    """Requests a second; every one must have been answered with 200."""
+    from benchmarks.workloads import HEADER_LENGTH, MODEL_INFER
+
+    body = scratch / "body"
+    if protocol == "http":
+        data, length = workload.http_body()
+        url = f"http://127.0.0.1:{side.http}{workload.path}"
+        more = ["--h1", "-H", f"{HEADER_LENGTH}: {length}", "-H", "content-type: application/octet-stream"]
+    else:
+        message = workload.grpc_message()
+        data = b"\0" + len(message).to_bytes(4, "big") + message
+        url = f"http://127.0.0.1:{side.grpc}{MODEL_INFER}"
+        more = ["-H", "content-type: application/grpc", "-H", "te: trailers"]
+    body.write_bytes(data)
+    command = ["h2load", "-t1", "-m1", f"-c{connections}", f"-n{requests}", "-d", str(body), *more, url]
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+    rate = re.search(r"finished in .*?, ([\d.]+) req/s", output)
+    if rate is None or f"{requests} 2xx" not in output:
+        raise RuntimeError(f"h2load: {output}")
+    return float(rate[1])
+
+
+def compare(arguments: argparse.Namespace) -> None:
+    from benchmarks.workloads import all_workloads
+
+    trees = [("here", ROOT)] + [(tree.name, tree.resolve()) for tree in arguments.against]
+    print(f"{'':22}{'':9}{'req/s':>8}{'ingress us':>12}{'replica us':>12}{'sum':>8}{'switches':>15}")
+    for workload in all_workloads(ROOT / "model_repository"):
+        keys = [
+            (protocol, n, f"{protocol} {workload.name} x{n}")
+            for protocol in ("http", "grpc")
+            for n in arguments.connections
+        ]
+        keys = [key for key in keys if re.search(arguments.only, key[2])]
+        if keys:
+            with ExitStack() as stack:
+                scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                sides = [start(stack, name, tree, workload.model, scratch) for name, tree in trees]
+                for protocol, connections, key in keys:
+                    _row(arguments, sides, workload, protocol, connections, key, scratch)
+
+
+def _row(
+    arguments: argparse.Namespace,
+    sides: list[Side],
+    workload: Any,
+    protocol: str,
+    connections: int,
+    key: str,
+    scratch: Path,
+) -> None:
+    found: dict[str, list[Cell]] = {side.name: [] for side in sides}
+    for round_ in range(arguments.rounds + 1):
+        for side in sides if round_ % 2 else reversed(sides):
+            requests = arguments.requests if round_ else arguments.requests // 4
+            cell = measure(side, workload, protocol, connections, requests, scratch)
+            if round_:  # the first one warms up
+                found[side.name].append(cell)
+    for name, cells in found.items():
+        print(f"{key:22}{name:9}{_summary(cells)}", flush=True)
+
+
+def _summary(cells: list[Cell]) -> str:
+    rate = statistics.median(cell.per_second for cell in cells)
+    ours = statistics.median(cell.ingress.us for cell in cells)
+    theirs = statistics.median(cell.replica.us for cell in cells)
+    switches = [
+        statistics.median(getattr(cell, role).switches for cell in cells) for role in ("ingress", "replica")
+    ]
+    return (
+        f"{rate:8,.0f}{ours:12.1f}{theirs:12.1f}{ours + theirs:8.1f}   {switches[0]:6.2f}{switches[1]:6.2f}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="(identity|simple) x", help="cells whose name matches")
+    parser.add_argument(
+        "--connections", type=lambda text: [int(n) for n in text.split(",")], default=[1, 8, 32]
+    )
+    parser.add_argument("--requests", type=int, default=8000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--against", type=Path, action="append", default=[], help="another source tree")
+    parser.add_argument("--role", nargs="+", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    match arguments.role:
+        case ["replica", model, directory]:
+            serve_replica(model, Path(directory))
+        case ["ingress", model, address]:
+            serve_ingress(model, address)
+        case _:
+            compare(arguments)
+
+
+if __name__ == "__main__":
+    main()
