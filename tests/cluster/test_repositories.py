@@ -85,13 +85,15 @@ def google(tmp_path: Path) -> Iterator[Gcs]:
     """Google's storage with one model that is called as the one in S3."""
     with tokens() as (token_uri, _):
         cloud = Gcs(tmp_path, token_uri)
-        cloud.start()
-        cloud.put("remote/config.pbtxt", CONFIG.format(delay=0, more="").encode())
-        cloud.put("remote/1/weights", b"1")
-        cloud.put("sky/config.pbtxt", SKY.encode())
-        cloud.put("sky/1/readme", b"an ensemble")
-        yield cloud
-        cloud.kill()
+        try:
+            cloud.start()
+            cloud.put("remote/config.pbtxt", CONFIG.format(delay=0, more="").encode())
+            cloud.put("remote/1/weights", b"1")
+            cloud.put("sky/config.pbtxt", SKY.encode())
+            cloud.put("sky/1/readme", b"an ensemble")
+            yield cloud
+        finally:
+            cloud.kill()
 
 
 def test_models_of_requests_and_of_s3(storage: str, tmp_path: Path, private: Path) -> None:

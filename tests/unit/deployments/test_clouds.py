@@ -48,9 +48,11 @@ def emulator(
     if request.param == "as" and Azure.missing():
         pytest.skip(Azure.missing())
     made: Cloud = kinds[request.param]()
-    made.start()
-    yield made
-    made.kill()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.kill()
 
 
 @pytest.fixture
