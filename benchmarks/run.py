@@ -48,10 +48,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--sides", type=commas, default=list(servers.NAMES), help="the first is compared with the rest"
+        "--sides", type=commas, help=f"of {', '.join(servers.PEERS)}; the first is compared with the rest"
     )
     parser.add_argument(
-        "--peer", action="store_true", help=f"sides {','.join(servers.PEERS)}, and the cells alone"
+        "--peer", action="store_true", help="with MLServer among the sides, and the cells alone"
     )
     parser.add_argument(
         "--only", default="", metavar="REGEX", help="cells whose name matches, as 'grpc simple x8'"
@@ -74,8 +74,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.quick:
         vars(options).update(QUICK)
+    options.sides = options.sides or list(servers.PEERS if options.peer else servers.NAMES)
     if options.peer:
-        vars(options).update(sides=list(servers.PEERS), skip=["loop", "memory"])
+        options.skip = ["loop", "memory"]
     return options
 
 
