@@ -34,20 +34,20 @@ def cut_request(data: bytes) -> Cut | None:
     end = len(data)
     header: list[bytes] = []
     raw: list[Buffer] = []
-    identifier = b""
+    identifier: bytes | None = None
     while position < end - 1:
         tag = data[position]
+        if tag & 7 != _LENGTH_DELIMITED or tag > 0x7F:
+            return None
         length = data[position + 1]
         start = position + 2
         if length > 0x7F:
             length, start = read_varint(data, position + 1)
         stop = start + length
         if tag != _RAW_TAG and tag != _ID_TAG:
-            if tag & 7 != _LENGTH_DELIMITED or tag > 0x7F:
-                return None
             position = stop
             continue
-        if stop > end:
+        if stop > end or (tag == _ID_TAG and identifier is not None):
             return None
         if tag == _ID_TAG:
             identifier = data[start:stop]
@@ -60,7 +60,7 @@ def cut_request(data: bytes) -> Cut | None:
         return None
     if begun < end:
         header.append(data[begun:])
-    return Cut(header[0] if len(header) == 1 else b"".join(header), _text(identifier), raw)
+    return Cut(header[0] if len(header) == 1 else b"".join(header), _text(identifier or b""), raw)
 
 
 def _text(data: bytes) -> str:
