@@ -69,6 +69,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--generator", choices=("light", "perf_analyzer"), default="light")
     parser.add_argument("--repository", type=Path, default=ROOT / "model_repository")
+    parser.add_argument(
+        "--cnn-threads", type=int, default=0, metavar="N", help="of one CNN instance; 0: the example's own"
+    )
     parser.add_argument("--nereid", type=Path, default=Path(sys.executable).parent / "nereid")
     parser.add_argument("--triton-python", help=f"a Python {tools.TRITON_PYTHON}, which its wheel needs")
     options = parser.parse_args(arguments)
@@ -222,7 +225,7 @@ def main() -> None:
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="nb-", ignore_cleanup_errors=True))
         scratch = Path(folder)
-        bench = bench_repository(options.repository, scratch / "models")
+        bench = bench_repository(options.repository, scratch / "models", options.cnn_threads)
         if not choose_cells(options, all_workloads(bench)):
             sys.exit(f"nothing to measure: no such cell, or {options.repository} is not built (make models)")
         plan = Plan(

@@ -73,6 +73,9 @@ class Server:
             except AssertionError as error:
                 self.stop()
                 raise AssertionError(f"{error}\n{self.output()[-8000:]}") from None
+            except BaseException:  # an interrupt, a time limit of the test
+                self.stop()
+                raise
         return self
 
     def _command(self) -> list[str]:
