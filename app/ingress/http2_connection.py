@@ -276,12 +276,10 @@ class Http2Connection(asyncio.Protocol):
     def _fail(self, error: h2.Http2Error) -> None:
         logger.debug("closing an HTTP/2 connection: %s", error)
         self._output.put(h2.goaway(self._last, error.code, str(error)))
-        self._output.flush()
+        self._output.end()
         self._failed = True
         # Closing with data unread resets the connection, and the peer may never see why: what still comes is
         # thrown away for a moment first.
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
         self._server.loop.call_later(self._server.settings.linger_s, self._transport.abort)
 
     def drain(self) -> None:

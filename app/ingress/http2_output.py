@@ -36,6 +36,7 @@ class Http2Output:
         self._finished = finished
         self._out: list[Buffer] = []
         self._flush_due = False
+        self._ended = False
         self._waiting: deque[Stream] = deque()  # for the connection's window
 
     # What the client allows.
@@ -157,9 +158,16 @@ class Http2Output:
         """Write what was sent."""
         self._flush_due = False
         out, self._out = self._out, []
-        if not out or self.transport.is_closing():
+        if not out or self._ended or self.transport.is_closing():
             return
         if sum(map(len, out)) <= _JOIN_BELOW:
             self.transport.write(b"".join(out))
         else:
             self.transport.writelines(out)
+
+    def end(self) -> None:
+        """Write what was sent, and nothing more; what comes after is dropped."""
+        self.flush()
+        self._ended = True
+        if self.transport.can_write_eof():
+            self.transport.write_eof()

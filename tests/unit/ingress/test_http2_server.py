@@ -14,6 +14,8 @@ import hpack
 import pytest
 
 from app.ingress.grpc_call import DirectCall
+from app.ingress.http2_age import ConnectionAge
+from app.ingress.http2_output import Http2Output
 from app.ingress.http2_server import Http2Server, Http2Settings
 from app.protocol import grpc_http2 as wire
 from app.protocol import http2 as h2
@@ -399,6 +401,26 @@ def test_a_server_stops_while_a_failed_connection_lingers(running: Running, raw:
     raw.send(h2.frame(h2.PUSH_PROMISE, 0, 1, bytes(4)))
     assert raw.goaway()[0] == h2.PROTOCOL_ERROR
     running.run(running.server.stop(0.1))
+
+
+async def test_nothing_is_written_after_the_end() -> None:
+    """Answers to calls that were under way when their connection failed."""
+    ours, theirs = socket.socketpair()
+    loop = asyncio.get_running_loop()
+    unheard: list[object] = []
+    loop.set_exception_handler(lambda _, context: unheard.append(context))
+    output = Http2Output(loop, ConnectionAge(0.0), lambda stream: None)
+    output.transport, _ = await loop.create_connection(asyncio.Protocol, sock=ours)
+    output.put(b"before")
+    output.end()
+    output.put(b"after")
+    await asyncio.sleep(0)
+    theirs.settimeout(WAIT_S)
+    assert await asyncio.to_thread(theirs.recv, 100) == b"before"
+    assert await asyncio.to_thread(theirs.recv, 100) == b""
+    assert not unheard
+    output.transport.abort()
+    theirs.close()
 
 
 def test_pings_of_a_client_that_receives_much_are_welcome(raw: Raw) -> None:
