@@ -118,7 +118,8 @@ def test_metrics(server: Server) -> None:
     families = {family.name: family.samples for family in text_string_to_metric_families(body.decode())}
     summaries = [s for s in families["nv_inference_request_summary_us"] if s.labels["model"] == MODEL]
     assert next(s for s in summaries if s.name.endswith("_count")).value >= 1
-    assert families["nv_model_load_duration_secs"][0].value > 0
+    loads = [s for s in families["nv_model_load_duration_secs"] if s.labels["model"] == MODEL]
+    assert loads[0].value > 0
     assert families["nv_cpu_memory_total_bytes"][0].value > families["nv_cpu_memory_used_bytes"][0].value
 
 
