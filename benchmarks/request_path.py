@@ -120,7 +120,7 @@ async def _open_ingress(model: str, address: str, kept: list[Any]) -> tuple[int,
     from app.transport.settings import TransportSettings
     from benchmarks.workloads import read_config
 
-    Router._follow = lambda router, entry: None  # type: ignore[method-assign, assignment]  # no Serve to follow
+    Router._follow = lambda *_: None  # type: ignore[method-assign]  # no Serve to follow
     router = Router(NODE, KEY, TransportSettings())
     config = read_config(ROOT / "model_repository", model).SerializeToString()
     entry = VersionEntry(model, 1, ModelState.READY, "", f"{model}:1", config)
