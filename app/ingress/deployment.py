@@ -57,6 +57,15 @@ class Ingress:
         peers = self._service.peers
         return {} if peers is None else {"node_id": self._node_id, **peers.addresses}
 
+    async def routed_ensembles(self) -> list[tuple[str, int]] | None:
+        """Identifier and version of the ensembles it routes to, for a restarted manager; None before a table.
+
+        Serve keeps what it deployed, but an ensemble is only a plan.
+        """
+        table = self._router.table
+        found = [(entry.name, entry.version) for entry in table.ready if entry.ensemble]
+        return found if table.number else None
+
     async def check_health(self) -> None:
         """Serve's health hook; raising makes Serve replace this replica."""
         if not self._plane.alive or self._watching.done():

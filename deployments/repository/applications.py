@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"(?P<model>.+):(?P<version>\d+)(?P<namespace>~[0-9a-f]{8})?(?:@(?P<generation>\d+))?")
 
+_ANSWER_S = 5.0
 _GONE = ("NOT_STARTED", "DEPLOY_FAILED", "DELETING")
 _threads = ThreadPoolExecutor(64, "serve-calls")
 
@@ -150,6 +151,20 @@ async def running_replicas(application: str, deployment: str) -> int:
         return 0
     states: Any = found.deployments[deployment].replica_states
     return int(states.get("RUNNING", 0))
+
+
+async def routed_ensembles(application: str, deployment: str) -> set[tuple[str, int]] | None:
+    """Identifier and version of the ensembles that an ingress routes to; None when none can tell."""
+    handle: Any = DeploymentHandle(deployment, application)
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            answer = await handle.routed_ensembles.remote()
+    except Exception as error:
+        logger.warning("no ingress tells which ensembles were loaded: %r", error)
+        return None
+    finally:
+        await asyncio.to_thread(handle.shutdown)
+    return None if answer is None else {(name, version) for name, version in answer}
 
 
 def _start_failure(spec: ModelSpec, error: Exception) -> str:

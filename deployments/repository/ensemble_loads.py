@@ -1,7 +1,7 @@
 """Loads ensembles: what they call first, and knows which models were loaded for an ensemble alone."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 
 from app.core.config_validation import validate
 from app.core.errors import InferError, invalid_arg
@@ -73,10 +73,13 @@ class EnsembleLoads:
         """Models to unload with an ensemble: those loaded for it alone."""
         return only_implicit(name, self._entries, self._implicit)
 
-    def adopted(self, on_disk: Iterable[ModelEntry]) -> list[VersionEntry]:
+    def adopted(
+        self, on_disk: Iterable[ModelEntry], routed: Collection[tuple[str, int]] | None
+    ) -> list[VersionEntry]:
         """Ensembles on disk whose models are all served: a restarted manager takes them for loaded.
 
-        Serve keeps what it deployed; an ensemble is only a plan, and nothing else remembers it.
+        Serve keeps what it deployed; an ensemble is only a plan. Who remembers it are the ingresses: `routed`
+        are the identifiers and versions that they route to, None when nobody is there to ask.
         """
         found: list[VersionEntry] = []
         for entry in on_disk:
@@ -90,4 +93,5 @@ class EnsembleLoads:
         for one in found:
             entries[one.name] = {**entries.get(one.name, {}), one.version: one}
         served = {(e.name, e.version) for e in effective(entries) if e.state is ModelState.READY}
-        return [one for one in found if (one.name, one.version) in served]
+        wanted = served if routed is None else served & set(routed)
+        return [one for one in found if (one.name, one.version) in wanted]

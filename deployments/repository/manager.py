@@ -223,8 +223,9 @@ class RepositoryManager:
                 await asyncio.to_thread(self._overrides.adopt, description.spec.bundle)
             self._serve(description)
         if self._entries:
+            routed = await applications.routed_ensembles(*self._ingress)
             on_disk = await asyncio.to_thread(self._catalog.scan)
-            for entry in await asyncio.to_thread(self._ensembles.adopted, on_disk.values()):
+            for entry in await asyncio.to_thread(self._ensembles.adopted, on_disk.values(), routed):
                 self._set(entry)
 
     async def _load_files(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:

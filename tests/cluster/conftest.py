@@ -20,6 +20,24 @@ parameters {{ key: "execute_delay_ms" value {{ string_value: "{delay}" }} }}
 """
 
 
+ENSEMBLE = """
+platform: "ensemble" max_batch_size: 8
+input { name: "IN" data_type: TYPE_FP32 dims: [ 16 ] }
+output { name: "OUT" data_type: TYPE_FP32 dims: [ 16 ] }
+ensemble_scheduling { step [ {
+  model_name: "steady" model_version: -1
+  input_map { key: "INPUT0" value: "IN" }
+  output_map { key: "OUTPUT0" value: "OUT" }
+} ] }
+"""
+
+
+def write_ensemble(repository: Path, name: str) -> None:
+    """An ensemble of one step, the model `steady`."""
+    (repository / name / "1").mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(ENSEMBLE)
+
+
 def write_model(repository: Path, name: str, delay: int = 0, more: str = "") -> Path:
     """Write (or change) an identity model; returns its directory."""
     directory = repository / name

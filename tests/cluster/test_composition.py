@@ -13,6 +13,7 @@ import psutil
 import pytest
 import tritonclient.http
 
+from tests.cluster.conftest import write_ensemble
 from tests.server import ROOT, Server, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
@@ -45,22 +46,11 @@ def test_the_example_calls_models(server: Server, repository: Path) -> None:
         client.unload_model(model)
 
 
-ENSEMBLE = """
-platform: "ensemble" max_batch_size: 8
-input { name: "IN" data_type: TYPE_FP32 dims: [ 16 ] }
-output { name: "OUT" data_type: TYPE_FP32 dims: [ 16 ] }
-ensemble_scheduling { step [ {
-  model_name: "steady" model_version: -1
-  input_map { key: "INPUT0" value: "IN" }
-  output_map { key: "OUTPUT0" value: "OUT" }
-} ] }
-"""
 REQUESTS = 24
 
 
 def test_an_ensemble_counts_whichever_ingress_ran_it(server: Server, repository: Path) -> None:
-    (repository / "counted" / "1").mkdir(parents=True)
-    (repository / "counted" / "config.pbtxt").write_text(ENSEMBLE)
+    write_ensemble(repository, "counted")
     client = tritonclient.http.InferenceServerClient(server.http_url, network_timeout=120)
     client.load_model("counted")
     row = tritonclient.http.InferInput("IN", [1, 16], "FP32")
@@ -78,6 +68,3 @@ def test_an_ensemble_counts_whichever_ingress_ran_it(server: Server, repository:
 
     wait_until(lambda: counts() == {b"%d" % REQUESTS}, 20.0, "every ingress tells of all requests")
     client.unload_model("counted")
-    shutil.rmtree(
-        repository / "counted"
-    )  # a new manager would take it for loaded: nothing of it runs in Serve

@@ -9,7 +9,7 @@ import pytest
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from tests.cluster.conftest import write_model
+from tests.cluster.conftest import write_ensemble, write_model
 from tests.cluster.load import Load
 from tests.server import Server, wait_until
 
@@ -60,6 +60,10 @@ def test_killed_ingress(server: Server) -> None:
 def test_killed_manager(server: Server, repository: Path) -> None:
     (victim,) = server.replicas("nereid:repository-manager")
     client = tritonclient.http.InferenceServerClient(server.http_url)
+    for ensemble in ("planned", "forgotten"):  # nothing of them runs in Serve
+        write_ensemble(repository, ensemble)
+        client.load_model(ensemble)
+    client.unload_model("forgotten")
     before = served(client)
     with Load(server.http_port, "steady", 4) as load:
         kill(victim)
@@ -69,7 +73,8 @@ def test_killed_manager(server: Server, repository: Path) -> None:
         client.infer("late", [_input()])
         client.unload_model("late")
     assert load.failures == []
-    assert before == served(client) == {("steady", "1"), ("victim", "1")}
+    assert before == served(client) == {("steady", "1"), ("victim", "1"), ("planned", "1")}
+    client.unload_model("planned")
 
 
 def served(client: tritonclient.http.InferenceServerClient) -> set[tuple[str, str]]:

@@ -248,3 +248,13 @@ class TestManager:
         await again.check_health()
         await started(again)
         assert (await states(again))["e"] == ("READY", "")
+
+    async def test_a_restarted_manager_leaves_out_what_no_ingress_routes_to(self, bench: Bench) -> None:
+        bench.add("f", ensemble(step({"x": "IN"}, {"y": "OUT"}, "a")))
+        await bench.start_explicit("e", "f")
+        bench.serve.routed = {("f", 1)}
+        again = bench.begin(model_control_mode="explicit")
+        await again.check_health()
+        await started(again)
+        found = await states(again)
+        assert found["f"] == ("READY", "") and found.get("e", ("", ""))[0] != "READY"

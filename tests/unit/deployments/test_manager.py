@@ -38,9 +38,11 @@ class FakeServe:
         self.loading = 0
         self.most_loading = 0
         self.ingresses = 0
+        self.routed: set[tuple[str, int]] | None = None
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("deploy", "update", "describe", "delete", "listed", "running_replicas"):
+        faked = ("deploy", "update", "describe", "delete", "listed", "running_replicas", "routed_ensembles")
+        for name in faked:
             monkeypatch.setattr(applications, name, getattr(self, name))
         monkeypatch.setattr(manager, "configure_logging", lambda settings: None)
         monkeypatch.setattr(cluster, "ray", SimpleNamespace(nodes=lambda: []))
@@ -90,6 +92,9 @@ class FakeServe:
 
     async def running_replicas(self, application: str, deployment: str) -> int:
         return self.ingresses
+
+    async def routed_ensembles(self, application: str, deployment: str) -> set[tuple[str, int]] | None:
+        return self.routed
 
 
 class FakeIngress:
