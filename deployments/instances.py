@@ -196,8 +196,12 @@ class InstanceThread:
             logger.exception("finalizing instance %s", self.instance.name)
 
     def _report(self, batch: Batch) -> None:
-        self._outbox.flush()
-        self._finished(self, batch)
+        if batch.end_ns - batch.start_ns > _LONG_NS:  # it shall not idle while responses are written
+            self._finished(self, batch)
+            self._outbox.flush()
+        else:
+            self._outbox.flush()
+            self._finished(self, batch)
 
     def _execute(self, batch: Batch) -> None:
         instance = self.instance
