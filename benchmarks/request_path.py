@@ -18,15 +18,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-KEY = b"a key for a benchmark"
-NODE = "node"
 
 
 class Spent(NamedTuple):
@@ -51,6 +48,7 @@ def serve_replica(model: str, directory: Path) -> None:
     """Load an example model and answer a channel until the parent hangs up."""
     from app.transport.loop import LoopThread, freeze_heap
     from app.transport.server import ChannelServer
+    from benchmarks.one_process import KEY
     from deployments.served_model import ServedModel
 
     plane = LoopThread("data-plane")
@@ -68,6 +66,7 @@ def serve_replica(model: str, directory: Path) -> None:
 
 def _spec(model: str, directory: Path) -> Any:
     from app.core.config_normalise import normalise
+    from benchmarks.one_process import KEY
     from benchmarks.workloads import read_config
     from deployments.spec import ModelSpec
 
@@ -112,22 +111,14 @@ async def _open_ingress(model: str, address: str, kept: list[Any]) -> tuple[int,
     from app.ingress.grpc_front import GrpcFront
     from app.ingress.http_front import HttpFront
     from app.ingress.routed_service import RoutedInferenceService
-    from app.routing import replicas
-    from app.routing.replicas import ReplicaAddress
-    from app.routing.router import Router
     from app.routing.table import ModelState, RoutingTable, VersionEntry
     from app.settings import ServerSettings
-    from app.transport.settings import TransportSettings
+    from benchmarks.one_process import TellingRouter
     from benchmarks.workloads import read_config
 
-    Router._follow = lambda *_: None  # type: ignore[method-assign]  # no Serve to follow
-    router = Router(NODE, KEY, TransportSettings())
+    router = TellingRouter({"unix": address, "tcp": ""})
     config = read_config(ROOT / "model_repository", model).SerializeToString()
     entry = VersionEntry(model, 1, ModelState.READY, "", f"{model}:1", config)
-    timer = threading.Timer(
-        0.1, replicas.publish, (entry.application, (ReplicaAddress("replica", NODE, address, ""),))
-    )
-    timer.start()
     await router.apply(RoutingTable(1, True, (entry,)))
     service = RoutedInferenceService(ServerSettings(), router, None)  # type: ignore[arg-type]
     http, grpc = HttpFront(service), GrpcFront(service)

@@ -179,6 +179,11 @@ class InferResponse(msgspec.Struct, frozen=True, gc=False):
     timestamps: Timestamps | None = None
     calls: tuple[TracedCall, ...] = ()
 
+    @property
+    def ends_only(self) -> bool:
+        """Whether it tells nothing but that no more comes, as a decoupled model's last response may."""
+        return self.final and not (self.error is not None or self.outputs or self.parameters)
+
 
 def failed(error: BaseException, request_id: str = "", final: bool = True) -> InferResponse:
     """Make the response for an error; anything but an `InferError` becomes INTERNAL with its plain text."""

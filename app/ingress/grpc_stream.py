@@ -67,8 +67,7 @@ class _Pending:
 
     def is_empty_final(self, response: InferResponse) -> bool:
         """Whether a decoupled model only says that nothing more comes."""
-        said = response.error is not None or response.outputs or response.parameters
-        return self.decoupled and response.final and not said
+        return self.decoupled and response.ends_only
 
 
 class InferStream:

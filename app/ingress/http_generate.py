@@ -91,8 +91,7 @@ class _Answer:
 
     def _says_nothing(self, response: InferResponse) -> bool:
         """Whether a decoupled model only tells that nothing more comes."""
-        said = response.error is not None or response.outputs or response.parameters
-        return self._decoupled and response.final and not said
+        return self._decoupled and response.ends_only
 
 
 class _Single(_Answer):
