@@ -12,6 +12,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.errors import internal, invalid_arg
 from app.core.model_config import dims_text
 from backends.base import Model
+from backends.declared import controls, unexpected
 from backends.signature import Shape
 
 _DEFAULT_MAX_BATCH_SIZE: Final = "4"
@@ -32,12 +33,6 @@ _TYPES: Final = {
     "tensor(float)": "TYPE_FP32",
     "tensor(double)": "TYPE_FP64",
     "tensor(string)": "TYPE_STRING",
-}
-
-_BOOLEAN_CONTROLS: Final = {
-    "int32_false_true": "TYPE_INT32",
-    "fp32_false_true": "TYPE_FP32",
-    "bool_false_true": "TYPE_BOOL",
 }
 
 
@@ -111,11 +106,11 @@ def check(config: mc.ModelConfig, io: OnnxIO) -> None:
     Raises:
         InferError: INVALID_ARG naming the first tensor that differs.
     """
-    controls = list(_controls(config))
-    for name, config_type in controls:
+    control_inputs = list(controls(config))
+    for name, config_type in control_inputs:
         _check_control(config, name, config_type, io.inputs)
     expected = sum(not tensor.optional for tensor in config.input) + len(config.batch_input)
-    expected += len(controls) + len(config.sequence_batching.state)
+    expected += len(control_inputs) + len(config.sequence_batching.state)
     if len(io.inputs) != expected:
         raise invalid_arg(
             f"unable to load model '{config.name}', configuration expects {expected} inputs,"
@@ -130,7 +125,7 @@ def check(config: mc.ModelConfig, io: OnnxIO) -> None:
             _check_shape(config, output, found.shape, exact=True)
     for state in config.sequence_batching.state:
         if state.output_name not in io.outputs:
-            raise _unexpected("output", state.output_name, io.outputs)
+            raise unexpected("output", state.output_name, io.outputs)
 
 
 def _tensor(node: ort.NodeArg) -> OnnxTensor:
@@ -151,14 +146,6 @@ def _fields(tensors: Mapping[str, OnnxTensor], max_batch_size: int) -> Iterator[
             # A configuration cannot say "no dimensions" but by a reshape, and only of a batch.
             fields["reshape"] = mc.ModelTensorReshape()
         yield fields
-
-
-def _controls(config: mc.ModelConfig) -> Iterator[tuple[str, str]]:
-    """Sequence control tensors and their data types."""
-    for control_input in config.sequence_batching.control_input:
-        for control in control_input.control:
-            boolean = next((kind for key, kind in _BOOLEAN_CONTROLS.items() if getattr(control, key)), None)
-            yield control_input.name, boolean or mc.DataType.Name(control.data_type)
 
 
 def _check_control(
@@ -205,7 +192,7 @@ def _find(
     direction: str,
 ) -> OnnxTensor:
     if tensor.name not in found:
-        raise _unexpected(direction, tensor.name, found)
+        raise unexpected(direction, tensor.name, found)
     expected = mc.DataType.Name(tensor.data_type)
     actual = found[tensor.name]
     if actual.config_type != expected:
@@ -214,12 +201,6 @@ def _find(
             f" {direction} '{tensor.name}', model provides {actual.config_type}"
         )
     return actual
-
-
-def _unexpected(direction: str, name: str, allowed: Mapping[str, OnnxTensor]) -> Exception:
-    # Triton keeps the names of a model in a sorted set.
-    names = ", ".join(sorted(allowed))
-    return invalid_arg(f"unexpected inference {direction} '{name}', allowed {direction}s are: {names}")
 
 
 def _check_shape(

@@ -1,0 +1,45 @@
+"""Host memory that an instance keeps for its inputs: merged into, copied to the device, used again."""
+
+from collections.abc import Callable
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
+
+_SMALLEST: Final = 4096
+
+
+class HostBuffers:
+    """One block for each input, which grows to the next power of two and never shrinks.
+
+    At most twice the bytes of the largest batch, which the model's batch size and the server's limit on
+    requests bound.
+
+    Args:
+        allocate: makes a block of so many bytes, a writable array of them; page-locked where a GPU copies it.
+    """
+
+    def __init__(self, allocate: Callable[[int], Array]) -> None:
+        self._allocate = allocate
+        self._blocks: dict[str, Array] = {}
+
+    def __call__(self, name: str, shape: Shape, dtype: np.dtype[Any]) -> Array:
+        """The array of this shape at the start of the input's block; what it held before is overwritten."""
+        nbytes = prod(shape) * dtype.itemsize
+        block = self._blocks.get(name)
+        if block is None or len(block) < nbytes:
+            block = self._blocks[name] = self._allocate(max(_SMALLEST, 1 << (nbytes - 1).bit_length()))
+        return np.ndarray(shape, dtype, block)
+
+    def hold(self, name: str, array: Array) -> Array:
+        """The array itself when it is in the input's block already, else a copy there."""
+        block = self._blocks.get(name)
+        if block is not None and array.ctypes.data == block.ctypes.data and array.flags.c_contiguous:
+            return array
+        held = self(name, array.shape, array.dtype)
+        held[...] = array
+        return held
