@@ -21,6 +21,7 @@ ENTRY_POINT_GROUP: Final = "nereid.backends"
 BUILT_IN: Final[dict[str, str]] = {
     "onnxruntime": "backends.onnxruntime_impl:OnnxRuntimeBackend",
     "pytorch": "backends.torch_impl:TorchBackend",
+    "tensorrt": "backends.tensorrt_impl:TensorRtBackend",
     "python": "backends.python.backend:PythonBackend",
     "identity": "backends.identity_impl:IdentityBackend",
     "repeat": "backends.repeat_impl:RepeatBackend",
@@ -30,8 +31,12 @@ BUILT_IN: Final[dict[str, str]] = {
     "iterative_sequence": "backends.iterative_sequence_impl:IterativeSequenceBackend",
 }
 
-# Built-in backend: the module it needs, and what to call it.
-_FRAMEWORKS: Final = {"onnxruntime": ("onnxruntime", "ONNX Runtime"), "pytorch": ("torch", "PyTorch")}
+# Built-in backend: the modules it needs, what to call them, and the extra that has them.
+_FRAMEWORKS: Final = {
+    "onnxruntime": (("onnxruntime",), "ONNX Runtime", "onnxruntime"),
+    "pytorch": (("torch",), "PyTorch", "pytorch"),
+    "tensorrt": (("tensorrt", "torch"), "TensorRT and PyTorch", "gpu"),
+}
 
 
 def find_backend(name: str, backend_directory: Path | None = None) -> "type[Backend]":
@@ -115,11 +120,11 @@ def _from_built_in(name: str) -> "type[Backend] | None":
     try:
         return _checked(name, getattr(import_module(module_name), attribute), BUILT_IN[name])
     except ImportError as error:
-        module, title = _FRAMEWORKS.get(name, ("", ""))
-        if module and error.name == module:
+        modules, title, extra = _FRAMEWORKS.get(name, ((), "", ""))
+        if error.name in modules:
             raise unsupported(
                 f"backend '{name}' needs {title}, which is not installed; install the extra:"
-                f" pip install 'nereid[{name}]'"
+                f" pip install 'nereid[{extra}]'"
             ) from error
         raise internal(f"unable to load backend library for backend '{name}': {error}") from error
 

@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
 
 from app.core.errors import invalid_arg
@@ -75,15 +76,15 @@ class Model:
         """The model file: `default_model_filename` inside the version directory."""
         return self.artifact("")
 
-    def artifact(self, default: str) -> Path:
-        """The model file: `default_model_filename`, or `default`, inside the version directory.
+    def artifact(self, default: str, name: str = "") -> Path:
+        """The model file: `name`, else `default_model_filename` or `default`, inside the version directory.
 
         The name may come from a client (a configuration override), so it may not lead out of the directory.
 
         Raises:
             InferError: INVALID_ARG for an absolute name, or one with "..", a backslash or a NUL.
         """
-        name = self.config.default_model_filename or default
+        name = name or self.config.default_model_filename or default
         path = PurePath(name)
         if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
             raise invalid_arg(f"model file name '{name}' escapes the directory of model '{self.name}'")
@@ -107,8 +108,12 @@ class Instance:
         device_id: CUDA ordinal for kind GPU, otherwise 0.
         index: position among the instances of the model version, from 0.
         passive: loaded, but never given a request.
+        profiles: names of the optimization profiles of its instance group (TensorRT).
         state: whatever the backend keeps for the instance.
         readiness_changed: a backend may call it, on any thread, to have `instance_ready` asked at once.
+        merged_inputs: where the inputs of a batch are joined, a lone request's too, when a backend has memory
+            of its own for that: an array for a name, shape and dtype, free to be overwritten once
+            `execute` has returned. None, as it is unless `load` sets it, makes an array for each batch.
         compute_start_ns, compute_end_ns: a backend may set both inside `instance_execute` with
             `time.monotonic_ns()`; the statistics then split the execution into compute_input,
             compute_infer and compute_output. Left at 0, all of it counts as compute_infer.
@@ -129,8 +134,10 @@ class Instance:
         self.device_id = device_id
         self.index = index
         self.passive = passive
+        self.profiles: Sequence[str] = ()
         self.state: Any = None
         self.readiness_changed: Callable[[], None] = _nothing
+        self.merged_inputs: Callable[[str, tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]] | None = None
         self.compute_start_ns = 0
         self.compute_end_ns = 0
 

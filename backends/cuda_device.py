@@ -88,6 +88,10 @@ class CudaDevice:
         self._done.record(self._stream)
         self._done.synchronize()
 
+    def settle(self) -> None:
+        """Wait for all that was started on the device, on any stream."""
+        _cuda.synchronize(self.device)
+
     def record(self, enqueue: Callable[[], None]) -> Callable[[], None]:
         """Record what `enqueue` starts on the stream, as a CUDA graph; the result starts it again."""
         graph = _cuda.CUDAGraph()

@@ -104,12 +104,25 @@ def _check_lower_bounds(
                 )
 
 
+def graph_shapes(spec: GraphSpec, preferred: Shapes) -> dict[str, Shape]:
+    """The whole shapes of a graph's inputs: as the configuration says, else what the model prefers."""
+    rows = (spec.batch_size,) if spec.batch_size else ()
+    return {name: (*rows, *spec.shapes.get(name, shape[len(rows) :])) for name, shape in preferred.items()}
+
+
 class Recorded(NamedTuple, Generic[T]):
     """A graph, and the shapes of the inputs it executes, batch dimension included."""
 
     spec: GraphSpec
     shapes: Shapes
     graph: T
+
+    def cut(self, output: Shape, shapes: Shapes) -> Shape:
+        """The shape of an output without the rows that inputs of these shapes do not fill."""
+        size = self.spec.batch_size
+        if not size or self.shapes == shapes or output[:1] != (size,):
+            return output
+        return (next(iter(shapes.values()))[0], *output[1:])
 
 
 class GraphTable(Generic[T]):

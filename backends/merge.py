@@ -7,7 +7,7 @@ a batch of several can be tried again with each request alone.
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from operator import attrgetter
 from typing import Any
@@ -26,6 +26,7 @@ from backends.signature import Output, Shape, Signature
 logger = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
+Target = Callable[[str, Shape, np.dtype[Any]], Array]
 
 # Above this, numpy's copy, which releases the GIL, costs less than holding it for the other instances.
 _COPY_OUTSIDE_GIL = 256 * 1024
@@ -82,14 +83,14 @@ def _execute_alone(backend: ArrayBackend, instance: Instance, request: Request) 
 def _execute(backend: ArrayBackend, instance: Instance, requests: Sequence[Request]) -> list[InferResponse]:
     signature = instance.model.signature
     if signature.ragged is not None:
-        feed = _join_ragged(requests, signature, signature.ragged)
+        feed = _join_ragged(requests, signature, signature.ragged, instance.merged_inputs)
         selections = [signature.select(request.infer.outputs) for request in requests]
-    elif len(requests) == 1:
+    elif len(requests) == 1 and instance.merged_inputs is None:
         infer = requests[0].infer
         feed = {tensor.name: _view(tensor, signature) for tensor in infer.inputs}
         selections = [signature.select(infer.outputs)]
     else:
-        feed = _join(requests, signature)
+        feed = _join(requests, signature, instance.merged_inputs)
         selections = [signature.select(request.infer.outputs) for request in requests]
     wanted = _union(selections, signature)
     names = signature.names if wanted is signature.outputs else [output.name for output in wanted]
@@ -123,17 +124,21 @@ def _view(tensor: Tensor, signature: Signature) -> Array:
     return np.ndarray(shape, DATATYPES[tensor.datatype].dtype, tensor.data)
 
 
-def _join(requests: Sequence[Request], signature: Signature) -> dict[str, Array]:
+def _join(
+    requests: Sequence[Request], signature: Signature, target: Target | None = None
+) -> dict[str, Array]:
     """Join the inputs of several requests along axis 0.
 
     Raises:
         _Unmergeable: names, data types or shapes differ.
         InferError: INVALID_ARG for a malformed BYTES tensor.
     """
-    return {column[0].name: _join_column(column, signature) for column in _columns(requests)}
+    return {column[0].name: _join_column(column, signature, target) for column in _columns(requests)}
 
 
-def _join_ragged(requests: Sequence[Request], signature: Signature, ragged: Ragged) -> dict[str, Array]:
+def _join_ragged(
+    requests: Sequence[Request], signature: Signature, ragged: Ragged, target: Target | None
+) -> dict[str, Array]:
     """Join requests, one alone too, of a model with ragged or batch inputs.
 
     Raises:
@@ -146,7 +151,7 @@ def _join_ragged(requests: Sequence[Request], signature: Signature, ragged: Ragg
         name = column[0].name
         shapes[name] = [tensor.shape for tensor in column]
         join = _join_flat if name in ragged.inputs else _join_column
-        feed[name] = join(column, signature)
+        feed[name] = join(column, signature, target)
     return feed | ragged.batch_inputs(shapes)
 
 
@@ -164,7 +169,7 @@ def _columns(requests: Sequence[Request]) -> list[tuple[Tensor, ...]]:
         raise _Unmergeable from None
 
 
-def _join_column(column: Sequence[Tensor], signature: Signature) -> Array:
+def _join_column(column: Sequence[Tensor], signature: Signature, target: Target | None) -> Array:
     first = column[0]
     name, datatype, tail = first.name, first.datatype, first.shape[1:]
     count = 0
@@ -173,23 +178,27 @@ def _join_column(column: Sequence[Tensor], signature: Signature) -> Array:
         if shape[1:] != tail or tensor.name != name or tensor.datatype != datatype:
             raise _Unmergeable
         count += shape[0]
-    return _concatenate(column, signature.model_shape(name, (count, *tail)))
+    return _concatenate(column, signature.model_shape(name, (count, *tail)), target)
 
 
-def _join_flat(column: Sequence[Tensor], signature: Signature) -> Array:
+def _join_flat(column: Sequence[Tensor], signature: Signature, target: Target | None) -> Array:
     """Join a ragged input: the elements of all requests, one after the other, in one dimension."""
     name, datatype = column[0].name, column[0].datatype
     if any(tensor.name != name or tensor.datatype != datatype for tensor in column):
         raise _Unmergeable
-    return _concatenate(column, (sum(prod(tensor.shape) for tensor in column),))
+    return _concatenate(column, (sum(prod(tensor.shape) for tensor in column),), target)
 
 
-def _concatenate(column: Sequence[Tensor], shape: Shape) -> Array:
+def _concatenate(column: Sequence[Tensor], shape: Shape, target: Target | None) -> Array:
     datatype = column[0].datatype
     if datatype == "BYTES":
         return _join_bytes(column, shape)
     dtype = DATATYPES[datatype].dtype
     buffers = [tensor.data for tensor in column]
+    if target is not None:
+        joined = target(column[0].name, shape, dtype)
+        np.concatenate([np.frombuffer(buffer, dtype) for buffer in buffers], out=joined.reshape(-1))
+        return joined
     if prod(shape) * dtype.itemsize < _COPY_OUTSIDE_GIL:
         return np.ndarray(shape, dtype, bytearray().join(buffers))
     return np.concatenate([np.frombuffer(buffer, dtype) for buffer in buffers]).reshape(shape)

@@ -4,16 +4,16 @@ import ctypes
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import InferError, internal, invalid_arg, unavailable
+from app.core.errors import InferError, internal, invalid_arg, unavailable, unsupported
 from backends.base import ArrayBackend, Instance, Model
-from backends.onnxruntime_io import OnnxIO, check, complete, read_io
+from backends.onnxruntime_io import ONNX_BFLOAT16, OnnxIO, check, complete, read_io
 from backends.onnxruntime_session import (
     FATAL,
     Provider,
@@ -25,10 +25,12 @@ from backends.onnxruntime_session import (
 from backends.parameters import boolean
 from backends.signature import Shape
 
+if TYPE_CHECKING:
+    from backends.cuda_device import CudaDevice
+    from backends.onnxruntime_cuda import CudaRuns
+
 Array = npt.NDArray[Any]
 
-# ONNX's own number for bfloat16 (TensorProto.DataType).
-_ONNX_BFLOAT16: Final = 16
 _ORT_TEXT: Final = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
 
 
@@ -45,6 +47,7 @@ class _Loaded:
 
     def __init__(self, session: ort.InferenceSession, io: OnnxIO, model: Model) -> None:
         self.session = session
+        self.on_gpu: CudaRuns | None = None
         self.options = run_options(model)
         tensors = {**io.optional, **io.inputs}
         self.strings = frozenset(
@@ -86,15 +89,25 @@ class OnnxRuntimeBackend(ArrayBackend):
 
     def load(self, instance: Instance) -> _Loaded:
         model = instance.model
-        session = self._session(instance)
+        gpu = _gpu(instance)
+        session = self._session(instance, gpu.stream if gpu else 0)
         io = read_io(session)
         check(model.config, io)
-        return _Loaded(session, io, model)
+        loaded = _Loaded(session, io, model)
+        if gpu is not None and not loaded.strings:
+            from backends.onnxruntime_cuda import CudaRuns
 
-    def _session(self, instance: Instance) -> ort.InferenceSession:
+            loaded.is_plain = False
+            loaded.on_gpu = CudaRuns(session, io, gpu, model)
+            instance.merged_inputs = gpu.inputs
+        return loaded
+
+    def _session(self, instance: Instance, stream: int) -> ort.InferenceSession:
         model = instance.model
         if not _shares_session(instance):
-            return _open(model, session_options(model), providers(instance))
+            session = _open(model, session_options(model), providers(instance, stream))
+            _check_gpu(instance, session)
+            return session
         sessions: _Sessions = model.state
         group = instance.name.rpartition("_")[0] + f"@{instance.kind}{instance.device_id}"
         with sessions.lock:
@@ -110,8 +123,11 @@ class OnnxRuntimeBackend(ArrayBackend):
                 arrays = loaded.session.run(outputs, inputs, loaded.options)
                 return dict(zip(outputs, arrays, strict=True))
             feed = {name: _prepare(loaded, name, array) for name, array in inputs.items()}
-            run = _run_values if loaded.bfloats else _run_arrays
-            found = dict(zip(outputs, run(loaded, feed, outputs), strict=True))
+            if loaded.on_gpu is not None:
+                found = loaded.on_gpu.run(feed, outputs)
+            else:
+                run = _run_values if loaded.bfloats else _run_arrays
+                found = dict(zip(outputs, run(loaded, feed, outputs), strict=True))
         except InferError:
             raise
         except Exception as error:
@@ -144,6 +160,37 @@ def _shares_session(instance: Instance) -> bool:
     if key in instance.model.config.parameters:
         return boolean(instance.model, key)
     return instance.kind == "CPU"
+
+
+def _gpu(instance: Instance) -> "CudaDevice | None":
+    """The GPU of an instance with a session of its own; runs in a shared session cannot have a stream each.
+
+    Raises:
+        InferError: UNSUPPORTED without PyTorch, which the copies are made with, or without the GPU.
+    """
+    if instance.kind != "GPU" or _shares_session(instance):
+        return None
+    try:
+        from backends.cuda_device import CudaDevice
+    except ImportError as error:
+        raise unsupported(
+            f"instance '{instance.name}' has kind KIND_GPU, which needs PyTorch; install the extra:"
+            " pip install 'nereid[gpu]'"
+        ) from error
+    return CudaDevice(instance)
+
+
+def _check_gpu(instance: Instance, session: ort.InferenceSession) -> None:
+    """ONNX Runtime falls back to the CPU when it cannot load CUDA's libraries, and says so nowhere.
+
+    Raises:
+        InferError: UNSUPPORTED when it did.
+    """
+    if instance.kind == "GPU" and session.get_providers()[0] == "CPUExecutionProvider":
+        raise unsupported(
+            f"instance '{instance.name}' has kind KIND_GPU but ONNX Runtime cannot use CUDA on this machine:"
+            " its CUDA and cuDNN libraries, or the driver, are missing or of another version"
+        )
 
 
 def _open(model: Model, options: ort.SessionOptions, chosen: Sequence[Provider]) -> ort.InferenceSession:
@@ -193,7 +240,7 @@ def _run_values(loaded: _Loaded, feed: Mapping[str, Array], outputs: Sequence[st
 def _value(loaded: _Loaded, name: str, array: Array) -> ort.OrtValue:
     if name not in loaded.bfloats:
         return ort.OrtValue.ortvalue_from_numpy(array)
-    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, _ONNX_BFLOAT16)
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, ONNX_BFLOAT16)
 
 
 def _bfloat_bits(value: ort.OrtValue) -> Array:

@@ -15,6 +15,9 @@ from backends.base import Model
 from backends.declared import controls, unexpected
 from backends.signature import Shape
 
+# ONNX's own number for bfloat16 (TensorProto.DataType), which numpy does not have.
+ONNX_BFLOAT16: Final = 16
+
 _DEFAULT_MAX_BATCH_SIZE: Final = "4"
 
 # ONNX Runtime's name of an element type: the configuration's.

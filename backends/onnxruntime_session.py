@@ -101,8 +101,12 @@ def run_options(model: Model) -> ort.RunOptions | None:
     return options
 
 
-def providers(instance: Instance) -> list[Provider]:
+def providers(instance: Instance, stream: int = 0) -> list[Provider]:
     """Choose the execution providers of an instance, the preferred one first.
+
+    Args:
+        instance: its kind and device, and its model's configuration, decide.
+        stream: the CUDA stream to work on; 0 leaves it to ONNX Runtime.
 
     Raises:
         InferError: UNSUPPORTED for a GPU instance without the CUDA provider, INVALID_ARG for an unknown
@@ -111,7 +115,7 @@ def providers(instance: Instance) -> list[Provider]:
     accelerators = instance.model.config.optimization.execution_accelerators
     chosen: list[Provider] = []
     if instance.kind == "GPU":
-        chosen = _gpu_providers(instance, accelerators.gpu_execution_accelerator)
+        chosen = _gpu_providers(instance, accelerators.gpu_execution_accelerator, stream)
     for accelerator in accelerators.cpu_execution_accelerator:
         if accelerator.name != "openvino" or not _present("OpenVINOExecutionProvider"):
             raise invalid_arg(f"unknown Execution Accelerator '{accelerator.name}' is requested")
@@ -119,15 +123,19 @@ def providers(instance: Instance) -> list[Provider]:
     return [*chosen, ("CPUExecutionProvider", {})]
 
 
-def _gpu_providers(instance: Instance, accelerators: Any) -> list[Provider]:
+def _gpu_providers(instance: Instance, accelerators: Any, stream: int) -> list[Provider]:
     if not _present("CUDAExecutionProvider"):
         raise unsupported(
             f"instance '{instance.name}' has kind KIND_GPU but this ONNX Runtime has no CUDA execution"
             " provider; install the extra: pip install 'nereid[gpu]'"
         )
     device = {"device_id": str(instance.device_id)}
-    chosen: list[Provider] = []
     cuda = _cuda_options(instance.model)
+    if stream:
+        device["user_compute_stream"] = str(stream)
+        if instance.model.config.optimization.cuda.graphs:
+            cuda["enable_cuda_graph"] = "1"
+    chosen: list[Provider] = []
     for accelerator in accelerators:
         if accelerator.name == "cuda":
             cuda.update(accelerator.parameters)

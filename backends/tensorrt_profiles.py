@@ -1,4 +1,4 @@
-"""Optimization profiles of a TensorRT engine: what shapes each of them allows, and which one suits a batch."""
+"""Optimization profiles of a TensorRT engine: what each of them allows, and which one suits a batch."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple

@@ -12,10 +12,11 @@ import numpy.typing as npt
 import torch
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import InferError, internal, invalid_arg, unavailable, unsupported
+from app.core.errors import InferError, internal, invalid_arg, unavailable
 from app.core.model_config import datatype_name
 from backends.base import ArrayBackend, Instance, Model
 from backends.cpus import threads_per_instance
+from backends.cuda_device import CudaDevice
 from backends.parameters import boolean, integer, positive
 from backends.torch_naming import input_arguments, output_indices
 
@@ -24,7 +25,6 @@ logger = logging.getLogger(__name__)
 Array = npt.NDArray[Any]
 
 # Parts of torch that are not typed.
-_cuda: Any = torch.cuda
 _jit: Any = torch.jit
 
 _TYPES: Final = {
@@ -39,6 +39,8 @@ _TYPES: Final = {
     torch.float32: "TYPE_FP32",
     torch.float64: "TYPE_FP64",
 }
+_BY_NUMPY: Final = {str(kind).removeprefix("torch."): kind for kind in _TYPES}
+_CPU: Final = torch.device("cpu")
 _SUPPORTED: Final = frozenset({*_TYPES.values(), "TYPE_STRING"})
 
 # Parameters that change the process, which serves this model only, and what sets them.
@@ -60,11 +62,11 @@ class _Shared:
 class _Loaded:
     """A module and how the configuration's names relate to its `forward`."""
 
-    def __init__(self, module: Any, instance: Instance, device: torch.device | None) -> None:
+    def __init__(self, module: Any, instance: Instance, gpu: CudaDevice | None) -> None:
         model = instance.model
         config = model.config
         self.module = module
-        self.device = device
+        self.gpu = gpu
         arguments, self.takes_dict = _forward_arguments(module)
         names = [tensor.name for tensor in config.input]
         self.arguments = {n: n for n in names} if self.takes_dict else input_arguments(config, arguments)
@@ -77,7 +79,6 @@ class _Loaded:
         self.inference_mode = boolean(model, "INFERENCE_MODE", True)
         self.optimized = not boolean(model, "DISABLE_OPTIMIZED_EXECUTION")
         self.cleans_cache = boolean(model, "ENABLE_CACHE_CLEANING")
-        self.stream = _cuda.Stream(device) if device is not None and device.type == "cuda" else None
 
     def contexts(self) -> list[AbstractContextManager[Any]]:
         """What an execution runs in."""
@@ -86,8 +87,8 @@ class _Loaded:
         ]
         if not self.optimized:
             contexts.append(_jit.optimized_execution(False))
-        if self.stream is not None:
-            contexts.append(_cuda.stream(self.stream))
+        if self.gpu is not None:
+            contexts.append(self.gpu.current())
         return contexts
 
 
@@ -119,13 +120,19 @@ class TorchBackend(ArrayBackend):
         model.state = None
 
     def load(self, instance: Instance) -> _Loaded:
-        device = _device(instance)
-        loaded = _Loaded(self._module(instance, device), instance, device)
+        gpu = CudaDevice(instance) if instance.kind == "GPU" else None
+        loaded = _Loaded(self._module(instance, gpu), instance, gpu)
         _check_types(instance.model.config)
+        if gpu is not None:
+            gpu.settle()  # weights were copied on another stream
+            instance.merged_inputs = gpu.inputs
         return loaded
 
-    def _module(self, instance: Instance, device: torch.device | None) -> Any:
+    def _module(self, instance: Instance, gpu: CudaDevice | None) -> Any:
         model = instance.model
+        device: torch.device | None = _CPU if gpu is None else gpu.device
+        if instance.kind == "MODEL":
+            device = None  # where the file says
         if not boolean(model, "ENABLE_WEIGHT_SHARING"):
             return _open(model, device)
         shared: _Shared = model.state
@@ -149,9 +156,11 @@ class TorchBackend(ArrayBackend):
                 raise _explained(error) from error
             results = _results(result)
             found = {name: _from_torch(loaded, name, results) for name in outputs}
-        if loaded.cleans_cache and loaded.stream is not None:
+            if loaded.gpu is not None:
+                loaded.gpu.wait()
+        if loaded.cleans_cache and loaded.gpu is not None:
             torch.cuda.empty_cache()
-        return found
+        return {name: _to_numpy(host) for name, host in found.items()}
 
     @classmethod
     def auto_complete(cls, model: Model) -> mc.ModelConfig:
@@ -161,18 +170,6 @@ class TorchBackend(ArrayBackend):
                 model.name,
             )
         return model.config
-
-
-def _device(instance: Instance) -> torch.device | None:
-    """Where the module goes; None leaves it where the file says, for kind MODEL."""
-    if instance.kind == "GPU":
-        if not torch.cuda.is_available():
-            raise unsupported(
-                f"instance '{instance.name}' has kind KIND_GPU but this PyTorch has no CUDA device;"
-                " install the extra: pip install 'nereid[gpu]'"
-            )
-        return torch.device("cuda", instance.device_id)
-    return None if instance.kind == "MODEL" else torch.device("cpu")
 
 
 def _open(model: Model, device: torch.device | None) -> Any:
@@ -228,14 +225,22 @@ def _check_types(config: mc.ModelConfig) -> None:
 def _to_torch(loaded: _Loaded, name: str, array: Array) -> Any:
     if array.dtype.kind == "O":
         return [element.decode() for element in array.ravel()]
+    if loaded.gpu is not None:
+        return _to_gpu(loaded.gpu, name, array, loaded.types.get(name) == "TYPE_BF16")
     if not array.flags.writeable:
         # A model may change its input in place; the request's own bytes are not its to change.
         array = array.copy()
     if loaded.types.get(name) == "TYPE_BF16":
-        tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    else:
-        tensor = torch.from_numpy(array)
-    return tensor if loaded.device is None else tensor.to(loaded.device)
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _to_gpu(gpu: CudaDevice, name: str, array: Array, is_bfloat: bool) -> Any:
+    """Start to copy an input; numpy's type of bfloat16 is uint16."""
+    kind = torch.bfloat16 if is_bfloat else _BY_NUMPY[array.dtype.name]
+    memory = gpu.allocate(array.nbytes)
+    gpu.upload(name, array, memory)
+    return memory.view(kind).reshape(array.shape)
 
 
 def _results(result: Any) -> Sequence[Any]:
@@ -254,7 +259,8 @@ def _results(result: Any) -> Sequence[Any]:
     )
 
 
-def _from_torch(loaded: _Loaded, name: str, results: Sequence[Any]) -> Array:
+def _from_torch(loaded: _Loaded, name: str, results: Sequence[Any]) -> Any:
+    """An output in host memory, a tensor or an array of strings; from a GPU it is there after `wait`."""
     index = loaded.outputs[name]
     if index >= len(results):
         raise invalid_arg(
@@ -274,8 +280,15 @@ def _from_torch(loaded: _Loaded, name: str, results: Sequence[Any]) -> Array:
     if not result.dim():
         raise invalid_arg(f"output '{name}' is a scalar which is not supported.")
     # Always a copy: a module may return a buffer it keeps, and write the next request's data to it.
-    host = result.detach().to("cpu", copy=True).contiguous()
-    if result.dtype == torch.bfloat16:
+    if loaded.gpu is not None:
+        return loaded.gpu.download(result.detach().contiguous())
+    return result.detach().to("cpu", copy=True).contiguous()
+
+
+def _to_numpy(host: Any) -> Array:
+    if isinstance(host, np.ndarray):
+        return host
+    if host.dtype == torch.bfloat16:
         return np.asarray(host.view(torch.int16).numpy().view(np.uint16))
     return np.asarray(host.numpy())
 

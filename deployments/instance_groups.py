@@ -40,7 +40,9 @@ class Placement(NamedTuple):
 
     def instance(self, model: Model, index: int) -> Instance:
         """The instance itself."""
-        return Instance(model, self.name, self.kind, self.device, index, self.group.passive)
+        instance = Instance(model, self.name, self.kind, self.device, index, self.group.passive)
+        instance.profiles = tuple(self.group.profile)
+        return instance
 
 
 def placements(config: mc.ModelConfig, rank: int = 0, backends: Path | None = None) -> list[Placement]:
