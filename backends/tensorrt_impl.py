@@ -1,7 +1,6 @@
 """TensorRT engines (`model.plan`), executed on a GPU through PyTorch's streams and memory."""
 
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
@@ -15,9 +14,9 @@ import torch
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.datatypes import BY_CONFIG_NAME
-from app.core.errors import internal, invalid_arg, unavailable
+from app.core.errors import InferError, internal, invalid_arg, unavailable
 from backends.base import ArrayBackend, Instance, Model
-from backends.cuda_device import CudaDevice, cuda_device
+from backends.cuda_device import LOADING, CudaDevice, cuda_device
 from backends.cuda_graphs import GraphSpec, GraphTable, Shapes, graph_shapes, graph_specs
 from backends.signature import Shape
 from backends.tensorrt_engine import EngineIO, check, complete, read_io
@@ -45,10 +44,8 @@ class _Log(trt.ILogger):  # type: ignore[misc]
         logger.log(level, "%s", message)
 
 
+# One for the process: it has to outlive the engines.
 _LOG: Final = _Log()
-
-# One for the process: TensorRT wants it to outlive its engines, and loads engines one at a time.
-_LOADING: Final = threading.Lock()
 
 
 class _Engines:
@@ -63,7 +60,7 @@ class _Engines:
         Raises:
             InferError: UNAVAILABLE without the file, INTERNAL with what TensorRT says.
         """
-        with _LOADING:
+        with LOADING:
             if device.index not in self._by_device:
                 runtime, engine = _deserialise(_plan(model, device), device)
                 self._by_device[device.index] = runtime, engine, read_io(engine)
@@ -275,16 +272,20 @@ class _Loaded:
             return
         preferred = {name: allowed.best for name, allowed in self._profiles[0].shapes.items()}
         for spec in specs:
+            shapes = graph_shapes(spec, preferred)
             try:
-                shapes = graph_shapes(spec, preferred)
-                self._graphs.record(spec, shapes, partial(self._recorded, shapes))
+                profile = choose(self._profiles, shapes, {})
+            except InferError:
+                continue  # a batch that cannot come needs no graph
+            try:
+                self._graphs.record(spec, shapes, partial(self._recorded, profile, shapes))
             except Exception as error:
                 logger.warning("unable to record CUDA graph for %s: %s", instance.name, error)
                 return
 
-    def _recorded(self, shapes: Shapes) -> _Recorded:
+    def _recorded(self, profile: Profile, shapes: Shapes) -> _Recorded:
         # In a context of its own: new shapes could change what a recorded execution reads of its context.
-        context = self._context(choose(self._profiles, shapes, {}))
+        context = self._context(profile)
         outputs = context.bind(shapes)
         if any(isinstance(output, _Grown) for output in outputs.values()):
             raise internal("the shape of an output depends on the values of the inputs")
@@ -308,7 +309,7 @@ class TensorRtBackend(ArrayBackend):
         engine, io = instance.model.state.get(instance.model, device.device)
         check(instance.model.config, io)
         instance.merged_inputs = device.inputs
-        with _LOADING, device.current():
+        with LOADING, device.current():
             return _Loaded(instance, engine, io, device)
 
     def execute(

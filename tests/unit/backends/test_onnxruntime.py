@@ -340,13 +340,3 @@ def test_threads_are_shared_among_instances(tmp_path: Path) -> None:
     assert available_cpus(quota) == 1
     quota.write_text("max 100000\n")
     assert available_cpus(quota) >= 1
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not HAS_CUDA, reason="needs ONNX Runtime for CUDA")
-def test_cuda(tmp_path: Path) -> None:
-    served = serve(ADD_SUB, add_sub(tmp_path), kind="GPU")
-    assert served.instance.state.session.get_providers()[0] == "CUDAExecutionProvider"
-    array = np.ones((2, 16), np.int32)
-    (call,) = served(infer({"INPUT0": array, "INPUT1": array}))
-    assert (call.arrays["OUTPUT0"] == 2).all()

@@ -181,6 +181,11 @@ def test_a_graph_that_cannot_be_recorded_leaves_out_the_larger_ones(
     assert (served(infer({"X": rows(6)}))[0].arrays["Y"] == rows(6) + 1).all()
 
 
+def test_batches_that_no_profile_allows_need_no_graph(serve: Serve) -> None:
+    served = serve(trt.add_one(low=3, best=4, high=6), GRAPHS % "")
+    assert served.instance.state.buffers.device.recorded == 3  # of 1, 2, 3, 4, 6 and 8
+
+
 def test_data_dependent_outputs_are_not_recorded(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     serve(trt.add_one(data_dependent=True), GRAPHS % "")
     assert "the shape of an output depends on the values of the inputs" in caplog.text

@@ -271,12 +271,3 @@ def test_gpu_instance_without_a_gpu(tmp_path: Path) -> None:
     folder = save(Same(), tmp_path)
     with pytest.raises(InferError, match="no CUDA device"):
         serve(one("TYPE_FP32"), folder, kind="GPU")
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_cuda(tmp_path: Path) -> None:
-    served = serve(INDEXED, save(AddSub(), tmp_path), kind="GPU")
-    array = np.ones((2, 2), np.float32)
-    (call,) = served(infer({"INPUT__0": array, "INPUT__1": array}))
-    assert (call.arrays["OUTPUT__0"] == 2).all()
