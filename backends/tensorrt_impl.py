@@ -208,9 +208,14 @@ class _Buffers:
             self.memory[name].numpy()[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
     def fetch(self, name: str, output: "_Output | _Grown") -> torch.Tensor:
-        """Start to copy an output to host memory of its own: uint8[n]."""
+        """Start to copy an output to host memory, uint8[n]; what is there already stays where it is."""
         source = output.memory[: prod(output.shape) * self.dtypes[name].itemsize]
-        return source.clone() if self.tensors[name].on_host else self.device.download(source)
+        return source if self.tensors[name].on_host else self.device.download(source)
+
+    def array(self, name: str, host: torch.Tensor, shape: Shape) -> Array:
+        """What `fetch` gave, after the wait, as an array that no execution writes to."""
+        data = host.clone() if self.tensors[name].on_host else host
+        return np.asarray(data.numpy().view(self.dtypes[name]).reshape(shape))
 
 
 class _Recorded(NamedTuple):
@@ -320,10 +325,7 @@ class TensorRtBackend(ArrayBackend):
             started = loaded.start(inputs)
             hosts = {name: buffers.fetch(name, started[name]) for name in outputs}
             buffers.device.wait()
-        return {
-            name: host.numpy().view(buffers.dtypes[name]).reshape(started[name].shape)
-            for name, host in hosts.items()
-        }
+        return {name: buffers.array(name, host, started[name].shape) for name, host in hosts.items()}
 
     @classmethod
     def auto_complete(cls, model: Model) -> mc.ModelConfig:

@@ -212,6 +212,15 @@ def test_values_of_shape_tensors_are_read_from_host_memory(serve: Serve) -> None
     assert "expected the value at index 1 to be between 1 and 4 but received 5" in call.error
 
 
+def test_outputs_in_host_memory_are_copied(serve: Serve) -> None:
+    engine = trt.add_one()
+    engine.tensors["Y"] = engine.tensors["Y"]._replace(location=trt.TensorLocation.HOST)
+    served = serve(engine)
+    first, second = (served(infer({"X": rows(2, start)}))[0] for start in (1, 50))
+    assert (first.arrays["Y"] == rows(2) + 1).all()
+    assert (second.arrays["Y"] == rows(2, 50) + 1).all()
+
+
 def test_a_failed_execution_fails_its_requests_only(serve: Serve) -> None:
     engine = trt.add_one()
     served = serve(engine)

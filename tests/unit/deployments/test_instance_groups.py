@@ -1,10 +1,13 @@
 """Which instances a configuration asks for, and what a change of it keeps."""
 
+from pathlib import Path
+
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.rate_limit import GLOBAL, Demand
+from backends.base import Model
 from deployments.builder import replica_count
 from deployments.instance_groups import Placement, change, placements, updates_in_place
 
@@ -30,6 +33,12 @@ def test_names_kinds_and_devices() -> None:
         ("g_1_gpu3", "GPU", 3, "gpu_3"),
         ("x_0", "MODEL", 0, "mine"),
     ]
+
+
+def test_instances_know_their_optimization_profiles(tmp_path: Path) -> None:
+    (placement,) = placements(config('{ name: "g" count: 1 kind: KIND_GPU gpus: 2 profile: ["0", "3"] }'))
+    instance = placement.instance(Model(config(CPU), 1, tmp_path), 0)
+    assert (instance.device_id, instance.profiles) == (2, ("0", "3"))
 
 
 def test_replicas_of_a_python_model_take_one_instance_each() -> None:
