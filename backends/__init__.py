@@ -31,11 +31,11 @@ BUILT_IN: Final[dict[str, str]] = {
     "iterative_sequence": "backends.iterative_sequence_impl:IterativeSequenceBackend",
 }
 
-# Built-in backend: the modules it needs, what to call them, and the extra that has them.
-_FRAMEWORKS: Final = {
-    "onnxruntime": (("onnxruntime",), "ONNX Runtime", "onnxruntime"),
-    "pytorch": (("torch",), "PyTorch", "pytorch"),
-    "tensorrt": (("tensorrt", "torch"), "TensorRT and PyTorch", "gpu"),
+# Built-in backend: the modules it needs, by what to call them, and the extra that has them.
+_FRAMEWORKS: Final[dict[str, tuple[dict[str, str], str]]] = {
+    "onnxruntime": ({"onnxruntime": "ONNX Runtime"}, "onnxruntime"),
+    "pytorch": ({"torch": "PyTorch"}, "pytorch"),
+    "tensorrt": ({"tensorrt": "TensorRT", "torch": "PyTorch"}, "gpu"),
 }
 
 
@@ -120,10 +120,10 @@ def _from_built_in(name: str) -> "type[Backend] | None":
     try:
         return _checked(name, getattr(import_module(module_name), attribute), BUILT_IN[name])
     except ImportError as error:
-        modules, title, extra = _FRAMEWORKS.get(name, ((), "", ""))
-        if error.name in modules:
+        titles, extra = _FRAMEWORKS.get(name, ({}, ""))
+        if error.name in titles:
             raise unsupported(
-                f"backend '{name}' needs {title}, which is not installed; install the extra:"
+                f"backend '{name}' needs {titles[error.name]}, which is not installed; install the extra:"
                 f" pip install 'nereid[{extra}]'"
             ) from error
         raise internal(f"unable to load backend library for backend '{name}': {error}") from error

@@ -269,12 +269,20 @@ def test_a_missing_file_and_one_that_is_no_engine(backend: Any, tmp_path: Path) 
     assert caught.value.message == "unable to create TensorRT engine: magicTag does not match"
 
 
-def test_without_tensorrt_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorrt", None)  # type: ignore[arg-type]
+@pytest.mark.parametrize(("module", "title"), [("tensorrt", "TensorRT"), ("torch", "PyTorch")])
+def test_without_its_packages_the_extra_is_named(
+    module: str, title: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorrt", trt)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, module, None)  # type: ignore[arg-type]
     monkeypatch.delitem(sys.modules, MODULE, raising=False)
-    with pytest.raises(InferError, match=r"install the extra: pip install 'nereid\[gpu\]'") as caught:
+    with pytest.raises(InferError) as caught:
         find_backend("tensorrt")
     assert caught.value.code is ErrorCode.UNSUPPORTED
+    assert caught.value.message == (
+        f"backend 'tensorrt' needs {title}, which is not installed; install the extra:"
+        " pip install 'nereid[gpu]'"
+    )
 
 
 def test_the_stand_in_has_no_name_that_tensorrt_lacks() -> None:
