@@ -31,7 +31,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     (folder / "onnx" / "config.pbtxt").write_text(KIND)
     text = test_torch.one("TYPE_FP32", "dims: 16", extra=KIND).replace('name: "x"', "")
     (folder / "script" / "config.pbtxt").write_text(text)
-    server = Server([f"--model-repository={folder}"], tmp_path_factory.mktemp("log") / "log").start()
+    arguments = [f"--model-repository={folder}", "--allow-client-shm=true"]
+    server = Server(arguments, tmp_path_factory.mktemp("log") / "log").start()
     yield server
     server.stop()
 

@@ -52,6 +52,29 @@ def test_one_request_is_not_copied() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("reshape", "shapes"),
+    [("", [(1, 4), (3, 4), (1, 4)]), ("reshape { shape: [2, 2] }", [(1, 2, 2), (3, 2, 2), (1, 2, 2)])],
+)
+def test_inputs_are_joined_where_the_backend_wants_them(reshape: str, shapes: list[tuple[int, ...]]) -> None:
+    """One request alone too; from the next batch on it may hold something else."""
+    text = PLAIN.replace("dims: 4 }", f"dims: 4 {reshape} }}")
+    served = Served(Recorder, config(text))
+    block, asked = np.zeros(64, np.float32), []
+
+    def place(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        asked.append(shape)
+        assert (name, dtype) == ("I", np.float32)
+        return np.ndarray(shape, dtype, block)
+
+    served.instance.merged_inputs = place
+    for batch in ([(1.0,)], [(2.0,), (3.0, 4.0)], [(5.0,)]):
+        calls = served(*(infer({"I": rows(*values)}) for values in batch))
+        assert [call.arrays["O"].tolist() for call in calls] == [(2 * rows(*v)).tolist() for v in batch]
+    assert asked == shapes
+    assert all(np.shares_memory(inputs["I"], block) for inputs, _ in served.instance.state)
+
+
 def test_batch_is_executed_once_and_each_gets_its_rows() -> None:
     served = Served(Recorder, config(PLAIN))
     calls = served(infer({"I": rows(1)}), infer({"I": rows(2, 3)}), infer({"I": rows(4)}))

@@ -89,6 +89,7 @@ def test_results_are_not_overwritten_by_the_next_batch(serve: Serve) -> None:
 def test_inputs_are_merged_into_the_memory_that_is_copied(serve: Serve) -> None:
     served = serve()
     device = served.instance.state.buffers.device
+    assert served.instance.merged_inputs is device.inputs
     served(infer({"X": rows(2)}), infer({"X": rows(1)}))
     held = device.inputs("X", (3, 3), np.dtype(np.float32))
     assert (held == np.concatenate([rows(2), rows(1)])).all()

@@ -51,7 +51,8 @@ def test_what_is_there_stays() -> None:
     found = complete(config(text), read_io(trt.add_one(high=8)))
     assert found.max_batch_size == 4
     assert not found.HasField("dynamic_batching")
-    assert (found.input[0].data_type, list(found.output[0].dims)) == (11, [3])
+    assert [(tensor.name, tensor.data_type) for tensor in found.input] == [("X", 11)]
+    assert [(tensor.name, list(tensor.dims)) for tensor in found.output] == [("Y", [3])]
 
 
 def test_an_engine_of_fixed_shapes_does_not_batch() -> None:
