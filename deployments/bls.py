@@ -201,8 +201,7 @@ class ModelCalls(Calls):
         sent: _Sent,
     ) -> None:
         def take(response: InferResponse) -> None:
-            if response.final:
-                nested.ended(response)
+            nested.answered(response)
             sink(response)
 
         try:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
 
-from app.core.tensors import InferRequest, InferResponse, TracedCall
-from app.core.traced import MAX_CALLS, traced_call
+from app.core.tensors import InferRequest, InferResponse
+from app.core.traced import CallUnderWay, TracedCalls
 from backends.base import Request
 
 
@@ -15,7 +15,7 @@ class Nested:
 
     def __init__(self) -> None:
         self.under_way: set[NestedCall] = set()
-        self.traced: list[TracedCall] = []
+        self.traced = TracedCalls()
 
     def cancel(self) -> None:
         """The request was cancelled: cancel the calls that nobody else waits for."""
@@ -26,13 +26,14 @@ class Nested:
 class NestedCall:
     """A call made while `callers` were executed: as one batch, so that it may be for any of them."""
 
-    __slots__ = ("_callers", "_cancel", "_request", "_sent_ns")
+    __slots__ = ("_callers", "_cancel", "_noted", "_request", "_sent_ns")
 
     def __init__(self, request: InferRequest, callers: Sequence[Request]) -> None:
         self._request = request
         self._callers = callers
         self._cancel: Callable[[], None] | None = None
         self._sent_ns = monotonic_ns()
+        self._noted: CallUnderWay | None = None
 
     @property
     def unwanted(self) -> bool:
@@ -46,17 +47,19 @@ class NestedCall:
             if caller.nested is None:
                 caller.nested = Nested()
             caller.nested.under_way.add(self)
+            if caller.infer.trace and self._request.trace and self._noted is None:
+                self._noted = caller.nested.traced.begin(self._request, self._sent_ns)
 
     def cancel_unwanted(self) -> None:
         """Cancel it if nobody waits for it any more."""
         if self._cancel is not None and self.unwanted:
             self._cancel()
 
-    def ended(self, response: InferResponse) -> None:
-        """The final response is there; it becomes part of the trace of the request that is traced."""
-        for caller in self._callers:
-            if caller.nested is not None:
-                caller.nested.under_way.discard(self)
-        traced = next((caller.nested for caller in self._callers if caller.infer.trace), None)
-        if self._request.trace and traced is not None and len(traced.traced) < MAX_CALLS:
-            traced.traced.append(traced_call(self._request, response, self._sent_ns, monotonic_ns()))
+    def answered(self, response: InferResponse) -> None:
+        """A response is there; the call becomes part of the trace of the request that is traced."""
+        if self._noted is not None:
+            self._noted.note(response)
+        if response.final:
+            for caller in self._callers:
+                if caller.nested is not None:
+                    caller.nested.under_way.discard(self)

@@ -328,7 +328,7 @@ def _first_responses(config: mc.ModelConfig) -> Histogram | None:
 
 def _calls(pending: Pending, response: InferResponse) -> tuple[TracedCall, ...]:
     """The calls to other models that a traced request has led to, for its final response."""
-    return tuple(pending.nested.traced) if pending.infer.trace and response.final else ()
+    return tuple(pending.nested.traced.ended) if pending.infer.trace and response.final else ()
 
 
 def _timestamps(pending: Pending) -> Timestamps:

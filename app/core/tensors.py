@@ -113,8 +113,9 @@ class InferRequest(msgspec.Struct, frozen=True, gc=False):
     `parameters` holds only custom parameters; the reserved ones have fields of their own.
     `timeout_us` is the schedule policy's `timeout`; `deadline` is the transport's, in `time.monotonic`
     seconds (0 = none). `trace` asks the replica for timestamps: "" of an ordinary request, else a W3C
-    `traceparent` or, where there is none, `UNNAMED_TRACE`. `regions` says that an input or an output names
-    shared memory. `chain` names the models whose calls this request is part of, the outermost first.
+    `traceparent` or, where there is none, `UNNAMED_TRACE`, or `TENSORS_TRACE` where the tensors of what it
+    leads to are wanted too. `regions` says that an input or an output names shared memory. `chain` names the
+    models whose calls this request is part of, the outermost first.
     """
 
     model_name: str
@@ -135,6 +136,7 @@ class InferRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 UNNAMED_TRACE = "-"
+TENSORS_TRACE = "+"
 
 
 class Timestamps(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -153,6 +155,8 @@ class TracedCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A call that a traced request led to: of an ensemble's step, or by a model (BLS).
 
     `timestamps` and those of `calls`, what the call itself led to, are on the clock of whoever made the call.
+    `inputs` and `outputs`, of all its responses, are there if they were asked for (`TENSORS_TRACE`); what the
+    trace has no room for, and what lies in a client's shared memory, is without data.
     """
 
     model_name: str
@@ -160,6 +164,8 @@ class TracedCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
     request_id: str
     timestamps: Timestamps
     calls: tuple["TracedCall", ...] = ()
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
 
 
 class InferResponse(msgspec.Struct, frozen=True, gc=False):

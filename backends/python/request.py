@@ -4,7 +4,7 @@ import json
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Final
 
-from app.core.tensors import UNNAMED_TRACE, ParameterValue
+from app.core.tensors import TENSORS_TRACE, UNNAMED_TRACE, ParameterValue
 from app.core.tensors import Tensor as WireTensor
 from backends.base import Request
 from backends.python import services
@@ -31,7 +31,7 @@ class InferenceTrace:
 
     def get_context(self) -> str | None:
         """The W3C trace context as JSON, `{"traceparent": "00-..."}`; None where there is none."""
-        known = self._traceparent not in ("", UNNAMED_TRACE)
+        known = self._traceparent not in ("", UNNAMED_TRACE, TENSORS_TRACE)
         return json.dumps({"traceparent": self._traceparent}) if known else None
 
 

@@ -107,7 +107,7 @@ def test_generate_of_a_decoupled_model(wire: Wire, count: int) -> None:
     if count == 1:
         assert (answer.status, answer.json["OUT"]) == (200, 7)
     else:
-        check_refusal(answer, 500, EXACTLY_ONE)
+        check_refusal(answer, 200, EXACTLY_ONE)
     check_simple(wire)
 
 
@@ -149,7 +149,7 @@ def test_error_as_first_or_later_response(wire: Wire) -> None:
     one, error = documents(later)
     assert (later.status, one["TEXT"], error) == (200, "hello world", {"error": "An Error Occurred"})
     check_refusal(generate(wire, "mock_llm", {**body, "REPETITION": 0}), 503, "An Error Occurred")
-    check_refusal(generate(wire, "mock_llm", {**body, "REPETITION": 1}), 500, EXACTLY_ONE)
+    check_refusal(generate(wire, "mock_llm", {**body, "REPETITION": 1}), 200, EXACTLY_ONE)
     check_simple(wire)
 
 

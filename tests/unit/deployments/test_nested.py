@@ -12,7 +12,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config_normalise import normalise
 from app.core.errors import ErrorCode
-from app.core.tensors import UNNAMED_TRACE, InferRequest, InferResponse, Tensor, Timestamps
+from app.core.tensors import TENSORS_TRACE, UNNAMED_TRACE, InferRequest, InferResponse, Tensor, Timestamps
 from deployments.served_model import ServedModel
 from deployments.spec import ModelSpec
 from tests.server import wait_until
@@ -129,10 +129,21 @@ def test_a_traced_request_tells_of_its_call(caller: Caller) -> None:
     answer = caller.answer(response(timestamps=Timestamps(5, request_end=7)))
     (call,) = answer.calls
     assert (call.model_name, call.model_version, call.request_id) == ("m", "3", "inner")
+    assert (call.inputs, call.outputs) == ((), ())
     assert answer.timestamps is not None
     times = call.timestamps
     assert times.request_end - times.request_start == 2
     assert answer.timestamps.compute_start <= times.request_start <= answer.timestamps.compute_end
+
+
+def test_where_tensors_are_traced_the_call_tells_of_its_own(caller: Caller) -> None:
+    caller.infer(trace=TENSORS_TRACE)
+    assert caller.asked().request.trace == TENSORS_TRACE
+    answered = response(timestamps=Timestamps(5, request_end=7))
+    (call,) = caller.answer(answered).calls
+    assert [(tensor.name, tensor.array().tolist()) for tensor in (*call.inputs, *call.outputs)] == [
+        ("x", [[1, 1, 1, 1]]), ("y", [[1, 1, 1, 1]])
+    ]  # fmt: skip
 
 
 def test_an_ordinary_request_tells_nothing(caller: Caller) -> None:

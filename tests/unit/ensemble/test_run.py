@@ -7,7 +7,15 @@ import msgspec
 import pytest
 
 from app.core.errors import ErrorCode, FailureReason, InferError, unavailable
-from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor, Timestamps, TracedCall
+from app.core.tensors import (
+    TENSORS_TRACE,
+    InferRequest,
+    InferResponse,
+    RequestedOutput,
+    Tensor,
+    Timestamps,
+    TracedCall,
+)
 from app.ensemble.run import DEADLOCK
 
 from .ensembles import DECOUPLED, Models, ensemble, model, step, tensor
@@ -372,6 +380,47 @@ async def test_a_traced_request_that_fails_tells_of_its_steps_too() -> None:
     (response,) = models.responses
     assert response.error is not None
     assert [call.model_name for call in response.calls] == ["a"]
+
+
+async def test_where_tensors_are_traced_the_steps_tell_of_theirs() -> None:
+    models = Models(e=CHAIN, outer=ensemble(step({"IN": "IN"}, {"OUT": "OUT"}, "e")), a=model(), b=model())
+    models.infer(tensor(), name="outer", trace=TENSORS_TRACE)
+    models.take("a").answer(tensor("y", fill=2))
+    models.take("b").answer(tensor("y", fill=3))
+    (response,) = models.responses
+    (chain,) = response.calls
+    first, second = chain.calls
+    assert (chain.inputs, chain.outputs) == ((tensor(),), (tensor("OUT", fill=3),))
+    assert (first.inputs, first.outputs) == ((tensor("x"),), (tensor("y", fill=2),))
+    assert (second.inputs, second.outputs) == ((tensor("x", fill=2),), (tensor("y", fill=3),))
+
+
+async def test_every_response_of_a_decoupled_step_is_traced() -> None:
+    models = Models(e=ensemble(step({"x": "IN"}, {"y": "OUT"}, "a"), more=DECOUPLED), a=model(more=DECOUPLED))
+    models.infer(tensor(), trace=TENSORS_TRACE)
+    asked = models.take("a")
+    for fill in (1, 2):
+        asked.answer(tensor("y", fill=fill), final=False)
+    asked.answer()
+    (call,) = models.responses[-1].calls
+    assert call.outputs == (tensor("y", fill=1), tensor("y", fill=2))
+
+
+async def test_responses_say_which_sequence_their_request_is_of() -> None:
+    models = Models(e=CHAIN, a=model(), b=model())
+    for fields, identity in (
+        ({}, 0),
+        ({"sequence_id": "s", "sequence_start": True}, "s"),
+        ({"sequence_id": 2**64 - 1, "sequence_end": True}, -1),
+    ):
+        models.infer(tensor(), **fields)
+        for name in ("a", "b"):
+            models.take(name).answer(tensor("y"))
+        assert models.responses.pop().parameters == {
+            "sequence_id": identity,
+            "sequence_start": "sequence_start" in fields,
+            "sequence_end": "sequence_end" in fields,
+        }
 
 
 async def test_an_untraced_request_tells_nothing() -> None:

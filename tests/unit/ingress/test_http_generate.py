@@ -133,24 +133,36 @@ def test_tensors_and_parameters_reach_the_model(run):
 @pytest.mark.parametrize(
     ("responses", "status"),
     [
-        ([LAST], 500),
-        ([numbered(1), LAST], 200),
-        ([numbered(1, final=True)], 200),
-        ([numbered(1), numbered(2)], 500),
-        ([numbered(1), failed(BROKEN)], 500),
+        ([LAST], 200),
+        ([numbered(1), numbered(2)], 200),
+        ([numbered(1), failed(BROKEN)], 200),
+        ([InferResponse(error=BROKEN, final=False), numbered(2)], 400),
+        ([InferResponse(error=BROKEN, final=False), failed(BROKEN)], 400),
     ],
 )
-def test_generate_takes_exactly_one_response(run, responses, status):
+def test_the_first_response_decides_the_status_of_too_few_or_too_many(run, responses, status):
     async def scenario():
         async with decoupled() as (front, peer):
             model = await asked(front, peer, asking())
             model.answer(*responses)
             found, headers, body = await peer.response()
             assert (found, headers["content-type"]) == (status, JSON)
-            document = json.loads(body)
-            assert document == {"error": EXACTLY_ONE} if status == 500 else document["N"] == 1
-            # Of more than one the rest is not waited for, and the model is told.
-            assert model.call.cancelled is (status == 500)
+            assert json.loads(body) == {"error": EXACTLY_ONE}
+            assert model.call.cancelled, "the rest is not waited for, and the model is told"
+            assert (await peer.ask(request("/v2/health/live", method="GET")))[0] == 200
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("responses", [[numbered(1), LAST], [numbered(1, final=True)]])
+def test_generate_answers_with_the_one_response(run, responses):
+    async def scenario():
+        async with decoupled() as (front, peer):
+            model = await asked(front, peer, asking())
+            model.answer(*responses)
+            found, headers, body = await peer.response()
+            assert (found, headers["content-type"], json.loads(body)["N"]) == (200, JSON, 1)
+            assert not model.call.cancelled
 
     run(scenario())
 

@@ -12,9 +12,11 @@ from app.core.errors import InferError, not_found, unavailable
 from app.core.live_settings import LiveSettings
 from app.core.log import LogConfig
 from app.core.tensors import (
+    TENSORS_TRACE,
     UNNAMED_TRACE,
     InferRequest,
     InferResponse,
+    RegionSlice,
     Tensor,
     Timestamps,
     TracedCall,
@@ -189,6 +191,28 @@ def test_what_a_request_led_to_are_traces_of_their_own(tmp_path):
     ]  # fmt: skip
     assert (headers[2]["model_version"], headers[2]["request_id"]) == (1, "r1")
     assert "request_id" not in headers[3]
+
+
+def test_tensors_of_what_a_request_led_to(tmp_path):
+    watch = observer(tmp_path / "t", level=("TENSORS",))
+    shared = Tensor("A", "INT32", (1,), RegionSlice("r", 0, 4))
+    inner = TracedCall("inner", "2", "", Timestamps(), (), (shared,), (Tensor("C", "INT32", (9,), b""),))
+    one, two = (Tensor.of(name, np.array([1, 2], np.int32)) for name in ("X", "Y"))
+    outer = TracedCall("outer", "1", "", Timestamps(), (inner,), (one,), (two,))
+    request, sink = watch.observe(REQUEST, lambda _: None, ARRIVAL)
+    assert request.trace == TENSORS_TRACE
+    sink(InferResponse("m", "3", timestamps=Timestamps(), calls=(outer,)))
+    watch.close()
+    objects = [each for each in json.loads((tmp_path / "t").read_bytes()) if each["id"] > 1]
+    tensors = [
+        (each["id"], each["activity"], *each["tensor"].values()) for each in objects if "tensor" in each
+    ]
+    assert tensors == [
+        (2, "TENSOR_QUEUE_INPUT", "X", "1,2", "2", "INT32"),
+        (2, "TENSOR_BACKEND_OUTPUT", "Y", "1,2", "2", "INT32"),
+        (3, "TENSOR_QUEUE_INPUT", "A", "", "1", "INT32"),
+        (3, "TENSOR_BACKEND_OUTPUT", "C", "", "9", "INT32"),
+    ]
 
 
 def lines(caplog) -> list[dict]:

@@ -133,7 +133,7 @@ def test_responses_round_trip(
 ) -> None:
     error = InferError(ErrorCode.NOT_FOUND, "é", FailureReason.REJECTED) if wrong else None
     queue: list[Any] = []
-    inner = TracedCall("inner", "1", "", Timestamps(2))
+    inner = TracedCall("inner", "1", "", Timestamps(2), (), (Tensor("I", "INT8", (2,), b"ab"),))
     calls = (TracedCall("called", "", "c", timestamps, (inner,)), inner) if timestamps else ()
     response = InferResponse("m", "2", outputs, "id", values, final, error, timestamps, calls)
     Outbox(SETTINGS, None).response(queue, 9, response)
