@@ -4,6 +4,7 @@ Azure's is a package of npm: `make test-remote` installs it, and its case is lef
 """
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,7 +66,7 @@ def cloud(emulator: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(catalog_module, "private_root", lambda: tmp_path / "private")
     fill(emulator)
     yield emulator
-    emulator.port = emulator.own_port
+    emulator.port, emulator.host = emulator.own_port, "127.0.0.1"
 
 
 def set_all(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
@@ -130,6 +131,47 @@ def test_credentials_reach_the_service(
         monkeypatch.setenv("AZURE_STORAGE_KEY", Azure.key[::-1].strip("=") + "==")
         with pytest.raises(InferError, match=r"failed to read as://http://"):
             catalog_of(cloud).scan()
+
+
+@pytest.fixture
+def cable(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cable]:
+    """On the way to the emulator, whatever name of a host leads there."""
+    address = socket.getaddrinfo
+
+    def here(_host: Any, *arguments: Any, **options: Any) -> Any:
+        return address("127.0.0.1", *arguments, **options)
+
+    laid = Cable(cloud.own_port)
+    cloud.port = laid.port
+    monkeypatch.setattr(socket, "getaddrinfo", here)
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    yield laid
+    laid.close()
+
+
+@pytest.mark.parametrize("emulator", ["s3"], indirect=True)
+@pytest.mark.parametrize(
+    ("host", "bucket_in_host"),
+    [
+        ("s3.oss-cn-hangzhou.aliyuncs.com", True),
+        ("oss-cn-beijing-internal.aliyuncs.com", True),
+        ("minio", False),
+    ],
+)
+def test_where_endpoints_take_the_bucket(cloud: S3, cable: Cable, host: str, bucket_in_host: bool) -> None:
+    cloud.host = host
+    assert weights(spec_of(catalog_of(cloud))) == WEIGHTS
+    heads = [head.split(b"\r\n") for head in bytes(cable.asked).split(b"\r\n\r\n") if head]
+    hosts = {line.split(b": ")[1].decode() for head in heads for line in head if line.startswith(b"Host: ")}
+    assert hosts == {f"{'bucket.' * bucket_in_host}{host}:{cable.port}"}
+    paths = {head[0].split()[1].decode() for head in heads}
+    assert any(path.partition("?")[0].endswith("/models/m/2/deep/weights") for path in paths)
+    assert all(path.startswith("/bucket") is not bucket_in_host for path in paths)
+    sent = bytes(cable.asked).lower()
+    assert b"aws4-hmac-sha256" in sent
+    assert b"aws-chunked" not in sent
+    assert (b"x-amz-checksum" in sent) is not bucket_in_host, "OSS knows nothing of them"
 
 
 def test_an_emulator_that_dies_during_a_download(

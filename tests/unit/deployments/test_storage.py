@@ -171,7 +171,11 @@ ADDRESSES = [
         "s3://https://oss-cn-hangzhou.aliyuncs.com:443/bucket/a",
         {
             "client_kwargs": {"endpoint_url": "https://oss-cn-hangzhou.aliyuncs.com:443"},
-            "config_kwargs": {"s3": {"addressing_style": "virtual"}},
+            "config_kwargs": {
+                "s3": {"addressing_style": "virtual"},
+                "request_checksum_calculation": "when_required",
+                "response_checksum_validation": "when_required",
+            },
         },
         "bucket/a",
     ),
