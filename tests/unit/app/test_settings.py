@@ -130,6 +130,10 @@ def test_values_may_be_text_or_what_yaml_makes_of_it(
             "<setting>=<value>. Got ,x=1",
         ),
         ({"metrics_config": "x"}, "--metrics-config option format is <setting>=<value>. Got x"),
+        (
+            {"metrics_config": ["summary_quantiles=0.5:0.05,0.9:0.01", "local,a=b"]},
+            "--metrics-config option format is <setting>=<value>. Got local,a=b",
+        ),
         ({"http_restricted_api": "models:key=value"}, "unknown restricted api 'models'"),
         ({"grpc_restricted_protocol": "models:key=value"}, "unknown restricted protocol 'models'"),
         (
