@@ -335,7 +335,8 @@ def _timestamps(pending: Pending) -> Timestamps:
     """Of a request that is done; one that was refused, or is answered early, has not all of them."""
     arrival, dispatch = pending.arrival_ns, pending.dispatch_ns
     start, infer, output, end = pending.computed or (dispatch, 0, 0, 0)
-    return Timestamps(arrival, arrival, start, infer, output, end, time.monotonic_ns())
+    activities = () if pending.nested is None else tuple(pending.nested.activities)
+    return Timestamps(arrival, arrival, start, infer, output, end, time.monotonic_ns(), activities)
 
 
 class ShapeKey:

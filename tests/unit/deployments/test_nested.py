@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,37 @@ def test_a_traced_request_tells_of_its_call(caller: Caller) -> None:
     times = call.timestamps
     assert times.request_end - times.request_start == 2
     assert answer.timestamps.compute_start <= times.request_start <= answer.timestamps.compute_end
+
+
+def test_activities_of_a_backend_are_part_of_the_trace(bench: Bench, tmp_path: Path) -> None:  # noqa: F811
+    custom = 'backend: "identity" parameters { key: "enable_custom_tracing" value { string_value: "true" } }'
+    text = 'name: "i" input { name: "INPUT0" data_type: TYPE_FP32 dims: 4 } output { name: "OUTPUT0" '
+    config = text_format.Parse(f"{text} data_type: TYPE_FP32 dims: 4 }} {custom}", mc.ModelConfig())
+    spec = ModelSpec("i", 1, str(tmp_path), normalise(config).SerializeToString(), "", "", bytes(32), "")
+    model = ServedModel.load(spec, bench.plane, FakeServeBatch())
+    bench.plane.call(model.open())
+    answers = [infer_on(bench, model, trace) for trace in ("", UNNAMED_TRACE)]
+    model.close(timeout=5)
+    assert answers[0].timestamps is None
+    times = answers[1].timestamps
+    assert times is not None
+    names, stamps = zip(*times.activities, strict=True)
+    assert names == ("CUSTOM_ACTIVITY_START", "CUSTOM_ACTIVITY_END", "CUSTOM_SINGLE_ACTIVITY")
+    assert [times.compute_start, *stamps, times.compute_end] == sorted(
+        [times.compute_start, *stamps, times.compute_end]
+    )
+
+
+def infer_on(bench: Bench, model: ServedModel, trace: str) -> InferResponse:  # noqa: F811
+    """The answer of the identity model."""
+    answered: Future[InferResponse] = Future()
+    tensor = Tensor.of("INPUT0", np.ones(4, np.float32))
+
+    async def submit() -> None:
+        model.submit(InferRequest("i", "", (tensor,), trace=trace), answered.set_result)
+
+    bench.plane.call(submit())
+    return answered.result(20)
 
 
 def test_an_ordinary_request_tells_nothing(caller: Caller) -> None:
