@@ -91,9 +91,10 @@ class ServedModel:
         """
         declared = mc.ModelConfig.FromString(spec.config)
         kind = find_backend(declared.backend, spec.backend_path)
-        settings = {**spec.backend_config.get("", {}), **spec.backend_config.get(declared.backend, {})}
+        common_file = python_based_file(declared.backend, spec.backend_path)
+        settings = spec.settings(declared.backend, *(("python",) if common_file else ()))
         model = Model(declared, spec.version, Path(spec.directory), settings)
-        model.common_file = python_based_file(declared.backend, spec.backend_path)
+        model.common_file = common_file
         environment = prepare(model, spec.cache_bytes)
         model.interpreter = environment.python
         try:
