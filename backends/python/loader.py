@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from app.core.errors import InferError, invalid_arg, unavailable
+from backends.python import services
 from backends.python.errors import loading_failed
 from backends.python.instance import PythonInstance
 
@@ -88,7 +89,8 @@ def _import(model: PythonInstance, path: Path) -> _Loaded:
     sys.path.extend(paths)
     sys.modules[package_name], sys.modules[module_name] = package, module
     try:
-        spec.loader.exec_module(module)
+        with services.no_calls(f"the import of {path.name}"):
+            spec.loader.exec_module(module)
     except BaseException as error:
         _remove(loaded)
         if isinstance(error, InferError | Exception | SystemExit):

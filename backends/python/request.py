@@ -160,12 +160,16 @@ class InferenceRequest:
         raise TritonModelException("only a request given to 'execute' has a response sender")
 
     def exec(self, decoupled: bool = False) -> Any:
-        """Execute on another model and wait: its response, or with `decoupled` an iterator of them."""
-        return services.current().exec(self, decoupled)
+        """Execute on another model and wait: its response, or with `decoupled` an iterator of them.
+
+        Raises:
+            TritonModelException: the model is not executing, but being loaded or unloaded.
+        """
+        return services.for_call(self.target()[0]).exec(self, decoupled)
 
     def async_exec(self, decoupled: bool = False) -> Awaitable[Any]:
-        """Execute on another model from a running event loop."""
-        return services.current().async_exec(self, decoupled)
+        """`exec` from a running event loop."""
+        return services.for_call(self.target()[0]).async_exec(self, decoupled)
 
 
 class ReceivedRequest(InferenceRequest):

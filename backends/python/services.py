@@ -4,7 +4,8 @@ A replica that can offer them installs an implementation before the model is ini
 call raises an error that says what is missing.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from app.core.errors import unsupported
@@ -77,6 +78,7 @@ def _not_available(function: str) -> TritonModelException:
 
 class _Installed:
     services: Services = Unavailable()
+    refused_in = ""
 
 
 def install(services: Services) -> None:
@@ -86,4 +88,28 @@ def install(services: Services) -> None:
 
 def current() -> Services:
     """The services installed."""
+    return _Installed.services
+
+
+@contextmanager
+def no_calls(where: str) -> Iterator[None]:
+    """Refuse calls of other models meanwhile, on every thread; `where` says what the model does.
+
+    As in Triton: a model that is not loaded yet may be the one that another, or itself, waits for.
+    """
+    outer, _Installed.refused_in = _Installed.refused_in, where
+    try:
+        yield
+    finally:
+        _Installed.refused_in = outer
+
+
+def for_call(model: str) -> Services:
+    """The services installed, for a call of a model.
+
+    Raises:
+        TritonModelException: within `no_calls`.
+    """
+    if _Installed.refused_in:
+        raise TritonModelException(f"{_NO_CALLS} Model '{model}' was called in {_Installed.refused_in}.")
     return _Installed.services

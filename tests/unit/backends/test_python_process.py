@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.core.errors import ErrorCode, unavailable
+from app.core.errors import ErrorCode, InferError, unavailable
 from app.core.tensors import InferRequest, InferResponse, Tensor, failed
 from backends.base import Model
 from backends.python import services
@@ -177,6 +177,16 @@ def test_is_ready_and_auto_complete(python: Path, tmp_path: Path) -> None:
     ask(served, "not_ready")
     assert not served.backend.instance_ready(served.instance)
     served.close()
+
+
+def test_no_calls_in_initialize(python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services._Installed, "services", Answering())
+    body = 'pb_utils.InferenceRequest(model_name="m2", inputs=[pb_utils.Tensor("I", np.ones(1))]).exec()'
+    source = (
+        f"class TritonPythonModel:\n    def initialize(self, args):\n        {body}\n    execute = None\n"
+    )
+    with pytest.raises(InferError, match=r"'execute' function\. Model 'm2' was called in 'initialize'\."):
+        Served(PythonBackend, config(text()), write(tmp_path, source), interpreter=python)
 
 
 def test_decoupled(python: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
