@@ -1,6 +1,8 @@
 """Where a Python model's own environment comes from."""
 
 import io
+import json
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -18,6 +20,7 @@ from deployments.spec import ModelSpec
 from tests.unit.backends.environments import make
 from tests.unit.backends.harness import Served, config, infer
 from tests.unit.backends.python_models import execute, text, write
+from tests.unit.deployments import conda_archive as conda
 
 ROOM = 1 << 40
 PATH = 'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{}" }} }}'
@@ -246,3 +249,38 @@ def test_settings_of_a_python_based_backend() -> None:
     spec = ModelSpec("m", 1, "", b"", "", "", b"", "", backend_config=every)
     assert spec.settings("mine", "python") == {"a": "all", "b": "python", "c": "mine"}
     assert spec.settings("mine") == {"a": "all", "b": "all", "c": "mine"}
+
+
+def conda_archive(folder: Path, archive: Path) -> None:
+    """Have conda's tools make it, in an environment of their own; nothing but the archive remains."""
+    tools = folder / "tools"
+    subprocess.run([sys.executable, "-m", "venv", tools], check=True)
+    python = str(tools / "bin" / "python")
+    pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    subprocess.run([*pip, *conda.TOOLS], check=True)
+    subprocess.run([python, conda.__file__, folder, archive], check=True)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_an_archive_made_by_conda_pack(folder: Path, tmp_path: Path) -> None:
+    conda_archive(tmp_path / "made", folder / "env.tar.gz")
+    body = """
+maps = open("/proc/self/maps").read().split()
+library = [name for name in maps if "/libpython" in name] or [sys.prefix]
+about = [sys.prefix, np.__file__, np.__version__, os.environ["CONDA_PREFIX"], *set(library)]
+array = np.array([[json.dumps(about)]], dtype=object)
+return [pb_utils.InferenceResponse([pb_utils.Tensor("O", array)])]
+"""
+    write(folder, "import os\nimport sys\n" + execute(body))
+    declared = PATH.format("$$TRITON_MODEL_DIRECTORY/env.tar.gz")
+    configuration = config(text("TYPE_STRING", declared))
+    environment = prepare(Model(configuration, 1, folder), ROOM)
+    served = Served(PythonBackend, configuration, folder, interpreter=environment.python)
+    (call,) = served(infer({"I": [[b"x"]]}))
+    prefix, file, version, *others = json.loads(call.arrays["O"][0, 0])
+    assert version == "2.2.6" and Path(prefix).parent == tmp_path / "node" / "environments"
+    assert all(path.startswith(prefix) for path in (file, *others))
+    served.close()
+    environment.release()
