@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 from app.core.errors import InferError, internal
-from app.core.tensors import Buffer, InferRequest, InferResponse, failed
+from app.core.tensors import Buffer, InferRequest, InferResponse
 from backends.base import Request
 from backends.python import loader, metrics, services
 from backends.python.calls import Calls
@@ -134,7 +134,6 @@ class Worker:
         return Request(infer, partial(self._reply, number), partial(self._cancelled, number))
 
     def _reply(self, number: int, response: InferResponse) -> None:
-        response = _sendable(response)
         held = self._held
         if held is not None and threading.current_thread() is threading.main_thread():
             held.append((number, response))
@@ -240,12 +239,3 @@ def _instance(fields: dict[str, Any]) -> PythonInstance:
 def _executed(numbers: list[int], requests: list[Request], clock: Clock) -> dict[str, Any]:
     flags = [(n, r.detached, r.rescheduled) for n, r in zip(numbers, requests, strict=True)]
     return {"flags": flags, "start_ns": clock.compute_start_ns, "end_ns": clock.compute_end_ns}
-
-
-def _sendable(response: InferResponse) -> InferResponse:
-    """The response, or the error of one whose parameters are of types that no protocol carries."""
-    for name, value in response.parameters.items():
-        if not isinstance(value, bool | int | float | str):
-            text = f"response parameter '{name}' is of type '{type(value).__name__}'"
-            return failed(internal(text), response.id, response.final)
-    return response

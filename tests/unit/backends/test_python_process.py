@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 
 from app.core.errors import ErrorCode, InferError, unavailable
 from app.core.tensors import InferRequest, InferResponse, Tensor, failed
-from backends.base import Model
+from backends.base import Model, Request
 from backends.python import services
 from backends.python.backend import PythonBackend
 from backends.python.calls import Calls
@@ -32,7 +32,11 @@ class Answering(Calls):
         self.asked: list[Any] = []
 
     def submit(
-        self, infer: InferRequest, sink: Callable[[InferResponse], None], decoupled: bool
+        self,
+        infer: InferRequest,
+        sink: Callable[[InferResponse], None],
+        decoupled: bool,
+        callers: Sequence[Request] = (),
     ) -> Callable[[], None]:
         self.asked.append(infer)
         if infer.model_name == "nobody":
@@ -112,7 +116,8 @@ def test_errors(served: Served) -> None:
     refused = ask(served, "refuses").responses[0].error
     assert refused is not None
     assert (refused.code, refused.message) == (ErrorCode.NOT_FOUND, "missing")
-    assert "response parameter 'p' is of type 'object'" in ask(served, "odd").error
+    text = "Expect parameters values to have type bool/int/str, found type <class 'object'>"
+    assert text in ask(served, "odd").error
 
 
 def test_is_cancelled(served: Served) -> None:
