@@ -197,7 +197,7 @@ def _install(name: str, requirements: Path, root: Path) -> None:
 
 
 def _run(name: str, requirements: Path, command: list[str], python: Path) -> None:
-    from backends.python.process import environment_variables  # few models need it, and each would pay for it
+    from backends.python.activation import environment_variables  # few models need it
 
     try:
         done = subprocess.run(

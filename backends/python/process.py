@@ -9,7 +9,7 @@ import socket
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +18,7 @@ from app.core.errors import ErrorCode, FailureReason, InferError, internal, unav
 from app.core.tensors import Buffer, InferRequest, InferResponse, SequenceId, failed
 from backends.base import Request
 from backends.python import services
+from backends.python.activation import environment_variables
 from backends.python.calls import MAX_WAITING
 from backends.python.errors import ContractError, TritonModelException, execution_failed
 from backends.python.execution import Clocked
@@ -31,28 +32,11 @@ _MAIN: Final = str(Path(__file__).with_name("worker_main.py"))
 _LAST_LINES: Final = 30
 _LINE_BYTES: Final = 8192
 _KILLED_S: Final = 5.0
-_FOREIGN: Final = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "CONDA_PREFIX")
 
 
 def not_healthy(name: str) -> str:
     """Triton's text of a process that is not there."""
     return f"Stub process '{name}' is not healthy."
-
-
-def environment_variables(python: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """What a process of the environment of this interpreter sees, as after its `activate`."""
-    root = python.parent.parent
-    known = {name: value for name, value in inherited.items() if name not in _FOREIGN}
-    known["PATH"] = os.pathsep.join(filter(None, (str(python.parent), known.get("PATH"))))
-    known["PYTHONUNBUFFERED"] = "1"
-    if (root / "pyvenv.cfg").exists():
-        known["VIRTUAL_ENV"] = str(root)
-    elif (root / "conda-meta").is_dir():
-        known["CONDA_PREFIX"] = str(root)
-        # As Triton: libraries of the environment before those of the machine.
-        libraries = filter(None, (str(root / "lib"), known.get("LD_LIBRARY_PATH")))
-        known["LD_LIBRARY_PATH"] = os.pathsep.join(libraries)
-    return known
 
 
 class Process:

@@ -1,5 +1,6 @@
 """Finding backends by name."""
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +140,21 @@ def test_python_based_backend_in_an_environment_of_its_own(tmp_path: Path) -> No
     (call,) = served(infer({"I": np.ones((1, 2), np.float32)}))
     assert call.arrays["O"].tolist() == [[13] * 2]
     served.close()
+
+
+def test_python_based_backend_is_found_again_by_the_processes_it_starts(tmp_path: Path) -> None:
+    """What it hands them is pickled: their `sys.path` is ours, so the name of its module is `model`."""
+    folder = tmp_path / "b"
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    folder.mkdir()
+    (folder / "model.py").write_text("class TritonPythonModel:\n    execute = None\n")
+    model = Model(config('name: "m" backend: "b"'), 1, tmp_path / "m")
+    model.common_file = backends.python_based_file("b", tmp_path)
+    served = Served(backends.find_backend("b", tmp_path), model)
+    kind = type(served.instance.state.model)
+    assert pickle.loads(pickle.dumps(kind)) is kind and kind.__module__ == "model"
+    served.close()
+    assert "model" not in sys.modules
 
 
 def test_python_based_backend_has_a_process_per_instance(tmp_path: Path) -> None:
