@@ -118,6 +118,7 @@ class Instance:
         index: position among the instances of the model version, from 0.
         passive: loaded, but never given a request.
         secondary_devices: those that its group names, in that order.
+        host_policy: settings of its host policy (`--host-policy`); a backend may have keys of its own there.
         state: whatever the backend keeps for the instance.
         readiness_changed: a backend may call it, on any thread, to have `instance_ready` asked at once.
         compute_start_ns, compute_end_ns: a backend may set both inside `instance_execute` with
@@ -142,6 +143,7 @@ class Instance:
         self.index = index
         self.passive = passive
         self.secondary_devices = tuple(secondary_devices)
+        self.host_policy: Mapping[str, str] = {}
         self.state: Any = None
         self.readiness_changed: Callable[[], None] = _nothing
         self.compute_start_ns = 0
