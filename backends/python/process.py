@@ -9,7 +9,7 @@ import socket
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -60,7 +60,7 @@ class Process:
         self._said: deque[str] = deque(maxlen=_LAST_LINES)
         ours, theirs = socket.socketpair()
         self.link = Link(ours, self._handle)
-        self._calls = _Calls(self.link, self._name)
+        self._calls = _Calls(self.link, self._name, self._open)
         try:
             self._process = self._spawn(theirs)
         except OSError as error:
@@ -259,9 +259,11 @@ class Process:
 class _Calls:
     """What a model in another process asks of the rest of the server."""
 
-    def __init__(self, link: Link, name: str) -> None:
+    def __init__(self, link: Link, name: str, requests: Mapping[int, Request]) -> None:
+        """`requests` are those that the model has, by their numbers."""
         self._link = link
         self._name = name
+        self._requests = requests
         self._cancels: dict[int, Callable[[], None]] = {}
         self._responses: queue.SimpleQueue[tuple[int, InferResponse] | None] = queue.SimpleQueue()
         self._sender: threading.Thread | None = None
@@ -275,7 +277,7 @@ class _Calls:
         """Take a message; on the thread that serves the link, which may not wait."""
         verb = message["do"]
         if verb == "call":
-            self._call(message["call"], request_of(message["request"], payload), message["decoupled"])
+            self._call(message, request_of(message["request"], payload))
         elif verb == "cancel":
             cancel = self._cancels.get(message["call"])
             if cancel is not None:
@@ -292,7 +294,8 @@ class _Calls:
         """End the thread that sends responses."""
         self._responses.put(None)
 
-    def _call(self, number: int, infer: InferRequest, decoupled: bool) -> None:
+    def _call(self, message: Message, infer: InferRequest) -> None:
+        number = message["call"]
         if self._sender is None:  # responses come on the data-plane loop, which may not wait for a socket
             self._sender = threading.Thread(target=self._send, name=f"{self._name} responses", daemon=True)
             self._sender.start()
@@ -308,7 +311,9 @@ class _Calls:
 
         self._cancels[number] = lambda: None
         try:
-            cancel = services.current().submit(infer, sink, decoupled)
+            callers = [self._requests.get(each) for each in message["callers"]]
+            known = [caller for caller in callers if caller is not None]
+            cancel = services.current().submit(infer, sink, message["decoupled"], known)
         except Exception as error:
             sink(failed(error))
             return

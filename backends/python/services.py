@@ -4,12 +4,13 @@ A replica that can offer them installs an implementation before the model is ini
 call raises an error that says what is missing.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 from app.core.errors import unsupported
 from app.core.tensors import InferRequest, InferResponse, failed
+from backends.base import Request
 from backends.python.errors import TritonModelException
 
 
@@ -28,7 +29,11 @@ class Services(Protocol):
         """`exec` for a running event loop."""
 
     def submit(
-        self, infer: InferRequest, sink: Callable[[InferResponse], None], decoupled: bool
+        self,
+        infer: InferRequest,
+        sink: Callable[[InferResponse], None],
+        decoupled: bool,
+        callers: Sequence[Request] = (),
     ) -> Callable[[], None]:
         """What `exec` and `async_exec` send; see `backends.python.calls.Calls`."""
 
@@ -57,7 +62,11 @@ class Unavailable:
         raise TritonModelException(_NO_CALLS)
 
     def submit(
-        self, infer: InferRequest, sink: Callable[[InferResponse], None], decoupled: bool
+        self,
+        infer: InferRequest,
+        sink: Callable[[InferResponse], None],
+        decoupled: bool,
+        callers: Sequence[Request] = (),
     ) -> Callable[[], None]:
         sink(failed(unsupported(_NO_CALLS)))
         return lambda: None

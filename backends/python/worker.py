@@ -37,6 +37,16 @@ class Clock:
     compute_end_ns = 0
 
 
+class ToldRequest(Request):
+    """A request of the replica, which knows it by a number."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int, infer: InferRequest, worker: "Worker") -> None:
+        super().__init__(infer, partial(worker.reply, number), partial(worker.cancelled, number))
+        self.number = number
+
+
 class Worker:
     """Executes one model for the replica at the other end of a link."""
 
@@ -130,10 +140,10 @@ class Worker:
         self.link.answer(message, value, buffers)
 
     def _request(self, number: int, fields: dict[str, Any], payload: Payload) -> Request:
-        infer = request_of(fields, payload)
-        return Request(infer, partial(self._reply, number), partial(self._cancelled, number))
+        return ToldRequest(number, request_of(fields, payload), self)
 
-    def _reply(self, number: int, response: InferResponse) -> None:
+    def reply(self, number: int, response: InferResponse) -> None:
+        """Answer a request, at once or with those that are answered when the model returns."""
         held = self._held
         if held is not None and threading.current_thread() is threading.main_thread():
             held.append((number, response))
@@ -142,7 +152,8 @@ class Worker:
         fields = response_fields(response, buffers)
         self.link.send({"do": "response", "request": number, "response": fields}, buffers)
 
-    def _cancelled(self, number: int) -> bool:
+    def cancelled(self, number: int) -> bool:
+        """Whether a request was cancelled."""
         return bool(self.link.ask({"do": "cancelled", "request": number})[0])
 
 
@@ -166,7 +177,9 @@ class RemoteCalls(Calls):
         self._sinks[number] = sink
         buffers: list[Buffer] = []
         fields = request_fields(infer, buffers)
-        message = {"do": "call", "call": number, "request": fields, "decoupled": decoupled}
+        known = [caller.number for caller in callers if isinstance(caller, ToldRequest)]
+        about = {"request": fields, "decoupled": decoupled, "callers": known}
+        message = {"do": "call", "call": number, **about}
         try:
             self._link.send(message, buffers)
         except Exception:

@@ -17,6 +17,7 @@ from app.core.tensors import UNNAMED_TRACE, InferRequest, InferResponse, Tensor,
 from deployments.served_model import ServedModel
 from deployments.spec import ModelSpec
 from tests.server import wait_until
+from tests.unit.backends.environments import make
 from tests.unit.deployments.fakes import FakeServeBatch
 from tests.unit.deployments.test_bls import Bench, bench  # noqa: F401 - a fixture
 from tests.unit.ensemble.ensembles import Asked
@@ -64,6 +65,8 @@ class Caller:
     def __init__(self, bench: Bench, directory: Path, kind: str) -> None:  # noqa: F811
         (directory / "1").mkdir()
         (directory / "1" / "model.py").write_text(MODEL)
+        if "elsewhere" in kind:  # in a process of its own
+            make(directory / "venv")
         config = normalise(text_format.Parse(CONFIG % kind, mc.ModelConfig()))
         spec = ModelSpec("caller", 1, str(directory), config.SerializeToString(), "", "", bytes(32), "")
         self.bench = bench
@@ -97,7 +100,7 @@ class Caller:
         return self.responses[0]
 
 
-@pytest.fixture(params=["Waits", "Awaits"])
+@pytest.fixture(params=["Waits", "Awaits", "Waits elsewhere", "Awaits elsewhere"])
 def caller(bench: Bench, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Caller]:  # noqa: F811
     made = Caller(bench, tmp_path, request.param)
     yield made
