@@ -166,12 +166,12 @@ def get_model_dir() -> str:
 
 def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
     """Load a model."""
-    services.current().load_model(model_name, config, files or {})
+    services.for_repository(model_name).load_model(model_name, config, files or {})
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-    """Unload a model."""
-    services.current().unload_model(model_name, unload_dependents)
+    """Unload a model. One that unloads itself does not wait: it ends when its requests are answered."""
+    services.for_repository(model_name).unload_model(model_name, unload_dependents)
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:

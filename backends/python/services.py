@@ -113,6 +113,20 @@ def no_calls(where: str) -> Iterator[None]:
         _Installed.refused_in = outer
 
 
+def for_repository(model: str) -> Services:
+    """The services installed, to load or unload a model.
+
+    Raises:
+        TritonModelException: within `no_calls` and of the model itself, which would wait for its own end.
+    """
+    services = _Installed.services
+    if _Installed.refused_in and model == services.caller:
+        raise TritonModelException(
+            f"Model '{model}' cannot load or unload itself in {_Installed.refused_in}."
+        )
+    return services
+
+
 def for_call(model: str) -> Services:
     """The services installed, for a call of a model.
 
