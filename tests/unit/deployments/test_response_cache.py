@@ -16,20 +16,13 @@ from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tenso
 from app.flags import SettingsError
 from app.settings import from_args
 from deployments.response_cache import Entry, LocalCache, make_cache, request_key
-from tests.unit.deployments.test_served_model import CONFIG, Bench
+from tests.unit.deployments.served_model_bench import CONFIG, Bench
 
 CACHED = CONFIG + "response_cache { enable: true }\n"
 
 
 def ask(content: bytes, request_id: str = "x", **fields: Any) -> InferRequest:
     return InferRequest("m", "", (Tensor("INPUT0", "UINT8", (1, 4), content),), id=request_id, **fields)
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.fixture
