@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from deployments.repository.fingerprint import config_fingerprint, fingerprint, version_fingerprint
+from deployments.repository.fingerprint import fingerprint, version_fingerprint
 from deployments.repository.layout import (
     ModelEntry,
     check_model_name,
@@ -365,27 +365,27 @@ def test_fingerprints_tell_what_changed(repository: Path) -> None:
     def prints() -> list[str]:
         entry = entry_of(repository)
         versions = [version_fingerprint(entry, version) for version in (1, 2, 3)]
-        return [fingerprint(entry), config_fingerprint(entry), *versions]
+        return [fingerprint(entry), *versions]
 
     def changed(before: list[str]) -> list[bool]:
         return [old != new for old, new in zip(before, prints(), strict=True)]
 
     before = prints()
-    assert changed(before) == [False] * 5
+    assert changed(before) == [False] * 4
     touch(path / "config.pbtxt")
-    assert changed(before) == [True, True, False, False, False]
+    assert changed(before) == [True, False, False, False]
     before = prints()
     touch(path / "1" / "model.py")
-    assert changed(before) == [True, False, True, False, False]
+    assert changed(before) == [True, True, False, False]
     before = prints()
     touch(path / "2" / "model.py")
-    assert changed(before) == [True, False, False, True, True]
+    assert changed(before) == [True, False, True, True]
     before = prints()
     (path / "labels.txt").write_text("ab")
-    assert changed(before) == [True, False, True, True, True]
+    assert changed(before) == [True, True, True, True]
     before = prints()
     add(repository, "m", {"configs/x.pbtxt": ""})
-    assert changed(before) == [True, True, False, False, False]
+    assert changed(before) == [True, False, False, False]
     before = prints()
     (path / "1" / "model.py").unlink()
-    assert changed(before) == [True, False, True, False, False]
+    assert changed(before) == [True, True, False, False]
