@@ -19,8 +19,8 @@ class Rpcs:
     def __init__(self, memory: SharedMemory) -> None:
         self._rpcs = shared_memory_rpcs(cast(InferenceService, SimpleNamespace(shared_memory=memory)))
 
-    async def call(self, name: str, **fields: Any) -> Any:
-        handler, request = self._rpcs[name]
+    async def call(self, rpc: str, **fields: Any) -> Any:
+        handler, request = self._rpcs[rpc]
         return await handler(request(**fields))
 
 
