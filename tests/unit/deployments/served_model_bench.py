@@ -86,6 +86,23 @@ output { name: "OUTPUT0" data_type: TYPE_UINT8 dims: [ 4 ] }
 BATCHING = "dynamic_batching {}\n"
 
 
+def model_spec(directory: Path, config: str, **fields: Any) -> ModelSpec:
+    """The model in `directory / "m"`, with the backends of `directory / "backends"`."""
+    parsed = normalise(text_format.Parse(config, mc.ModelConfig()))
+    return ModelSpec(
+        name="m",
+        version=1,
+        directory=str(directory / "m"),
+        config=parsed.SerializeToString(),
+        application="m:1",
+        fingerprint="",
+        key=bytes(32),
+        socket_directory=fields.pop("socket_directory", ""),
+        backend_directory=str(directory / "backends"),
+        **fields,
+    )
+
+
 class Bench:
     """Loads models into one data plane, and talks to the last one."""
 
@@ -99,19 +116,7 @@ class Bench:
         self.model: ServedModel | None = None
 
     def spec(self, config: str = CONFIG, **fields: Any) -> ModelSpec:
-        parsed = normalise(text_format.Parse(config, mc.ModelConfig()))
-        return ModelSpec(
-            name="m",
-            version=1,
-            directory=str(self.directory / "m"),
-            config=parsed.SerializeToString(),
-            application="m:1",
-            fingerprint="",
-            key=bytes(32),
-            socket_directory=fields.pop("socket_directory", ""),
-            backend_directory=str(self.directory / "backends"),
-            **fields,
-        )
+        return model_spec(self.directory, config, **fields)
 
     def load(self, config: str = CONFIG, **fields: Any) -> ServedModel:
         self.model = ServedModel.load(self.spec(config, **fields), self.plane, self.serve_batch)
