@@ -8,7 +8,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError
 from app.core.tensors import InferRequest, Tensor
-from deployments.served_model import ShapeKey
+from deployments.scheduling.shape_key import ShapeKey
 from tests.unit.deployments.served_model_bench import BATCHING, CONFIG, Bench, request
 
 
