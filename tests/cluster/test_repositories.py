@@ -13,14 +13,12 @@ from tritonclient.utils import InferenceServerException
 
 from tests.clouds import Gcs, tokens
 from tests.cluster.conftest import CONFIG
+from tests.cluster.given_model import MODEL, OVERRIDE, constant
 from tests.cluster.load import Load
 from tests.server import Server, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
-OVERRIDE = """{"backend": "python", "max_batch_size": 0,
- "input": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [1]}],
- "output": [{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [1]}]}"""
 SKY = """
 platform: "ensemble"
 max_batch_size: 8
@@ -32,24 +30,6 @@ ensemble_scheduling { step {
   output_map { key: "OUTPUT0" value: "OUTPUT0" }
 } }
 """
-MODEL = b"""
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        answer = pb_utils.Tensor("OUTPUT0", np.array([%d], np.float32))
-        return [pb_utils.InferenceResponse([answer]) for _ in requests]
-"""
-
-
-def constant(client: tritonclient.http.InferenceServerClient, model: str) -> float:
-    tensor = tritonclient.http.InferInput("INPUT0", [1], "FP32")
-    tensor.set_data_from_numpy(np.zeros(1, np.float32))
-    answer = client.infer(model, [tensor]).as_numpy("OUTPUT0")
-    assert answer is not None
-    return float(answer[0])
 
 
 @pytest.fixture

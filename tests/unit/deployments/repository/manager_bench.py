@@ -16,9 +16,7 @@ from deployments.repository import applications, cluster, manager
 from deployments.repository.applications import Found, parse_application
 from deployments.repository.manager import RepositoryManager
 from deployments.spec import Description, ModelSpec
-from tests.unit.deployments.repository.test_catalog import CONFIG, add
-
-KEY = bytes(32)
+from tests.unit.deployments.repository.model_directories import CONFIG, KEY, add
 
 
 class FakeServe:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.unit.deployments.repository.manager_bench import Bench, load, load_error, states
-from tests.unit.deployments.repository.test_catalog import add
+from tests.unit.deployments.repository.model_directories import add
 
 
 async def test_model_in_two_repositories_says_so(bench: Bench, tmp_path: Path) -> None:

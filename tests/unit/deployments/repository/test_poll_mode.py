@@ -7,7 +7,7 @@ import pytest
 from deployments.repository import manager
 from deployments.repository.manager import RepositoryManager
 from tests.unit.deployments.repository.manager_bench import Bench, reason, states
-from tests.unit.deployments.repository.test_catalog import CONFIG
+from tests.unit.deployments.repository.model_directories import CONFIG
 
 
 class Polled:

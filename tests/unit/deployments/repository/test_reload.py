@@ -12,7 +12,7 @@ from app.routing.table import NO_VERSION
 from deployments.repository.manager import RepositoryManager
 from deployments.spec import Description
 from tests.unit.deployments.repository.manager_bench import Bench, load, load_error, states, until
-from tests.unit.deployments.repository.test_catalog import CONFIG
+from tests.unit.deployments.repository.model_directories import CONFIG
 
 
 async def test_load_of_what_is_unchanged_deploys_nothing(bench: Bench) -> None:
