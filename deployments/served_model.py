@@ -25,7 +25,8 @@ from deployments.environments import Environment, prepare
 from deployments.instance_pool import InstancePool
 from deployments.latencies import Histogram, Latencies
 from deployments.readiness import ReadinessWatch
-from deployments.repository.layout import ModelEntry, read_labels
+from deployments.repository.layout import ModelEntry
+from deployments.repository.model_files import read_labels
 from deployments.response_cache import make_cache
 from deployments.scheduling.base import Scheduler
 from deployments.scheduling.configured import dynamic_scheduler

@@ -11,12 +11,13 @@ from tests.unit.deployments.repository.manager_bench import Bench, FakeServe
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    return tmp_path / "models"
+    path = tmp_path / "models"
+    path.mkdir()
+    return path
 
 
 @pytest.fixture
 async def bench(repository: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
-    repository.mkdir()
     serve = FakeServe()
     serve.install(monkeypatch)
     monkeypatch.setattr(manager, "private_root", lambda: repository.parent / "private")
