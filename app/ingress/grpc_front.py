@@ -22,7 +22,7 @@ from app.ingress.grpc_call import DirectCall
 from app.ingress.grpc_management import management_rpcs
 from app.ingress.grpc_restrictions import RestrictedProtocols
 from app.ingress.grpc_settings import GrpcSettings
-from app.ingress.grpc_stream import Forward, InferStream
+from app.ingress.grpc_stream import Forward, InferStream, StreamCall
 from app.ingress.http2_server import Http2Server
 from app.ingress.observer import Arrival, Observer
 from app.ingress.service import InferenceService
@@ -231,11 +231,13 @@ class GrpcFront:
                 request, response, partial(self._classify, response), self._max_bytes
             ),
             self._settings.stream,
-            _deadline(context),
-            fail_fast=_has_metadata(context, "triton_grpc_error", "true"),
-            observer=self._observer,
-            forward=self._forward_of(context),
-            traceparent=_traceparent(context),
+            StreamCall(
+                _deadline(context),
+                fail_fast=_has_metadata(context, "triton_grpc_error", "true"),
+                forward=self._forward_of(context),
+                traceparent=_traceparent(context),
+            ),
+            self._observer,
         )
         self._streams.add(stream)
         return stream
