@@ -12,6 +12,7 @@ from app.core.tensors import InferRequest, InferResponse, Tensor
 from backends.base import Backend, Instance, Model, Request
 from deployments.instances import Batch, InstanceThread
 from deployments.scheduling.pending import Outbox, Pending
+from tests.waiting import until
 
 Behaviour = Callable[[Sequence[Request]], None]
 
@@ -84,12 +85,6 @@ class Bench:
         error = self.final(request_id).error
         assert error is not None
         return error
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 Start = Callable[..., Bench]

@@ -14,7 +14,8 @@ from app.core.tensors import InferResponse
 from backends.base import Request
 from deployments import instances
 from deployments.scheduling.pending import Pending
-from tests.unit.deployments.instance_bench import Behaviour, Bench, FakeBackend, Start, until
+from tests.unit.deployments.instance_bench import Behaviour, Bench, FakeBackend, Start
+from tests.waiting import until
 
 
 @pytest.fixture

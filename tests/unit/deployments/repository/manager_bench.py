@@ -1,7 +1,6 @@
 """Repository managers over a Serve that is made up, and what a test asks of them."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -152,12 +151,6 @@ class Bench:
 async def started(made: RepositoryManager) -> None:
     assert made._start is not None
     await asyncio.wait_for(asyncio.shield(made._start), 10)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def states(made: RepositoryManager) -> list[tuple[str, str, str]]:

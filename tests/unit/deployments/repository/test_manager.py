@@ -15,8 +15,8 @@ from tests.unit.deployments.repository.manager_bench import (
     reason,
     started,
     states,
-    until,
 )
+from tests.waiting import until
 
 
 async def test_start_loads_everything_side_by_side(bench: Bench) -> None:

@@ -10,7 +10,8 @@ from app.routing.table import RoutingTable
 from deployments.repository import applications
 from deployments.repository.applications import Found, parse_application
 from deployments.spec import Description, ModelSpec
-from tests.unit.deployments.repository.manager_bench import KEY, Bench, load, reason, states, until
+from tests.unit.deployments.repository.manager_bench import KEY, Bench, load, reason, states
+from tests.waiting import until
 
 
 def description(name: str, application: str, key: bytes = KEY, error: str = "") -> Description:

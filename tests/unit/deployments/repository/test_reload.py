@@ -11,8 +11,9 @@ from app.core.errors import ErrorCode, internal
 from app.routing.table import NO_VERSION
 from deployments.repository.manager import RepositoryManager
 from deployments.spec import Description
-from tests.unit.deployments.repository.manager_bench import Bench, load, load_error, states, until
+from tests.unit.deployments.repository.manager_bench import Bench, load, load_error, states
 from tests.unit.deployments.repository.model_directories import CONFIG
+from tests.waiting import until
 
 
 async def test_load_of_what_is_unchanged_deploys_nothing(bench: Bench) -> None:
