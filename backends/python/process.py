@@ -8,7 +8,7 @@ import socket
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +17,7 @@ from app.core.errors import InferError, internal
 from app.core.tensors import Buffer, InferResponse, SequenceId, failed
 from backends.base import Request
 from backends.python import services
+from backends.python.activation import environment_variables
 from backends.python.errors import ContractError, execution_failed
 from backends.python.execution import Clocked
 from backends.python.instance import PythonInstance
@@ -30,28 +31,11 @@ _MAIN: Final = str(Path(__file__).with_name("worker_main.py"))
 _LAST_LINES: Final = 30
 _LINE_BYTES: Final = 8192
 _KILLED_S: Final = 5.0
-_FOREIGN: Final = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "CONDA_PREFIX")
 
 
 def not_healthy(name: str) -> str:
     """Triton's text of a process that is not there."""
     return f"Stub process '{name}' is not healthy."
-
-
-def environment_variables(python: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """What a process of the environment of this interpreter sees, as after its `activate`."""
-    root = python.parent.parent
-    known = {name: value for name, value in inherited.items() if name not in _FOREIGN}
-    known["PATH"] = os.pathsep.join(filter(None, (str(python.parent), known.get("PATH"))))
-    known["PYTHONUNBUFFERED"] = "1"
-    if (root / "pyvenv.cfg").exists():
-        known["VIRTUAL_ENV"] = str(root)
-    elif (root / "conda-meta").is_dir():
-        known["CONDA_PREFIX"] = str(root)
-        # As Triton: libraries of the environment before those of the machine.
-        libraries = filter(None, (str(root / "lib"), known.get("LD_LIBRARY_PATH")))
-        known["LD_LIBRARY_PATH"] = os.pathsep.join(libraries)
-    return known
 
 
 class Process:
@@ -75,7 +59,7 @@ class Process:
         self._said: deque[str] = deque(maxlen=_LAST_LINES)
         ours, theirs = socket.socketpair()
         self.link = Link(ours, self._handle)
-        self._calls = ProcessCalls(self.link, self._name)
+        self._calls = ProcessCalls(self.link, self._name, self._open)
         try:
             self._process = self._spawn(theirs)
         except OSError as error:

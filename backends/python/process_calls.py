@@ -3,11 +3,12 @@
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.core.errors import ErrorCode, FailureReason, InferError, unavailable
 from app.core.tensors import Buffer, InferRequest, InferResponse, failed
+from backends.base import Request
 from backends.python import services
 from backends.python.calls import MAX_WAITING
 from backends.python.errors import TritonModelException
@@ -20,9 +21,11 @@ logger = logging.getLogger(__name__)
 class ProcessCalls:
     """What a model in another process asks of the rest of the server."""
 
-    def __init__(self, link: Link, name: str) -> None:
+    def __init__(self, link: Link, name: str, requests: Mapping[int, Request]) -> None:
+        """`requests` are those that the model has, by their numbers."""
         self._link = link
         self._name = name
+        self._requests = requests
         self._cancels: dict[int, Callable[[], None]] = {}
         self._responses: queue.SimpleQueue[tuple[int, InferResponse] | None] = queue.SimpleQueue()
         self._sender: threading.Thread | None = None
@@ -36,7 +39,7 @@ class ProcessCalls:
         """Take a message; on the thread that serves the link, which may not wait."""
         verb = message["do"]
         if verb == "call":
-            self._call(message["call"], request_of(message["request"], payload), message["decoupled"])
+            self._call(message, request_of(message["request"], payload))
         elif verb == "cancel":
             cancel = self._cancels.get(message["call"])
             if cancel is not None:
@@ -53,7 +56,8 @@ class ProcessCalls:
         """End the thread that sends responses."""
         self._responses.put(None)
 
-    def _call(self, number: int, infer: InferRequest, decoupled: bool) -> None:
+    def _call(self, message: Message, infer: InferRequest) -> None:
+        number = message["call"]
         if self._sender is None:  # responses come on the data-plane loop, which may not wait for a socket
             self._sender = threading.Thread(target=self._send, name=f"{self._name} responses", daemon=True)
             self._sender.start()
@@ -69,7 +73,9 @@ class ProcessCalls:
 
         self._cancels[number] = lambda: None
         try:
-            cancel = services.current().submit(infer, sink, decoupled)
+            callers = [self._requests.get(each) for each in message["callers"]]
+            known = [caller for caller in callers if caller is not None]
+            cancel = services.current().submit(infer, sink, message["decoupled"], known)
         except Exception as error:
             sink(failed(error))
             return
