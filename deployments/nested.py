@@ -1,21 +1,31 @@
-"""Calls to other models that requests in execution have led to. Everything runs on the data-plane loop."""
+"""What requests in execution have led to: calls to other models, and activities for their traces.
+
+Everything but the latter runs on the data-plane loop.
+"""
 
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
 
 from app.core.tensors import InferRequest, InferResponse
-from app.core.traced import CallUnderWay, TracedCalls
+from app.core.traced import MAX_CALLS, CallUnderWay, TracedCalls
 from backends.base import Request
 
 
 class Nested:
-    """What one request has led to: calls under way, and if it is traced those that have ended."""
+    """What one request has led to: calls under way; if it is traced, those that have ended, and activities
+    that its backend has reported."""
 
-    __slots__ = ("traced", "under_way")
+    __slots__ = ("activities", "traced", "under_way")
 
     def __init__(self) -> None:
         self.under_way: set[NestedCall] = set()
         self.traced = TracedCalls()
+        self.activities: list[tuple[str, int]] = []
+
+    def report(self, name: str) -> None:
+        """An activity takes place; from any thread."""
+        if len(self.activities) < MAX_CALLS:
+            self.activities.append((name, monotonic_ns()))
 
     def cancel(self) -> None:
         """The request was cancelled: cancel the calls that nobody else waits for."""

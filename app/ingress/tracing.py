@@ -6,7 +6,7 @@ ingress process: with several of them each counts for itself.
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -53,9 +53,8 @@ _ACTIVITIES: Final = (
 
 
 def stamps_of(times: Timestamps) -> list[Stamp]:
-    """A replica's timestamps as activities."""
-    values = [getattr(times, field) for field in times.__struct_fields__]
-    return [(name, ns) for name, ns in zip(_ACTIVITIES, values, strict=True) if ns]
+    """A replica's timestamps as activities, without those that the backend reported."""
+    return [(name, ns) for name in _ACTIVITIES if (ns := getattr(times, name.lower()))]
 
 
 class Child(NamedTuple):
@@ -70,6 +69,7 @@ class Trace:
     """What is noted of one request."""
 
     __slots__ = (
+        "activities",
         "calls",
         "children",
         "context",
@@ -88,6 +88,7 @@ class Trace:
         self.request = request
         self.version = request.model_version
         self.stamps: list[Stamp] = []
+        self.activities: Sequence[Stamp] = ()  # that the backend has reported
         self.span: Any = None  # in mode opentelemetry
         # What the replica is told.
         self.context = TENSORS_TRACE if "TENSORS" in scope.setting.level else UNNAMED_TRACE
@@ -105,12 +106,14 @@ class Trace:
         """Triton's objects for this trace."""
         number, request = self.number, self.request
         objects = [encode_header(number, request.model_name, self.version, request.id)]
-        objects += self._objects(number, self.stamps, request.inputs, self.outputs)
+        stamps = (*self.stamps, *self.activities)
+        objects += self._objects(number, stamps, request.inputs, self.outputs)
         for number, parent, call in self.children:
             objects.append(
                 encode_header(number, call.model_name, call.model_version, call.request_id, parent)
             )
-            objects += self._objects(number, stamps_of(call.timestamps), call.inputs, call.outputs)
+            stamps = (*stamps_of(call.timestamps), *call.timestamps.activities)
+            objects += self._objects(number, stamps, call.inputs, call.outputs)
         return encode_objects(objects)
 
     def _objects(
