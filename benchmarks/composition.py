@@ -33,7 +33,6 @@ BLS_STEPS: Final = 3
 _STEP = """step {{ model_name: "step{0}" model_version: -1
 input_map {{ key: "INPUT0" value: "{1}" }} output_map {{ key: "OUTPUT0" value: "{2}" }} }}"""
 _MODEL = f"""
-import asyncio
 import triton_python_backend_utils as pb_utils
 
 def call(number, tensor):
@@ -73,7 +72,7 @@ _SOURCES: Final = {
             tensor = output(await call(number, tensor).async_exec())
         return pb_utils.InferenceResponse([tensor])
 """,
-    "bls_gather": f"""{_MODEL}
+    "bls_gather": f"""import asyncio{_MODEL}
     async def execute(self, requests):
         return [await self._respond(request) for request in requests]
 

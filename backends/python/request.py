@@ -18,6 +18,7 @@ RELEASE_ALL: Final = 1
 RELEASE_RESCHEDULE: Final = 2
 MEMORY_CPU: Final = 0
 MEMORY_GPU: Final = 2
+NO_PARAMETERS: Final = "{}"
 
 
 class InferenceTrace:
@@ -88,9 +89,9 @@ class InferenceRequest:
         self._target = (model_name, model_version)
         self._flags = flags
         self._timeout = timeout
-        self._preferred_memory = preferred_memory or PreferredMemory()
-        self._trace = trace or InferenceTrace()
-        self._parameters = parameters if isinstance(parameters, str) else json.dumps(dict(parameters or {}))
+        self._preferred_memory = preferred_memory
+        self._trace = trace
+        self._parameters = parameters if isinstance(parameters, str) else _as_json(parameters)
         self._release_flags = RELEASE_ALL
 
     def inputs(self) -> list[Tensor]:
@@ -115,6 +116,8 @@ class InferenceRequest:
 
     def preferred_memory(self) -> PreferredMemory:
         """Where the outputs should be."""
+        if self._preferred_memory is None:
+            self._preferred_memory = PreferredMemory()
         return self._preferred_memory
 
     def flags(self) -> int:
@@ -135,6 +138,8 @@ class InferenceRequest:
 
     def trace(self) -> InferenceTrace:
         """The trace of the request."""
+        if self._trace is None:
+            self._trace = InferenceTrace()
         return self._trace
 
     def set_release_flags(self, flags: int) -> None:
@@ -166,6 +171,10 @@ class InferenceRequest:
     def async_exec(self, decoupled: bool = False) -> Awaitable[Any]:
         """Execute on another model from a running event loop."""
         return services.current().async_exec(self, decoupled)
+
+
+def _as_json(parameters: Mapping[str, ParameterValue] | None) -> str:
+    return json.dumps(dict(parameters)) if parameters else NO_PARAMETERS
 
 
 class ReceivedRequest(InferenceRequest):
