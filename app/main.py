@@ -48,6 +48,7 @@ def compose(settings: ServerSettings) -> Application:
         request_router_config=ROUTER_CONFIG,
         num_replicas=settings.ingress_replicas,
         ray_actor_options={"num_cpus": 0},
+        max_ongoing_requests=4096,  # of ensembles through Serve handles; clients' do not come by Serve
         max_surge_percent=100,
         logging_config=QUIET,
         health_check_period_s=1,
