@@ -2,19 +2,30 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 from typing import Any, cast
 
+import msgspec
+import numpy as np
 import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.config_normalise import normalise
 from app.core.tensors import InferResponse
+from app.routing.handle_calls import HandleCalls
 from app.transport.loop import LoopThread
 from backends.base import Instance, Request
 from backends.python import services
 from deployments import instances
 from deployments.bls import Connection, ModelCalls
 from deployments.pausing import Answer, run_pausable, waited
+from deployments.served_model import ServedModel
+from tests.unit.deployments.fakes import FakeServeBatch
 from tests.unit.deployments.test_bls import SPEC, output, request
+from tests.unit.deployments.test_bls import Bench as Plane
+from tests.unit.deployments.test_bls import bench as bench
 from tests.unit.deployments.test_instances import Bench, FakeBackend, until
 from tests.unit.ensemble.ensembles import Asked, Models, model
 
@@ -108,7 +119,7 @@ async def calling(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Calling]:
 
     monkeypatch.setattr(Connection, "open", open_connection)
     monkeypatch.setattr(services._Installed, "services", calls)
-    # Whatever the machine: an execution counts as long only if it is as long as its calls take here.
+    # Whatever the machine.
     monkeypatch.setattr(instances, "_SHORT_NS", 10**12)
     made.bench.thread.start()
     made.bench.thread.wait_loaded()
@@ -178,3 +189,55 @@ async def test_stopping_waits_for_an_execution_that_waits(calling: Calling) -> N
     await stopping
     assert not bench.thread.alive
     assert bench.final("waits").error is None
+
+
+CALLER = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self._respond(request) for request in requests]
+
+    def _respond(self, request):
+        (tensor,) = request.inputs()
+        for _ in range(2):
+            call = pb_utils.InferenceRequest(
+                model_name="m",
+                inputs=[pb_utils.Tensor("x", tensor.as_numpy())],
+                requested_output_names=["y"],
+            )
+            response = call.exec()
+            if response.has_error():
+                return response
+            tensor = pb_utils.get_output_tensor_by_name(response, "y")
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", tensor.as_numpy())])
+"""
+CALLER_CONFIG = """
+    backend: "python"
+    input { name: "IN" data_type: TYPE_FP32 dims: [ 4 ] }
+    output { name: "OUT" data_type: TYPE_FP32 dims: [ 4 ] }
+"""
+
+
+def answer_with(fill: int) -> Callable[[Asked], None]:
+    return lambda asked: asked.answer(output(fill))
+
+
+async def test_a_python_model_that_calls_moves_to_the_loop(
+    bench: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instances, "_SHORT_NS", 10**12)
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.py").write_text(CALLER)
+    config = normalise(text_format.Parse(CALLER_CONFIG, mc.ModelConfig(name="caller")))
+    spec = msgspec.structs.replace(SPEC, directory=str(tmp_path), config=config.SerializeToString())
+    served = await asyncio.to_thread(ServedModel.load, spec, bench.plane, FakeServeBatch())
+    await bench.plane.run(served.open())
+    calls = HandleCalls(served.config, served.submit, bench.plane)
+    thread = served._instances._placed[0].thread
+    for i in range(instances._SHORT_RUNS + 3):
+        assert thread.on_loop == (i >= instances._SHORT_RUNS)
+        bench.answers += [answer_with(0), answer_with(i)]
+        found = await calls.call({"IN": np.ones(4, np.float32)})
+        assert isinstance(found, dict) and found["OUT"].tolist() == [i] * 4
+    await asyncio.to_thread(served.close, 5)
