@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy.typing as npt
 
@@ -98,6 +98,16 @@ def _nothing() -> None:
     """Stands for a function that nobody has given."""
 
 
+class SecondaryDevice(NamedTuple):
+    """A device beside that of an instance, such as an NVDLA: its kind ("KIND_NVDLA") and its number.
+
+    What it is for is the backend's business (TRITONBACKEND_ModelInstanceSecondaryDeviceProperties).
+    """
+
+    kind: str
+    device_id: int
+
+
 class Instance:
     """One execution instance of a model version.
 
@@ -107,6 +117,8 @@ class Instance:
         device_id: CUDA ordinal for kind GPU, otherwise 0.
         index: position among the instances of the model version, from 0.
         passive: loaded, but never given a request.
+        secondary_devices: those that its group names, in that order.
+        host_policy: settings of its host policy (`--host-policy`); a backend may have keys of its own there.
         state: whatever the backend keeps for the instance.
         readiness_changed: a backend may call it, on any thread, to have `instance_ready` asked at once.
         compute_start_ns, compute_end_ns: a backend may set both inside `instance_execute` with
@@ -122,6 +134,7 @@ class Instance:
         device_id: int = 0,
         index: int = 0,
         passive: bool = False,
+        secondary_devices: Sequence[SecondaryDevice] = (),
     ) -> None:
         self.model = model
         self.name = name
@@ -129,6 +142,8 @@ class Instance:
         self.device_id = device_id
         self.index = index
         self.passive = passive
+        self.secondary_devices = tuple(secondary_devices)
+        self.host_policy: Mapping[str, str] = {}
         self.state: Any = None
         self.readiness_changed: Callable[[], None] = _nothing
         self.compute_start_ns = 0
@@ -169,6 +184,13 @@ class Request:
     def is_cancelled(self) -> bool:
         """Whether the client has gone or asked to cancel; the answer may change at any time."""
         return self._is_cancelled()
+
+    def report_activity(self, name: str) -> None:
+        """Note in the trace of the request that something happens now; nothing unless it is traced.
+
+        In mode opentelemetry, `<span>_START` begins a span of the model's and `<span>_END` ends it, as with
+        Triton's TRITONSERVER_InferenceTraceReportActivity.
+        """
 
     def reply(self, response: InferResponse) -> None:
         """Send a response; after the final one nothing more is sent.

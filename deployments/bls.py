@@ -5,6 +5,7 @@ an ingress does, so a call goes straight to a replica of the model called.
 """
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
@@ -28,6 +29,8 @@ from deployments.pausing import Answer
 from deployments.spec import MANAGER, ModelSpec
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 _FIRST_TABLE_S: Final = 15.0
 
@@ -131,7 +134,11 @@ class ModelCalls(Calls):
         self._manage(self._load(name, config, files))
 
     def unload_model(self, name: str, unload_dependents: bool) -> None:
-        self._manage(self._unload(name, unload_dependents))
+        unloading = self._unload(name, unload_dependents)
+        if name in (self._spec.name, self.caller):  # it is drained first, of the request that asks for it too
+            self._begin(unloading).add_done_callback(_log_failure)
+        else:
+            self._manage(unloading)
 
     def is_model_ready(self, name: str, version: str) -> bool:
         return self._wait(self._ready(name, version))
@@ -254,6 +261,11 @@ class ModelCalls(Calls):
             return router.available(router.resolve(name, version))
         except InferError:
             return False
+
+
+def _log_failure(unloaded: "Future[None]") -> None:
+    if not unloaded.cancelled() and (error := unloaded.exception()) is not None:
+        logger.error("a model could not unload itself: %s", error)
 
 
 def _refuse_circle(chain: tuple[str, ...], model: str) -> None:

@@ -113,6 +113,11 @@ class InstanceThread:
         """Whether the next batch will execute on the loop."""
         return self._portable and self.alone and self._short_runs >= self._wanted_runs
 
+    @property
+    def takes_next(self) -> bool:
+        """Whether it may be handed a batch while it executes another, which no other instance could take."""
+        return self.alone and not self.on_loop
+
     def execute(self, batch: Batch) -> None:
         """Hand over a batch; `finished` is called on the loop when it is done, after this has returned."""
         if self.on_loop:

@@ -1,4 +1,7 @@
-"""Calls to other models that requests in execution have led to. Everything runs on the data-plane loop."""
+"""What requests in execution have led to: calls to other models, and activities for their traces.
+
+Everything but the latter runs on the data-plane loop.
+"""
 
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
@@ -9,13 +12,20 @@ from backends.base import Request
 
 
 class Nested:
-    """What one request has led to: calls under way, and if it is traced those that have ended."""
+    """What one request has led to: calls under way; if it is traced, those that have ended, and activities
+    that its backend has reported."""
 
-    __slots__ = ("traced", "under_way")
+    __slots__ = ("activities", "traced", "under_way")
 
     def __init__(self) -> None:
         self.under_way: set[NestedCall] = set()
         self.traced: list[TracedCall] = []
+        self.activities: list[tuple[str, int]] = []
+
+    def report(self, name: str) -> None:
+        """An activity takes place; from any thread."""
+        if len(self.activities) < MAX_CALLS:
+            self.activities.append((name, monotonic_ns()))
 
     def cancel(self) -> None:
         """The request was cancelled: cancel the calls that nobody else waits for."""

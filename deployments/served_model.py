@@ -91,9 +91,10 @@ class ServedModel:
         """
         declared = mc.ModelConfig.FromString(spec.config)
         kind = find_backend(declared.backend, spec.backend_path)
-        settings = {**spec.backend_config.get("", {}), **spec.backend_config.get(declared.backend, {})}
+        common_file = python_based_file(declared.backend, spec.backend_path)
+        settings = spec.settings(declared.backend, *(("python",) if common_file else ()))
         model = Model(declared, spec.version, Path(spec.directory), settings)
-        model.common_file = python_based_file(declared.backend, spec.backend_path)
+        model.common_file = common_file
         environment = prepare(model, spec.cache_bytes)
         model.interpreter = environment.python
         try:
@@ -335,7 +336,8 @@ def _timestamps(pending: Pending) -> Timestamps:
     """Of a request that is done; one that was refused, or is answered early, has not all of them."""
     arrival, dispatch = pending.arrival_ns, pending.dispatch_ns
     start, infer, output, end = pending.computed or (dispatch, 0, 0, 0)
-    return Timestamps(arrival, arrival, start, infer, output, end, time.monotonic_ns())
+    activities = () if pending.nested is None else tuple(pending.nested.activities)
+    return Timestamps(arrival, arrival, start, infer, output, end, time.monotonic_ns(), activities)
 
 
 class ShapeKey:

@@ -64,6 +64,11 @@ class ModelSpec(msgspec.Struct, frozen=True):
         """`backend_directory`, where backends of its own lie; None for none."""
         return Path(self.backend_directory) if self.backend_directory else None
 
+    def settings(self, *backends: str) -> dict[str, str]:
+        """`--backend-config` settings of these backends, the first of which has the last word, and of all."""
+        names = ("", *reversed(backends))
+        return {key: value for name in names for key, value in self.backend_config.get(name, {}).items()}
+
     @property
     def identifier(self) -> str:
         """What the model is known by in the server."""

@@ -138,7 +138,10 @@ UNNAMED_TRACE = "-"
 
 
 class Timestamps(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """When a replica did what for one request: `time.monotonic_ns` of its machine, 0 where unknown."""
+    """When a replica did what for one request: `time.monotonic_ns` of its machine, 0 where unknown.
+
+    `activities` are those that the model's backend has reported of itself, in that order.
+    """
 
     request_start: int = 0
     queue_start: int = 0
@@ -147,6 +150,7 @@ class Timestamps(msgspec.Struct, frozen=True, array_like=True, gc=False):
     compute_output_start: int = 0
     compute_end: int = 0
     request_end: int = 0
+    activities: tuple[tuple[str, int], ...] = ()
 
 
 class TracedCall(msgspec.Struct, frozen=True, array_like=True, gc=False):

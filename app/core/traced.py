@@ -7,7 +7,7 @@ import msgspec
 from app.core.tensors import InferRequest, InferResponse, Timestamps, TracedCall
 
 MAX_CALLS: Final = 1024
-"""Calls that the trace of one request keeps."""
+"""Calls that the trace of one request keeps, and activities that a backend has reported."""
 
 
 def traced_call(request: InferRequest, response: InferResponse, sent_ns: int, received_ns: int) -> TracedCall:
@@ -46,9 +46,10 @@ def shifted(call: TracedCall, ns: int) -> TracedCall:
     """A call, and all it led to, on a clock that is `ns` ahead."""
     if not ns:
         return call
-    fields = call.timestamps.__struct_fields__
-    values = [getattr(call.timestamps, field) for field in fields]
-    times = Timestamps(*(value + ns if value else 0 for value in values))
+    fields = {field: getattr(call.timestamps, field) for field in Timestamps.__struct_fields__}
+    activities = tuple((name, value + ns) for name, value in fields.pop("activities"))
+    known = {field: value + ns for field, value in fields.items() if value}
+    times = Timestamps(**known, activities=activities)
     return msgspec.structs.replace(
         call, timestamps=times, calls=tuple(shifted(inner, ns) for inner in call.calls)
     )

@@ -6,7 +6,7 @@ ingress process: with several of them each counts for itself.
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -45,9 +45,8 @@ _ACTIVITIES: Final = (
 
 
 def stamps_of(times: Timestamps) -> list[Stamp]:
-    """A replica's timestamps as activities."""
-    values = [getattr(times, field) for field in times.__struct_fields__]
-    return [(name, ns) for name, ns in zip(_ACTIVITIES, values, strict=True) if ns]
+    """A replica's timestamps as activities, without those that the backend reported."""
+    return [(name, ns) for name in _ACTIVITIES if (ns := getattr(times, name.lower()))]
 
 
 class Child(NamedTuple):
@@ -62,6 +61,7 @@ class Trace:
     """What is noted of one request."""
 
     __slots__ = (
+        "activities",
         "calls",
         "children",
         "context",
@@ -80,6 +80,7 @@ class Trace:
         self.request = request
         self.version = request.model_version
         self.stamps: list[Stamp] = []
+        self.activities: Sequence[Stamp] = ()  # that the backend has reported
         self.span: Any = None  # in mode opentelemetry
         self.context = UNNAMED_TRACE  # what the replica is told
         self.outputs: list[Any] = []
@@ -97,7 +98,7 @@ class Trace:
         number, request = self.number, self.request
         objects = [encode_header(number, request.model_name, self.version, request.id)]
         if "TIMESTAMPS" in self.scope.setting.level:
-            objects += [encode_stamp(number, stamp) for stamp in self.stamps]
+            objects += [encode_stamp(number, stamp) for stamp in (*self.stamps, *self.activities)]
         if "TENSORS" in self.scope.setting.level:
             objects += [encode_tensor(number, "TENSOR_QUEUE_INPUT", each) for each in request.inputs]
             objects += [encode_tensor(number, "TENSOR_BACKEND_OUTPUT", each) for each in self.outputs]
@@ -110,7 +111,8 @@ class Trace:
         call = child.call
         yield encode_header(child.number, call.model_name, call.model_version, call.request_id, child.parent)
         if "TIMESTAMPS" in self.scope.setting.level:
-            yield from (encode_stamp(child.number, stamp) for stamp in stamps_of(call.timestamps))
+            stamps = (*stamps_of(call.timestamps), *call.timestamps.activities)
+            yield from (encode_stamp(child.number, stamp) for stamp in stamps)
 
 
 class TraceScope:

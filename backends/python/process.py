@@ -18,6 +18,7 @@ from app.core.errors import ErrorCode, FailureReason, InferError, internal, unav
 from app.core.tensors import Buffer, InferRequest, InferResponse, SequenceId, failed
 from backends.base import Request
 from backends.python import services
+from backends.python.activation import environment_variables
 from backends.python.calls import MAX_WAITING
 from backends.python.errors import ContractError, TritonModelException, execution_failed
 from backends.python.execution import Clocked
@@ -31,28 +32,11 @@ _MAIN: Final = str(Path(__file__).with_name("worker_main.py"))
 _LAST_LINES: Final = 30
 _LINE_BYTES: Final = 8192
 _KILLED_S: Final = 5.0
-_FOREIGN: Final = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "CONDA_PREFIX")
 
 
 def not_healthy(name: str) -> str:
     """Triton's text of a process that is not there."""
     return f"Stub process '{name}' is not healthy."
-
-
-def environment_variables(python: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """What a process of the environment of this interpreter sees, as after its `activate`."""
-    root = python.parent.parent
-    known = {name: value for name, value in inherited.items() if name not in _FOREIGN}
-    known["PATH"] = os.pathsep.join(filter(None, (str(python.parent), known.get("PATH"))))
-    known["PYTHONUNBUFFERED"] = "1"
-    if (root / "pyvenv.cfg").exists():
-        known["VIRTUAL_ENV"] = str(root)
-    elif (root / "conda-meta").is_dir():
-        known["CONDA_PREFIX"] = str(root)
-        # As Triton: libraries of the environment before those of the machine.
-        libraries = filter(None, (str(root / "lib"), known.get("LD_LIBRARY_PATH")))
-        known["LD_LIBRARY_PATH"] = os.pathsep.join(libraries)
-    return known
 
 
 class Process:
@@ -76,7 +60,7 @@ class Process:
         self._said: deque[str] = deque(maxlen=_LAST_LINES)
         ours, theirs = socket.socketpair()
         self.link = Link(ours, self._handle)
-        self._calls = _Calls(self.link, self._name)
+        self._calls = _Calls(self.link, self._name, self._open)
         try:
             self._process = self._spawn(theirs)
         except OSError as error:
@@ -275,9 +259,11 @@ class Process:
 class _Calls:
     """What a model in another process asks of the rest of the server."""
 
-    def __init__(self, link: Link, name: str) -> None:
+    def __init__(self, link: Link, name: str, requests: Mapping[int, Request]) -> None:
+        """`requests` are those that the model has, by their numbers."""
         self._link = link
         self._name = name
+        self._requests = requests
         self._cancels: dict[int, Callable[[], None]] = {}
         self._responses: queue.SimpleQueue[tuple[int, InferResponse] | None] = queue.SimpleQueue()
         self._sender: threading.Thread | None = None
@@ -291,7 +277,7 @@ class _Calls:
         """Take a message; on the thread that serves the link, which may not wait."""
         verb = message["do"]
         if verb == "call":
-            self._call(message["call"], request_of(message["request"], payload), message["decoupled"])
+            self._call(message, request_of(message["request"], payload))
         elif verb == "cancel":
             cancel = self._cancels.get(message["call"])
             if cancel is not None:
@@ -308,7 +294,8 @@ class _Calls:
         """End the thread that sends responses."""
         self._responses.put(None)
 
-    def _call(self, number: int, infer: InferRequest, decoupled: bool) -> None:
+    def _call(self, message: Message, infer: InferRequest) -> None:
+        number = message["call"]
         if self._sender is None:  # responses come on the data-plane loop, which may not wait for a socket
             self._sender = threading.Thread(target=self._send, name=f"{self._name} responses", daemon=True)
             self._sender.start()
@@ -324,7 +311,9 @@ class _Calls:
 
         self._cancels[number] = lambda: None
         try:
-            cancel = services.current().submit(infer, sink, decoupled)
+            callers = [self._requests.get(each) for each in message["callers"]]
+            known = [caller for caller in callers if caller is not None]
+            cancel = services.current().submit(infer, sink, message["decoupled"], known)
         except Exception as error:
             sink(failed(error))
             return

@@ -9,6 +9,7 @@ from app.core.tensors import Tensor as WireTensor
 from backends.base import Request
 from backends.python import services
 from backends.python.errors import TritonModelException
+from backends.python.parameters import checked
 from backends.python.response import Encoder, InferenceResponseSender
 from backends.python.tensor import Tensor
 
@@ -82,6 +83,8 @@ class InferenceRequest:
                 f"Input tensor for request with id '{request_id}' and model name '{model_name}' should not"
                 " be empty."
             )
+        if not isinstance(correlation_id, int | str):
+            raise TritonModelException("Correlation ID must be integer or string")
         self._inputs: list[Tensor] | None = list(inputs)
         self._request_id = request_id
         self._correlation_id = correlation_id
@@ -91,7 +94,9 @@ class InferenceRequest:
         self._timeout = timeout
         self._preferred_memory = preferred_memory
         self._trace = trace
-        self._parameters = parameters if isinstance(parameters, str) else _as_json(parameters)
+        if isinstance(parameters, str):  # as another request's `parameters` gives them
+            parameters = json.loads(parameters)
+        self._parameters = NO_PARAMETERS if parameters is None else json.dumps(checked(parameters))
         self._release_flags = RELEASE_ALL
 
     def inputs(self) -> list[Tensor]:
@@ -165,16 +170,16 @@ class InferenceRequest:
         raise TritonModelException("only a request given to 'execute' has a response sender")
 
     def exec(self, decoupled: bool = False) -> Any:
-        """Execute on another model and wait: its response, or with `decoupled` an iterator of them."""
-        return services.current().exec(self, decoupled)
+        """Execute on another model and wait: its response, or with `decoupled` an iterator of them.
+
+        Raises:
+            TritonModelException: the model is not executing, but being loaded or unloaded.
+        """
+        return services.for_call(self.target()[0]).exec(self, decoupled)
 
     def async_exec(self, decoupled: bool = False) -> Awaitable[Any]:
-        """Execute on another model from a running event loop."""
-        return services.current().async_exec(self, decoupled)
-
-
-def _as_json(parameters: Mapping[str, ParameterValue] | None) -> str:
-    return json.dumps(dict(parameters)) if parameters else NO_PARAMETERS
+        """`exec` from a running event loop."""
+        return services.for_call(self.target()[0]).async_exec(self, decoupled)
 
 
 class ReceivedRequest(InferenceRequest):

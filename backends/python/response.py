@@ -9,6 +9,7 @@ from typing import Final
 from app.core.tensors import InferRequest, InferResponse, ParameterValue, failed
 from backends.base import Request
 from backends.python.errors import TritonError, TritonModelException
+from backends.python.parameters import checked
 from backends.python.tensor import Tensor
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ class InferenceResponse:
             raise TritonModelException("Output tensor for inference response should not be empty.")
         self._tensors = output_tensors
         self._error = TritonError(error) if isinstance(error, str) else error
-        self._parameters = parameters
+        self._parameters = None if parameters is None else checked(parameters)
 
     def output_tensors(self) -> list[Tensor]:
         """The outputs."""
@@ -47,7 +48,7 @@ class InferenceResponse:
 
     def parameters(self) -> str:
         """The response parameters as JSON."""
-        return json.dumps(dict(self._parameters or {}))
+        return json.dumps(self._parameters or {})
 
 
 class Encoder:
@@ -75,7 +76,7 @@ class Encoder:
             outputs = tuple([t._to_wire("BF16" if t._name in self._bf16 else None) for t in tensors])
         else:
             outputs = tuple([tensor._to_wire() for tensor in tensors])
-        parameters = dict(response._parameters) if response._parameters else {}
+        parameters = response._parameters or {}
         return InferResponse(self._model_name, self._version, outputs, infer.id, parameters, final)
 
 

@@ -41,6 +41,11 @@ class LimitedInstance(InstanceThread):
         self._reporting = False
         self._patience: asyncio.TimerHandle | None = None
 
+    @property
+    def takes_next(self) -> bool:
+        """Never: each batch has to wait for its turn."""
+        return False
+
     def execute(self, batch: Batch) -> None:
         self._next = batch
         if self._patience is not None:

@@ -1,22 +1,31 @@
 """What every scheduler does: hold requests, give them to instances, account for them."""
 
 import asyncio
+import sys
 import time
 from abc import ABC, abstractmethod
+from typing import Final
 
 from deployments.instances import Batch, InstanceThread
 from deployments.scheduling.pending import CANCELLED, Pending
 from deployments.scheduling.queue import RequestQueue
 from deployments.statistics import Statistics
 
+NEVER: Final = sys.maxsize
+
 
 class Scheduler(ABC):
-    """Decides which requests execute together and when. All methods run on the data-plane loop."""
+    """Decides which requests execute together and when. All methods run on the data-plane loop.
+
+    One that can prepare a batch for a busy instance sets `_prepare_at`: from so many queued requests on,
+    `release` is called although no instance is free.
+    """
 
     def __init__(self, statistics: Statistics, queue: RequestQueue) -> None:
         self._statistics = statistics
         self._queue = queue
         self._free: list[InstanceThread] = []
+        self._prepare_at = NEVER
         self._leaving: dict[InstanceThread, asyncio.Future[None]] = {}
 
     def add_instance(self, instance: InstanceThread) -> None:
@@ -50,11 +59,14 @@ class Scheduler(ABC):
             )
         if batch.done is not None and not batch.done.done():
             batch.done.set_result(None)
+        self._take_back(instance)
+        self.release()
+
+    def _take_back(self, instance: InstanceThread) -> None:
         if self._leaving and instance in self._leaving:
             self._leaving.pop(instance).set_result(None)
         else:
             self._free.append(instance)
-        self.release()
 
     @property
     def pending(self) -> int:
@@ -74,7 +86,7 @@ class Scheduler(ABC):
             InferError: UNAVAILABLE when the queue is full.
         """
         self._queue.append(pending)
-        if self._free:
+        if self._free or len(self._queue) >= self._prepare_at:
             self.release()
 
     def cancel(self, pending: Pending) -> None:

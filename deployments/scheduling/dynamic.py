@@ -5,6 +5,10 @@ item that does not fit to the back of its queue. The queue in front makes batche
 releases goes through `@serve.batch` as one item whose size is its rows, so that Serve's own batch metrics
 are true. A lone request goes straight to its instance, and so does a batch of a model whose last execution
 was short: `@serve.batch` costs a batch 100 us, as much as the whole execution of a small model.
+
+A model's only instance, if its executions are long, is handed its next batch while it executes, as soon as
+that batch is full: waiting could not change it. An instance that waits for the loop to wake up, and on a busy
+machine for a processor, idles 2 to 3 ms between two batches.
 """
 
 import asyncio
@@ -17,7 +21,7 @@ from ray import serve
 
 from backends.strategy import BatchStrategy
 from deployments.instances import Batch, InstanceThread
-from deployments.scheduling.base import Scheduler
+from deployments.scheduling.base import NEVER, Scheduler
 from deployments.scheduling.formation import BatchPolicy, Formation, form
 from deployments.scheduling.ordering import ResponseOrder
 from deployments.scheduling.pending import Pending
@@ -49,6 +53,9 @@ GATHERED_FROM_NS = 500_000
 
 BATCHED_FROM_NS = 2_000_000
 """Executions at least this long go through `@serve.batch`, whose cost is then under 5%."""
+
+PREPARED_FROM_NS = 10_000_000
+"""After executions at least this long the next full batch is handed over before the instance is free."""
 
 
 class DynamicScheduler(Scheduler):
@@ -85,6 +92,9 @@ class DynamicScheduler(Scheduler):
         self._execution_ns = 0
         self._on_loop = False
         self._gathering = False
+        self._may_prepare = strategy is None and not ordered and not hold and queue.in_order
+        self._busy: InstanceThread | None = None
+        self._prepared: Batch | None = None
         queue.wake_by = self._wake_by
 
     def close(self) -> None:
@@ -96,6 +106,21 @@ class DynamicScheduler(Scheduler):
         self._on_loop = instance.on_loop
         self._statistics.releases[batch.release] += 1
         super().finished(instance, batch)
+
+    def _take_back(self, instance: InstanceThread) -> None:
+        """Take an instance back, unless it has begun with the batch that was prepared for it."""
+        wanted = (
+            self._may_prepare
+            and self._execution_ns >= PREPARED_FROM_NS
+            and instance.takes_next
+            and instance not in self._leaving
+        )
+        self._prepare_at = self._policy.max_rows if wanted else NEVER
+        if self._prepared is None:
+            super()._take_back(instance)
+            return
+        _dispatched(self._prepared)
+        self._prepared = None
 
     def release(self) -> None:
         """Release now or, after a long execution, when the loop has taken in what has arrived already.
@@ -124,8 +149,26 @@ class DynamicScheduler(Scheduler):
             if not formation.size:
                 self._wake_by(formation.wait_until_ns)
                 return
-            requests = [queue.popleft() for _ in range(formation.size)]
-            self._start(Batch(requests, formation.rows, formation.reason))
+            self._start(self._free.pop(), self._take(formation))
+        if len(queue) >= self._prepare_at and not self._free:
+            self._prepare()
+
+    def _take(self, formation: Formation) -> Batch:
+        requests = [self._queue.popleft() for _ in range(formation.size)]
+        batch = Batch(requests, formation.rows, formation.reason)
+        _dispatched(batch)
+        return batch
+
+    def _prepare(self) -> None:
+        """Hand the busy instance a batch that waiting cannot change: full, and no deadline may end before."""
+        queue, rows = self._queue, self._policy.max_rows
+        if queue.timed or not queue.tidy(rows):
+            return
+        formation = form(self._policy, queue.head(rows), time.monotonic_ns())
+        if formation.reason == "full" and self._busy is not None:
+            self._prepare_at = NEVER
+            self._prepared = self._take(formation)
+            self._start_batched(self._busy, self._prepared)
 
     def _must_wait(self) -> bool:
         if len(self._queue) >= self._hold:
@@ -141,17 +184,17 @@ class DynamicScheduler(Scheduler):
         finally:
             strategy.batch_finalize(record)
 
-    def _start(self, batch: Batch) -> None:
-        now = time.monotonic_ns()
-        for pending in batch.requests:
-            pending.dispatch_ns = now
+    def _start(self, instance: InstanceThread, batch: Batch) -> None:
         if self._order is not None:
             for pending in batch.requests:
                 self._order.track(pending)
-        instance = self._free.pop()
+        self._busy = instance
         if len(batch.requests) == 1 or self._execution_ns < BATCHED_FROM_NS:
             instance.execute(batch)
-            return
+        else:
+            self._start_batched(instance, batch)
+
+    def _start_batched(self, instance: InstanceThread, batch: Batch) -> None:
         task = asyncio.get_running_loop().create_task(self._execute_batched(instance, batch))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -180,6 +223,12 @@ class DynamicScheduler(Scheduler):
         self._release()
         if expiry_ns := self._queue.next_expiry_ns:
             self._wake_by(expiry_ns)
+
+
+def _dispatched(batch: Batch) -> None:
+    now = time.monotonic_ns()
+    for pending in batch.requests:
+        pending.dispatch_ns = now
 
 
 def _includes(strategy: BatchStrategy, pending: Pending, record: Any) -> bool:

@@ -115,6 +115,8 @@ class PolicyQueue(RequestQueue):
         clock: nanoseconds of `time.monotonic_ns`.
     """
 
+    in_order = False
+
     def __init__(
         self,
         max_requests: int,

@@ -25,9 +25,11 @@ class RequestQueue:
         nbytes: of the inputs of all requests.
         wake_by: called with the time (ns) by which `tidy` must be called because a timeout is over then. Only
             queues with timeouts of their own do so; a deadline waits here until its request is at the head.
+        in_order: whether requests leave in order of arrival, whenever that is.
     """
 
     wake_by: Callable[[int], None] | None = None
+    in_order: bool = True
 
     def __init__(self, max_requests: int, max_bytes: int) -> None:
         self._max_requests = max_requests
@@ -41,6 +43,11 @@ class RequestQueue:
 
     def __len__(self) -> int:
         return self._size
+
+    @property
+    def timed(self) -> int:
+        """How many requests have a deadline."""
+        return self._timed
 
     def head(self, size: int) -> Sequence[Pending]:
         """At least the first `size` requests in order; those within the last `tidy` are all wanted."""

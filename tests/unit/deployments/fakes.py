@@ -55,6 +55,7 @@ class HeldInstance:
     """An instance whose executions end when the test says so."""
 
     on_loop = False
+    takes_next = False
 
     def __init__(self) -> None:
         self.scheduler: Scheduler | None = None

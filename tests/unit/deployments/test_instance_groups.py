@@ -1,10 +1,13 @@
 """Which instances a configuration asks for, and what a change of it keeps."""
 
+from pathlib import Path
+
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.rate_limit import GLOBAL, Demand
+from backends.base import Model, SecondaryDevice
 from deployments.builder import replica_count
 from deployments.instance_groups import Placement, change, placements, updates_in_place
 
@@ -30,6 +33,17 @@ def test_names_kinds_and_devices() -> None:
         ("g_1_gpu3", "GPU", 3, "gpu_3"),
         ("x_0", "MODEL", 0, "mine"),
     ]
+
+
+def test_secondary_devices_are_handed_to_the_backend() -> None:
+    devices = "secondary_devices { kind: KIND_NVDLA device_id: 3 } secondary_devices { device_id: -1 }"
+    asked = config(
+        f'{{ name: "a" count: 2 kind: KIND_CPU {devices} }}, {{ name: "b" count: 1 kind: KIND_CPU }}'
+    )
+    model = Model(asked, 1, Path("m"))
+    instances = [placement.instance(model, index) for index, placement in enumerate(placements(asked))]
+    both = (SecondaryDevice("KIND_NVDLA", 3), SecondaryDevice("KIND_NVDLA", -1))
+    assert [instance.secondary_devices for instance in instances] == [both, both, ()]
 
 
 def test_replicas_of_a_python_model_take_one_instance_each() -> None:
@@ -65,6 +79,7 @@ CHANGES = [
     (CPU, CPU.replace('"a"', '"b"'), (["a_0", "a_1"], [], [])),
     (CPU, f'{{ name: "b" count: 1 kind: KIND_CPU }}, {CPU}', (["a_0", "a_1"], [], ["a_1"])),
     (CPU, CPU.replace("CPU", "MODEL"), ([], ["a_0", "a_1"], ["a_0", "a_1"])),
+    (CPU, CPU.replace("kind", "secondary_devices { } kind"), ([], ["a_0", "a_1"], ["a_0", "a_1"])),
     (CPU, CPU.replace("kind", "passive: true kind"), ([], ["a_0", "a_1"], ["a_0", "a_1"])),
     (CPU, CPU.replace("kind", "rate_limiter { priority: 2 } kind"), ([], ["a_0", "a_1"], ["a_0", "a_1"])),
     (

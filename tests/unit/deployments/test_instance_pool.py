@@ -166,10 +166,12 @@ def test_an_instance_with_a_sequence_goes_when_that_has_ended(bench: Bench) -> N
 
 def test_host_policy(bench: Bench) -> None:
     core = min(os.sched_getaffinity(0))
-    policies = {"mine": {"cpu-cores": f"{core}-{core}"}, "cpu": {"cpu-cores": "x-y"}}
+    policies = {"mine": {"cpu-cores": f"{core}-{core}", "key": "v"}, "cpu": {"cpu-cores": "x-y"}}
     bench.load(CONFIG + group(1, 'host_policy: "mine"'), host_policy=policies)
     (thread,) = [each for each in threading.enumerate() if each.name == "g_0"]
     assert thread.native_id is not None and os.sched_getaffinity(thread.native_id) == {core}
+    (instance,) = bench.model._instances.instances if bench.model else ()
+    assert instance.host_policy == policies["mine"]
     with pytest.raises(InferError, match="Parsing 'cpu-cores' value: Can't parse 'x' to integer"):
         update(bench, CONFIG + group(1))
     assert bench.infer(request("a")).error is None

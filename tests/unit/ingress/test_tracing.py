@@ -169,6 +169,18 @@ def test_times_of_another_machine_are_moved():
     assert (near.timestamps, near.calls) == (times, (inner,))
 
 
+def test_activities_of_a_backend_are_in_the_file(tmp_path):
+    watch = observer(tmp_path / "t")
+    step = TracedCall("step", "2", "", Timestamps(102, request_end=105, activities=(("INNER", 103),)))
+    _, sink = watch.observe(REQUEST, lambda _: None, ARRIVAL)
+    sink(InferResponse("m", "3", timestamps=Timestamps(100, 100, activities=(("MINE", 101),)), calls=(step,)))
+    watch.close()
+    saved = json.loads((tmp_path / "t").read_bytes())
+    stamps = {(each["id"], s["name"]): s["ns"] for each in saved for s in each.get("timestamps", ())}
+    start = stamps[1, "REQUEST_START"]
+    assert (stamps[1, "MINE"] - start, stamps[2, "INNER"] - start) == (1, 3)
+
+
 def test_a_call_that_failed_early_has_the_times_of_its_caller():
     call = traced_call(REQUEST, failed(unavailable("busy")), 500, 600)
     assert stamps_of(call.timestamps) == [("REQUEST_START", 500), ("REQUEST_END", 600)]

@@ -122,7 +122,7 @@ def test_requests_round_trip(request: InferRequest) -> None:
     st.booleans(),
     parameters,
     st.booleans(),
-    st.sampled_from([None, Timestamps(1, 2, 3, 4, 5, 6, 1 << 62)]),
+    st.sampled_from([None, Timestamps(1, 2, 3, 4, 5, 6, 1 << 62, (("é_START", 7),))]),
 )
 def test_responses_round_trip(
     outputs: tuple[Tensor, ...],
