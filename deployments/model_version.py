@@ -126,7 +126,11 @@ class ModelVersion:
             logger.exception("loading model '%s' version %s", self._spec.name, self._spec.version)
             return Description(self._spec, error=f"Internal: {type(error).__name__}: {error}")
         return Description(
-            self._spec, self._served.config.SerializeToString(), labels, time.monotonic() - started
+            self._spec,
+            self._served.config.SerializeToString(),
+            labels,
+            load_seconds=time.monotonic() - started,
+            makes_calls=self._calls is not None,
         )
 
     def _channel_host(self) -> str:

@@ -80,10 +80,14 @@ class ModelSpec(msgspec.Struct, frozen=True):
 
 
 class Description(msgspec.Struct, frozen=True):
-    """What a replica reports after its load: the complete configuration, or why the load failed."""
+    """What a replica reports after its load: the complete configuration, or why the load failed.
+
+    `makes_calls` tells that the model may call other models, ensembles among them, from its replicas.
+    """
 
     spec: ModelSpec
     config: bytes = b""
     labels: dict[str, tuple[str, ...]] = {}
     load_seconds: float = 0.0
     error: str = ""
+    makes_calls: bool = False

@@ -22,8 +22,9 @@ from app.ingress.http_server import HttpServer, HttpSettings
 from app.ingress.observer import Arrival, Observer
 from app.ingress.rest_api import build_rest_api
 from app.ingress.service import Call, InferenceService, Sink
+from app.protocol.content_coding import compress, decompress, response_encoding
 from app.protocol.forwarding import HeaderForwarder
-from app.protocol.http1 import RequestHead, compress, decompress, response_encoding
+from app.protocol.http1 import RequestHead
 from app.protocol.http_v2 import (
     DEFAULT_MAX_INPUT_SIZE,
     JSON_HEADERS,

@@ -115,7 +115,7 @@ class InferenceResponseSender:
         final = bool(flags) or not self._decoupled
         answer = self._answer(response, final)
         with self._lock:
-            self._check(response, flags)
+            self._check(response)
             self._sent += 1
             self._closed = bool(flags)
             if response is not None or self._decoupled:
@@ -135,7 +135,7 @@ class InferenceResponseSender:
             return InferResponse(id=infer.id, final=True)
         return self._encoder.encode(response, infer, final)
 
-    def _check(self, response: InferenceResponse | None, flags: int) -> None:
+    def _check(self, response: InferenceResponse | None) -> None:
         if not self._decoupled:
             if response is not None and self._sent:
                 raise TritonModelException(

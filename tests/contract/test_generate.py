@@ -8,10 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.contract.test_http_wire import check_refusal, wire
-from tests.contract.wire import TIMEOUT_S, Answer, Wire
-
-__all__ = ["wire"]
+from tests.contract.wire import TIMEOUT_S, Answer, Wire, check_refusal
 
 EVENTS = "text/event-stream; charset=utf-8"
 EXACTLY_ONE = (

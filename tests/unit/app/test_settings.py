@@ -1,5 +1,6 @@
 """Settings from the `args` of serve_config.yaml."""
 
+import ast
 import pickle
 from pathlib import Path
 from typing import Any
@@ -366,3 +367,10 @@ def test_namespaces_end_where_a_name_begins(tmp_path: Path) -> None:
     from_args({"model_repository": [str(repository)]})
     with pytest.raises(SettingsError, match="has '::' in its name"):
         from_args({"model_repository": [str(repository)], "model_namespacing": True})
+
+
+def test_a_setting_that_nothing_reads_says_so() -> None:
+    sources = [path for folder in ("app", "deployments") for path in (ROOT / folder).rglob("*.py")]
+    nodes = [node for path in sources for node in ast.walk(ast.parse(path.read_text()))]
+    read = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    assert [name for name, setting in SETTINGS.items() if setting.flag.later is (name in read)] == []

@@ -167,7 +167,7 @@ COMPLETION: Final = {
         "decoupled": True
     },
 }
-HELPERS: Final = {
+FUNCTIONS: Final = {
     "pb_utils.get_input_tensor_by_name(R, 'I').shape()": [1, 1],
     "pb_utils.get_input_tensor_by_name(R, 'J') is None": True,
     "pb_utils.get_input_config_by_name({'input': [{'name': 'i', 'dims': [1]}]}, 'i')['dims']": [1],
@@ -186,5 +186,5 @@ HELPERS: Final = {
 }
 
 EVERYTHING: Final[dict[str, Any]] = (
-    TENSOR | REQUEST | CALLS | RESPONSE | ERRORS | LOG | METRICS | COMPLETION | HELPERS
+    TENSOR | REQUEST | CALLS | RESPONSE | ERRORS | LOG | METRICS | COMPLETION | FUNCTIONS
 )

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
@@ -21,7 +20,7 @@ from deployments.rate_limiting.client import RateLimiter
 from deployments.rate_limiting.client import Turns as RateTurns
 from deployments.served_model import ServedModel
 from deployments.spec import UPDATE
-from tests.unit.deployments.test_served_model import BATCHING, CONFIG, Bench, request
+from tests.unit.deployments.served_model_bench import BATCHING, CONFIG, Bench, request
 
 SEQUENCES = "sequence_batching { max_sequence_idle_microseconds: 60000000 }\n"
 
@@ -31,13 +30,6 @@ def group(count: int = 1, more: str = "") -> str:
 
 
 LIMITED = 'rate_limiter { resources [ { name: "r" global: true count: 1 } ] }'
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from app.core.errors import InferError
 from app.ensemble.plan import Plan
 from app.routing.table import ModelState, VersionEntry
 from deployments.repository.ensembles import effective
-from tests.unit.deployments.test_manager import Bench, FakeServe, started
+from tests.unit.deployments.repository.manager_bench import Bench, FakeServe, started
 from tests.unit.ensemble.ensembles import DECOUPLED, ensemble, entry, model, step
 
 CHAIN = ensemble(step({"x": "IN"}, {"y": "MID"}, "a"), step({"x": "MID"}, {"y": "OUT"}, "b"))

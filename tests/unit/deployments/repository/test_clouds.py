@@ -19,7 +19,7 @@ from deployments.repository.catalog import Catalog
 from deployments.repository.localise import localise
 from deployments.spec import ModelSpec
 from tests.clouds import S3, Azure, Cable, Cloud, Gcs, tokens
-from tests.unit.deployments.test_catalog import CONFIG, KEY
+from tests.unit.deployments.repository.model_directories import CONFIG, KEY
 
 VARIABLES = (
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_DEFAULT_REGION", "AWS_PROFILE"),

@@ -20,7 +20,7 @@ from deployments.repository.catalog import Catalog, cache_directory
 from deployments.repository.localise import localise
 from deployments.repository.storage import Storage, _credential, _options
 from deployments.spec import ModelSpec
-from tests.unit.deployments.test_catalog import CONFIG, KEY
+from tests.unit.deployments.repository.model_directories import CONFIG, KEY
 
 
 class Bucket:

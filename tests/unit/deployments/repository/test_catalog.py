@@ -13,9 +13,7 @@ from app.core.errors import ErrorCode, InferError
 from app.settings import ServerSettings, from_args
 from deployments.repository.catalog import Candidate, Catalog
 from deployments.spec import ModelSpec
-
-KEY = bytes(32)
-CONFIG = 'backend: "identity" max_batch_size: 4\n'
+from tests.unit.deployments.repository.model_directories import CONFIG, KEY, add
 
 
 @pytest.fixture
@@ -23,15 +21,6 @@ def repository(tmp_path: Path) -> Path:
     path = tmp_path / "models"
     add(path, "m", CONFIG)
     return path
-
-
-def add(repository: Path, name: str, config: str = CONFIG, versions: tuple[int, ...] = (1,)) -> Path:
-    directory = repository / name
-    directory.mkdir(parents=True, exist_ok=True)
-    for version in versions:
-        (directory / str(version)).mkdir(exist_ok=True)
-    (directory / "config.pbtxt").write_text(config)
-    return directory
 
 
 def settings_of(repository: Path, **settings: Any) -> ServerSettings:
