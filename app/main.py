@@ -44,6 +44,7 @@ def compose(settings: ServerSettings) -> Application:
         name=INGRESS,
         request_router_config=ROUTER_CONFIG,
         num_replicas=settings.ingress_replicas,
+        max_ongoing_requests=4096,  # of ensembles through Serve handles; clients' do not come by Serve
         max_surge_percent=100,
         graceful_shutdown_timeout_s=settings.exit_timeout_secs + 10,
     )

@@ -263,8 +263,15 @@ class Backend(ABC):
     def instance_portable(self, instance: Instance) -> bool:
         """Whether the instance may execute on any thread, an event loop's too, if its executions are short.
 
-        It must keep nothing that belongs to a thread, never wait for anybody and ask nothing of the server.
-        Asked once, when the instance is initialised.
+        It must keep nothing that belongs to a thread, never wait for anybody and ask nothing of the server,
+        except as `instance_pauses` says. Asked once, when the instance is initialised.
+        """
+        return False
+
+    def instance_pauses(self, instance: Instance) -> bool:
+        """Whether an execution may wait for answers of other models, in `Calls.ask` of Python models.
+
+        Asked once, after `instance_portable`.
         """
         return False
 

@@ -25,6 +25,7 @@ from backends.base import Request
 from backends.python.calls import Calls
 from backends.python.errors import TritonModelException
 from deployments.nested import NestedCall
+from deployments.pausing import Answer
 from deployments.spec import MANAGER, ModelSpec
 
 T = TypeVar("T")
@@ -118,8 +119,16 @@ class ModelCalls(Calls):
     ) -> Callable[[], None]:
         sent = _Sent(self._plane.loop)
         nested = NestedCall(infer, callers)
-        self._plane.loop.call_soon_threadsafe(self._begin_call, infer, sink, decoupled, nested, sent)
+        if self._plane.here:
+            self._begin_call(infer, sink, decoupled, nested, sent)
+        else:
+            self._plane.loop.call_soon_threadsafe(self._begin_call, infer, sink, decoupled, nested, sent)
         return sent.cancel
+
+    def ask(self, infer: InferRequest, callers: Sequence[Request]) -> InferResponse:
+        answer = Answer()
+        self.submit(infer, answer.give, False, callers)
+        return answer.wait()
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         self._manage(self._load(name, config, files))

@@ -43,6 +43,11 @@ class LoopThread:
         """Whether the loop still runs."""
         return self._thread.is_alive()
 
+    @property
+    def here(self) -> bool:
+        """Whether this is called on the loop's thread."""
+        return threading.get_ident() == self._thread.ident
+
     def call(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run a coroutine on the loop and wait for its result; not to be called from the loop itself.
 

@@ -19,6 +19,7 @@ RELEASE_ALL: Final = 1
 RELEASE_RESCHEDULE: Final = 2
 MEMORY_CPU: Final = 0
 MEMORY_GPU: Final = 2
+NO_PARAMETERS: Final = "{}"
 
 
 class InferenceTrace:
@@ -91,11 +92,11 @@ class InferenceRequest:
         self._target = (model_name, model_version)
         self._flags = flags
         self._timeout = timeout
-        self._preferred_memory = preferred_memory or PreferredMemory()
-        self._trace = trace or InferenceTrace()
+        self._preferred_memory = preferred_memory
+        self._trace = trace
         if isinstance(parameters, str):  # as another request's `parameters` gives them
             parameters = json.loads(parameters)
-        self._parameters = "{}" if parameters is None else json.dumps(checked(parameters))
+        self._parameters = NO_PARAMETERS if parameters is None else json.dumps(checked(parameters))
         self._release_flags = RELEASE_ALL
 
     def inputs(self) -> list[Tensor]:
@@ -120,6 +121,8 @@ class InferenceRequest:
 
     def preferred_memory(self) -> PreferredMemory:
         """Where the outputs should be."""
+        if self._preferred_memory is None:
+            self._preferred_memory = PreferredMemory()
         return self._preferred_memory
 
     def flags(self) -> int:
@@ -140,6 +143,8 @@ class InferenceRequest:
 
     def trace(self) -> InferenceTrace:
         """The trace of the request."""
+        if self._trace is None:
+            self._trace = InferenceTrace()
         return self._trace
 
     def set_release_flags(self, flags: int) -> None:

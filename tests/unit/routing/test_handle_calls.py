@@ -15,9 +15,9 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config_normalise import normalise
 from app.core.errors import ErrorCode, InferError
+from app.routing import handle_calls
+from app.routing.handle_calls import HandleCalls
 from app.transport.loop import LoopThread
-from deployments import handle_calls
-from deployments.handle_calls import HandleCalls
 from deployments.served_model import ServedModel
 from deployments.spec import ModelSpec
 from tests.unit.deployments.fakes import FakeServeBatch
@@ -64,7 +64,7 @@ class Loader:
         model = ServedModel.load(spec, self._plane, FakeServeBatch())
         self._plane.call(model.open())
         self.models.append(model)
-        return HandleCalls(model, self._plane)
+        return HandleCalls(model.config, model.submit, self._plane)
 
     def close(self) -> None:
         for model in self.models:

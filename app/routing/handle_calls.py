@@ -1,36 +1,41 @@
-"""A model version as a Serve `DeploymentHandle` calls it: dicts of numpy arrays in and out.
+"""A model as a Serve `DeploymentHandle` calls it: dicts of numpy arrays in and out.
 
 This is for applications of a user's own; requests of clients and of other models come over channels.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import unavailable
 from app.core.model_config import input_specs
 from app.core.tensors import InferRequest, InferResponse, Parameters, RequestedOutput, Tensor, failed
 from app.transport.loop import LoopThread
-from deployments.served_model import ServedModel
 
 Arrays = dict[str, npt.NDArray[Any]]
+Submit = Callable[[InferRequest, Callable[[InferResponse], None]], Callable[[], None]]
+"""Sends a request, on the data-plane loop, and returns what cancels it there."""
 
 MAX_WAITING: Final = 1024
 """Responses of a decoupled model that its caller has not taken."""
 
 
 class HandleCalls:
-    """Answers calls on Serve's loop with what the served model, on the data-plane loop, makes of them."""
+    """Answers calls on Serve's loop with what the data-plane loop makes of them."""
 
-    def __init__(self, served: ServedModel, plane: LoopThread) -> None:
-        self._served = served
+    def __init__(
+        self, config: mc.ModelConfig, submit: Submit, plane: LoopThread, name: str = "", version: str = ""
+    ) -> None:
+        """`name` and `version` are what the requests are for, by default the model of `config`."""
+        self._submit = submit
         self._plane = plane
-        self._name = served.config.name
-        self._datatypes = {spec.name: spec.datatype for spec in input_specs(served.config)}
-        self._decoupled = bool(served.config.model_transaction_policy.decoupled)
+        self._target = name or config.name, version
+        self._datatypes = {spec.name: spec.datatype for spec in input_specs(config)}
+        self._decoupled = bool(config.model_transaction_policy.decoupled)
 
     async def call(
         self,
@@ -57,7 +62,7 @@ class HandleCalls:
         """
         tensors = tuple(self._tensor(name, values) for name, values in inputs.items())
         wanted = tuple(RequestedOutput(name) for name in outputs)
-        request = InferRequest(self._name, "", tensors, wanted, request_id, parameters or {})
+        request = InferRequest(*self._target, tensors, wanted, request_id, parameters or {})
         if self._decoupled:
             return self._stream(request)
         return _arrays(await self._plane.run(self._answer(request)))
@@ -74,7 +79,7 @@ class HandleCalls:
             if not answered.done():
                 answered.set_result(response)
 
-        cancel = self._served.submit(request, sink)
+        cancel = self._submit(request, sink)
         try:
             return await answered
         except asyncio.CancelledError:
@@ -95,7 +100,7 @@ class HandleCalls:
                 self._plane.loop.call_soon_threadsafe(cancel)
 
     async def _begin(self, request: InferRequest, responses: "_Responses") -> Any:
-        return self._served.submit(request, responses.put)
+        return self._submit(request, responses.put)
 
 
 class _Responses:
