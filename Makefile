@@ -41,7 +41,7 @@ test-unit: $(VENV)/.installed-test models
 test-remote: $(VENV)/.installed-test
 	@$(PIP) -e '.[azure]'
 	@npm install --silent --no-audit --no-fund --prefix build/azurite $(AZURITE)
-	$(BIN)/python -m pytest tests/unit/deployments/test_clouds.py
+	$(BIN)/python -m pytest tests/unit/deployments/repository/test_clouds.py
 
 test-slow: $(VENV)/.installed-test models
 	$(BIN)/python -m pytest $(TESTS) -m slow

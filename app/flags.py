@@ -27,6 +27,7 @@ class Flag(msgspec.Struct, frozen=True):
         choices: the strings allowed, compared without case and kept as written here.
         bare: the flag takes no value on a command line; its presence means true.
         counts: an integer that may also be given as true (1) or false (0).
+        pair: what is between the two numbers of a string that is a pair of them.
         later: the setting is parsed, but nothing heeds it yet: any value but the default is warned about.
     """
 
@@ -37,6 +38,7 @@ class Flag(msgspec.Struct, frozen=True):
     choices: tuple[str, ...] = ()
     bare: bool = False
     counts: bool = False
+    pair: str = ""
     later: bool = False
 
 
@@ -129,12 +131,28 @@ def _text(value: object, flag: Flag, label: str) -> str:
         return "off"  # YAML reads a bare `off` as false
     if not isinstance(value, str | int | float) or isinstance(value, bool):
         raise SettingsError(f"{label}: expected a string, got {value!r}")
+    if flag.pair and value:
+        _check_pair(str(value), flag.pair, label)
     if not flag.choices:
         return str(value)
     for choice in flag.choices:
         if str(value).lower() == choice.lower():
             return choice
     raise SettingsError(f"{label}: expected one of {', '.join(flag.choices)}, got {value!r}")
+
+
+def _check_pair(value: str, between: str, label: str) -> None:
+    parts = value.split(between)
+    if len(parts) != 2:
+        raise SettingsError(
+            f"{label}: Cannot parse pair option due to incorrect number of inputs."
+            f"--<pair option> argument requires format <first>{between}<second>. Found: {value}"
+        )
+    for part in parts:
+        try:
+            float(part)
+        except ValueError:
+            raise SettingsError(f"{label}: Invalid option value. Got {part}") from None
 
 
 _READERS: Final[dict[type, Callable[[object, Flag, str], Any]]] = {

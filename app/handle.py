@@ -6,7 +6,8 @@
     outputs = await simple.remote({"INPUT0": array, "INPUT1": array})
 
 Each version of a model is a Serve application that answers a `DeploymentHandle`. A reload gives it another
-name; the handle made here follows the routing table to the application in service.
+name; the handle made here follows the routing table to the application in service. An ensemble has no
+application of its own: an ingress runs it.
 """
 
 import asyncio
@@ -17,10 +18,10 @@ from typing import Any, Final
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from app.core.errors import ErrorCode, InferError, unavailable
-from app.main import APPLICATION, MANAGER
+from app.core.errors import unavailable
+from app.main import APPLICATION, INGRESS, MANAGER
 from app.routing.manager_client import ManagerClient, follow
-from app.routing.table import RoutingTable, VersionEntry
+from app.routing.table import RoutingTable
 from app.transport.loop import LoopThread
 
 _FIRST_TABLE_S: Final = 15.0
@@ -43,30 +44,27 @@ class ModelHandle:
         return ModelHandle(self._tables, self._name, self._version, {**self._options, **options})
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the model; arguments and results are those of `deployments.handle_calls.HandleCalls.call`.
+        """Call the model; arguments and results are those of `app.routing.handle_calls.HandleCalls.call`.
 
         Returns:
             Serve's response: `await` it or ask its `result()`; with `stream=True`, iterate over it.
 
         Raises:
-            InferError: there is no such model, or it is an ensemble. Awaiting the response raises what the
-                model answers, as a subclass of `InferError` that Serve makes.
+            InferError: there is no such model. Awaiting the response raises what the model answers, as a
+                subclass of `InferError` that Serve makes.
         """
-        return self._current().remote(*args, **kwargs)
-
-    def _current(self) -> Any:
         entry = self._tables.table.resolve(self._name, self._version)
-        if self._handle is None or entry.application != self._application:
-            self._handle = _serve_handle(entry).options(**self._options)
-            self._application = entry.application
+        if entry.application:
+            return self._to(entry.name, entry.application, "__call__").remote(*args, **kwargs)
+        ingress = self._to(INGRESS, self._tables.application, "call")
+        return ingress.remote(self._name, self._version, *args, **kwargs)
+
+    def _to(self, deployment: str, application: str, method: str) -> Any:
+        if self._handle is None or application != self._application:
+            handle: Any = serve.get_deployment_handle(deployment, application)
+            self._handle = handle.options(method_name=method, **self._options)
+            self._application = application
         return self._handle
-
-
-def _serve_handle(entry: VersionEntry) -> Any:
-    if not entry.application:
-        text = f"model '{entry.name}' is an ensemble, which no Serve handle can call"
-        raise InferError(ErrorCode.UNSUPPORTED, text)
-    return serve.get_deployment_handle(entry.name, entry.application)
 
 
 class Tables:
@@ -78,6 +76,7 @@ class Tables:
         Raises:
             InferError: UNAVAILABLE when no table comes.
         """
+        self.application = application
         self.table = RoutingTable()
         self._first = threading.Event()
         handle: Any = DeploymentHandle(MANAGER, application)

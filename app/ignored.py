@@ -21,8 +21,12 @@ class IgnoredSettings(msgspec.Struct, frozen=True, kw_only=True):
     vertex_ai_thread_count: A[int, Flag("Threads of the Vertex AI front.", low=1)] = 8
     buffer_manager_thread_count: A[int, Flag("Threads that copy tensors.", low=0)] = 0
     pinned_memory_pool_byte_size: A[int, Flag("Bytes of pinned memory.", low=0)] = 268435456
-    cuda_memory_pool_byte_size: A[tuple[str, ...], Flag("GPU:BYTES of memory pools; may be repeated.")] = ()
-    cuda_virtual_address_size: A[tuple[str, ...], Flag("GPU:BYTES of addresses; may be repeated.")] = ()
+    cuda_memory_pool_byte_size: A[
+        tuple[str, ...], Flag("GPU:BYTES of memory pools; may be repeated.", pair=":")
+    ] = ()
+    cuda_virtual_address_size: A[
+        tuple[str, ...], Flag("GPU:BYTES of addresses; may be repeated.", pair=":")
+    ] = ()
     min_supported_compute_capability: A[float, Flag("Oldest GPU used.", low=0)] = 6.0
     enable_peer_access: A[bool, Flag("Let GPUs copy from each other.")] = True
     cache_directory: A[str, Flag("Directory of cache implementations.")] = "/opt/tritonserver/caches"

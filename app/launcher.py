@@ -28,10 +28,7 @@ def run(settings: ServerSettings) -> int:
 
     from app.main import APPLICATION, compose
 
-    ray.init(
-        log_to_driver=True,
-        configure_logging=False,
-    )
+    ray.init(log_to_driver=True, configure_logging=False, include_dashboard=settings.allow_dashboard)
     stop = _stop_on_signal()  # after ray.init, which installs handlers of its own
     serve.start(proxy_location="Disabled")
     try:

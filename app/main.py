@@ -32,27 +32,20 @@ def compose(settings: ServerSettings) -> Application:
     The channel key is made here, so that it stays the same when either of them is restarted.
     """
     key = secrets.token_bytes(32)
-    manager = _deployment(RepositoryManager).options(
+    manager = _deployment(
+        RepositoryManager,
         name=MANAGER,
         num_replicas=1,
-        ray_actor_options={"num_cpus": 0},
         max_ongoing_requests=4096,
-        logging_config=QUIET,
-        health_check_period_s=1,
-        health_check_timeout_s=10,
-        graceful_shutdown_wait_loop_s=0.1,
         graceful_shutdown_timeout_s=5,
     )
-    ingress = _deployment(Ingress).options(
+    ingress = _deployment(
+        Ingress,
         name=INGRESS,
         request_router_config=ROUTER_CONFIG,
         num_replicas=settings.ingress_replicas,
-        ray_actor_options={"num_cpus": 0},
+        max_ongoing_requests=4096,  # of ensembles through Serve handles; clients' do not come by Serve
         max_surge_percent=100,
-        logging_config=QUIET,
-        health_check_period_s=1,
-        health_check_timeout_s=10,
-        graceful_shutdown_wait_loop_s=0.1,
         graceful_shutdown_timeout_s=settings.exit_timeout_secs + 10,
     )
     writer = manager.bind(settings, key, (APPLICATION, INGRESS))
@@ -60,5 +53,14 @@ def compose(settings: ServerSettings) -> Application:
     return application
 
 
-def _deployment(kind: type) -> Any:
-    return serve.deployment(kind)  # untyped in Ray
+def _deployment(kind: type, **options: Any) -> Any:
+    """A deployment of the server's own: Ray keeps no processor for it, and Serve looks at it every second."""
+    deployment: Any = serve.deployment(kind)  # untyped in Ray
+    return deployment.options(
+        ray_actor_options={"num_cpus": 0},
+        logging_config=QUIET,
+        health_check_period_s=1,
+        health_check_timeout_s=10,
+        graceful_shutdown_wait_loop_s=0.1,
+        **options,
+    )

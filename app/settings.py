@@ -151,12 +151,15 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     )
     host_policy: A[tuple[str, ...], Flag("POLICY,KEY=VALUE; may be repeated.")] = ()
     model_load_gpu_limit: A[
-        tuple[str, ...], Flag("DEVICE:FRACTION of GPU memory in use above which no model loads.", later=True)
+        tuple[str, ...],
+        Flag("DEVICE:FRACTION of GPU memory in use above which no model loads.", pair=":", later=True),
     ] = ()
 
     allow_sagemaker: A[bool, Flag("Serve SageMaker's protocol.", heading="Clouds", later=True)] = False
     sagemaker_port: A[int, Flag("Port for SageMaker.", later=True, low=0, high=65535)] = 8080
-    sagemaker_safe_port_range: A[str, Flag("FIRST-LAST, ports the other endpoints may use.", later=True)] = ""
+    sagemaker_safe_port_range: A[
+        str, Flag("FIRST-LAST, ports the other endpoints may use.", pair="-", later=True)
+    ] = ""
     allow_vertex_ai: A[bool, Flag("Serve Vertex AI's protocol.", later=True)] = False
     vertex_ai_port: A[int, Flag("Port for Vertex AI.", later=True, low=0, high=65535)] = 8080
     vertex_ai_default_model: A[str, Flag("Model of requests that name none.", later=True)] = ""
@@ -235,7 +238,11 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def metrics_settings(self) -> dict[str, str]:
         """`--metrics-config`, key to value."""
-        return pairs(self.metrics_config, _metrics_config_error, named=False).get("", {})
+        found = pairs(self.metrics_config, _metrics_config_error, named=False)
+        for name, values in found.items():
+            for key, value in values.items() if name else ():
+                raise SettingsError(_metrics_config_error(f"{name},{key}={value}"))
+        return found.get("", {})
 
     def latency_metrics(self) -> MetricsConfig:
         """`--metrics-config`, read."""

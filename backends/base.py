@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -99,6 +99,16 @@ def _nothing() -> None:
     """Stands for a function that nobody has given."""
 
 
+class SecondaryDevice(NamedTuple):
+    """A device beside that of an instance, such as an NVDLA: its kind ("KIND_NVDLA") and its number.
+
+    What it is for is the backend's business (TRITONBACKEND_ModelInstanceSecondaryDeviceProperties).
+    """
+
+    kind: str
+    device_id: int
+
+
 class Instance:
     """One execution instance of a model version.
 
@@ -109,6 +119,8 @@ class Instance:
         index: position among the instances of the model version, from 0.
         passive: loaded, but never given a request.
         profiles: names of the optimization profiles of its instance group (TensorRT).
+        secondary_devices: those that its group names, in that order.
+        host_policy: settings of its host policy (`--host-policy`); a backend may have keys of its own there.
         state: whatever the backend keeps for the instance.
         readiness_changed: a backend may call it, on any thread, to have `instance_ready` asked at once.
         merged_inputs: where the inputs of a batch are joined, a lone request's too, when a backend has memory
@@ -127,6 +139,7 @@ class Instance:
         device_id: int = 0,
         index: int = 0,
         passive: bool = False,
+        secondary_devices: Sequence[SecondaryDevice] = (),
     ) -> None:
         self.model = model
         self.name = name
@@ -135,6 +148,8 @@ class Instance:
         self.index = index
         self.passive = passive
         self.profiles: Sequence[str] = ()
+        self.secondary_devices = tuple(secondary_devices)
+        self.host_policy: Mapping[str, str] = {}
         self.state: Any = None
         self.readiness_changed: Callable[[], None] = _nothing
         self.merged_inputs: Callable[[str, tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]] | None = None
@@ -176,6 +191,13 @@ class Request:
     def is_cancelled(self) -> bool:
         """Whether the client has gone or asked to cancel; the answer may change at any time."""
         return self._is_cancelled()
+
+    def report_activity(self, name: str) -> None:
+        """Note in the trace of the request that something happens now; nothing unless it is traced.
+
+        In mode opentelemetry, `<span>_START` begins a span of the model's and `<span>_END` ends it, as with
+        Triton's TRITONSERVER_InferenceTraceReportActivity.
+        """
 
     def reply(self, response: InferResponse) -> None:
         """Send a response; after the final one nothing more is sent.
@@ -248,8 +270,15 @@ class Backend(ABC):
     def instance_portable(self, instance: Instance) -> bool:
         """Whether the instance may execute on any thread, an event loop's too, if its executions are short.
 
-        It must keep nothing that belongs to a thread, never wait for anybody and ask nothing of the server.
-        Asked once, when the instance is initialised.
+        It must keep nothing that belongs to a thread, never wait for anybody and ask nothing of the server,
+        except as `instance_pauses` says. Asked once, when the instance is initialised.
+        """
+        return False
+
+    def instance_pauses(self, instance: Instance) -> bool:
+        """Whether an execution may wait for answers of other models, in `Calls.ask` of Python models.
+
+        Asked once, after `instance_portable`.
         """
         return False
 

@@ -1,16 +1,18 @@
 """Triton's teaching backend `identity`: OUTPUT<i> is INPUT<i>, whatever the data type and shape."""
 
+import math
 import time
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Container, Sequence
+from typing import Any, Final, NamedTuple
 
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import invalid_arg, unsupported
-from app.core.model_config import TensorSpec, datatype_name, dims_text
-from app.core.tensors import InferResponse, Parameters, Tensor, failed
+from app.core.model_config import WILDCARD, TensorSpec, datatype_name, dims_text
+from app.core.tensors import InferRequest, InferResponse, Parameters, Tensor, failed
 from backends.base import Backend, Instance, Model, Request
-from backends.parameters import integer
+from backends.parameters import boolean, integer, positive
+from backends.python.metrics import Metric, MetricFamily, snapshot
 
 # Every response carries these, so that clients can test response parameters.
 RESPONSE_PARAMETERS: Final[Parameters] = {
@@ -20,28 +22,78 @@ RESPONSE_PARAMETERS: Final[Parameters] = {
     "param3": 123.123,
 }
 
+_COUNTER: Final = "input_byte_size_counter"
+_HELP: Final = "Cumulative input byte size of all requests received by the model"
+_ACTIVITY_S: Final = 0.1
+_EMPTY_BYTES: Final = 4
+"""What an empty element of a BYTES tensor takes: its length."""
+
+
+class _Tracing(NamedTuple):
+    """What is reported of a traced request: spans one in the other, and an activity in every so many."""
+
+    spans: int
+    frequency: int
+
+    def report(self, request: Request) -> None:
+        """Tell of the activities, each of which takes its time."""
+        request.report_activity("CUSTOM_ACTIVITY_START")
+        time.sleep(_ACTIVITY_S)
+        request.report_activity("CUSTOM_ACTIVITY_END")
+        request.report_activity("CUSTOM_SINGLE_ACTIVITY")
+        for number in range(self.spans):
+            request.report_activity(f"CUSTOM_ACTIVITY{number}_START")
+            time.sleep(_ACTIVITY_S)
+            if number % self.frequency == 0:
+                request.report_activity("CUSTOM_SINGLE_ACTIVITY")
+        for number in reversed(range(self.spans)):
+            request.report_activity(f"CUSTOM_ACTIVITY{number}_END")
+
 
 class _State(NamedTuple):
-    """What `model_initialize` read from the configuration; the delay is in milliseconds."""
+    """What `model_initialize` read from the configuration; the delay is in milliseconds.
+
+    `optional` are the inputs that may be missing, by their outputs.
+    """
 
     outputs: dict[str, TensorSpec]
+    optional: dict[str, TensorSpec]
     delay_ms: int
     multiplier: int
+    tracing: _Tracing | None
+    copied: Metric
 
 
 class IdentityBackend(Backend):
-    """Copies inputs to outputs.
+    """Copies inputs to outputs; the output of an input that is missing is zero.
 
     Parameters of the configuration: `creation_delay_sec` delays the load, `execute_delay_ms` every
-    execution, `instance_wise_delay_multiplier` multiplies the latter, times the instance's index.
+    execution, `instance_wise_delay_multiplier` multiplies the latter, times the instance's index. With
+    `enable_custom_tracing` activities of a traced request are reported, among them `nested_span_count` spans
+    one in the other and a single activity in each `single_activity_frequency`-th. The bytes copied are
+    counted in the metric `input_byte_size_counter`.
     """
 
     def model_initialize(self, model: Model) -> None:
         _validate(model.config)
-        outputs = {output.name: output.spec for output in model.signature.outputs}
-        delay_ms = integer(model, "execute_delay_ms")
-        model.state = _State(outputs, delay_ms, integer(model, "instance_wise_delay_multiplier"))
+        inputs = model.signature.inputs.values()
+        model.state = _State(
+            {output.name: output.spec for output in model.signature.outputs},
+            {_output_name(spec.name): spec for spec in inputs if spec.optional},
+            integer(model, "execute_delay_ms"),
+            integer(model, "instance_wise_delay_multiplier"),
+            _tracing(model),
+            MetricFamily(_COUNTER, _HELP, MetricFamily.COUNTER).Metric(
+                {"model": model.name, "version": model.version_text}
+            ),
+        )
         time.sleep(integer(model, "creation_delay_sec"))
+
+    def model_finalize(self, model: Model) -> None:
+        model.state = None  # and with it the metric
+
+    def metrics(self) -> list[Any]:
+        return snapshot()
 
     def instance_initialize(self, instance: Instance) -> None:
         if instance.kind == "GPU":
@@ -52,11 +104,14 @@ class IdentityBackend(Backend):
         if state.delay_ms:
             time.sleep(state.delay_ms * max(1, state.multiplier * instance.index) / 1000)
         for request in requests:
+            if state.tracing is not None and request.infer.trace:
+                state.tracing.report(request)
             request.reply(_answer(instance.model, state, request))
 
 
 def _answer(model: Model, state: _State, request: Request) -> InferResponse:
     infer = request.infer
+    copied = 0
     try:
         requested = {output.name for output in infer.outputs} or state.outputs.keys()
         outputs = []
@@ -67,9 +122,33 @@ def _answer(model: Model, state: _State, request: Request) -> InferResponse:
                     model.signature.model_shape(tensor.name, tensor.shape)
                 )
                 outputs.append(Tensor(name, tensor.datatype, shape, tensor.data))
+                copied += len(tensor.data)
+        state.copied.increment(copied)
+        if state.optional and len(infer.inputs) < len(state.outputs):
+            outputs += _missing(model, state, infer, requested)
     except Exception as error:
         return failed(error, infer.id)
     return InferResponse(model.name, model.version_text, tuple(outputs), infer.id, RESPONSE_PARAMETERS)
+
+
+def _missing(model: Model, state: _State, infer: InferRequest, requested: Container[str]) -> list[Tensor]:
+    """Zeros for the inputs that the client left out: a variable dimension is 1 then."""
+    given = {_output_name(tensor.name) for tensor in infer.inputs}
+    batch = infer.inputs[0].shape[:1] if model.signature.batched and infer.inputs else ()
+    tensors = []
+    for name, spec in state.optional.items():
+        if name in requested and name not in given:
+            dims = spec.dims if spec.reshape is None else spec.reshape
+            shape = (*batch, *(1 if dim == WILDCARD else dim for dim in dims))
+            data = bytes(math.prod(shape) * (spec.itemsize or _EMPTY_BYTES))
+            tensors.append(Tensor(name, spec.datatype, state.outputs[name].client_shape(shape), data))
+    return tensors
+
+
+def _tracing(model: Model) -> _Tracing | None:
+    spans = integer(model, "nested_span_count")
+    tracing = _Tracing(spans, positive(model, "single_activity_frequency", 1))
+    return tracing if boolean(model, "enable_custom_tracing") else None
 
 
 def _output_name(input_name: str) -> str:

@@ -44,27 +44,30 @@ class _Log(trt.ILogger):  # type: ignore[misc]
         logger.log(level, "%s", message)
 
 
+_NO_CORE: Final = -1
+
 # One for the process: it has to outlive the engines.
 _LOG: Final = _Log()
 
 
 class _Engines:
-    """The engine of a model on each device, shared by its instances there."""
+    """The engine of a model on each GPU, or DLA core of one, shared by its instances there."""
 
     def __init__(self) -> None:
-        self._by_device: dict[int, tuple[Any, Any, EngineIO]] = {}
+        self._by_device: dict[tuple[int, int], tuple[Any, Any, EngineIO]] = {}
 
-    def get(self, model: Model, device: torch.device) -> tuple[Any, EngineIO]:
+    def get(self, model: Model, device: torch.device, core: int) -> tuple[Any, EngineIO]:
         """The engine and its tensors; deserialised for the first instance of a device.
 
         Raises:
             InferError: UNAVAILABLE without the file, INTERNAL with what TensorRT says.
         """
         with LOADING:
-            if device.index not in self._by_device:
-                runtime, engine = _deserialise(_plan(model, device), device)
-                self._by_device[device.index] = runtime, engine, read_io(engine)
-            _, engine, io = self._by_device[device.index]
+            key = device.index, core
+            if key not in self._by_device:
+                runtime, engine = _deserialise(_plan(model, device), device, core)
+                self._by_device[key] = runtime, engine, read_io(engine)
+            _, engine, io = self._by_device[key]
             return engine, io
 
 
@@ -77,10 +80,17 @@ def _plan(model: Model, device: torch.device) -> Path:
     return path
 
 
-def _deserialise(path: Path, device: torch.device) -> tuple[Any, Any]:
+def _deserialise(path: Path, device: torch.device, core: int = _NO_CORE) -> tuple[Any, Any]:
     with torch.cuda.device(device):
         trt.init_libnvinfer_plugins(None, "")
         runtime = trt.Runtime(_LOG)
+        if core != _NO_CORE:
+            if core >= runtime.num_DLA_cores:
+                raise invalid_arg(
+                    f"unable to create TensorRT runtime with DLA Core ID: {core}, available number of DLA"
+                    f" cores: {runtime.num_DLA_cores}"
+                )
+            runtime.DLA_core = core
         engine = runtime.deserialize_cuda_engine(path.read_bytes())
     if engine is None:
         raise internal(f"unable to create TensorRT engine: {_LOG.last_error}")
@@ -311,7 +321,8 @@ class TensorRtBackend(ArrayBackend):
     def load(self, instance: Instance) -> _Loaded:
         _refuse_other_kinds(instance.model.config, instance.kind)
         device = CudaDevice(instance)
-        engine, io = instance.model.state.get(instance.model, device.device)
+        core = next((each.device_id for each in instance.secondary_devices), _NO_CORE)
+        engine, io = instance.model.state.get(instance.model, device.device, core)
         check(instance.model.config, io)
         instance.merged_inputs = device.inputs
         with LOADING, device.current():

@@ -4,8 +4,9 @@
     python -m benchmarks.path --write    commit to these (benchmarks/path_limits.json)
 
 Of one small request, answered before the next is sent, all threads together: bytecodes, calls of Python and C
-functions, blocks allocated. Of a large tensor, per byte of it: bytes allocated, bytes put into shared memory,
-bytes sent over the channel. `tests/unit/test_path.py` fails when one grows by more than `MARGIN`.
+functions, blocks allocated, objects left in cycles, which stay until the garbage collector looks. Of a large
+tensor, per byte of it: bytes allocated, bytes put into shared memory, bytes sent over the channel.
+`tests/unit/test_path.py` fails when one grows by more than `MARGIN`.
 
 They hold for one version of Python, and say nothing of what a bytecode, a call or a system call costs:
 `benchmarks.run` measures that.
@@ -103,7 +104,9 @@ def figures(protocol: str, callers: Callers, counter: Counter, crossing: Crossin
         return lambda: callers.send(protocol, elements, requests)
 
     send(SMALL, WARM_UP)()
+    gc.collect()
     small = per(REQUESTS, counter.of(send(SMALL, REQUESTS)), "bytecodes", "calls")
+    cycles = gc.collect() / REQUESTS
     slow = per(SLOW_REQUESTS, counter.blocks_of(send(SMALL, SLOW_REQUESTS)), "blocks")
     send(LARGE, 1)()
     before = crossing.slabs, crossing.channel
@@ -111,6 +114,7 @@ def figures(protocol: str, callers: Callers, counter: Counter, crossing: Crossin
     large = per(nbytes, counter.nbytes_of(send(LARGE, LARGE_REQUESTS)), "nbytes")
     found = {name: {**small[name], **slow[name], "allocated": large[name]["nbytes"]} for name in small}
     total = {figure: sum(thread[figure] for thread in found.values()) for figure in found["ingress"]}
+    total["cycles"] = cycles
     total["slabs"] = (crossing.slabs - before[0]) / nbytes
     total["channel"] = (crossing.channel - before[1]) / nbytes
     return {**{name: thread for name, thread in found.items() if thread["bytecodes"]}, "all": total}
@@ -146,12 +150,13 @@ def exceeded(found: Mapping[str, float], committed: Mapping[str, float]) -> list
 def rows(found: Mapping[str, Threads], committed: Mapping[str, Figures]) -> list[list[str]]:
     lines = []
     for protocol, threads in found.items():
+        known = committed.get(protocol, {})
         for name, figure in threads["all"].items():
             shares = [thread.get(name) for role, thread in threads.items() if role != "all"]
             lines.append(
                 [
                     *(protocol, name, *("" if share is None else f"{share:.2f}" for share in shares)),
-                    *(f"{figure:.2f}", f"{committed[protocol][name]:.2f}" if protocol in committed else "-"),
+                    *(f"{figure:.2f}", f"{limit:.2f}" if (limit := known.get(name)) is not None else "-"),
                 ]
             )
     return lines

@@ -5,13 +5,15 @@ python -m benchmarks.startup
 One model of each backend is loaded, `--rounds` times, and a bare deployment is run between them. CPU seconds
 are those that the replica's process has used when it is ready, Python's and Ray's start included; wall is
 what the client waits; USS is what only that process holds a second later. The bare replica runs with Serve's
-defaults, deployed by a driver that has joined the cluster before the clock starts. Our bytecode must be there
+defaults, deployed by a driver that has joined the cluster before the clock starts. What of a load is the
+framework's own import shows beside a bare replica that imports the framework. Our bytecode must be there
 (`python -m compileall`, which `make` runs): without, each replica compiles our modules again.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import shutil
@@ -39,6 +41,8 @@ MODELS = {
     "pytorch": "efficientnet_lite0_torchscript",
 }
 """An example model of each backend; those that are not there are left out."""
+FRAMEWORKS = {"onnxruntime": "onnxruntime", "pytorch": "torch"}
+"""What the backends import."""
 BARE = "bare"
 SETTLE_S = 1.0
 
@@ -103,8 +107,9 @@ class BareServe:
                 return float(json.loads(line)["seconds"])
         raise RuntimeError("the driver of the bare deployment has ended")
 
-    def load(self) -> Cost:
-        wall = self._ask("run")
+    def load(self, framework: str = "") -> Cost:
+        """Start it, with the import of a framework, and delete it."""
+        wall = self._ask(f"run {framework}")
         cost = costs_of(replica(self._server.process, BARE), wall)
         self._ask("delete")
         return cost
@@ -121,6 +126,10 @@ def drive() -> None:
     from ray import serve
 
     class Bare:
+        def __init__(self, framework: str) -> None:
+            if framework:
+                importlib.import_module(framework)
+
         def __call__(self) -> None:
             return None
 
@@ -128,8 +137,9 @@ def drive() -> None:
     deployment: Any = serve.deployment(Bare, name=BARE, ray_actor_options={"num_cpus": 0})
     for line in sys.stdin:
         started = time.monotonic()
-        if line.strip() == "run":
-            serve.run(deployment.bind(), name=BARE, route_prefix=None)
+        word, _, framework = line.rstrip("\n").partition(" ")
+        if word == "run":
+            serve.run(deployment.bind(framework), name=BARE, route_prefix=None)
         else:
             serve.delete(BARE)
         print(json.dumps({"seconds": time.monotonic() - started}), flush=True)
@@ -143,6 +153,8 @@ def measure(server: Server, models: dict[str, str], rounds: int) -> dict[str, li
     try:
         for _ in range(rounds):
             found[BARE].append(bare.load())
+            for backend in FRAMEWORKS.keys() & models.keys():
+                found[with_framework(backend)].append(bare.load(FRAMEWORKS[backend]))
             for backend, model in models.items():
                 found[backend].append(load(server, model))
     finally:
@@ -150,19 +162,31 @@ def measure(server: Server, models: dict[str, str], rounds: int) -> dict[str, li
     return found
 
 
+def with_framework(backend: str) -> str:
+    """The bare replica that a backend is compared to."""
+    return f"{BARE} {FRAMEWORKS[backend]}" if backend in FRAMEWORKS else BARE
+
+
 def weights_mib(directory: Path) -> float:
     return sum(file.stat().st_size for file in directory.rglob("model.*")) / 2**20
 
 
 def report(found: dict[str, list[Cost]], weights: dict[str, float]) -> None:
-    """Medians, and their ratios to the bare replica's; memory without the weights."""
+    """Medians, and their ratios to those of a bare replica, and of one with the framework; memory without
+    the weights.
+    """
     medians = {name: Cost(*map(statistics.median, zip(*costs, strict=True))) for name, costs in found.items()}
-    bare = medians[BARE]
-    print(f"{'':12} {'wall s':>7} {'CPU s':>7} {'USS MiB':>8} {'weights':>8}   CPU and USS over bare")
+    title = "CPU and USS over bare   over bare with the framework"
+    print(f"{'':16} {'wall s':>7} {'CPU s':>7} {'USS MiB':>8} {'weights':>8}   {title}")
     for name, cost in medians.items():
         files = weights.get(name, 0.0)
-        ratios = f"{cost.cpu / bare.cpu:6.2f} {(cost.uss - files) / bare.uss:6.2f}"
-        print(f"{name:12} {cost.wall:7.2f} {cost.cpu:7.2f} {cost.uss:8.1f} {files:8.1f}   {ratios}")
+        ratios = [
+            f"{cost.cpu / peer.cpu:6.2f} {(cost.uss - files) / peer.uss:6.2f}"
+            for peer in (medians[BARE], medians[with_framework(name)])
+        ]
+        print(
+            f"{name:16} {cost.wall:7.2f} {cost.cpu:7.2f} {cost.uss:8.1f} {files:8.1f}   {'   '.join(ratios)}"
+        )
 
 
 def command(repository: Path, scratch: Path) -> Command:

@@ -5,6 +5,7 @@ an ingress does, so a call goes straight to a replica of the model called.
 """
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
@@ -24,9 +25,12 @@ from backends.base import Request
 from backends.python.calls import Calls
 from backends.python.errors import TritonModelException
 from deployments.nested import NestedCall
+from deployments.pausing import Answer
 from deployments.spec import MANAGER, ModelSpec
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 _FIRST_TABLE_S: Final = 15.0
 
@@ -115,14 +119,26 @@ class ModelCalls(Calls):
     ) -> Callable[[], None]:
         sent = _Sent(self._plane.loop)
         nested = NestedCall(infer, callers)
-        self._plane.loop.call_soon_threadsafe(self._begin_call, infer, sink, decoupled, nested, sent)
+        if self._plane.here:
+            self._begin_call(infer, sink, decoupled, nested, sent)
+        else:
+            self._plane.loop.call_soon_threadsafe(self._begin_call, infer, sink, decoupled, nested, sent)
         return sent.cancel
+
+    def ask(self, infer: InferRequest, callers: Sequence[Request]) -> InferResponse:
+        answer = Answer()
+        self.submit(infer, answer.give, False, callers)
+        return answer.wait()
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         self._manage(self._load(name, config, files))
 
     def unload_model(self, name: str, unload_dependents: bool) -> None:
-        self._manage(self._unload(name, unload_dependents))
+        unloading = self._unload(name, unload_dependents)
+        if name in (self._spec.name, self.caller):  # it is drained first, of the request that asks for it too
+            self._begin(unloading).add_done_callback(_log_failure)
+        else:
+            self._manage(unloading)
 
     def is_model_ready(self, name: str, version: str) -> bool:
         return self._wait(self._ready(name, version))
@@ -201,8 +217,7 @@ class ModelCalls(Calls):
         sent: _Sent,
     ) -> None:
         def take(response: InferResponse) -> None:
-            if response.final:
-                nested.ended(response)
+            nested.answered(response)
             sink(response)
 
         try:
@@ -245,6 +260,11 @@ class ModelCalls(Calls):
             return router.available(router.resolve(name, version))
         except InferError:
             return False
+
+
+def _log_failure(unloaded: "Future[None]") -> None:
+    if not unloaded.cancelled() and (error := unloaded.exception()) is not None:
+        logger.error("a model could not unload itself: %s", error)
 
 
 def _refuse_circle(chain: tuple[str, ...], model: str) -> None:

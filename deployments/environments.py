@@ -2,7 +2,8 @@
 
 In this order: the parameter EXECUTION_ENV_PATH of its configuration, an archive (conda-pack's) or a
 directory; a directory `venv` beside model.py or in the model's directory; a `requirements.txt` there, if the
-server was told to install such packages. Archives are unpacked and packages installed once a node for the
+server was told to install such packages. The last two may also be beside the model.py of a Python-based
+backend, for all its models that bring none. Archives are unpacked and packages installed once a node for the
 same content.
 """
 
@@ -20,6 +21,7 @@ import msgspec
 from app.core.errors import InferError, internal, invalid_arg, unavailable
 from backends.base import Model
 from deployments.repository.cache import Lease, NodeCache, private_root
+from deployments.requirements import contents
 
 _DIRECTORY: Final = "$$TRITON_MODEL_DIRECTORY"
 _PATH: Final = "EXECUTION_ENV_PATH"
@@ -56,26 +58,29 @@ def prepare(model: Model, cache_bytes: int) -> Environment:
     """Find, unpack or install the environment of a model. Blocks.
 
     Args:
-        model: of any backend; only Python models have environments.
+        model: of any backend; only models that Python code executes have environments.
         cache_bytes: bound of what is unpacked and installed on this node.
 
     Raises:
-        InferError: INVALID_ARG for a path that leads out of the model's directory or an archive that does,
+        InferError: INVALID_ARG for a path that leads out of its directory or an archive that does,
             INTERNAL for an environment that is not there or cannot be installed, UNAVAILABLE without room.
     """
-    if model.config.backend != "python":
+    if model.config.backend != "python" and model.common_file is None:
         return Environment()
     cache = NodeCache(private_root() / "environments", cache_bytes)
     declared = model.parameter(_PATH)
     if declared:
         return _declared(model, declared, cache, cache_bytes)
-    folders = (model.version_directory, model.directory)
+    folders = [model.version_directory, model.directory]
+    if model.common_file is not None:
+        folders.append(model.common_file.parent)
     for folder in folders:
         if (folder / "venv" / "pyvenv.cfg").is_file():
             return Environment(_interpreter(folder / "venv"))
     for folder in folders:
         if (folder / "requirements.txt").is_file():
-            return _required(model, folder / "requirements.txt", cache)
+            inside = model.directory if folder.is_relative_to(model.directory) else folder
+            return _required(model, folder / "requirements.txt", inside, cache)
     return Environment()
 
 
@@ -95,13 +100,13 @@ def _declared(model: Model, declared: str, cache: NodeCache, cache_bytes: int) -
     return _leased(lease)
 
 
-def _required(model: Model, requirements: Path, cache: NodeCache) -> Environment:
+def _required(model: Model, requirements: Path, inside: Path, cache: NodeCache) -> Environment:
     choice = model.backend_config.get("requirements", "ignore")
     if choice not in ("install", "ignore"):
         raise invalid_arg(f"{_SETTING} must be 'install' or 'ignore', got '{choice}'")
     if choice == "ignore":
         return Environment(unused=requirements)
-    content = f"{sys.version} {sys.platform}\n".encode() + requirements.read_bytes()
+    content = f"{sys.version} {sys.platform}\n".encode() + contents(requirements, inside)
     key = blake2b(content, digest_size=16).hexdigest()
 
     def write(root: Path) -> None:
@@ -192,7 +197,7 @@ def _install(name: str, requirements: Path, root: Path) -> None:
 
 
 def _run(name: str, requirements: Path, command: list[str], python: Path) -> None:
-    from backends.python.process import environment_variables  # few models need it, and each would pay for it
+    from backends.python.activation import environment_variables  # few models need it
 
     try:
         done = subprocess.run(

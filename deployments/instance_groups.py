@@ -9,7 +9,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.rate_limit import Demand
 from backends import process_per_instance
-from backends.base import Instance, Model
+from backends.base import Instance, Model, SecondaryDevice
 
 T = TypeVar("T")
 
@@ -40,9 +40,15 @@ class Placement(NamedTuple):
 
     def instance(self, model: Model, index: int) -> Instance:
         """The instance itself."""
-        instance = Instance(model, self.name, self.kind, self.device, index, self.group.passive)
+        about = (self.name, self.kind, self.device, index, self.group.passive)
+        instance = Instance(model, *about, _secondary_devices(self.group))
         instance.profiles = tuple(self.group.profile)
         return instance
+
+
+def _secondary_devices(group: mc.ModelInstanceGroup) -> list[SecondaryDevice]:
+    name = mc.ModelInstanceGroup.SecondaryDevice.SecondaryDeviceKind.Name
+    return [SecondaryDevice(name(each.kind), each.device_id) for each in group.secondary_devices]
 
 
 def placements(config: mc.ModelConfig, rank: int = 0, backends: Path | None = None) -> list[Placement]:

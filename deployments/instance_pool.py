@@ -157,7 +157,7 @@ class InstancePool:
 
     def _thread(self, placement: Placement, turns: Turns | None) -> InstanceThread:
         instance = placement.instance(self._model, next(self._indices))
-        policy = self._spec.host_policy.get(placement.host_policy, {})
+        instance.host_policy = policy = self._spec.host_policy.get(placement.host_policy, {})
         decoupled = self._model.config.model_transaction_policy.decoupled
         scheduler, loop = self._scheduler, self._plane.loop
         common = (self._backend, instance, self._outbox, decoupled, loop, scheduler.finished, policy)

@@ -11,6 +11,7 @@ from app.core.errors import ErrorCode, FailureReason, InferError
 from app.core.tensors import SequenceId
 from backends.base import Backend, Instance
 from deployments import host_policy
+from deployments.pausing import run_pausable, waited
 from deployments.scheduling.pending import Outbox, Pending
 from deployments.warmup import warm_up
 
@@ -54,7 +55,8 @@ class InstanceThread:
 
     Two changes of threads cost more than the execution of a small model. Where the instance may execute
     anywhere (`Backend.instance_portable`) and its executions have been short for a while, they take place on
-    the loop. One that is long after all goes back to the thread, and has to be short for longer.
+    the loop. One that is long after all goes back to the thread, and has to be short for longer. What an
+    execution waits for other models (`Backend.instance_pauses`) does not count: the loop goes on meanwhile.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class InstanceThread:
         self._policy = policy
         self._batches: queue.SimpleQueue[Batch | SequenceId | None] = queue.SimpleQueue()
         self._tells_ends = type(backend).sequence_finalize is not Backend.sequence_finalize
-        self._portable = False
+        self._portable = self._pauses = False
         self._short_runs = 0
         self._wanted_runs = _SHORT_RUNS
         self._executing = threading.Lock()  # on the loop; keeps the instance until it is done
@@ -119,7 +121,10 @@ class InstanceThread:
     def execute(self, batch: Batch) -> None:
         """Hand over a batch; `finished` is called on the loop when it is done, after this has returned."""
         if self.on_loop:
-            self._loop.call_soon(self._execute_here, batch)
+            if self._pauses:
+                self._loop.call_soon(run_pausable, self._execute_here, batch)
+            else:
+                self._loop.call_soon(self._execute_here, batch)
         else:
             self._batches.put(batch)
 
@@ -127,12 +132,12 @@ class InstanceThread:
         with self._executing:
             if not self._portable:  # finalized meanwhile
                 return
-            self._outbox.hold(True)
+            self._outbox.hold(not self._pauses)
             try:
-                self._execute(batch)
+                busy_ns = self._execute(batch)
             finally:
                 self._outbox.hold(False)
-        if batch.end_ns - batch.start_ns > _LONG_NS:
+        if busy_ns > _LONG_NS:
             self._short_runs = 0
             self._wanted_runs = min(2 * self._wanted_runs, _MOST_SHORT_RUNS)
         self._report(batch)
@@ -161,6 +166,7 @@ class InstanceThread:
         try:
             self._warm_up()
             self._portable = self._is_portable()
+            self._pauses = self._portable and self._backend.instance_pauses(self.instance)
             self._loaded.set()
             self._serve()
         except BaseException as error:
@@ -208,9 +214,11 @@ class InstanceThread:
             self._outbox.flush()
             self._finished(self, batch)
 
-    def _execute(self, batch: Batch) -> None:
+    def _execute(self, batch: Batch) -> int:
+        """Returns the nanoseconds that it has kept its thread."""
         instance = self.instance
         instance.compute_start_ns = instance.compute_end_ns = 0
+        waited_ns = waited.ns if self._pauses else 0
         batch.start_ns = time.monotonic_ns()
         try:
             self._backend.instance_execute(instance, batch.requests)
@@ -223,7 +231,10 @@ class InstanceThread:
                 InferError(ErrorCode.INTERNAL, str(error) or repr(error), FailureReason.BACKEND),
             )
         batch.end_ns = time.monotonic_ns()
-        self._count_run(batch.end_ns - batch.start_ns)
+        busy_ns = batch.end_ns - batch.start_ns
+        if self._pauses:
+            busy_ns -= waited.ns - waited_ns
+        self._count_run(busy_ns)
         batch.infer_start_ns = instance.compute_start_ns or batch.start_ns
         batch.infer_end_ns = instance.compute_end_ns or batch.end_ns
         for pending in batch.requests:
@@ -231,6 +242,7 @@ class InstanceThread:
                 pending.computed = (batch.start_ns, batch.infer_start_ns, batch.infer_end_ns, batch.end_ns)
             if not pending.answered:
                 self._check_unanswered(pending)
+        return busy_ns
 
     def _count_run(self, took_ns: int) -> None:
         """Note an execution; one that was interrupted by chance does not undo all that were short."""

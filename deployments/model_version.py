@@ -16,11 +16,11 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError, unavailable
 from app.core.log import configure_logging
+from app.routing.handle_calls import HandleCalls
 from app.transport.loop import LoopThread, freeze_heap
 from app.transport.server import ChannelServer
 from app.transport.settings import TransportSettings
 from backends import process_per_instance
-from deployments.handle_calls import HandleCalls
 from deployments.readiness import ReadinessWatch
 from deployments.repository.localise import Local, localise
 from deployments.served_model import ServedModel
@@ -118,7 +118,7 @@ class ModelVersion:
             self._plane.call(self._listen(self._served))
             if self._calls is not None:
                 self._served.ensembles = self._calls.ensembles
-            self._handle = HandleCalls(self._served, self._plane)
+            self._handle = HandleCalls(self._served.config, self._served.submit, self._plane)
             labels = self._served.labels()
         except InferError as error:
             return Description(self._spec, error=error.with_code())
@@ -126,7 +126,11 @@ class ModelVersion:
             logger.exception("loading model '%s' version %s", self._spec.name, self._spec.version)
             return Description(self._spec, error=f"Internal: {type(error).__name__}: {error}")
         return Description(
-            self._spec, self._served.config.SerializeToString(), labels, time.monotonic() - started
+            self._spec,
+            self._served.config.SerializeToString(),
+            labels,
+            load_seconds=time.monotonic() - started,
+            makes_calls=self._calls is not None,
         )
 
     def _channel_host(self) -> str:

@@ -1,21 +1,31 @@
-"""Calls to other models that requests in execution have led to. Everything runs on the data-plane loop."""
+"""What requests in execution have led to: calls to other models, and activities for their traces.
+
+Everything but the latter runs on the data-plane loop.
+"""
 
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
 
-from app.core.tensors import InferRequest, InferResponse, TracedCall
-from app.core.traced import MAX_CALLS, traced_call
+from app.core.tensors import InferRequest, InferResponse
+from app.core.traced import MAX_CALLS, CallUnderWay, TracedCalls
 from backends.base import Request
 
 
 class Nested:
-    """What one request has led to: calls under way, and if it is traced those that have ended."""
+    """What one request has led to: calls under way; if it is traced, those that have ended, and activities
+    that its backend has reported."""
 
-    __slots__ = ("traced", "under_way")
+    __slots__ = ("activities", "traced", "under_way")
 
     def __init__(self) -> None:
         self.under_way: set[NestedCall] = set()
-        self.traced: list[TracedCall] = []
+        self.traced = TracedCalls()
+        self.activities: list[tuple[str, int]] = []
+
+    def report(self, name: str) -> None:
+        """An activity takes place; from any thread."""
+        if len(self.activities) < MAX_CALLS:
+            self.activities.append((name, monotonic_ns()))
 
     def cancel(self) -> None:
         """The request was cancelled: cancel the calls that nobody else waits for."""
@@ -26,13 +36,14 @@ class Nested:
 class NestedCall:
     """A call made while `callers` were executed: as one batch, so that it may be for any of them."""
 
-    __slots__ = ("_callers", "_cancel", "_request", "_sent_ns")
+    __slots__ = ("_callers", "_cancel", "_noted", "_request", "_sent_ns")
 
     def __init__(self, request: InferRequest, callers: Sequence[Request]) -> None:
         self._request = request
         self._callers = callers
         self._cancel: Callable[[], None] | None = None
         self._sent_ns = monotonic_ns()
+        self._noted: CallUnderWay | None = None
 
     @property
     def unwanted(self) -> bool:
@@ -46,17 +57,19 @@ class NestedCall:
             if caller.nested is None:
                 caller.nested = Nested()
             caller.nested.under_way.add(self)
+            if caller.infer.trace and self._request.trace and self._noted is None:
+                self._noted = caller.nested.traced.begin(self._request, self._sent_ns)
 
     def cancel_unwanted(self) -> None:
         """Cancel it if nobody waits for it any more."""
         if self._cancel is not None and self.unwanted:
             self._cancel()
 
-    def ended(self, response: InferResponse) -> None:
-        """The final response is there; it becomes part of the trace of the request that is traced."""
-        for caller in self._callers:
-            if caller.nested is not None:
-                caller.nested.under_way.discard(self)
-        traced = next((caller.nested for caller in self._callers if caller.infer.trace), None)
-        if self._request.trace and traced is not None and len(traced.traced) < MAX_CALLS:
-            traced.traced.append(traced_call(self._request, response, self._sent_ns, monotonic_ns()))
+    def answered(self, response: InferResponse) -> None:
+        """A response is there; the call becomes part of the trace of the request that is traced."""
+        if self._noted is not None:
+            self._noted.note(response)
+        if response.final:
+            for caller in self._callers:
+                if caller.nested is not None:
+                    caller.nested.under_way.discard(self)

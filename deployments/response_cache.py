@@ -1,27 +1,21 @@
-"""Responses of a model version kept by the content of their requests: `response_cache { enable: true }`.
+"""Responses of a model version kept by the content of their requests.
 
-The cache sits in the replica, in front of the scheduler: whoever calls the model (an ingress, an ensemble, a
-BLS model) finds the same entries, a request was validated before its look-up, and the replica's counters tell
-hits from misses. `--cache-config=local,size=BYTES` bounds each replica's own entries; `redis,host=...` shares
-them between replicas and restarts. A cache that fails is a miss, never a failed request.
+`--cache-config=local,size=BYTES` bounds each replica's own entries; `redis,host=...` shares them between
+replicas and restarts. A cache that fails is a miss, never a failed request.
 """
 
 import asyncio
-import hashlib
 import logging
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from app.core.errors import InferError, invalid_arg, unsupported
-from app.core.tensors import InferRequest, InferResponse, ParameterValue, Tensor
-from deployments.scheduling.base import Scheduler
-from deployments.scheduling.pending import CANCELLED, Pending
-from deployments.statistics import Statistics
+from app.core.errors import invalid_arg, unsupported
+from app.core.tensors import InferResponse, ParameterValue, Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -212,85 +206,3 @@ def make_cache(settings: Mapping[str, Mapping[str, str]]) -> ResponseCache | Non
     for name, values in settings.items():
         return LocalCache(int(values["size"])) if name == "local" else RedisCache(values)
     return None
-
-
-class _LookUp(NamedTuple):
-    key: bytes
-    started_ns: int
-
-
-class CachedScheduler:
-    """Answers from the cache what it can and submits the rest.
-
-    Args:
-        identity: what else than a request decides its answer: model, version, the files loaded.
-    """
-
-    def __init__(
-        self, cache: ResponseCache, scheduler: Scheduler, statistics: Statistics, *identity: str
-    ) -> None:
-        self._cache = cache
-        self._scheduler = scheduler
-        self._statistics = statistics
-        self._identity = identity
-        self._looking: dict[Pending, _LookUp] = {}
-        self._missed: dict[Pending, tuple[bytes, int]] = {}
-
-    def submit(self, pending: Pending) -> None:
-        """Look the request up; raises what `Scheduler.submit` raises."""
-        key = request_key(pending.infer, *self._identity)
-        self._looking[pending] = _LookUp(key, time.monotonic_ns())
-        self._cache.lookup(key, lambda entry: self._looked_up(pending, entry))
-
-    def cancel(self, pending: Pending) -> None:
-        """As `Scheduler.cancel`; also while the look-up is under way."""
-        if self._looking.pop(pending, None) is None:
-            self._scheduler.cancel(pending)
-        else:
-            pending.fail(CANCELLED)
-
-    def finished(self, pending: Pending, response: InferResponse) -> None:
-        """A request has its final response: keep it if it was not found before."""
-        missed = self._missed.pop(pending, None)
-        if missed is None:
-            return
-        key, lookup_ns = missed
-        started = time.monotonic_ns()
-        if response.error is None:
-            self._cache.insert(key, Entry.of(response))
-        self._statistics.cache_miss.add(lookup_ns + time.monotonic_ns() - started)
-
-    def _looked_up(self, pending: Pending, entry: Entry | None) -> None:
-        looked = self._looking.pop(pending, None)
-        if looked is None:  # cancelled meanwhile
-            return
-        now = time.monotonic_ns()
-        if entry is not None:
-            pending.dispatch_ns = pending.arrival_ns  # a hit has not been queued
-            self._statistics.record_hit(now - looked.started_ns)
-            pending.reply(entry.response())
-            return
-        self._missed[pending] = (looked.key, now - looked.started_ns)
-        try:
-            self._scheduler.submit(pending)
-        except InferError as error:
-            del self._missed[pending]
-            if not pending.accepted:  # still inside `submit`, whose caller takes the error
-                raise
-            pending.fail(error)
-
-
-def request_key(request: InferRequest, *identity: str) -> bytes:
-    """Digest of what decides a response: 20 bytes.
-
-    Triton's key has model, version and the inputs' names and bytes. Datatype, shape and requested outputs are
-    here as well: without them a request may be answered with a tensor of another shape, or with outputs it
-    did not ask for.
-    """
-    digest = hashlib.blake2b(digest_size=20)
-    outputs = sorted(output.name for output in request.outputs)
-    shapes = [(t.name, t.datatype, t.shape, len(t.data)) for t in request.inputs]
-    digest.update(repr((identity, outputs, sorted(shapes))).encode())
-    for tensor in sorted(request.inputs, key=lambda tensor: tensor.name):
-        digest.update(tensor.data)
-    return digest.digest()

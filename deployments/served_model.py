@@ -20,12 +20,14 @@ from app.transport.loop import LoopThread
 from app.transport.regions import read_inputs, write_outputs
 from backends import find_backend, python_based_file
 from backends.base import Backend, Model
+from deployments.cached_scheduler import CachedScheduler
 from deployments.environments import Environment, prepare
 from deployments.instance_pool import InstancePool
 from deployments.latencies import Histogram, Latencies
 from deployments.readiness import ReadinessWatch
-from deployments.repository.layout import ModelEntry, read_labels
-from deployments.response_cache import CachedScheduler, make_cache
+from deployments.repository.layout import ModelEntry
+from deployments.repository.model_files import read_labels
+from deployments.response_cache import make_cache
 from deployments.scheduling.base import Scheduler
 from deployments.scheduling.configured import dynamic_scheduler
 from deployments.scheduling.direct import DirectScheduler
@@ -33,6 +35,7 @@ from deployments.scheduling.dynamic import MakeBatched, serve_batched
 from deployments.scheduling.pending import Outbox, Pending, Sink
 from deployments.scheduling.queue import RequestQueue
 from deployments.scheduling.sequence import SequenceScheduler
+from deployments.scheduling.shape_key import ShapeKey
 from deployments.scheduling.turn import turn_kind
 from deployments.spec import UPDATE, ModelSpec
 from deployments.statistics import Statistics
@@ -91,9 +94,10 @@ class ServedModel:
         """
         declared = mc.ModelConfig.FromString(spec.config)
         kind = find_backend(declared.backend, spec.backend_path)
-        settings = {**spec.backend_config.get("", {}), **spec.backend_config.get(declared.backend, {})}
+        common_file = python_based_file(declared.backend, spec.backend_path)
+        settings = spec.settings(declared.backend, *(("python",) if common_file else ()))
         model = Model(declared, spec.version, Path(spec.directory), settings)
-        model.common_file = python_based_file(declared.backend, spec.backend_path)
+        model.common_file = common_file
         environment = prepare(model, spec.cache_bytes)
         model.interpreter = environment.python
         try:
@@ -328,41 +332,15 @@ def _first_responses(config: mc.ModelConfig) -> Histogram | None:
 
 def _calls(pending: Pending, response: InferResponse) -> tuple[TracedCall, ...]:
     """The calls to other models that a traced request has led to, for its final response."""
-    return tuple(pending.nested.traced) if pending.infer.trace and response.final else ()
+    return tuple(pending.nested.traced.ended) if pending.infer.trace and response.final else ()
 
 
 def _timestamps(pending: Pending) -> Timestamps:
     """Of a request that is done; one that was refused, or is answered early, has not all of them."""
     arrival, dispatch = pending.arrival_ns, pending.dispatch_ns
     start, infer, output, end = pending.computed or (dispatch, 0, 0, 0)
-    return Timestamps(arrival, arrival, start, infer, output, end, time.monotonic_ns())
-
-
-class ShapeKey:
-    """Tells which requests may share a batch: equal shapes but for the batch dimension, same inputs.
-
-    Inputs with `allow_ragged_batch` may differ in shape. None for every request of a model whose
-    configuration leaves no choice, which is the common case.
-    """
-
-    def __init__(self, config: mc.ModelConfig) -> None:
-        self._ragged = frozenset(spec.name for spec in config.input if spec.allow_ragged_batch)
-        self._fixed = all(
-            not spec.optional and (spec.allow_ragged_batch or -1 not in spec.dims) for spec in config.input
-        )
-
-    def __call__(self, request: InferRequest) -> tuple[object, ...] | None:
-        if self._fixed:
-            return None
-        if len(request.inputs) == 1 and not self._ragged:
-            tensor = request.inputs[0]
-            return (tensor.name, tensor.shape[1:])
-        ragged = self._ragged
-        return tuple(
-            sorted(
-                (tensor.name, () if tensor.name in ragged else tensor.shape[1:]) for tensor in request.inputs
-            )
-        )
+    activities = () if pending.nested is None else tuple(pending.nested.activities)
+    return Timestamps(arrival, arrival, start, infer, output, end, time.monotonic_ns(), activities)
 
 
 def _scheduler(model: Model, statistics: Statistics, spec: ModelSpec, batched: MakeBatched) -> Scheduler:

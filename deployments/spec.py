@@ -64,6 +64,11 @@ class ModelSpec(msgspec.Struct, frozen=True):
         """`backend_directory`, where backends of its own lie; None for none."""
         return Path(self.backend_directory) if self.backend_directory else None
 
+    def settings(self, *backends: str) -> dict[str, str]:
+        """`--backend-config` settings of these backends, the first of which has the last word, and of all."""
+        names = ("", *reversed(backends))
+        return {key: value for name in names for key, value in self.backend_config.get(name, {}).items()}
+
     @property
     def identifier(self) -> str:
         """What the model is known by in the server."""
@@ -75,10 +80,14 @@ class ModelSpec(msgspec.Struct, frozen=True):
 
 
 class Description(msgspec.Struct, frozen=True):
-    """What a replica reports after its load: the complete configuration, or why the load failed."""
+    """What a replica reports after its load: the complete configuration, or why the load failed.
+
+    `makes_calls` tells that the model may call other models, ensembles among them, from its replicas.
+    """
 
     spec: ModelSpec
     config: bytes = b""
     labels: dict[str, tuple[str, ...]] = {}
     load_seconds: float = 0.0
     error: str = ""
+    makes_calls: bool = False

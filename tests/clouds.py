@@ -26,6 +26,7 @@ class Cloud(ABC):
     scheme: ClassVar[str]
 
     def __init__(self) -> None:
+        self.host = "127.0.0.1"
         self.own_port = self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -90,7 +91,7 @@ class S3(Cloud):
 
     @property
     def url(self) -> str:
-        return f"s3://http://127.0.0.1:{self.port}/{BUCKET}/models"
+        return f"s3://http://{self.host}:{self.port}/{BUCKET}/models"
 
     @property
     def variables(self) -> dict[str, str]:
@@ -251,6 +252,8 @@ class Cable:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.break_after: int | None = None
+        self.asked = bytearray()
+        """What clients sent."""
         self.broken: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
@@ -276,6 +279,8 @@ class Cable:
             while data := source.recv(65536):
                 if answers and self._breaks(len(data)):
                     break
+                if not answers:
+                    self.asked += data
                 target.sendall(data)
         for end in (source, target):
             with contextlib.suppress(OSError):

@@ -48,7 +48,6 @@ class Server:
         self.http_port, self.grpc_port, self.metrics_port = free_port(), free_port(), free_port()
         self.http_url = f"127.0.0.1:{self.http_port}"
         self.grpc_url = f"127.0.0.1:{self.grpc_port}"
-        self.metrics_url = f"127.0.0.1:{self.metrics_port}"
         self.log = log
         self._arguments = list(arguments)
         self._env = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", **(env or {})}

@@ -242,6 +242,9 @@ def _check_group(group: mc.ModelInstanceGroup, config: mc.ModelConfig, gpus: Seq
         _check_gpus(group, subject, gpus)
     elif group.gpus:
         raise invalid_arg(f"{subject} has kind {kind} but specifies one or more GPUs")
+    for device in group.secondary_devices:
+        if device.kind not in mc.ModelInstanceGroup.SecondaryDevice.SecondaryDeviceKind.values():
+            raise invalid_arg(f"{subject} has a secondary device of unknown kind {device.kind}")
     if group.profile and config.platform != _TENSORRT:
         # Triton has no blank between the platform and "specifies".
         raise invalid_arg(

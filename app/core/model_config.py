@@ -26,7 +26,6 @@ class TensorSpec(NamedTuple):
         shape: `dims` behind the batch dimension (-1) when the model batches: what metadata shows.
         reshape: `reshape.shape`, batch dimension excluded; None when the tensor is not reshaped.
         optional: the client may leave the input out.
-        allow_ragged: requests of one batch may differ in shape.
         label_filename: labels of an output, relative to the model's directory; "" for none.
     """
 
@@ -37,7 +36,6 @@ class TensorSpec(NamedTuple):
     shape: tuple[int, ...]
     reshape: tuple[int, ...] | None = None
     optional: bool = False
-    allow_ragged: bool = False
     label_filename: str = ""
 
     def backend_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
@@ -61,10 +59,7 @@ def _fill(dims: Sequence[int], sizes: Iterator[int]) -> list[int]:
 
 def input_specs(config: mc.ModelConfig) -> tuple[TensorSpec, ...]:
     """Return the inputs a client sends, in the order of the configuration."""
-    return tuple(
-        _spec(io, config.max_batch_size)._replace(optional=io.optional, allow_ragged=io.allow_ragged_batch)
-        for io in config.input
-    )
+    return tuple(_spec(io, config.max_batch_size)._replace(optional=io.optional) for io in config.input)
 
 
 def output_specs(config: mc.ModelConfig) -> tuple[TensorSpec, ...]:

@@ -113,8 +113,9 @@ class InferRequest(msgspec.Struct, frozen=True, gc=False):
     `parameters` holds only custom parameters; the reserved ones have fields of their own.
     `timeout_us` is the schedule policy's `timeout`; `deadline` is the transport's, in `time.monotonic`
     seconds (0 = none). `trace` asks the replica for timestamps: "" of an ordinary request, else a W3C
-    `traceparent` or, where there is none, `UNNAMED_TRACE`. `regions` says that an input or an output names
-    shared memory. `chain` names the models whose calls this request is part of, the outermost first.
+    `traceparent` or, where there is none, `UNNAMED_TRACE`, or `TENSORS_TRACE` where the tensors of what it
+    leads to are wanted too. `regions` says that an input or an output names shared memory. `chain` names the
+    models whose calls this request is part of, the outermost first.
     """
 
     model_name: str
@@ -135,10 +136,14 @@ class InferRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 UNNAMED_TRACE = "-"
+TENSORS_TRACE = "+"
 
 
 class Timestamps(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """When a replica did what for one request: `time.monotonic_ns` of its machine, 0 where unknown."""
+    """When a replica did what for one request: `time.monotonic_ns` of its machine, 0 where unknown.
+
+    `activities` are those that the model's backend has reported of itself, in that order.
+    """
 
     request_start: int = 0
     queue_start: int = 0
@@ -147,12 +152,15 @@ class Timestamps(msgspec.Struct, frozen=True, array_like=True, gc=False):
     compute_output_start: int = 0
     compute_end: int = 0
     request_end: int = 0
+    activities: tuple[tuple[str, int], ...] = ()
 
 
 class TracedCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A call that a traced request led to: of an ensemble's step, or by a model (BLS).
 
     `timestamps` and those of `calls`, what the call itself led to, are on the clock of whoever made the call.
+    `inputs` and `outputs`, of all its responses, are there if they were asked for (`TENSORS_TRACE`); what the
+    trace has no room for, and what lies in a client's shared memory, is without data.
     """
 
     model_name: str
@@ -160,6 +168,8 @@ class TracedCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
     request_id: str
     timestamps: Timestamps
     calls: tuple["TracedCall", ...] = ()
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
 
 
 class InferResponse(msgspec.Struct, frozen=True, gc=False):

@@ -112,13 +112,13 @@ def parse_trace_config(entries: Iterable[str]) -> TraceSetting:
         if mode == "opentelemetry":
             _take_option(options, key, value, entry)
         else:
-            _take(found, mode, key, value, entry)
+            _take(found, key, value, entry)
     telemetry = found.get("mode") == "opentelemetry"
     kept = {key: value for key, value in options.items() if value} if telemetry else {}
     return TraceSetting(**found, options=kept)
 
 
-def _take(found: dict[str, Any], mode: str, key: str, value: str, entry: str) -> None:
+def _take(found: dict[str, Any], key: str, value: str, entry: str) -> None:
     name = key.replace("-", "_")
     if name == "file":
         found["file"] = value

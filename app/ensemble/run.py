@@ -11,8 +11,8 @@ import numpy as np
 
 from app.core.errors import ErrorCode, FailureReason, InferError, internal, invalid_arg, unavailable
 from app.core.model_config import WILDCARD, TensorSpec
-from app.core.tensors import InferRequest, InferResponse, Tensor, Timestamps, TracedCall, failed
-from app.core.traced import MAX_CALLS, traced_call
+from app.core.tensors import InferRequest, InferResponse, Parameters, Tensor, Timestamps, failed
+from app.core.traced import CallUnderWay, TracedCalls
 from app.ensemble.plan import Step
 from app.ensemble.scope import Scope
 from app.routing.router import Call, Sink
@@ -52,9 +52,9 @@ class Run:
         self._starting = True
         self._done = False
         self._started_ns = time.monotonic_ns()
-        # Of a traced request: its steps under way, with the times they were sent at, and those that ended.
-        self._sent: dict[int, tuple[InferRequest, int]] = {}
-        self._traced: list[TracedCall] = []
+        # Of a traced request: its steps under way, and those that ended.
+        self._noted: dict[int, CallUnderWay] = {}
+        self._traced = TracedCalls() if request.trace else None
 
     def start(self) -> None:
         """Begin; what can be answered at once is answered when the caller has returned to the loop."""
@@ -144,8 +144,8 @@ class Run:
         self._under_way[step.number] += 1
         sink = partial(self._answered, number, step, scope, entry)
         request = self._step_request(step, scope, entry)
-        if request.trace:
-            self._sent[number] = request, time.monotonic_ns()
+        if self._traced is not None:
+            self._noted[number] = self._traced.begin(request, time.monotonic_ns())
         self._calls[number] = self._models.submit(request, sink)
 
     def _step_request(self, step: Step, scope: Scope, entry: VersionEntry) -> InferRequest:
@@ -167,11 +167,12 @@ class Run:
     def _answered(
         self, number: int, step: Step, scope: Scope, entry: VersionEntry, response: InferResponse
     ) -> None:
+        if self._traced is not None:
+            self._noted[number].note(response)
         if response.final:
             self._calls.pop(number, None)
             self._under_way[step.number] -= 1
-            if number in self._sent:
-                self._note(*self._sent.pop(number), response)
+            self._noted.pop(number, None)
         if self._done:
             return
         if response.error is not None:
@@ -185,10 +186,6 @@ class Run:
                 self._end_if_idle()
         except InferError as error:
             self._fail(error)
-
-    def _note(self, request: InferRequest, sent_ns: int, response: InferResponse) -> None:
-        if len(self._traced) < MAX_CALLS:
-            self._traced.append(traced_call(request, response, sent_ns, time.monotonic_ns()))
 
     def _take(self, step: Step, scope: Scope, entry: VersionEntry, response: InferResponse) -> None:
         if entry.decoupled:
@@ -235,15 +232,17 @@ class Run:
 
     def _send(self, outputs: tuple[Tensor, ...], final: bool) -> None:
         version = str(self._entry.version)
-        response = InferResponse(self._entry.model, version, outputs, self._request.id, {}, final)
+        ends_only = final and self._entry.decoupled
+        parameters = {} if ends_only else _sequence_parameters(self._request)
+        response = InferResponse(self._entry.model, version, outputs, self._request.id, parameters, final)
         self._deliver(self._with_trace(response) if final else response)
 
     def _with_trace(self, response: InferResponse) -> InferResponse:
-        if not self._request.trace:
+        if self._traced is None:
             return response
         started = self._started_ns
         times = Timestamps(started, started, request_end=time.monotonic_ns())
-        return msgspec.structs.replace(response, timestamps=times, calls=tuple(self._traced))
+        return msgspec.structs.replace(response, timestamps=times, calls=tuple(self._traced.ended))
 
     def _deliver(self, response: InferResponse) -> None:
         if self._starting:
@@ -266,6 +265,18 @@ class Run:
         # Later: the sink must be called neither before `submit` has returned nor before `cancel` has.
         response = self._with_trace(failed(error, self._request.id))
         asyncio.get_running_loop().call_soon(self._sink, response)
+
+
+def _sequence_parameters(request: InferRequest) -> Parameters:
+    """What Triton's ensembles say of the sequence, whether there is one or not; a number is an int64."""
+    identity = request.sequence_id
+    if isinstance(identity, int) and identity >= 1 << 63:
+        identity -= 1 << 64
+    return {
+        "sequence_id": identity,
+        "sequence_start": request.sequence_start,
+        "sequence_end": request.sequence_end,
+    }
 
 
 def _circular(chain: tuple[str, ...]) -> InferError:

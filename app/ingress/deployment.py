@@ -8,6 +8,7 @@ import hashlib
 import os
 import tempfile
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from ray import serve
 
 from app.core.live_settings import LiveSettings
 from app.core.log import LogConfig, configure_logging
+from app.core.tensors import InferRequest
 from app.core.trace_settings import TraceSettings
 from app.ingress.fronts import Front, open_fronts
 from app.ingress.machine_metrics import Machine
@@ -24,8 +26,9 @@ from app.ingress.observer import Observer
 from app.ingress.peers import Peers
 from app.ingress.routed_service import RoutedInferenceService
 from app.ingress.shared_memory import SharedMemory
+from app.routing.handle_calls import HandleCalls
 from app.routing.manager_client import ManagerClient, follow
-from app.routing.router import Router
+from app.routing.router import Router, Sink
 from app.routing.table import RoutingTable
 from app.settings import ServerSettings
 from app.transport.loop import LoopThread, freeze_heap
@@ -65,6 +68,19 @@ class Ingress:
         table = self._router.table
         found = [(entry.name, entry.version) for entry in table.ready if entry.ensemble]
         return found if table.number else None
+
+    async def call(self, name: str, version: str, *args: Any, **kwargs: Any) -> Any:
+        """A request through a Serve handle; see `HandleCalls.call`. Ensembles come so: they run here.
+
+        Raises:
+            InferError: what `RoutingTable.resolve` raises, and what the model answers.
+        """
+        config = self._router.resolve(name, version).model_config
+        calls = HandleCalls(config, self._submit, self._plane, name, version)
+        return await calls.call(*args, **kwargs)
+
+    def _submit(self, request: InferRequest, sink: Sink) -> Callable[[], None]:
+        return self._router.submit(request, sink).cancel
 
     async def check_health(self) -> None:
         """Serve's health hook; raising makes Serve replace this replica."""

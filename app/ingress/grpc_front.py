@@ -14,23 +14,20 @@ from typing import Any, Final, NoReturn
 
 import grpc
 import grpc.aio
-from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import ErrorCode, InferError, unavailable, unsupported
 from app.core.live_settings import LiveSettings
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.ingress.grpc_call import DirectCall
-from app.ingress.grpc_live_settings import log_settings, trace_setting
+from app.ingress.grpc_management import management_rpcs
 from app.ingress.grpc_restrictions import RestrictedProtocols
 from app.ingress.grpc_settings import GrpcSettings
-from app.ingress.grpc_shared_memory import shared_memory_rpcs
-from app.ingress.grpc_stream import Forward, InferStream
+from app.ingress.grpc_stream import Forward, InferStream, StreamCall
 from app.ingress.http2_server import Http2Server
 from app.ingress.observer import Arrival, Observer
 from app.ingress.service import InferenceService
 from app.protocol.classification import classify
 from app.protocol.grpc_plan import read_infer
-from app.protocol.grpc_repository import decode_load, decode_unload, refuse_repository_name
 from app.protocol.grpc_v2 import encode_infer, encode_stream
 from app.protocol.status import grpc_status
 
@@ -50,7 +47,6 @@ _MAX_DETAILS: Final = 4000
 _UNEXPECTED: Final = "the server failed to handle the request; its log has the details"
 
 Context = Any
-Rpc = Callable[[Any], Awaitable[Any]]
 
 
 class GrpcFront:
@@ -138,59 +134,10 @@ class GrpcFront:
 
     def _inference_methods(self) -> dict[str, Any]:
         return {
-            "ServerLive": _unary(self._server_live, pb.ServerLiveRequest),
-            "ServerReady": _unary(self._server_ready, pb.ServerReadyRequest),
-            "ModelReady": _unary(self._model_ready, pb.ModelReadyRequest),
-            "ServerMetadata": _unary(self._server_metadata, pb.ServerMetadataRequest),
-            "ModelMetadata": _unary(self._model_metadata, pb.ModelMetadataRequest),
-            "ModelConfig": _unary(self._model_config, pb.ModelConfigRequest),
-            "ModelStatistics": _unary(self._statistics, pb.ModelStatisticsRequest),
-            "RepositoryIndex": _unary(self._index, pb.RepositoryIndexRequest),
-            "RepositoryModelLoad": _unary(self._load, pb.RepositoryModelLoadRequest),
-            "RepositoryModelUnload": _unary(self._unload, pb.RepositoryModelUnloadRequest),
-            "LogSettings": _unary(partial(log_settings, self._observer), pb.LogSettingsRequest),
-            "TraceSetting": _unary(
-                partial(trace_setting, self._observer, self._service), pb.TraceSettingRequest
-            ),
-            **{name: _unary(*rpc) for name, rpc in shared_memory_rpcs(self._service).items()},
+            **{name: _unary(*rpc) for name, rpc in management_rpcs(self._service, self._observer).items()},
             "ModelInfer": grpc.unary_unary_rpc_method_handler(self._infer),
             "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(self._stream_infer),
         }
-
-    async def _server_live(self, message: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
-        return pb.ServerLiveResponse(live=self._service.live())
-
-    async def _server_ready(self, message: pb.ServerReadyRequest) -> pb.ServerReadyResponse:
-        return pb.ServerReadyResponse(ready=self._service.ready())
-
-    async def _model_ready(self, message: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
-        return pb.ModelReadyResponse(ready=self._service.model_ready(message.name, message.version))
-
-    async def _server_metadata(self, message: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
-        return self._service.server_metadata()
-
-    async def _model_metadata(self, message: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
-        return self._service.model_metadata(message.name, message.version)
-
-    async def _model_config(self, message: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
-        return pb.ModelConfigResponse(config=self._service.model_config(message.name, message.version))
-
-    async def _statistics(self, message: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
-        return await self._service.statistics(message.name, message.version)
-
-    async def _index(self, message: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
-        refuse_repository_name(message.repository_name)
-        return await self._service.repository_index(message.ready)
-
-    async def _load(self, message: pb.RepositoryModelLoadRequest) -> pb.RepositoryModelLoadResponse:
-        config, files = decode_load(message)
-        await self._service.load_model(message.model_name, config, files)
-        return pb.RepositoryModelLoadResponse()
-
-    async def _unload(self, message: pb.RepositoryModelUnloadRequest) -> pb.RepositoryModelUnloadResponse:
-        unload_dependents = decode_unload(message)
-        await self._service.unload_model(message.model_name, unload_dependents)
-        return pb.RepositoryModelUnloadResponse()
 
     async def _check_health(self, data: bytes) -> bytes:
         return self._health()
@@ -284,11 +231,13 @@ class GrpcFront:
                 request, response, partial(self._classify, response), self._max_bytes
             ),
             self._settings.stream,
-            _deadline(context),
-            fail_fast=_has_metadata(context, "triton_grpc_error", "true"),
-            observer=self._observer,
-            forward=self._forward_of(context),
-            traceparent=_traceparent(context),
+            StreamCall(
+                _deadline(context),
+                fail_fast=_has_metadata(context, "triton_grpc_error", "true"),
+                forward=self._forward_of(context),
+                traceparent=_traceparent(context),
+            ),
+            self._observer,
         )
         self._streams.add(stream)
         return stream
@@ -322,7 +271,7 @@ class GrpcFront:
             raise unavailable(SHUTDOWN_TEXT)
 
 
-def _unary(rpc: Rpc, request_class: Any = None) -> Any:
+def _unary(rpc: Callable[[Any], Awaitable[Any]], request_class: Any = None) -> Any:
     """Make the handler of a request-response method; without a request class it takes and gives bytes."""
 
     async def handle(message: Any, context: Context) -> Any:

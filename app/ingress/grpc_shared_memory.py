@@ -1,4 +1,4 @@
-"""The shared memory RPCs of `inference.GRPCInferenceService`."""
+"""The shared memory RPCs of `inference.GRPCInferenceService`: three for each kind of memory."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -12,65 +12,43 @@ Rpc = tuple[Callable[[Any], Awaitable[Any]], Any]
 
 def shared_memory_rpcs(service: InferenceService) -> dict[str, Rpc]:
     """Handler and request class by method name."""
-    rpcs = _SharedMemoryRpcs(service)
-    return {
-        "SystemSharedMemoryStatus": (rpcs.system_status, pb.SystemSharedMemoryStatusRequest),
-        "SystemSharedMemoryRegister": (rpcs.register_system, pb.SystemSharedMemoryRegisterRequest),
-        "SystemSharedMemoryUnregister": (rpcs.unregister_system, pb.SystemSharedMemoryUnregisterRequest),
-        "CudaSharedMemoryStatus": (rpcs.cuda_status, pb.CudaSharedMemoryStatusRequest),
-        "CudaSharedMemoryRegister": (rpcs.register_cuda, pb.CudaSharedMemoryRegisterRequest),
-        "CudaSharedMemoryUnregister": (rpcs.unregister_cuda, pb.CudaSharedMemoryUnregisterRequest),
-    }
+    found: dict[str, Rpc] = {}
+    for cuda in (False, True):
+        rpcs = _SharedMemoryRpcs(service, cuda)
+        handlers = {"Status": rpcs.status, "Register": rpcs.register, "Unregister": rpcs.unregister}
+        for verb, handler in handlers.items():
+            found[f"{rpcs.prefix}{verb}"] = (handler, rpcs.message(f"{verb}Request"))
+    return found
 
 
 class _SharedMemoryRpcs:
-    def __init__(self, service: InferenceService) -> None:
+    """The RPCs of one kind of memory, whose message classes are named alike."""
+
+    def __init__(self, service: InferenceService, cuda: bool) -> None:
         self._service = service
+        self._cuda = cuda
+        self.prefix = "CudaSharedMemory" if cuda else "SystemSharedMemory"
 
-    async def system_status(
-        self, message: pb.SystemSharedMemoryStatusRequest
-    ) -> pb.SystemSharedMemoryStatusResponse:
-        response = pb.SystemSharedMemoryStatusResponse()
-        for region in self._service.shared_memory.status(message.name, cuda=False):
+    def message(self, name: str) -> Any:
+        """A message class of this kind by the rest of its name."""
+        return getattr(pb, self.prefix + name)
+
+    async def status(self, message: Any) -> Any:
+        response = self.message("StatusResponse")()
+        for region in self._service.shared_memory.status(message.name, self._cuda):
             entry = response.regions[region.name]
-            entry.name, entry.key = region.name, region.key
-            entry.offset, entry.byte_size = region.offset, region.byte_size
+            for field in entry.DESCRIPTOR.fields_by_name:
+                setattr(entry, field, getattr(region, field))
         return response
 
-    async def register_system(
-        self, message: pb.SystemSharedMemoryRegisterRequest
-    ) -> pb.SystemSharedMemoryRegisterResponse:
-        self._service.shared_memory.register_system(
-            message.name, message.key, message.offset, message.byte_size
-        )
-        return pb.SystemSharedMemoryRegisterResponse()
+    async def register(self, message: Any) -> Any:
+        memory = self._service.shared_memory
+        if self._cuda:
+            memory.register_cuda(message.name, message.raw_handle, message.device_id, message.byte_size)
+        else:
+            memory.register_system(message.name, message.key, message.offset, message.byte_size)
+        return self.message("RegisterResponse")()
 
-    async def unregister_system(
-        self, message: pb.SystemSharedMemoryUnregisterRequest
-    ) -> pb.SystemSharedMemoryUnregisterResponse:
-        self._service.shared_memory.unregister(message.name, cuda=False)
-        return pb.SystemSharedMemoryUnregisterResponse()
-
-    async def cuda_status(
-        self, message: pb.CudaSharedMemoryStatusRequest
-    ) -> pb.CudaSharedMemoryStatusResponse:
-        response = pb.CudaSharedMemoryStatusResponse()
-        for region in self._service.shared_memory.status(message.name, cuda=True):
-            entry = response.regions[region.name]
-            entry.name, entry.device_id = region.name, region.device_id
-            entry.byte_size = region.byte_size
-        return response
-
-    async def register_cuda(
-        self, message: pb.CudaSharedMemoryRegisterRequest
-    ) -> pb.CudaSharedMemoryRegisterResponse:
-        self._service.shared_memory.register_cuda(
-            message.name, message.raw_handle, message.device_id, message.byte_size
-        )
-        return pb.CudaSharedMemoryRegisterResponse()
-
-    async def unregister_cuda(
-        self, message: pb.CudaSharedMemoryUnregisterRequest
-    ) -> pb.CudaSharedMemoryUnregisterResponse:
-        self._service.shared_memory.unregister(message.name, cuda=True)
-        return pb.CudaSharedMemoryUnregisterResponse()
+    async def unregister(self, message: Any) -> Any:
+        self._service.shared_memory.unregister(message.name, self._cuda)
+        return self.message("UnregisterResponse")()

@@ -18,7 +18,6 @@ from time import monotonic_ns
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import InferError, unavailable
-from app.core.live_settings import LiveSettings
 from app.core.tensors import Buffer, InferRequest, InferResponse, failed
 from app.ingress.observer import Arrival, Observer
 from app.ingress.service import Call, InferenceService
@@ -42,6 +41,24 @@ class StreamLimits:
     requests: int = 1024
     responses: int = 65536
     byte_size: int = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class StreamCall:
+    """What the RPC of a stream says of all its requests.
+
+    Attributes:
+        deadline: `time.monotonic` seconds at which they expire; 0 for none.
+        fail_fast: end the stream with the first error of a model instead of sending it in-band. As in Triton,
+            that of a request that reached no model is in-band all the same.
+        forward: adds the call's metadata to a request.
+        traceparent: the trace of the client that they are part of.
+    """
+
+    deadline: float = 0.0
+    fail_fast: bool = False
+    forward: Forward | None = None
+    traceparent: str = ""
 
 
 @dataclass(eq=False)
@@ -78,32 +95,22 @@ class InferStream:
         service: InferenceService,
         encode: Encoder,
         limits: StreamLimits,
-        deadline: float = 0.0,
-        fail_fast: bool = False,
-        observer: Observer | None = None,
-        forward: Forward | None = None,
-        traceparent: str = "",
+        call: StreamCall,
+        observer: Observer,
     ) -> None:
         """
         Args:
             service: where requests go.
             encode: makes the message of a response, or of its in-band error.
             limits: bounds of this stream.
-            deadline: `time.monotonic` seconds at which every request of the stream expires; 0 for none.
-            fail_fast: end the stream with the first error of a model instead of sending it in-band. As in
-                Triton, that of a request that reached no model is in-band all the same.
+            call: what holds for every request.
             observer: takes note of requests.
-            forward: adds the call's metadata to each request.
-            traceparent: the trace of the client that each request is part of.
         """
         self._service = service
         self._encode = encode
         self._limits = limits
-        self._deadline = deadline
-        self._fail_fast = fail_fast
-        self._observer = observer or Observer(LiveSettings())
-        self._forward = forward
-        self._traceparent = traceparent
+        self._call = call
+        self._observer = observer
         # Requests under way, and of those the ordinary ones in the order their responses must leave.
         self._open: set[_Pending] = set()
         self._ordered: deque[_Pending] = deque()
@@ -194,7 +201,7 @@ class InferStream:
         if pending.request is None or pending.call is None:
             assert response.error is not None, "a request that reached no model has an error"
             return encode_stream_error(pending.id, response.error)
-        if response.error is not None and self._fail_fast:
+        if response.error is not None and self._call.fail_fast:
             raise response.error
         return self._encoded(pending.request, response)
 
@@ -202,7 +209,7 @@ class InferStream:
         try:
             return self._encode(request, response)
         except InferError as error:
-            if self._fail_fast:
+            if self._call.fail_fast:
                 raise
             return encode_stream_failure(request, error, response.final)
 
@@ -216,13 +223,13 @@ class InferStream:
     def _submit(self, pending: _Pending, message: pb.ModelInferRequest, raw: Sequence[Buffer]) -> None:
         if self._draining is not None:
             raise self._draining
-        pending.request = decode_infer(message, raw, self._deadline)
-        if self._forward is not None:
-            pending.request = self._forward(pending.request)
+        pending.request = decode_infer(message, raw, self._call.deadline)
+        if self._call.forward is not None:
+            pending.request = self._call.forward(pending.request)
         pending.empty_final = wants_empty_final(message.parameters)
         sink = partial(self._receive, pending)
         if self._observer.on:
-            arrival = Arrival("grpc", monotonic_ns(), self._traceparent)
+            arrival = Arrival("grpc", monotonic_ns(), self._call.traceparent)
             pending.call = self._observer.submit(self._service, pending.request, sink, arrival)
         else:
             pending.call = self._service.submit(pending.request, sink)

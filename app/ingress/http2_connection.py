@@ -261,6 +261,7 @@ class Http2Connection(asyncio.Protocol):
 
     def _stream_finished(self, stream: Stream) -> None:
         del self._streams[stream.id]
+        stream.call = None  # else a cycle, garbage for the collector
         if self._leaving:
             self._check_leaving()
 
@@ -321,6 +322,7 @@ def _cancel(stream: Stream) -> None:
     """Neither side sends any more; who waits to is woken."""
     stream.over = True
     stream.queue = None
-    if stream.call is not None:
-        stream.call.cancelled()
+    call, stream.call = stream.call, None
+    if call is not None:
+        call.cancelled()
     stream.wake()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import FailureReason, InferError, internal, invalid_arg, unavailable
+from app.core.errors import FailureReason, InferError, invalid_arg, unavailable
 from app.core.model_config import input_specs
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.ingress.http_exchange import Exchange, describe_error
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from app.ingress.http_front import HttpFront
 
 _EVENTS: Final = b"Content-Type: text/event-stream; charset=utf-8\r\n"
+_EXACTLY_ONE: Final = (
+    b'{"error":"generate expects model to produce exactly 1 response, use generate stream for model that '
+    b'generates various number of responses"}'
+)
 _HEAVY_REQUEST: Final = 32 << 10
 """Bytes of a request from which a thread decodes it."""
 _HEAVY_RESPONSE: Final = 256 << 10
@@ -95,7 +99,7 @@ class _Answer:
 
 
 class _Single(_Answer):
-    """Answers with the only response, whole."""
+    """Answers with the only response, whole. As in Triton, the first one decides the status of any answer."""
 
     _held: InferResponse | None = None
 
@@ -125,12 +129,8 @@ class _Single(_Answer):
 
     def _refuse(self) -> None:
         """Answer what would need a stream, without waiting for the rest of it."""
-        self._exchange.fail(
-            internal(
-                "generate expects model to produce exactly 1 response, use generate stream for model that "
-                "generates various number of responses"
-            )
-        )
+        first = self._held.error if self._held is not None else None
+        self._exchange.respond(200 if first is None else http_status(first), JSON_HEADERS, (_EXACTLY_ONE,))
         self.cancel()
 
 

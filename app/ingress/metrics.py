@@ -17,7 +17,6 @@ from app.ingress.machine_metrics import Machine
 from app.ingress.replica_statistics import ReplicaStatistics, merge
 from app.ingress.routed_service import RoutedInferenceService
 
-CONTENT_TYPE = "text/plain; charset=utf-8"
 _DEFAULTS = MetricsConfig()
 _REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 

@@ -229,6 +229,7 @@ class _Observed:
         if response.timestamps is not None:
             call = traced_call(self._request, response, self._sent_ns, begun_ns)
             trace.stamps += stamps_of(call.timestamps)
+            trace.activities = call.timestamps.activities
             trace.calls = call.calls
         trace.stamps += (
             ("INFER_RESPONSE_COMPLETE", begun_ns),

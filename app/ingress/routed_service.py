@@ -146,7 +146,7 @@ class RoutedInferenceService:
     async def _ensembles_elsewhere(self, local: bool) -> dict[tuple[str, int], list[ReplicaStatistics]]:
         channels = self.peers.channels(local) if self.peers is not None else []
         for entry in self.served():
-            if entry.model_config.backend == "python":  # the only models that call others
+            if entry.makes_calls:
                 channels += self._channels(entry, local)
         return await collect_ensembles(channels)
 

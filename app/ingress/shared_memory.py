@@ -1,30 +1,17 @@
-"""The regions of memory that clients have registered, and requests that use them.
+"""The memory that clients have registered, and requests that use it.
 
-A region belongs to a node: the same key on another node is other memory. So the registry is a directory on
-the node, one small file per region, shared by every ingress replica there, which all listen on the same port.
-It outlives an ingress that is restarted, and asks nobody: no call to the repository manager, no table to wait
-for.
-
-- A file is linked into place whole: of two registrations of one name, one fails.
-- Whoever has a request under way that uses the region holds a shared lock on its file. Unregistering takes
-  the exclusive lock and removes the file; where it cannot, it clears the file's write bit, and the last user
-  removes it, or, should that one have died, whoever asks next. Until then the region is there, as in Triton.
-- A lock counts only on a file that is still linked: the name may have been registered anew since it was
-  opened.
+A region belongs to a node: the same key on another node is other memory. `region_files.py` keeps them.
 """
 
-import fcntl
-import hashlib
 import os
-import stat
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 import msgspec
 
-from app.core.errors import ErrorCode, InferError, invalid_arg, not_found, unavailable, unsupported
+from app.core.errors import invalid_arg, not_found, unsupported
 from app.core.tensors import InferRequest, InferResponse, RegionSlice
+from app.ingress.region_files import Region, RegionFiles, in_manager
 from app.transport.cuda_memory import HANDLE_BYTES, device_count
 from app.transport.regions import beyond_end, open_key
 
@@ -32,32 +19,14 @@ DISABLED: Final = (
     "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
 )
 RESERVED_PREFIX: Final = "triton_python_backend_shm_region_"
-MAX_REGIONS: Final = 4096
 _MAX_KEY: Final = 255
 
 Sink = Callable[[InferResponse], None]
 _Call = TypeVar("_Call")
 
 
-class Region(msgspec.Struct, frozen=True):
-    """A registered region: of the file /dev/shm/`key` with that inode, or of a CUDA allocation."""
-
-    name: str
-    byte_size: int
-    key: str = ""
-    offset: int = 0
-    inode: int = 0
-    handle: bytes = b""
-    device_id: int = 0
-
-    @property
-    def cuda(self) -> bool:
-        """Whether this is GPU memory."""
-        return bool(self.handle)
-
-
 class _Use:
-    """A region that requests of this process use; `descriptor` holds the shared lock."""
+    """A region that requests of this process use, and the descriptor that holds it."""
 
     def __init__(self, region: Region, descriptor: int) -> None:
         self.region = region
@@ -70,12 +39,10 @@ class SharedMemory:
 
     def __init__(self, directory: str, enabled: bool = True, gpus: int | None = None) -> None:
         """Use `directory`, which all ingress replicas of the server on this node share; made when needed."""
-        self._directory = directory
+        self._files = RegionFiles(directory)
         self._enabled = enabled
         self._gpus = device_count() if gpus is None else gpus
         self._uses: dict[str, _Use] = {}
-
-    # The API.
 
     def register_system(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Register `byte_size` bytes from `offset` of a POSIX shared memory object.
@@ -92,7 +59,7 @@ class SharedMemory:
         os.close(descriptor)
         if byte_size <= 0 or offset + byte_size > status.st_size:
             raise invalid_arg(f"failed to register shared memory region '{name}': invalid args")
-        self._add(Region(name, byte_size, key, offset, status.st_ino))
+        self._files.add(Region(name, byte_size, key, offset, status.st_ino))
 
     def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
         """Register GPU memory by the bytes of its cudaIpcMemHandle_t; a replica opens it when it is used.
@@ -106,7 +73,7 @@ class SharedMemory:
         self._check_new(name)
         if len(handle) != HANDLE_BYTES or byte_size <= 0 or not 0 <= device_id < self._gpus:
             raise invalid_arg(f"failed to register CUDA shared memory region '{name}': invalid args")
-        self._add(Region(name, byte_size, handle=handle, device_id=device_id))
+        self._files.add(Region(name, byte_size, handle=handle, device_id=device_id))
 
     def check_name(self, name: str, cuda: bool) -> None:
         """Refuse to register under no name, or at all: what is checked before anything else of a request.
@@ -125,12 +92,9 @@ class SharedMemory:
             InferError: UNSUPPORTED when this is switched off.
         """
         self._check_enabled()
-        for region in self._regions(name):
+        for region in self._files.regions(name):
             if region.cuda == cuda:
-                path = self._path(region.name)
-                with suppress(FileNotFoundError):
-                    os.chmod(path, 0o400)
-                self._remove_if_unused(path)
+                self._files.withdraw(region.name)
 
     def status(self, name: str, cuda: bool) -> list[Region]:
         """The region of that name, or with "" all of a kind, by name.
@@ -138,12 +102,10 @@ class SharedMemory:
         Raises:
             InferError: NOT_FOUND for an unknown name.
         """
-        found = [region for region in self._regions(name) if region.cuda == cuda]
+        found = [region for region in self._files.regions(name) if region.cuda == cuda]
         if name and not found:
             raise not_found(f"Unable to find {_kind(cuda)} shared memory region: '{name}'")
         return sorted(found, key=lambda region: region.name)
-
-    # Requests.
 
     def submit(self, send: Callable[[InferRequest, Sink], _Call], request: InferRequest, sink: Sink) -> _Call:
         """Send a request with every slice of a region replaced by its place; the regions stay until it ends.
@@ -168,8 +130,7 @@ class SharedMemory:
 
     def close(self) -> None:
         """Remove the directory, if it is empty."""
-        with suppress(OSError):
-            os.rmdir(self._directory)
+        self._files.close()
 
     def _placed(self, request: InferRequest, used: list[_Use]) -> InferRequest:
         inputs = tuple(
@@ -211,7 +172,7 @@ class SharedMemory:
     def _use(self, name: str) -> _Use:
         use = self._uses.get(name)
         if use is None:
-            use = self._uses[name] = self._open(name)
+            use = self._uses[name] = _Use(*self._files.hold(name))
         use.requests += 1
         return use
 
@@ -221,94 +182,19 @@ class SharedMemory:
             use.requests -= 1
             if not use.requests:
                 del self._uses[use.region.name]
-                leaving = _is_leaving(use.descriptor)
-                os.close(use.descriptor)
-                if leaving:
-                    self._remove_if_unused(self._path(use.region.name))
-
-    # Files.
-
-    def _open(self, name: str) -> _Use:
-        path = self._path(name)
-        unknown = not_found(f"Unable to find shared memory region: '{name}'")
-        descriptor = _open_file(path)
-        if descriptor is not None and _is_leaving(descriptor):
-            os.close(descriptor)
-            descriptor = None if self._remove_if_unused(path) else _open_file(path)
-        if descriptor is None:
-            raise unknown
-        fcntl.flock(descriptor, fcntl.LOCK_SH)  # an exclusive one is held for the time of an unlink only
-        if not os.fstat(descriptor).st_nlink:
-            os.close(descriptor)
-            raise unknown
-        return _Use(_decode(descriptor), descriptor)
-
-    def _remove_if_unused(self, path: str) -> bool:
-        """Remove the file of a region to be unregistered, unless a request uses it; False when one does."""
-        descriptor = _open_file(path)
-        if descriptor is None:
-            return True
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(descriptor).st_nlink and _is_leaving(descriptor):
-                os.unlink(path)
-        except BlockingIOError:
-            return False
-        finally:
-            os.close(descriptor)
-        return True
-
-    def _regions(self, name: str = "") -> Iterator[Region]:
-        """The regions of this name, or all; those that nobody uses any more are removed on the way."""
-        for path in [self._path(name)] if name else self._paths():
-            descriptor = _open_file(path)
-            if descriptor is None:
-                continue
-            region, leaving = _decode(descriptor), _is_leaving(descriptor)
-            os.close(descriptor)
-            if not leaving or not self._remove_if_unused(path):
-                yield region
-
-    def _paths(self) -> Sequence[str]:
-        try:
-            return [entry.path for entry in os.scandir(self._directory) if "." not in entry.name]
-        except FileNotFoundError:  # nothing was ever registered
-            return ()
-
-    def _path(self, name: str) -> str:
-        # A client chose the name: its digest is a file name whatever it contains.
-        return os.path.join(self._directory, hashlib.sha256(name.encode()).hexdigest())
-
-    def _add(self, region: Region) -> None:
-        if len(self._paths()) >= MAX_REGIONS:
-            raise unavailable(f"there are {MAX_REGIONS} shared memory regions already")
-        path = self._path(region.name)
-        draft = f"{path}.{os.getpid()}"
-        os.makedirs(self._directory, mode=0o700, exist_ok=True)
-        with open(draft, "wb") as file:
-            file.write(msgspec.msgpack.encode(region))
-        try:
-            os.link(draft, path)
-        except FileExistsError:
-            raise _in_manager(region.name) from None
-        finally:
-            os.unlink(draft)
+                self._files.release(use.region.name, use.descriptor)
 
     def _check_enabled(self) -> None:
         if not self._enabled:
             raise unsupported(DISABLED)
 
     def _check_new(self, name: str) -> None:
-        if any(self._regions(name)):
-            raise _in_manager(name)
+        if any(self._files.regions(name)):
+            raise in_manager(name)
 
 
 def _kind(cuda: bool) -> str:
     return "cuda" if cuda else "system"
-
-
-def _in_manager(name: str) -> InferError:
-    return InferError(ErrorCode.ALREADY_EXISTS, f"shared memory region '{name}' already in manager")
 
 
 def _check_key(name: str, key: str) -> None:
@@ -325,19 +211,3 @@ def _check_key(name: str, key: str) -> None:
         )
     if bare in ("", ".", "..") or "/" in bare or "\0" in bare or len(bare.encode()) > _MAX_KEY:
         raise invalid_arg(f"{text} - invalid shm key '{key}'")
-
-
-def _open_file(path: str) -> int | None:
-    try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-
-
-def _decode(descriptor: int) -> Region:
-    data = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
-    return msgspec.msgpack.decode(data, type=Region)
-
-
-def _is_leaving(descriptor: int) -> bool:
-    return not os.fstat(descriptor).st_mode & stat.S_IWUSR

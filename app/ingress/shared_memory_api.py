@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.core.errors import invalid_arg
+from app.ingress.region_files import Region
 from app.ingress.service import InferenceService
-from app.ingress.shared_memory import Region
 from app.protocol.strict_json import as_text, as_uint
 
 _JSON: Final = "application/json"

@@ -74,7 +74,8 @@ class Telemetry:
             if name not in _MODEL and name not in _COMPUTE:
                 root.add_event(name, timestamp=ns + offset)
         request = trace.request
-        call = TracedCall(request.model_name, trace.version, request.id, Timestamps())
+        times = Timestamps(activities=tuple(trace.activities))
+        call = TracedCall(request.model_name, trace.version, request.id, times)
         spans = {trace.number: self._model(root, Child(trace.number, 0, call), trace.stamps, offset)}
         for child in trace.children:
             stamps = stamps_of(child.call.timestamps)
@@ -101,8 +102,27 @@ class Telemetry:
         inner = self._child(span, "compute", compute)
         if inner is not None:
             inner.end(compute[-1][1])
-        span.end(max(ns for name, ns in times if name in _MODEL))
+        end = max(ns for name, ns in times if name in _MODEL)
+        self._reported(span, [(name, ns + offset) for name, ns in call.timestamps.activities], end)
+        span.end(end)
         return span
+
+    def _reported(self, model: Any, stamps: Iterable[Stamp], end: int) -> None:
+        """What the backend has reported: spans from `_START` to `_END`, one in the other, with their events.
+
+        A span that the backend did not end ends with the model's.
+        """
+        spans: list[tuple[str | None, Any]] = [(None, model)]
+        for activity, ns in stamps:
+            name, _, phase = activity.rpartition("_")
+            if phase == "START":
+                spans.append((name, self._child(spans[-1][1], name, [(activity, ns)])))
+                continue
+            spans[-1][1].add_event(activity, timestamp=ns)
+            if phase == "END" and name == spans[-1][0]:
+                spans.pop()[1].end(ns)
+        for _, span in reversed(spans[1:]):
+            span.end(end)
 
     def _child(self, parent: Any, name: str, stamps: list[Stamp]) -> Any:
         """An open span that begins with the first of some activities; None when there are none."""

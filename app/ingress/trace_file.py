@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO, Final
 
-from app.core.tensors import Tensor
+from app.core.tensors import RegionSlice, Tensor
 
 Stamp = tuple[str, int]
 """An activity and its time, `time.monotonic_ns`."""
@@ -33,6 +33,8 @@ def encode_tensor(number: int, activity: str, tensor: Tensor) -> dict[str, Any]:
 
 
 def _elements(tensor: Tensor) -> str:
+    if isinstance(tensor.data, RegionSlice) or not len(tensor.data):
+        return ""
     if tensor.datatype == "BF16":  # its 16 bits have no number of their own in numpy
         return ""
     elements = tensor.array().ravel().tolist()

@@ -6,11 +6,19 @@ ingress process: with several of them each counts for itself.
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from app.core.tensors import UNNAMED_TRACE, InferRequest, InferResponse, Timestamps, TracedCall
+from app.core.tensors import (
+    TENSORS_TRACE,
+    UNNAMED_TRACE,
+    InferRequest,
+    InferResponse,
+    Tensor,
+    Timestamps,
+    TracedCall,
+)
 from app.core.trace_settings import GLOBAL, TraceSetting, TraceSettings
 from app.ingress.trace_file import (
     Stamp,
@@ -45,9 +53,8 @@ _ACTIVITIES: Final = (
 
 
 def stamps_of(times: Timestamps) -> list[Stamp]:
-    """A replica's timestamps as activities."""
-    values = [getattr(times, field) for field in times.__struct_fields__]
-    return [(name, ns) for name, ns in zip(_ACTIVITIES, values, strict=True) if ns]
+    """A replica's timestamps as activities, without those that the backend reported."""
+    return [(name, ns) for name in _ACTIVITIES if (ns := getattr(times, name.lower()))]
 
 
 class Child(NamedTuple):
@@ -62,6 +69,7 @@ class Trace:
     """What is noted of one request."""
 
     __slots__ = (
+        "activities",
         "calls",
         "children",
         "context",
@@ -80,9 +88,11 @@ class Trace:
         self.request = request
         self.version = request.model_version
         self.stamps: list[Stamp] = []
+        self.activities: Sequence[Stamp] = ()  # that the backend has reported
         self.span: Any = None  # in mode opentelemetry
-        self.context = UNNAMED_TRACE  # what the replica is told
-        self.outputs: list[Any] = []
+        # What the replica is told.
+        self.context = TENSORS_TRACE if "TENSORS" in scope.setting.level else UNNAMED_TRACE
+        self.outputs: list[Tensor] = []
         self.calls: tuple[TracedCall, ...] = ()
         self.children: list[Child] = []  # `calls` and what they led to, once the trace is complete
 
@@ -96,21 +106,25 @@ class Trace:
         """Triton's objects for this trace."""
         number, request = self.number, self.request
         objects = [encode_header(number, request.model_name, self.version, request.id)]
-        if "TIMESTAMPS" in self.scope.setting.level:
-            objects += [encode_stamp(number, stamp) for stamp in self.stamps]
-        if "TENSORS" in self.scope.setting.level:
-            objects += [encode_tensor(number, "TENSOR_QUEUE_INPUT", each) for each in request.inputs]
-            objects += [encode_tensor(number, "TENSOR_BACKEND_OUTPUT", each) for each in self.outputs]
-        for child in self.children:
-            objects += self._objects(child)
+        stamps = (*self.stamps, *self.activities)
+        objects += self._objects(number, stamps, request.inputs, self.outputs)
+        for number, parent, call in self.children:
+            objects.append(
+                encode_header(number, call.model_name, call.model_version, call.request_id, parent)
+            )
+            stamps = (*stamps_of(call.timestamps), *call.timestamps.activities)
+            objects += self._objects(number, stamps, call.inputs, call.outputs)
         return encode_objects(objects)
 
-    def _objects(self, child: Child) -> Iterator[dict[str, Any]]:
-        """Of a call there are timestamps only, whatever the level."""
-        call = child.call
-        yield encode_header(child.number, call.model_name, call.model_version, call.request_id, child.parent)
+    def _objects(
+        self, number: int, stamps: Iterable[Stamp], inputs: Iterable[Tensor], outputs: Iterable[Tensor]
+    ) -> Iterator[dict[str, Any]]:
+        """What the level asks for of a request or call."""
         if "TIMESTAMPS" in self.scope.setting.level:
-            yield from (encode_stamp(child.number, stamp) for stamp in stamps_of(call.timestamps))
+            yield from (encode_stamp(number, stamp) for stamp in stamps)
+        if "TENSORS" in self.scope.setting.level:
+            yield from (encode_tensor(number, "TENSOR_QUEUE_INPUT", each) for each in inputs)
+            yield from (encode_tensor(number, "TENSOR_BACKEND_OUTPUT", each) for each in outputs)
 
 
 class TraceScope:

@@ -1,24 +1,18 @@
-"""HTTP/1.1 messages without I/O: request heads, chunked bodies, content codings, response heads.
+"""HTTP/1.1 messages without I/O: request heads, chunked bodies, response heads.
 
 httptools parses heads; bodies are framed here, so that a body of known length can be received in place. What
 is ambiguous about where a message ends is refused, never guessed (RFC 9112, section 6.3).
 """
 
-import zlib
 from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
 import httptools
 
-from app.core.errors import InferError, invalid_arg
-
 MAX_CHUNKS: Final = 65536
 _MAX_CHUNK_LINE: Final = 1024
 _MAX_TRAILERS: Final = 8192
-_GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32  # whichever the data says it is
-_PIECE: Final = 32 << 10
-_LIKELY_RATIO: Final = 8
 _HEX: Final = frozenset(b"0123456789abcdefABCDEF")
 
 
@@ -252,67 +246,6 @@ def _chunk_size(line: bytes) -> int:
     if not 0 < len(digits) <= 16 or not _HEX.issuperset(digits):
         raise HttpError(400, "Bad Request")
     return int(digits, 16)
-
-
-def decompress(data: Any, limit: int) -> bytes:
-    """Inflate a gzip or zlib body, stopping at the limit.
-
-    Raises:
-        InferError: INVALID_ARG when it is empty, broken, or larger than `limit` bytes decompressed.
-    """
-    if not data:
-        raise invalid_arg("nothing to be decompressed")
-    try:
-        inflater = zlib.decompressobj(_GZIP_OR_ZLIB)
-        inflated = inflater.decompress(data, _LIKELY_RATIO * len(data) + _PIECE)
-        if not inflater.eof:
-            # Either a bomb or uncommonly repetitive data: which of them is found out without keeping any.
-            inflated = zlib.decompress(data, _GZIP_OR_ZLIB, _inflated_size(data, limit))
-    except zlib.error:
-        raise invalid_arg("failed to decompress the request body") from None
-    if len(inflated) > limit:
-        raise _inflates_beyond(limit)
-    return inflated
-
-
-def _inflated_size(data: Any, limit: int) -> int:
-    inflater = zlib.decompressobj(_GZIP_OR_ZLIB)
-    size = 0
-    for start in range(0, len(data), _PIECE):
-        piece = data[start : start + _PIECE]
-        while piece and not inflater.eof:
-            size += len(inflater.decompress(piece, _PIECE))
-            if size > limit:
-                raise _inflates_beyond(limit)
-            piece = inflater.unconsumed_tail
-    return size or 1
-
-
-def _inflates_beyond(limit: int) -> InferError:
-    return invalid_arg(
-        f"Decompressed data size exceeds the maximum allowed value of {limit} bytes. "
-        "Use --http-max-input-size to increase the limit."
-    )
-
-
-def response_encoding(accept: str | None) -> str:
-    """Choose gzip, deflate or "" (none) from an `Accept-Encoding` header, the first of the highest weight."""
-    chosen, highest = "", 0.0
-    for entry in (accept or "").split(","):
-        name, _, weight_text = entry.strip(" ").partition(";q=")
-        try:
-            weight = float(weight_text) if weight_text else 1.0
-        except ValueError:
-            continue
-        if name in ("identity", "deflate", "gzip") and weight > highest:
-            chosen, highest = ("" if name == "identity" else name), weight
-    return chosen
-
-
-def compress(parts: Iterable[Any], encoding: str) -> bytes:
-    """Compress body parts as one gzip or deflate (zlib) stream."""
-    deflater = zlib.compressobj(wbits=zlib.MAX_WBITS | (16 if encoding == "gzip" else 0))
-    return b"".join([*map(deflater.compress, parts), deflater.flush()])
 
 
 _STATUS_LINES: Final = {

@@ -23,13 +23,18 @@ _INT64_MAX: Final = (1 << 63) - 1
 _UNSET: Final = msgspec.UNSET
 
 
-class InputParameters(msgspec.Struct, gc=False):
-    """Parameters of an input that the server acts on."""
+class _TensorParameters(msgspec.Struct, gc=False):
+    """Where in shared memory a tensor lies."""
 
-    binary_data_size: _UInt | msgspec.UnsetType = _UNSET
     shared_memory_region: str | msgspec.UnsetType = _UNSET
     shared_memory_offset: _UInt = 0
     shared_memory_byte_size: _UInt = 0
+
+
+class InputParameters(_TensorParameters, gc=False):
+    """Parameters of an input that the server acts on."""
+
+    binary_data_size: _UInt | msgspec.UnsetType = _UNSET
 
 
 class InputHeader(msgspec.Struct, gc=False):
@@ -61,14 +66,11 @@ class _FastInput(InputHeader, gc=False):
     data: msgspec.Raw | msgspec.UnsetType = _UNSET
 
 
-class OutputParameters(msgspec.Struct, gc=False):
+class OutputParameters(_TensorParameters, gc=False):
     """Parameters of a requested output that the server acts on."""
 
     binary_data: bool | msgspec.UnsetType = _UNSET
     classification: _UInt | msgspec.UnsetType = _UNSET
-    shared_memory_region: str | msgspec.UnsetType = _UNSET
-    shared_memory_offset: _UInt = 0
-    shared_memory_byte_size: _UInt = 0
 
 
 class OutputHeader(msgspec.Struct, gc=False):

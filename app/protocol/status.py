@@ -14,18 +14,17 @@ class Status(NamedTuple):
 
     http: int
     grpc: int
-    grpc_name: str
 
 
 STATUSES: Final[dict[ErrorCode, Status]] = {
-    ErrorCode.UNKNOWN: Status(400, 2, "UNKNOWN"),
-    ErrorCode.INTERNAL: Status(500, 13, "INTERNAL"),
-    ErrorCode.NOT_FOUND: Status(404, 5, "NOT_FOUND"),
-    ErrorCode.INVALID_ARG: Status(400, 3, "INVALID_ARGUMENT"),
-    ErrorCode.UNAVAILABLE: Status(503, 14, "UNAVAILABLE"),
-    ErrorCode.UNSUPPORTED: Status(501, 12, "UNIMPLEMENTED"),
-    ErrorCode.ALREADY_EXISTS: Status(400, 6, "ALREADY_EXISTS"),
-    ErrorCode.CANCELLED: Status(400, 1, "CANCELLED"),
+    ErrorCode.UNKNOWN: Status(400, 2),
+    ErrorCode.INTERNAL: Status(500, 13),
+    ErrorCode.NOT_FOUND: Status(404, 5),
+    ErrorCode.INVALID_ARG: Status(400, 3),
+    ErrorCode.UNAVAILABLE: Status(503, 14),
+    ErrorCode.UNSUPPORTED: Status(501, 12),
+    ErrorCode.ALREADY_EXISTS: Status(400, 6),
+    ErrorCode.CANCELLED: Status(400, 1),
 }
 
 

@@ -36,7 +36,7 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
     `version` is `NO_VERSION` for a model of which no version could even be tried (a bad configuration, say).
     `application` names the Serve application that serves it ("" when none does, as with an ensemble).
     `config` is the serialised, complete ModelConfig (empty until a load succeeded once). `labels` maps an
-    output to its class labels.
+    output to its class labels. `makes_calls` tells that it may call other models from its replicas.
     """
 
     name: str
@@ -47,6 +47,7 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
     config: bytes = b""
     labels: dict[str, tuple[str, ...]] = {}
     load_seconds: float = 0.0
+    makes_calls: bool = False
 
     @cached_property
     def model(self) -> str:

@@ -34,6 +34,13 @@ def lost_message(cause: str) -> str:
     return f"connection to model replica lost: {cause}"
 
 
+def _answered(response: InferResponse) -> None:
+    """The sink of a request that had its final response.
+
+    Who receives keeps the `Call` to cancel it: with the sink in it both would be garbage for the collector.
+    """
+
+
 class Call:
     """A request under way on a channel."""
 
@@ -225,8 +232,11 @@ class Channel(Connection):
         if call is None:
             self.late_responses += 1
             return
+        sink = call.sink
+        if frame.flags & FINAL:
+            call.sink = _answered
         try:
-            call.sink(response)
+            sink(response)
         except Exception as error:
             self._report(error)
         if self.draining:
@@ -273,8 +283,9 @@ class Channel(Connection):
         self._loop.call_soon(self._fail, call, error)
 
     def _fail(self, call: Call, error: InferError) -> None:
+        sink, call.sink = call.sink, _answered
         try:
-            call.sink(failed(error, call.request_id))
+            sink(failed(error, call.request_id))
         except Exception as raised:
             self._report(raised)
         self._close_if_drained()

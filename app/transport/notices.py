@@ -1,6 +1,7 @@
 """What ends tell each other beside requests and responses: released slabs, offered arenas, control calls."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -8,6 +9,8 @@ from app.core.errors import InferError
 from app.transport.frames import Frame, ProtocolError
 from app.transport.lending import Offer
 from app.transport.messages import UNDECODABLE, WireError
+
+_T = TypeVar("_T")
 
 
 class _WireControl(msgspec.Struct, array_like=True):
@@ -34,10 +37,7 @@ def decode_release(frame: Frame) -> list[int]:
     Raises:
         ProtocolError: the frame is malformed.
     """
-    try:
-        return _decode_offsets(frame.meta)
-    except UNDECODABLE as error:
-        raise ProtocolError(f"malformed release: {error}") from error
+    return _decoded(_decode_offsets, frame, "release")
 
 
 def encode_control(verb: str, argument: Any) -> bytes:
@@ -55,10 +55,7 @@ def decode_control(frame: Frame) -> tuple[str, Any]:
     Raises:
         ProtocolError: the frame is malformed.
     """
-    try:
-        wire = _decode_control(frame.meta)
-    except UNDECODABLE as error:
-        raise ProtocolError(f"malformed control call: {error}") from error
+    wire = _decoded(_decode_control, frame, "control call")
     return wire.verb, wire.argument
 
 
@@ -78,10 +75,7 @@ def decode_value(frame: Frame) -> Any:
     Raises:
         ProtocolError: the frame is malformed.
     """
-    try:
-        return _decode_any(frame.meta)
-    except UNDECODABLE as error:
-        raise ProtocolError(f"malformed reply: {error}") from error
+    return _decoded(_decode_any, frame, "reply")
 
 
 def decode_error(frame: Frame) -> InferError:
@@ -90,10 +84,7 @@ def decode_error(frame: Frame) -> InferError:
     Raises:
         ProtocolError: the frame is malformed.
     """
-    try:
-        wire = _decode_error(frame.meta)
-    except UNDECODABLE as error:
-        raise ProtocolError(f"malformed error: {error}") from error
+    wire = _decoded(_decode_error, frame, "error")
     return InferError(wire.code, wire.message, wire.reason)
 
 
@@ -108,8 +99,12 @@ def decode_offer(frame: Frame) -> Offer:
     Raises:
         ProtocolError: the frame is malformed.
     """
-    try:
-        offer: Offer = _decode_offer(frame.meta)
-    except UNDECODABLE as error:
-        raise ProtocolError(f"malformed offer: {error}") from error
+    offer: Offer = _decoded(_decode_offer, frame, "offer")
     return offer
+
+
+def _decoded(decode: Callable[[memoryview], _T], frame: Frame, what: str) -> _T:
+    try:
+        return decode(frame.meta)
+    except UNDECODABLE as error:
+        raise ProtocolError(f"malformed {what}: {error}") from error

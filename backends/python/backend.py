@@ -72,6 +72,9 @@ class PythonBackend(Backend):
         state = instance.state
         return isinstance(state, Execution) and is_portable(Path(state.instance.file).read_bytes())
 
+    def instance_pauses(self, instance: Instance) -> bool:
+        return b".exec" in Path(instance.state.instance.file).read_bytes()
+
     def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
         instance.state.execute(requests, instance)
 

@@ -12,7 +12,7 @@ from app.core.errors import ErrorCode, FailureReason, InferError
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, failed
 from backends.base import Request
 from backends.python.errors import TritonError
-from backends.python.request import SEQUENCE_END, SEQUENCE_START, InferenceRequest
+from backends.python.request import NO_PARAMETERS, SEQUENCE_END, SEQUENCE_START, InferenceRequest
 from backends.python.response import InferenceResponse
 from backends.python.tensor import Tensor
 
@@ -44,24 +44,38 @@ def wire_request(
     """
     name, version = request.target()
     flags = request.flags()
-    infers = [each.infer for each in callers]
-    deadlines = [infer.deadline for infer in infers]
-    trace = request.trace()._traceparent or next((infer.trace for infer in infers if infer.trace), "")
+    parameters = request.parameters()
+    priority, deadline, trace, chain = _inherited(callers)
     return InferRequest(
         name,
         str(version) if version > 0 else "",
-        tuple(tensor._to_wire(viewed=waits) for tensor in request.inputs()),
-        tuple(RequestedOutput(output) for output in request.requested_output_names()),
+        tuple([tensor._to_wire(viewed=waits) for tensor in request.inputs()]),
+        tuple([RequestedOutput(output) for output in request.requested_output_names()]),
         request.request_id(),
-        json.loads(request.parameters()),
+        {} if parameters == NO_PARAMETERS else json.loads(parameters),
         request.correlation_id(),
         bool(flags & SEQUENCE_START),
         bool(flags & SEQUENCE_END),
-        priority=min((infer.priority for infer in infers if infer.priority), default=0),
+        priority=priority,
         timeout_us=request.timeout(),
-        deadline=max(deadlines, default=0.0) if all(deadlines) else 0.0,
-        trace=trace,
-        chain=tuple(dict.fromkeys((*(name for infer in infers for name in infer.chain), caller))),
+        deadline=deadline,
+        trace=request.trace()._traceparent or trace,
+        chain=chain if caller in chain else (*chain, caller),
+    )
+
+
+def _inherited(callers: Sequence[Request]) -> tuple[int, float, str, tuple[str, ...]]:
+    """Priority, deadline, trace and chain of what is called for these."""
+    if len(callers) == 1:
+        infer = callers[0].infer
+        return infer.priority, infer.deadline, infer.trace, infer.chain
+    infers = [each.infer for each in callers]
+    deadlines = [infer.deadline for infer in infers]
+    return (
+        min((infer.priority for infer in infers if infer.priority), default=0),
+        max(deadlines, default=0.0) if all(deadlines) else 0.0,
+        next((infer.trace for infer in infers if infer.trace), ""),
+        tuple(dict.fromkeys(name for infer in infers for name in infer.chain)),
     )
 
 
@@ -136,8 +150,15 @@ class Calls(ABC):
         """Send and wait for the response, or return an iterator over the responses to come."""
         executing = callers()
         infer = wire_request(request, self.caller, executing, waits=not decoupled)
-        responses = self._start(infer, decoupled, executing)
-        return responses if decoupled else next(responses)
+        if decoupled:
+            return self._start(infer, decoupled, executing)
+        return model_response(self.ask(infer, executing))
+
+    def ask(self, infer: InferRequest, callers: Sequence[Request]) -> InferResponse:
+        """Send a request and wait for its only response."""
+        answer: queue.SimpleQueue[InferResponse] = queue.SimpleQueue()
+        self.submit(infer, answer.put, False, callers)
+        return answer.get()
 
     def async_exec(
         self, request: InferenceRequest, decoupled: bool

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from app.core.errors import InferError
 from app.core.tensors import InferRequest, InferResponse, SequenceId, failed
 from backends.base import Request
-from backends.python import calls, loader
+from backends.python import calls, loader, services
 from backends.python.errors import ContractError, execution_failed, loading_failed
 from backends.python.event_loop import EventLoop
 from backends.python.instance import PythonInstance
@@ -58,7 +58,8 @@ class Execution:
         """Call the model's `finalize` and undo the import."""
         try:
             if hasattr(self.model, "finalize"):
-                self.model.finalize()
+                with services.no_calls("'finalize'"):
+                    self.model.finalize()
         except Exception:
             logger.exception("finalize of instance '%s' failed", self.instance.name)
         finally:
@@ -177,7 +178,8 @@ def completed(instance: PythonInstance) -> dict[str, Any] | None:
         complete = getattr(kind, "auto_complete_config", None)
         if complete is None:
             return None
-        returned = complete(ModelConfig(instance.config))
+        with services.no_calls("'auto_complete_config'"):
+            returned = complete(ModelConfig(instance.config))
         if not isinstance(returned, ModelConfig):
             raise ContractError(
                 f"auto_complete_config function in model '{instance.model_name}' must return a valid"
@@ -191,9 +193,10 @@ def completed(instance: PythonInstance) -> dict[str, Any] | None:
 
 
 def _initialised(kind: Any, instance: PythonInstance) -> Any:
-    model = kind()
-    if hasattr(model, "initialize"):
-        model.initialize(instance.initialize_arguments())
+    with services.no_calls("'initialize'"):
+        model = kind()
+        if hasattr(model, "initialize"):
+            model.initialize(instance.initialize_arguments())
     return model
 
 

@@ -1,8 +1,8 @@
 """Importing a model's `model.py` as Triton's stub does, without leaving anything behind.
 
-It is module `<version>.model`; the version's and the model's directory are at the end of `sys.path`. A
-process serves one Python model, but the module is imported for auto-completion as well as for the instance,
-so loads of the same file are counted and share the import.
+It is module `<version>.model`, and `model` for a Python-based backend; the version's and the model's
+directory are at the end of `sys.path`. A process serves one Python model, but the module is imported for
+auto-completion as well as for the instance, so loads of the same file are counted and share the import.
 """
 
 import sys
@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from app.core.errors import InferError, invalid_arg, unavailable
+from backends.python import services
 from backends.python.errors import loading_failed
 from backends.python.instance import PythonInstance
 
@@ -23,7 +24,9 @@ _loaded: dict[Path, "_Loaded"] = {}
 
 
 class _Loaded:
-    def __init__(self, module: ModuleType, package: ModuleType, paths: list[str], directory: Path) -> None:
+    def __init__(
+        self, module: ModuleType, package: ModuleType | None, paths: list[str], directory: Path
+    ) -> None:
         self.module = module
         self.directory = directory
         self.package = package
@@ -74,10 +77,8 @@ def _import(model: PythonInstance, path: Path) -> _Loaded:
     if not path.is_file():
         raise unavailable(f"Python model file not found in '{path}'")
     _register_utils()
-    package_name = model.version
-    module_name = f"{package_name}.{path.stem}"
-    package = ModuleType(package_name)
-    package.__path__ = [str(path.parent)]
+    package = _package(model, path)
+    module_name = f"{package.__name__}.{path.stem}" if package else path.stem
     spec = spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
         raise invalid_arg(f"model file '{path.name}' of model '{model.model_name}' is not a Python file")
@@ -86,15 +87,27 @@ def _import(model: PythonInstance, path: Path) -> _Loaded:
     paths = list(dict.fromkeys((str(path.parent), str(directory), model.directory)))
     loaded = _Loaded(module, package, paths, directory)
     sys.path.extend(paths)
-    sys.modules[package_name], sys.modules[module_name] = package, module
+    sys.modules[module_name] = module
+    if package is not None:
+        sys.modules[package.__name__] = package
     try:
-        spec.loader.exec_module(module)
+        with services.no_calls(f"the import of {path.name}"):
+            spec.loader.exec_module(module)
     except BaseException as error:
         _remove(loaded)
         if isinstance(error, InferError | Exception | SystemExit):
             raise loading_failed(error, OUR_FOLDER) from error
         raise
     return loaded
+
+
+def _package(model: PythonInstance, path: Path) -> ModuleType | None:
+    """The version directory as a package; none for the file of a Python-based backend, which is `model`."""
+    if not path.is_relative_to(model.directory):
+        return None
+    package = ModuleType(model.version)
+    package.__path__ = [str(path.parent)]
+    return package
 
 
 def _register_utils() -> None:

@@ -6,6 +6,7 @@ src/resources/triton_python_backend_utils.py). The numpy helpers keep its spelli
 
 import logging
 from collections.abc import Mapping
+from enum import IntEnum
 from typing import Any, Final
 
 import numpy as np
@@ -165,12 +166,12 @@ def get_model_dir() -> str:
 
 def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
     """Load a model."""
-    services.current().load_model(model_name, config, files or {})
+    services.for_repository(model_name).load_model(model_name, config, files or {})
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-    """Unload a model."""
-    services.current().unload_model(model_name, unload_dependents)
+    """Unload a model. One that unloads itself does not wait: it ends when its requests are answered."""
+    services.for_repository(model_name).unload_model(model_name, unload_dependents)
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
@@ -181,17 +182,25 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
 class Logger:
     """Writes to the server's log, with the place in model.py that called."""
 
-    INFO: Final = 0
-    WARNING: Final = 1
-    ERROR: Final = 2
-    VERBOSE: Final = 3
+    class LogLevel(IntEnum):
+        """How important a message is."""
+
+        INFO = 0
+        WARNING = 1
+        ERROR = 2
+        VERBOSE = 3
+
+    INFO: Final = LogLevel.INFO
+    WARNING: Final = LogLevel.WARNING
+    ERROR: Final = LogLevel.ERROR
+    VERBOSE: Final = LogLevel.VERBOSE
 
     _LEVELS: Final = (logging.INFO, logging.WARNING, logging.ERROR, logging.DEBUG)
     _logger: Final = logging.getLogger("backends.python.model")
 
     @staticmethod
     def log(message: str, level: int = INFO) -> None:
-        """Log at one of the levels of this class."""
+        """Log at one of the levels `LogLevel`."""
         Logger._logger.log(Logger._LEVELS[level], "%s", message, stacklevel=2)
 
     @staticmethod

@@ -1,7 +1,8 @@
 """Whether a Python model may execute on a thread that is not its own: a look at its source.
 
 Only what is plain computing passes: numpy and the tensors of its requests, nothing else imported, nothing
-that waits, asks the server or belongs to a thread. Whatever is not known to be harmless does not pass.
+that waits, asks the server or belongs to a thread. The one exception is a plain `exec()` of a request to
+another model, whose waiting the server can arrange. Whatever is not known to be harmless does not pass.
 """
 
 import ast
@@ -24,13 +25,14 @@ _MODULES: Final = frozenset(
 )
 _OF_UTILS: Final = frozenset(
     (
-        *("InferenceResponse", "Tensor", "TritonError", "TritonModelException"),
-        *("get_input_tensor_by_name", "get_input_config_by_name", "get_output_config_by_name"),
+        *("InferenceRequest", "InferenceResponse", "Tensor", "TritonError", "TritonModelException"),
+        *("get_input_tensor_by_name", "get_output_tensor_by_name"),
+        *("get_input_config_by_name", "get_output_config_by_name"),
         *("numpy_to_triton_type", "triton_string_to_numpy", "triton_to_numpy_type"),
         *("serialize_byte_tensor", "deserialize_bytes_tensor"),
     )
 )
-_WAITING: Final = frozenset(("get_response_sender", "is_cancelled", "exec", "async_exec"))
+_WAITING: Final = frozenset(("get_response_sender", "is_cancelled", "async_exec"))
 _OF_A_THREAD: Final = frozenset(("seterr", "seterrcall", "setbufsize"))
 _BUILTINS: Final = frozenset(
     ("__import__", "__builtins__", "breakpoint", "compile", "eval", "exec", "getattr", "input", "open")
@@ -42,7 +44,13 @@ def is_portable(source: bytes) -> bool:
     tree = ast.parse(source)
     utils = _names_of_utils(tree)
     used = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    used |= {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_plain(node)}
     return all(_is_harmless(node, utils, used) for node in ast.walk(tree))
+
+
+def _is_plain(call: ast.Call) -> bool:
+    """With `decoupled=True` it is an iterator, which waits each time that it is asked."""
+    return not call.args and not call.keywords
 
 
 def _names_of_utils(tree: ast.AST) -> set[str]:
@@ -58,6 +66,8 @@ def _is_harmless(node: ast.AST, utils: set[str], used: set[int]) -> bool:
             return module in _MODULES - {_UTILS, "numpy"}
         case ast.Attribute(ast.Name(name), attribute) if name in utils:
             return attribute in _OF_UTILS
+        case ast.Attribute(_, "exec"):
+            return id(node) in used
         case ast.Attribute(_, attribute):
             return attribute not in _WAITING | _OF_A_THREAD and not attribute.startswith("__")
         case ast.Name(name):  # the module itself goes nowhere

@@ -3,27 +3,27 @@
 import itertools
 import logging
 import os
-import queue
 import signal
 import socket
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from app.core.errors import ErrorCode, FailureReason, InferError, internal, unavailable
-from app.core.tensors import Buffer, InferRequest, InferResponse, SequenceId, failed
+from app.core.errors import InferError, internal
+from app.core.tensors import Buffer, InferResponse, SequenceId, failed
 from backends.base import Request
 from backends.python import services
-from backends.python.calls import MAX_WAITING
-from backends.python.errors import ContractError, TritonModelException, execution_failed
+from backends.python.activation import environment_variables
+from backends.python.errors import ContractError, execution_failed
 from backends.python.execution import Clocked
 from backends.python.instance import PythonInstance
 from backends.python.link import Link, LinkClosed, Message, Payload
-from backends.python.told import request_fields, request_of, response_fields, response_of
+from backends.python.process_calls import ProcessCalls
+from backends.python.told import request_fields, response_of
 
 logger = logging.getLogger(__name__)
 
@@ -31,28 +31,11 @@ _MAIN: Final = str(Path(__file__).with_name("worker_main.py"))
 _LAST_LINES: Final = 30
 _LINE_BYTES: Final = 8192
 _KILLED_S: Final = 5.0
-_FOREIGN: Final = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "CONDA_PREFIX")
 
 
 def not_healthy(name: str) -> str:
     """Triton's text of a process that is not there."""
     return f"Stub process '{name}' is not healthy."
-
-
-def environment_variables(python: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """What a process of the environment of this interpreter sees, as after its `activate`."""
-    root = python.parent.parent
-    known = {name: value for name, value in inherited.items() if name not in _FOREIGN}
-    known["PATH"] = os.pathsep.join(filter(None, (str(python.parent), known.get("PATH"))))
-    known["PYTHONUNBUFFERED"] = "1"
-    if (root / "pyvenv.cfg").exists():
-        known["VIRTUAL_ENV"] = str(root)
-    elif (root / "conda-meta").is_dir():
-        known["CONDA_PREFIX"] = str(root)
-        # As Triton: libraries of the environment before those of the machine.
-        libraries = filter(None, (str(root / "lib"), known.get("LD_LIBRARY_PATH")))
-        known["LD_LIBRARY_PATH"] = os.pathsep.join(libraries)
-    return known
 
 
 class Process:
@@ -76,7 +59,7 @@ class Process:
         self._said: deque[str] = deque(maxlen=_LAST_LINES)
         ours, theirs = socket.socketpair()
         self.link = Link(ours, self._handle)
-        self._calls = _Calls(self.link, self._name)
+        self._calls = ProcessCalls(self.link, self._name, self._open)
         try:
             self._process = self._spawn(theirs)
         except OSError as error:
@@ -270,95 +253,6 @@ class Process:
             self._here.set()
         else:
             self._calls.handle(message, payload)
-
-
-class _Calls:
-    """What a model in another process asks of the rest of the server."""
-
-    def __init__(self, link: Link, name: str) -> None:
-        self._link = link
-        self._name = name
-        self._cancels: dict[int, Callable[[], None]] = {}
-        self._responses: queue.SimpleQueue[tuple[int, InferResponse] | None] = queue.SimpleQueue()
-        self._sender: threading.Thread | None = None
-        self._verbs: dict[str, Callable[[Message, Payload], Any]] = {
-            "load_model": _load_model,
-            "unload_model": lambda m, _: services.current().unload_model(m["name"], m["dependents"]),
-            "is_model_ready": lambda m, _: services.current().is_model_ready(m["name"], m["version"]),
-        }
-
-    def handle(self, message: Message, payload: Payload) -> None:
-        """Take a message; on the thread that serves the link, which may not wait."""
-        verb = message["do"]
-        if verb == "call":
-            self._call(message["call"], request_of(message["request"], payload), message["decoupled"])
-        elif verb == "cancel":
-            cancel = self._cancels.get(message["call"])
-            if cancel is not None:
-                cancel()
-        else:
-            threading.Thread(target=self._manage, args=(message, payload), name=verb, daemon=True).start()
-
-    def cancel(self) -> None:
-        """Cancel what is under way: nobody waits for it."""
-        for cancel in list(self._cancels.values()):
-            cancel()
-
-    def close(self) -> None:
-        """End the thread that sends responses."""
-        self._responses.put(None)
-
-    def _call(self, number: int, infer: InferRequest, decoupled: bool) -> None:
-        if self._sender is None:  # responses come on the data-plane loop, which may not wait for a socket
-            self._sender = threading.Thread(target=self._send, name=f"{self._name} responses", daemon=True)
-            self._sender.start()
-
-        def sink(response: InferResponse) -> None:
-            if response.final or self._responses.qsize() < MAX_WAITING:
-                self._responses.put((number, response))
-                return
-            self._cancels[number]()
-            text = f"more than {MAX_WAITING} responses wait to be read"
-            busy = InferError(ErrorCode.UNAVAILABLE, text, FailureReason.REJECTED)
-            self._responses.put((number, failed(busy)))
-
-        self._cancels[number] = lambda: None
-        try:
-            cancel = services.current().submit(infer, sink, decoupled)
-        except Exception as error:
-            sink(failed(error))
-            return
-        if number in self._cancels:
-            self._cancels[number] = cancel
-
-    def _send(self) -> None:
-        while (item := self._responses.get()) is not None:
-            number, response = item
-            if response.final:
-                self._cancels.pop(number, None)
-            buffers: list[Buffer] = []
-            fields = response_fields(response, buffers)
-            try:
-                self._link.send({"do": "response", "call": number, "response": fields}, buffers)
-            except LinkClosed:
-                return
-
-    def _manage(self, message: Message, payload: Payload) -> None:
-        try:
-            self._link.answer(message, self._verbs[message["do"]](message, payload))
-        except LinkClosed:
-            pass
-        except InferError as error:
-            self._link.refuse(message, error)
-        except Exception as error:
-            if not isinstance(error, TritonModelException):
-                logger.exception("%s of instance '%s'", message["do"], self._name)
-            self._link.refuse(message, unavailable(str(error)))
-
-
-def _load_model(message: Message, payload: Payload) -> None:
-    files = {path: bytes(payload.take(size)) for path, size in message["files"]}
-    services.current().load_model(message["name"], message["config"], files)
 
 
 def _log(message: Message) -> None:

@@ -4,11 +4,12 @@ import json
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Final
 
-from app.core.tensors import UNNAMED_TRACE, ParameterValue
+from app.core.tensors import TENSORS_TRACE, UNNAMED_TRACE, ParameterValue
 from app.core.tensors import Tensor as WireTensor
 from backends.base import Request
 from backends.python import services
 from backends.python.errors import TritonModelException
+from backends.python.parameters import checked
 from backends.python.response import Encoder, InferenceResponseSender
 from backends.python.tensor import Tensor
 
@@ -18,6 +19,7 @@ RELEASE_ALL: Final = 1
 RELEASE_RESCHEDULE: Final = 2
 MEMORY_CPU: Final = 0
 MEMORY_GPU: Final = 2
+NO_PARAMETERS: Final = "{}"
 
 
 class InferenceTrace:
@@ -31,7 +33,7 @@ class InferenceTrace:
 
     def get_context(self) -> str | None:
         """The W3C trace context as JSON, `{"traceparent": "00-..."}`; None where there is none."""
-        known = self._traceparent not in ("", UNNAMED_TRACE)
+        known = self._traceparent not in ("", UNNAMED_TRACE, TENSORS_TRACE)
         return json.dumps({"traceparent": self._traceparent}) if known else None
 
 
@@ -81,6 +83,8 @@ class InferenceRequest:
                 f"Input tensor for request with id '{request_id}' and model name '{model_name}' should not"
                 " be empty."
             )
+        if not isinstance(correlation_id, int | str):
+            raise TritonModelException("Correlation ID must be integer or string")
         self._inputs: list[Tensor] | None = list(inputs)
         self._request_id = request_id
         self._correlation_id = correlation_id
@@ -88,9 +92,11 @@ class InferenceRequest:
         self._target = (model_name, model_version)
         self._flags = flags
         self._timeout = timeout
-        self._preferred_memory = preferred_memory or PreferredMemory()
-        self._trace = trace or InferenceTrace()
-        self._parameters = parameters if isinstance(parameters, str) else json.dumps(dict(parameters or {}))
+        self._preferred_memory = preferred_memory
+        self._trace = trace
+        if isinstance(parameters, str):  # as another request's `parameters` gives them
+            parameters = json.loads(parameters)
+        self._parameters = NO_PARAMETERS if parameters is None else json.dumps(checked(parameters))
         self._release_flags = RELEASE_ALL
 
     def inputs(self) -> list[Tensor]:
@@ -115,6 +121,8 @@ class InferenceRequest:
 
     def preferred_memory(self) -> PreferredMemory:
         """Where the outputs should be."""
+        if self._preferred_memory is None:
+            self._preferred_memory = PreferredMemory()
         return self._preferred_memory
 
     def flags(self) -> int:
@@ -135,6 +143,8 @@ class InferenceRequest:
 
     def trace(self) -> InferenceTrace:
         """The trace of the request."""
+        if self._trace is None:
+            self._trace = InferenceTrace()
         return self._trace
 
     def set_release_flags(self, flags: int) -> None:
@@ -160,12 +170,16 @@ class InferenceRequest:
         raise TritonModelException("only a request given to 'execute' has a response sender")
 
     def exec(self, decoupled: bool = False) -> Any:
-        """Execute on another model and wait: its response, or with `decoupled` an iterator of them."""
-        return services.current().exec(self, decoupled)
+        """Execute on another model and wait: its response, or with `decoupled` an iterator of them.
+
+        Raises:
+            TritonModelException: the model is not executing, but being loaded or unloaded.
+        """
+        return services.for_call(self.target()[0]).exec(self, decoupled)
 
     def async_exec(self, decoupled: bool = False) -> Awaitable[Any]:
-        """Execute on another model from a running event loop."""
-        return services.current().async_exec(self, decoupled)
+        """`exec` from a running event loop."""
+        return services.for_call(self.target()[0]).async_exec(self, decoupled)
 
 
 class ReceivedRequest(InferenceRequest):

@@ -9,6 +9,7 @@ from typing import Final
 from app.core.tensors import InferRequest, InferResponse, ParameterValue, failed
 from backends.base import Request
 from backends.python.errors import TritonError, TritonModelException
+from backends.python.parameters import checked
 from backends.python.tensor import Tensor
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ class InferenceResponse:
             raise TritonModelException("Output tensor for inference response should not be empty.")
         self._tensors = output_tensors
         self._error = TritonError(error) if isinstance(error, str) else error
-        self._parameters = parameters
+        self._parameters = None if parameters is None else checked(parameters)
 
     def output_tensors(self) -> list[Tensor]:
         """The outputs."""
@@ -47,7 +48,7 @@ class InferenceResponse:
 
     def parameters(self) -> str:
         """The response parameters as JSON."""
-        return json.dumps(dict(self._parameters or {}))
+        return json.dumps(self._parameters or {})
 
 
 class Encoder:
@@ -75,7 +76,7 @@ class Encoder:
             outputs = tuple([t._to_wire("BF16" if t._name in self._bf16 else None) for t in tensors])
         else:
             outputs = tuple([tensor._to_wire() for tensor in tensors])
-        parameters = dict(response._parameters) if response._parameters else {}
+        parameters = response._parameters or {}
         return InferResponse(self._model_name, self._version, outputs, infer.id, parameters, final)
 
 
@@ -114,7 +115,7 @@ class InferenceResponseSender:
         final = bool(flags) or not self._decoupled
         answer = self._answer(response, final)
         with self._lock:
-            self._check(response, flags)
+            self._check(response)
             self._sent += 1
             self._closed = bool(flags)
             if response is not None or self._decoupled:
@@ -134,7 +135,7 @@ class InferenceResponseSender:
             return InferResponse(id=infer.id, final=True)
         return self._encoder.encode(response, infer, final)
 
-    def _check(self, response: InferenceResponse | None, flags: int) -> None:
+    def _check(self, response: InferenceResponse | None) -> None:
         if not self._decoupled:
             if response is not None and self._sent:
                 raise TritonModelException(

@@ -4,11 +4,13 @@ A replica that can offer them installs an implementation before the model is ini
 call raises an error that says what is missing.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from app.core.errors import unsupported
 from app.core.tensors import InferRequest, InferResponse, failed
+from backends.base import Request
 from backends.python.errors import TritonModelException
 
 
@@ -27,7 +29,11 @@ class Services(Protocol):
         """`exec` for a running event loop."""
 
     def submit(
-        self, infer: InferRequest, sink: Callable[[InferResponse], None], decoupled: bool
+        self,
+        infer: InferRequest,
+        sink: Callable[[InferResponse], None],
+        decoupled: bool,
+        callers: Sequence[Request] = (),
     ) -> Callable[[], None]:
         """What `exec` and `async_exec` send; see `backends.python.calls.Calls`."""
 
@@ -56,7 +62,11 @@ class Unavailable:
         raise TritonModelException(_NO_CALLS)
 
     def submit(
-        self, infer: InferRequest, sink: Callable[[InferResponse], None], decoupled: bool
+        self,
+        infer: InferRequest,
+        sink: Callable[[InferResponse], None],
+        decoupled: bool,
+        callers: Sequence[Request] = (),
     ) -> Callable[[], None]:
         sink(failed(unsupported(_NO_CALLS)))
         return lambda: None
@@ -77,6 +87,7 @@ def _not_available(function: str) -> TritonModelException:
 
 class _Installed:
     services: Services = Unavailable()
+    refused_in = ""
 
 
 def install(services: Services) -> None:
@@ -86,4 +97,42 @@ def install(services: Services) -> None:
 
 def current() -> Services:
     """The services installed."""
+    return _Installed.services
+
+
+@contextmanager
+def no_calls(where: str) -> Iterator[None]:
+    """Refuse calls of other models meanwhile, on every thread; `where` says what the model does.
+
+    As in Triton: a model that is not loaded yet may be the one that another, or itself, waits for.
+    """
+    outer, _Installed.refused_in = _Installed.refused_in, where
+    try:
+        yield
+    finally:
+        _Installed.refused_in = outer
+
+
+def for_repository(model: str) -> Services:
+    """The services installed, to load or unload a model.
+
+    Raises:
+        TritonModelException: within `no_calls` and of the model itself, which would wait for its own end.
+    """
+    services = _Installed.services
+    if _Installed.refused_in and model == services.caller:
+        raise TritonModelException(
+            f"Model '{model}' cannot load or unload itself in {_Installed.refused_in}."
+        )
+    return services
+
+
+def for_call(model: str) -> Services:
+    """The services installed, for a call of a model.
+
+    Raises:
+        TritonModelException: within `no_calls`.
+    """
+    if _Installed.refused_in:
+        raise TritonModelException(f"{_NO_CALLS} Model '{model}' was called in {_Installed.refused_in}.")
     return _Installed.services

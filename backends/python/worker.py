@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 from app.core.errors import InferError, internal
-from app.core.tensors import Buffer, InferRequest, InferResponse, failed
+from app.core.tensors import Buffer, InferRequest, InferResponse
 from backends.base import Request
 from backends.python import loader, metrics, services
 from backends.python.calls import Calls
@@ -35,6 +35,16 @@ class Clock:
 
     compute_start_ns = 0
     compute_end_ns = 0
+
+
+class ToldRequest(Request):
+    """A request of the replica, which knows it by a number."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int, infer: InferRequest, worker: "Worker") -> None:
+        super().__init__(infer, partial(worker.reply, number), partial(worker.cancelled, number))
+        self.number = number
 
 
 class Worker:
@@ -130,11 +140,10 @@ class Worker:
         self.link.answer(message, value, buffers)
 
     def _request(self, number: int, fields: dict[str, Any], payload: Payload) -> Request:
-        infer = request_of(fields, payload)
-        return Request(infer, partial(self._reply, number), partial(self._cancelled, number))
+        return ToldRequest(number, request_of(fields, payload), self)
 
-    def _reply(self, number: int, response: InferResponse) -> None:
-        response = _sendable(response)
+    def reply(self, number: int, response: InferResponse) -> None:
+        """Answer a request, at once or with those that are answered when the model returns."""
         held = self._held
         if held is not None and threading.current_thread() is threading.main_thread():
             held.append((number, response))
@@ -143,7 +152,8 @@ class Worker:
         fields = response_fields(response, buffers)
         self.link.send({"do": "response", "request": number, "response": fields}, buffers)
 
-    def _cancelled(self, number: int) -> bool:
+    def cancelled(self, number: int) -> bool:
+        """Whether a request was cancelled."""
         return bool(self.link.ask({"do": "cancelled", "request": number})[0])
 
 
@@ -167,7 +177,9 @@ class RemoteCalls(Calls):
         self._sinks[number] = sink
         buffers: list[Buffer] = []
         fields = request_fields(infer, buffers)
-        message = {"do": "call", "call": number, "request": fields, "decoupled": decoupled}
+        known = [caller.number for caller in callers if isinstance(caller, ToldRequest)]
+        about = {"request": fields, "decoupled": decoupled, "callers": known}
+        message = {"do": "call", "call": number, **about}
         try:
             self._link.send(message, buffers)
         except Exception:
@@ -240,12 +252,3 @@ def _instance(fields: dict[str, Any]) -> PythonInstance:
 def _executed(numbers: list[int], requests: list[Request], clock: Clock) -> dict[str, Any]:
     flags = [(n, r.detached, r.rescheduled) for n, r in zip(numbers, requests, strict=True)]
     return {"flags": flags, "start_ns": clock.compute_start_ns, "end_ns": clock.compute_end_ns}
-
-
-def _sendable(response: InferResponse) -> InferResponse:
-    """The response, or the error of one whose parameters are of types that no protocol carries."""
-    for name, value in response.parameters.items():
-        if not isinstance(value, bool | int | float | str):
-            text = f"response parameter '{name}' is of type '{type(value).__name__}'"
-            return failed(internal(text), response.id, response.final)
-    return response

@@ -19,7 +19,7 @@ from app.core.version_policy import absent_versions, require_versions, served_ve
 from app.routing.table import VersionEntry
 from app.settings import ServerSettings
 from deployments.instance_groups import updates_in_place
-from deployments.repository import layout
+from deployments.repository import layout, model_files
 from deployments.repository.cache import private_root
 from deployments.repository.fingerprint import fingerprint, version_fingerprint
 from deployments.repository.layout import ModelEntry
@@ -236,8 +236,8 @@ class Catalog:
     def _declared(self, entry: ModelEntry, override: str | None) -> mc.ModelConfig:
         auto_complete = not self._settings.disable_auto_complete_config
         if not override:
-            return layout.read_config(entry, self._settings.model_config_name, auto_complete)
-        return layout.complete_config(entry, parse_config_json(override))
+            return model_files.read_config(entry, self._settings.model_config_name, auto_complete)
+        return model_files.complete_config(entry, parse_config_json(override))
 
     def _template(self, entry: ModelEntry, config: mc.ModelConfig) -> ModelSpec:
         settings = self._settings

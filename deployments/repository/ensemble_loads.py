@@ -14,7 +14,8 @@ from deployments.repository.ensembles import (
     only_implicit,
     step_models,
 )
-from deployments.repository.layout import ModelEntry, read_labels
+from deployments.repository.layout import ModelEntry
+from deployments.repository.model_files import read_labels
 
 LoadStep = Callable[[str, tuple[str, ...]], Awaitable[None]]
 

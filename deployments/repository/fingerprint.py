@@ -12,11 +12,6 @@ def fingerprint(entry: ModelEntry) -> str:
     return _digest(_files(entry))
 
 
-def config_fingerprint(entry: ModelEntry) -> str:
-    """Digest the configuration files alone (`config.pbtxt` and `configs/`)."""
-    return _digest(item for item in _files(entry) if is_config(item[0]))
-
-
 def version_fingerprint(entry: ModelEntry, version: int) -> str:
     """Digest what one version is made of: its directory and the files all share, not the configuration.
 

@@ -306,9 +306,7 @@ class RepositoryManager:
         description = await self._deployer.deploy(candidate, version)
         if description.error:
             if ready:
-                raise invalid_arg(
-                    f"load failed for model '{name}': version {version}: {description.error};\n"
-                )
+                raise report.version_failure(description)
             self._set(VersionEntry(name, version, ModelState.UNAVAILABLE, description.error))
             return False
         self._serve(description)
@@ -327,7 +325,7 @@ class RepositoryManager:
         loaded = self._loaded[self._entries[name][version].application]
         description = await self._deployer.update(candidate, loaded)
         if description.error:
-            raise invalid_arg(f"load failed for model '{name}': version {version}: {description.error};\n")
+            raise report.version_failure(description)
         self._serve(description)
         self._refresh(candidate, version)
         logger.info("successfully updated the instances of '%s' version %d", name, version)
@@ -358,17 +356,7 @@ class RepositoryManager:
     def _serve(self, description: Description) -> None:
         spec = description.spec
         self._loaded[spec.application] = spec
-        self._set(
-            VersionEntry(
-                spec.identifier,
-                spec.version,
-                ModelState.READY,
-                application=spec.application,
-                config=description.config,
-                labels=description.labels,
-                load_seconds=description.load_seconds,
-            )
-        )
+        self._set(report.ready_entry(description))
 
     def _set(self, entry: VersionEntry) -> None:
         versions = self._entries.setdefault(entry.name, {})

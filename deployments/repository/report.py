@@ -1,4 +1,4 @@
-"""What the manager tells of loads: error texts and the table of the start, in Triton's words."""
+"""What the manager tells of loads: entries, error texts and the table of the start, in Triton's words."""
 
 import asyncio
 import logging
@@ -7,8 +7,10 @@ from typing import Final
 
 import msgspec
 
+from app.core.errors import InferError, invalid_arg
 from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
 from deployments.repository.layout import ModelEntry
+from deployments.spec import Description
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +33,27 @@ def index_rows(
         if name not in known:
             rows.append((name, "", "UNAVAILABLE" if model.reason else "", model.reason))
     return sorted(rows)
+
+
+def ready_entry(description: Description) -> VersionEntry:
+    """The entry of a version that has loaded."""
+    spec = description.spec
+    return VersionEntry(
+        spec.identifier,
+        spec.version,
+        ModelState.READY,
+        application=spec.application,
+        config=description.config,
+        labels=description.labels,
+        load_seconds=description.load_seconds,
+        makes_calls=description.makes_calls,
+    )
+
+
+def version_failure(description: Description) -> InferError:
+    """The error for a change of a version that goes on serving as it was."""
+    name, version = description.spec.identifier, description.spec.version
+    return invalid_arg(f"load failed for model '{name}': version {version}: {description.error};\n")
 
 
 def failed_entries(name: str, entries: Sequence[VersionEntry], reason: str) -> list[VersionEntry]:

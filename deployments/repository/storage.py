@@ -24,6 +24,13 @@ CREDENTIALS: Final = "TRITON_CLOUD_CREDENTIAL_PATH"
 
 _S3_ENDPOINT: Final = re.compile(r"s3://(https?://)?([0-9A-Za-z.\-]+:[0-9]+)/(.+)")
 _AZURE_ENDPOINT: Final = re.compile(r"(https?)://([0-9A-Za-z.\-]+:[0-9]+)/([^/]+)/(.+)")
+# The bucket in the host name only, and none of the checksums that newer SDKs add of their own accord:
+# https://www.alibabacloud.com/help/en/oss/developer-reference/use-amazon-s3-sdks-to-access-oss
+_OSS: Final[dict[str, Any]] = {
+    "s3": {"addressing_style": "virtual"},
+    "request_checksum_calculation": "when_required",
+    "response_checksum_validation": "when_required",
+}
 _VERSION: Final = re.compile(r"0|[1-9][0-9]{0,18}")
 _CLASSES: Final = {
     "s3": ("s3fs", "S3FileSystem"),
@@ -182,8 +189,8 @@ def _s3_options(url: str, rest: str, credential: dict[str, str]) -> tuple[dict[s
     if match is not None:
         scheme, host, rest = match.groups()
         client["endpoint_url"] = (scheme or "http://") + host
-        if "aliyuncs.com" in host:  # OSS takes the bucket in the host name only
-            options["config_kwargs"] = {"s3": {"addressing_style": "virtual"}}
+        if "aliyuncs.com" in host:
+            options["config_kwargs"] = _OSS
     if client:
         options["client_kwargs"] = client
     return options, rest.rstrip("/")

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from app.core.errors import ErrorCode, FailureReason, InferError
 from app.core.tensors import InferRequest, InferResponse, failed
 from backends.base import Request
+from deployments.nested import Nested
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +75,12 @@ class Pending(Request):
 
     def is_cancelled(self) -> bool:
         return self.cancelled
+
+    def report_activity(self, name: str) -> None:
+        if self.infer.trace:
+            if self.nested is None:
+                self.nested = Nested()
+            self.nested.report(name)
 
     def reply(self, response: InferResponse) -> None:
         if self.answered:

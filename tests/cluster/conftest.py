@@ -3,10 +3,14 @@
 Each start of a server costs a small machine some fifteen seconds: a test takes this one if it can.
 """
 
+import secrets
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import boto3
 import pytest
+from moto.server import ThreadedMotoServer
 
 from tests.server import Server
 
@@ -62,17 +66,55 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def storage() -> Iterator[str]:
+    """An S3 server with one model, `remote`; the address of its repository."""
+    started = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    started.start()
+    host, port = started.get_host_and_port()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AWS_ACCESS_KEY_ID", "id")
+        environment.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        client = boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1")
+        bucket = secrets.token_hex(8)  # no copy of an earlier run is of this address
+        client.create_bucket(Bucket=bucket)
+        client.put_object(Bucket=bucket, Key="remote/config.pbtxt", Body=CONFIG.format(delay=0, more=""))
+        client.put_object(Bucket=bucket, Key="remote/1/weights", Body=b"1")
+        yield f"s3://http://{host}:{port}/{bucket}"
+    started.stop()
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the server keeps copies of remote models."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def private() -> Iterator[Path]:
+    """A directory for what the server keeps; with a short path, for the sockets in it."""
+    with tempfile.TemporaryDirectory(prefix="n", ignore_cleanup_errors=True) as path:
+        yield Path(path)
+
+
+@pytest.fixture(scope="session")
 def trace_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("traces")
 
 
 @pytest.fixture(scope="session")
 def server(
-    repository: Path, trace_directory: Path, tmp_path_factory: pytest.TempPathFactory
+    repository: Path,
+    storage: str,
+    cache: Path,
+    private: Path,
+    trace_directory: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Server]:
     log = tmp_path_factory.mktemp("cluster") / "server.log"
     arguments = [
         f"--model-repository={repository}",
+        f"--model-repository={storage}",
+        f"--model-cache-directory={cache}",
         "--model-control-mode=explicit",
         "--load-model=steady",
         "--load-model=victim",
@@ -83,6 +125,6 @@ def server(
         "--metrics-config=summary_latencies=true",
         "--rate-limit=execution_count",
     ]
-    started = Server(arguments, log).start()
+    started = Server(arguments, log, {"TMPDIR": str(private)}).start()
     yield started
     started.stop()

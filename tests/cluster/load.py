@@ -1,13 +1,16 @@
-"""Clients that keep a server busy and remember every answer."""
+"""Clients that keep a server busy and remember every answer, and its end under such a load."""
 
 import http.client
 import json
+import signal
 import threading
 import time
 from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
+
+from tests.server import Server, wait_until
 
 VALUES = np.arange(16, dtype=np.float32)
 _HEADER = {
@@ -90,3 +93,28 @@ class Load:
             answer = Answer(time.monotonic(), 0, repr(error).encode())
             connection.close()
         self.answers.append(answer)
+
+
+def check_stop_under_load(server: Server) -> None:
+    """SIGTERM while the model `slow` is called: not ready first, no call lost, exit 0."""
+    health: list[int] = []
+    watching = threading.Event()
+
+    def watch() -> None:
+        while not watching.is_set():
+            health.append(server.get("/v2/health/ready", timeout=2)[0])
+            time.sleep(0.02)
+
+    watcher = threading.Thread(target=watch)
+    with Load(server.http_port, "slow", 8) as load:
+        wait_until(lambda: len(load.answers) > 8, 30.0, "answers of every client")
+        watcher.start()
+        wait_until(lambda: len(health) > 1, 10.0, "the health is watched")
+        status = server.stop(signal.SIGTERM)
+        watching.set()
+    watcher.join()
+    assert status == 0, server.output()[-4000:]
+    assert load.failures == []
+    assert health[0] == 200
+    assert 503 in health, "health says not ready before the port closes"
+    assert health[-1] == 0

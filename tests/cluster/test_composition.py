@@ -29,20 +29,42 @@ def cluster_address(server: Server) -> str:
     raise AssertionError("the server has no cluster of its own")
 
 
+ENSEMBLE_CALLS = """
+import runpy, sys
+import numpy as np
+from app.core.errors import InferError
+from app.handle import model_handle
+
+runpy.run_path(sys.argv[1], run_name="__main__")
+composed = model_handle("composed")
+print(composed.remote({"IN": np.arange(16, dtype=np.float32)[None]}).result()["OUT"].sum())
+try:
+    composed.remote({"IN": np.zeros((1, 16), np.int32)}).result()
+except InferError as error:
+    print(error.code.value, error.message)
+"""
+
+
 def test_the_example_calls_models(server: Server, repository: Path) -> None:
+    """And an ensemble is called as they are."""
     client = tritonclient.http.InferenceServerClient(server.http_url, network_timeout=120)
+    write_ensemble(repository, "composed")
+    client.load_model("composed")
     for model in ("simple", "square_int32"):
         shutil.copytree(ROOT / "model_repository" / model, repository / model)
         client.load_model(model)
     env = {"RAY_ADDRESS": cluster_address(server), "RAY_AUTH_MODE": "token", "PYTHONPATH": str(ROOT)}
-    example = [sys.executable, str(ROOT / "examples" / "composition.py")]
+    example = [sys.executable, "-c", ENSEMBLE_CALLS, str(ROOT / "examples" / "composition.py")]
     done = subprocess.run(example, env={**os.environ, **env}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-4000:]
-    added, squared, refused = done.stdout.splitlines()[-3:]
+    added, squared, refused, summed, ensemble_refused = done.stdout.splitlines()[-5:]
     assert added == str([number + 1 for number in range(16)])
     assert squared == "[3, 3, 3]"
     assert refused.startswith("('INVALID_ARG', ")
-    for model in ("simple", "square_int32"):
+    assert summed == "120.0"
+    assert ensemble_refused.startswith("INVALID_ARG")
+    assert "'IN' data-type is 'INT32', but model 'composed' expects 'FP32'" in ensemble_refused
+    for model in ("composed", "simple", "square_int32"):
         client.unload_model(model)
 
 

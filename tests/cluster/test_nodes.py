@@ -14,8 +14,8 @@ import pytest
 import tritonclient.http
 
 from tests.cluster.conftest import write_model
+from tests.cluster.given_model import MODEL, OVERRIDE, constant
 from tests.cluster.load import Load
-from tests.cluster.test_repositories import MODEL, OVERRIDE, constant
 from tests.server import Server, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]

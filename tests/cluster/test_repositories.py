@@ -1,30 +1,24 @@
-"""Repositories on a real server: models from a load request, from S3, and followed on disk."""
+"""Repositories on a real server: models from a load request, from S3, and from two clouds at a time."""
 
 import os
-import secrets
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import boto3
 import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
-from moto.server import ThreadedMotoServer
 from tritonclient.utils import InferenceServerException
 
 from tests.clouds import Gcs, tokens
-from tests.cluster.conftest import CONFIG, write_model
+from tests.cluster.conftest import CONFIG
+from tests.cluster.given_model import MODEL, OVERRIDE, constant
 from tests.cluster.load import Load
 from tests.server import Server, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
-OVERRIDE = """{"backend": "python", "max_batch_size": 0,
- "input": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [1]}],
- "output": [{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [1]}]}"""
 SKY = """
 platform: "ensemble"
 max_batch_size: 8
@@ -36,48 +30,6 @@ ensemble_scheduling { step {
   output_map { key: "OUTPUT0" value: "OUTPUT0" }
 } }
 """
-MODEL = b"""
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        answer = pb_utils.Tensor("OUTPUT0", np.array([%d], np.float32))
-        return [pb_utils.InferenceResponse([answer]) for _ in requests]
-"""
-
-
-@pytest.fixture
-def private() -> Iterator[Path]:
-    """A directory for what the server keeps; with a short path, for the sockets in it."""
-    with tempfile.TemporaryDirectory(prefix="n", ignore_cleanup_errors=True) as path:
-        yield Path(path)
-
-
-@pytest.fixture
-def storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An S3 server with one model; the address of its repository."""
-    started = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    started.start()
-    host, port = started.get_host_and_port()
-    for name, value in {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}.items():
-        monkeypatch.setenv(name, value)
-    client = boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1")
-    bucket = secrets.token_hex(8)  # no copy of an earlier run is of this address
-    client.create_bucket(Bucket=bucket)
-    client.put_object(Bucket=bucket, Key="remote/config.pbtxt", Body=CONFIG.format(delay=0, more=""))
-    client.put_object(Bucket=bucket, Key="remote/1/weights", Body=b"1")
-    yield f"s3://http://{host}:{port}/{bucket}"
-    started.stop()
-
-
-def constant(client: tritonclient.http.InferenceServerClient, model: str) -> float:
-    tensor = tritonclient.http.InferInput("INPUT0", [1], "FP32")
-    tensor.set_data_from_numpy(np.zeros(1, np.float32))
-    answer = client.infer(model, [tensor]).as_numpy("OUTPUT0")
-    assert answer is not None
-    return float(answer[0])
 
 
 @pytest.fixture
@@ -96,50 +48,40 @@ def google(tmp_path: Path) -> Iterator[Gcs]:
             cloud.kill()
 
 
-def test_models_of_requests_and_of_s3(storage: str, tmp_path: Path, private: Path) -> None:
-    write_model(tmp_path / "models", "local")
-    arguments = [
-        f"--model-repository={tmp_path / 'models'}",
-        f"--model-repository={storage}",
-        "--model-control-mode=explicit",
-        "--load-model=*",
-        f"--model-cache-directory={tmp_path / 'cache'}",
-    ]
-    server = Server(arguments, tmp_path / "log", {"TMPDIR": str(private)}).start()
-    try:
-        with Load(server.http_port, "remote", 2) as load:
-            wait_until(lambda: len(load.answers) > 50, 20.0, "fifty answers of the model in S3")
-        assert load.failures == []
-        assert [path.read_bytes() for path in (tmp_path / "cache").rglob("1/weights")] == [b"1"]
-        http = tritonclient.http.InferenceServerClient(server.http_url, network_timeout=120)
-        http.load_model("given", config=OVERRIDE, files={"file:1/model.py": MODEL % 7})
-        assert constant(http, "given") == 7
-        with tritonclient.grpc.InferenceServerClient(server.grpc_url) as grpc:
-            grpc.load_model("given", config=OVERRIDE, files={"file:1/model.py": MODEL % 8})
-            assert constant(http, "given") == 8
-            with pytest.raises(InferenceServerException, match="must stay within model directory"):
-                grpc.load_model("given", config=OVERRIDE, files={"file:../x/model.py": b""})
-        manager = server.replicas("nereid:repository-manager")
-        os.kill(manager[0], signal.SIGKILL)
-        replica = server.replicas("given:1@2")
-        os.kill(replica[0], signal.SIGKILL)
-        wait_until(lambda: server.replicas("given:1@2") not in ([], replica), 60.0, "a new replica")
-        wait_until(lambda: server.model_ready("given"), 60.0, "it serves")
-        assert constant(http, "given") == 8, "the files survived the manager and the replica"
-        http.unload_model("given")
-        wait_until(lambda: list(private.rglob("overrides/*/given")) == [], 30.0, "its files are gone")
-    finally:
-        server.stop()
+def test_models_of_requests_and_of_s3(server: Server, cache: Path, private: Path) -> None:
+    http = tritonclient.http.InferenceServerClient(server.http_url, network_timeout=120)
+    http.load_model("remote")
+    with Load(server.http_port, "remote", 2) as load:
+        wait_until(lambda: len(load.answers) > 50, 20.0, "fifty answers of the model in S3")
+    assert load.failures == []
+    assert [path.read_bytes() for path in cache.rglob("1/weights")] == [b"1"]
+    http.unload_model("remote")
+    http.load_model("given", config=OVERRIDE, files={"file:1/model.py": MODEL % 7})
+    assert constant(http, "given") == 7
+    with tritonclient.grpc.InferenceServerClient(server.grpc_url) as grpc:
+        grpc.load_model("given", config=OVERRIDE, files={"file:1/model.py": MODEL % 8})
+        assert constant(http, "given") == 8
+        with pytest.raises(InferenceServerException, match="must stay within model directory"):
+            grpc.load_model("given", config=OVERRIDE, files={"file:../x/model.py": b""})
+    manager = server.replicas("nereid:repository-manager")
+    os.kill(manager[0], signal.SIGKILL)
+    replica = server.replicas("given:1@2")
+    os.kill(replica[0], signal.SIGKILL)
+    wait_until(lambda: server.replicas("given:1@2") not in ([], replica), 60.0, "a new replica")
+    wait_until(lambda: server.model_ready("given"), 60.0, "it serves")
+    assert constant(http, "given") == 8, "the files survived the manager and the replica"
+    http.unload_model("given")
+    wait_until(lambda: list(private.rglob("overrides/*/given")) == [], 30.0, "its files are gone")
 
 
-def test_namespaces_in_two_clouds(storage: str, google: Gcs, tmp_path: Path, private: Path) -> None:
+def test_namespaces_in_two_clouds(storage: str, google: Gcs, tmp_path: Path) -> None:
     arguments = [
         f"--model-repository={storage}",
         f"--model-repository={google.url}",
         "--model-namespacing=true",
         f"--model-cache-directory={tmp_path / 'cache'}",
     ]
-    server = Server(arguments, tmp_path / "log", {"TMPDIR": str(private), **google.variables}).start()
+    server = Server(arguments, tmp_path / "log", google.variables).start()
     try:
         http = tritonclient.http.InferenceServerClient(server.http_url)
         names = {model["name"] for model in http.get_model_repository_index()}
@@ -154,31 +96,5 @@ def test_namespaces_in_two_clouds(storage: str, google: Gcs, tmp_path: Path, pri
         metrics = server.get("/metrics", port=server.metrics_port)[1].decode()
         sample = f'nv_inference_count{{model="remote",namespace="{google.url}",version="1"}} 1'
         assert sample in metrics.splitlines()
-    finally:
-        server.stop()
-
-
-def test_polling(tmp_path: Path, private: Path) -> None:
-    models = tmp_path / "models"
-    write_model(models, "steady")
-    write_model(models, "changed")
-    arguments = [f"--model-repository={models}", "--model-control-mode=poll", "--repository-poll-secs=1"]
-    server = Server(arguments, tmp_path / "log", {"TMPDIR": str(private)}).start()
-    try:
-        http = tritonclient.http.InferenceServerClient(server.http_url)
-        steady, old = server.replicas("steady:1"), server.replicas("changed:1")
-        with Load(server.http_port, "changed", 4) as load:
-            write_model(models, "added")
-            write_model(models, "changed", more="model_operations {}")
-            (models / "changed" / "1" / "weights").write_bytes(b"1")
-            wait_until(lambda: server.model_ready("added"), 30.0, "the new model serves")
-            wait_until(lambda: server.replicas("changed:1@2") != [], 30.0, "the changed model is loaded anew")
-            wait_until(lambda: set(old).isdisjoint(server.replicas("changed:1")), 30.0, "the old one goes")
-        assert load.failures == []
-        (models / "added").rename(tmp_path / "elsewhere")
-        wait_until(lambda: not server.model_ready("added"), 30.0, "the removed model is unloaded")
-        assert server.replicas("steady:1") == steady
-        with pytest.raises(InferenceServerException, match="if polling is enabled"):
-            http.load_model("steady")
     finally:
         server.stop()

@@ -1,33 +1,15 @@
 """The end of a server: not ready first, then everything under way is answered, then exit status 0."""
 
-import signal
-import threading
-import time
 from pathlib import Path
 
 import pytest
 import tritonclient.http
-import yaml
 
 from tests.cluster.conftest import write_model
-from tests.cluster.load import Load
-from tests.server import Server, wait_until
+from tests.cluster.load import check_stop_under_load
+from tests.server import Server
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
-
-
-class ServeRun(Server):
-    """`serve run` with a configuration, as `make serve` does it."""
-
-    def _command(self) -> list[str]:
-        ports = {"http_port": self.http_port, "grpc_port": self.grpc_port, "metrics_port": self.metrics_port}
-        names = (argument.removeprefix("--").split("=") for argument in self._arguments)
-        args = {**ports, **{name.replace("-", "_"): value for name, value in names}}
-        application = {"name": "nereid", "import_path": "app.main:build", "route_prefix": None, "args": args}
-        configuration = self.log.with_suffix(".yaml")
-        document = {"proxy_location": "Disabled", "applications": [application]}
-        configuration.write_text(yaml.safe_dump(document))
-        return ["app.serve_run", str(configuration)]
 
 
 def test_failed_start_exits_with_a_table(tmp_path: Path) -> None:
@@ -56,38 +38,6 @@ def test_port_in_use(tmp_path: Path) -> None:
         assert server.process.wait(60) == 1
     assert server.output().strip() == (
         f"failed to start HTTP service: Unavailable - Socket '127.0.0.1:{server.http_port}' already in use"
-    )
-
-
-def check_stop_under_load(server: Server) -> None:
-    """SIGTERM while the model `slow` is called: not ready first, no call lost, exit 0."""
-    health: list[int] = []
-    watching = threading.Event()
-
-    def watch() -> None:
-        while not watching.is_set():
-            health.append(server.get("/v2/health/ready", timeout=2)[0])
-            time.sleep(0.02)
-
-    watcher = threading.Thread(target=watch)
-    with Load(server.http_port, "slow", 8) as load:
-        wait_until(lambda: len(load.answers) > 8, 30.0, "answers of every client")
-        watcher.start()
-        wait_until(lambda: len(health) > 1, 10.0, "the health is watched")
-        status = server.stop(signal.SIGTERM)
-        watching.set()
-    watcher.join()
-    assert status == 0, server.output()[-4000:]
-    assert load.failures == []
-    assert health[0] == 200
-    assert 503 in health, "health says not ready before the port closes"
-    assert health[-1] == 0
-
-
-def test_serve_run_stopped_under_load(tmp_path: Path) -> None:
-    write_model(tmp_path / "repository", "slow", delay=300)
-    check_stop_under_load(
-        ServeRun([f"--model-repository={tmp_path / 'repository'}"], tmp_path / "log").start()
     )
 
 

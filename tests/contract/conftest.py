@@ -9,6 +9,7 @@ import tritonclient.grpc
 from tritonclient.grpc import service_pb2_grpc
 
 from tests.contract.drivers import DRIVERS, Driver, open_driver
+from tests.contract.wire import Wire
 
 
 class Addresses(NamedTuple):
@@ -52,3 +53,11 @@ def grpc_stub(server: Addresses) -> Iterator[service_pb2_grpc.GRPCInferenceServi
     """Bare messages, for what the clients refuse to send."""
     with tritonclient.grpc.grpc.insecure_channel(server.grpc) as channel:
         yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+
+@pytest.fixture
+def wire(server: Addresses) -> Iterator[Wire]:
+    """A bare HTTP connection, for what the clients cannot send."""
+    made = Wire(server.http)
+    yield made
+    made.close()

@@ -8,10 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.contract.test_http_wire import check_refusal, wire
-from tests.contract.wire import TIMEOUT_S, Answer, Wire
-
-__all__ = ["wire"]
+from tests.contract.wire import TIMEOUT_S, Answer, Wire, check_refusal
 
 EVENTS = "text/event-stream; charset=utf-8"
 EXACTLY_ONE = (
@@ -107,7 +104,7 @@ def test_generate_of_a_decoupled_model(wire: Wire, count: int) -> None:
     if count == 1:
         assert (answer.status, answer.json["OUT"]) == (200, 7)
     else:
-        check_refusal(answer, 500, EXACTLY_ONE)
+        check_refusal(answer, 200, EXACTLY_ONE)
     check_simple(wire)
 
 
@@ -149,7 +146,7 @@ def test_error_as_first_or_later_response(wire: Wire) -> None:
     one, error = documents(later)
     assert (later.status, one["TEXT"], error) == (200, "hello world", {"error": "An Error Occurred"})
     check_refusal(generate(wire, "mock_llm", {**body, "REPETITION": 0}), 503, "An Error Occurred")
-    check_refusal(generate(wire, "mock_llm", {**body, "REPETITION": 1}), 500, EXACTLY_ONE)
+    check_refusal(generate(wire, "mock_llm", {**body, "REPETITION": 1}), 200, EXACTLY_ONE)
     check_simple(wire)
 
 

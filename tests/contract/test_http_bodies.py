@@ -8,10 +8,15 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.contract.test_http_wire import BATCH, binary_request, check_alive, check_refusal, wire
-from tests.contract.wire import JSON_LENGTH, TIMEOUT_S, Wire
-
-__all__ = ["wire"]
+from tests.contract.wire import (
+    BATCH,
+    JSON_LENGTH,
+    TIMEOUT_S,
+    Wire,
+    binary_request,
+    check_alive,
+    check_refusal,
+)
 
 Code = Callable[[bytes], bytes]
 

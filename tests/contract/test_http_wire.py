@@ -6,31 +6,17 @@ import socket
 import numpy as np
 import pytest
 
-from tests.contract.wire import JSON_LENGTH, TIMEOUT_S, Answer, Wire
-
-SIMPLE = {
-    "inputs": [
-        {"name": "INPUT0", "shape": [1, 16], "datatype": "INT32", "data": list(range(16))},
-        {"name": "INPUT1", "shape": [1, 16], "datatype": "INT32", "data": [1] * 16},
-    ]
-}
-BATCH = bytes(64)
-MODEL = "simple"
-
-
-@pytest.fixture
-def wire(server):
-    wire = Wire(server.http)
-    yield wire
-    wire.close()
-
-
-def check_alive(wire: Wire) -> None:
-    """The same connection serves a correct request."""
-    answer = wire.infer(MODEL, SIMPLE)
-    assert answer.status == 200
-    assert answer.json["outputs"][0]["data"] == list(range(1, 17))
-    assert wire.is_same_connection()
+from tests.contract.wire import (
+    BATCH,
+    JSON_LENGTH,
+    MODEL,
+    SIMPLE,
+    TIMEOUT_S,
+    Wire,
+    binary_request,
+    check_alive,
+    check_refusal,
+)
 
 
 def changed(index: int = 0, **fields: object) -> dict:
@@ -39,22 +25,6 @@ def changed(index: int = 0, **fields: object) -> dict:
     inputs[index].update(fields)
     inputs[index] = {key: value for key, value in inputs[index].items() if value is not None}
     return {"inputs": inputs}
-
-
-def binary_request(first: int = 64, second: int = 64) -> dict:
-    """Both inputs of `simple` announced in binary."""
-    sizes = (first, second)
-    return {
-        "inputs": [
-            {
-                "name": f"INPUT{i}",
-                "shape": [1, 16],
-                "datatype": "INT32",
-                "parameters": {"binary_data_size": size},
-            }
-            for i, size in enumerate(sizes)
-        ]
-    }
 
 
 def one_input(model_input: str, datatype: str, shape: list[int], data: object) -> dict:
@@ -256,12 +226,6 @@ def test_odd_json(wire: Wire, body: object, status: int, text: str) -> None:
     model = "identity_all" if "INPUT_FP16" in str(body) else MODEL
     check_refusal(wire.infer(model, body), status, text)
     check_alive(wire)
-
-
-def check_refusal(answer: Answer, status: int, text: str) -> None:
-    """An error body is `{"error": text}` and nothing else."""
-    assert (answer.status, answer.json) == (status, {"error": text})
-    assert answer.headers["Content-Type"] == "application/json"
 
 
 BODY_SIZE = len(json.dumps(binary_request())) + 128

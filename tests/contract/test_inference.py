@@ -7,6 +7,7 @@ import pytest
 
 from tests.contract.drivers import Driver, Input, Output, open_driver
 from tests.contract.samples import check_simple, check_sum_and_difference, image_batch, simple_inputs
+from tests.server import Server
 
 NET = "efficientnet_lite0_onnx"
 
@@ -125,6 +126,17 @@ def test_response_parameters_keep_their_types(client: Driver) -> None:
         "param2": False,
         "param3": pytest.approx(123.123),
     }
+
+
+def test_the_identity_backend_counts_what_it_copies(http_client: Driver, nereid_server: Server) -> None:
+    def count() -> float:
+        _, body = nereid_server.get("/metrics", port=nereid_server.metrics_port)
+        name = 'input_byte_size_counter{model="custom_identity_int32",version="1"} '
+        return float(next(line for line in body.decode().splitlines() if line.startswith(name)).split()[-1])
+
+    before = count()
+    http_client.infer("custom_identity_int32", [Input("INPUT0", np.zeros((2, 3), np.int32), "INT32")])
+    assert count() == before + 24
 
 
 @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])

@@ -8,6 +8,15 @@ from typing import Any, NamedTuple
 JSON_LENGTH = "Inference-Header-Content-Length"
 TIMEOUT_S = 30.0
 
+SIMPLE = {
+    "inputs": [
+        {"name": "INPUT0", "shape": [1, 16], "datatype": "INT32", "data": list(range(16))},
+        {"name": "INPUT1", "shape": [1, 16], "datatype": "INT32", "data": [1] * 16},
+    ]
+}
+BATCH = bytes(64)
+MODEL = "simple"
+
 
 class Answer(NamedTuple):
     """A response; `json` and `binary` are the two parts of its body."""
@@ -61,3 +70,33 @@ class Wire:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def check_alive(wire: Wire) -> None:
+    """The same connection serves a correct request."""
+    answer = wire.infer(MODEL, SIMPLE)
+    assert answer.status == 200
+    assert answer.json["outputs"][0]["data"] == list(range(1, 17))
+    assert wire.is_same_connection()
+
+
+def check_refusal(answer: Answer, status: int, text: str) -> None:
+    """An error body is `{"error": text}` and nothing else."""
+    assert (answer.status, answer.json) == (status, {"error": text})
+    assert answer.headers["Content-Type"] == "application/json"
+
+
+def binary_request(first: int = 64, second: int = 64) -> dict:
+    """Both inputs of `simple` announced in binary."""
+    sizes = (first, second)
+    return {
+        "inputs": [
+            {
+                "name": f"INPUT{i}",
+                "shape": [1, 16],
+                "datatype": "INT32",
+                "parameters": {"binary_data_size": size},
+            }
+            for i, size in enumerate(sizes)
+        ]
+    }

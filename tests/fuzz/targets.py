@@ -25,7 +25,7 @@ from app.core.errors import InferError
 from app.core.model_config import input_specs
 from app.core.request_check import RequestChecker
 from app.core.tensors import InferRequest, RegionSlice
-from app.protocol import generate, grpc_http2, grpc_plan, grpc_v2, http1, http2, http_v2
+from app.protocol import content_coding, generate, grpc_http2, grpc_plan, grpc_v2, http1, http2, http_v2
 from app.transport import frames, messages, notices
 
 MODELS = Path(__file__).parents[2] / "model_repository"
@@ -88,7 +88,7 @@ def http_chunks(data: bytes) -> None:
 
 
 def http_compressed(data: bytes) -> None:
-    assert len(http1.decompress(data, LIMIT)) <= LIMIT
+    assert len(content_coding.decompress(data, LIMIT)) <= LIMIT
 
 
 def grpc_infer(data: bytes) -> None:

@@ -13,10 +13,11 @@ import pytest
 
 from tests.server import ROOT, Server, free_port, wait_until
 
-OWN_MODELS = ("sums", "types", "plain", "word", "adder", "fails")
+OWN_MODELS = ("sums", "types", "plain", "word", "adder", "fails", "script", "chain")
 EXAMPLE_MODELS = ("square_int32", "identity_fp32")
 LOADS = [f"--load-model={model}" for model in (*OWN_MODELS, *EXAMPLE_MODELS)]
 START_S = 120.0
+STOP_S = 30.0
 
 
 class Peer(NamedTuple):
@@ -58,7 +59,11 @@ class Tritonserver:
     def stop(self) -> None:
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(30)
+            try:
+                self._process.wait(STOP_S)
+            except subprocess.TimeoutExpired:  # it waits for its models, and some versions do for ever
+                self._process.kill()
+                self._process.wait()
 
 
 @pytest.fixture(scope="session")

@@ -46,6 +46,14 @@ EXTENSIONS: dict[str, Request] = {
         f"generate_stream {count} responses": generate("square_int32", {"IN": count}, stream=True)
         for count in (0, 1, 2)
     },
+    **{
+        f"generate{'_stream' * stream} answered by '{letters}' of {model}": generate(
+            model, {"IN": letters}, stream=stream
+        )
+        for model in ("script", "chain")
+        for letters in ("", "r", "R", "rR", "e", "E", "re", "rE", "eR", "eE", "reR")
+        for stream in (False, True)
+    },
     "generate_stream": generate("word", {"IN": "hello", "id": "7"}, stream=True),
     "generate_stream, nothing": generate("word", {}, stream=True),
     "generate_stream, bad JSON": generate("word", b"{", stream=True),

@@ -13,9 +13,12 @@ _REASONS = {
     "Nereid's texts and codes are those of tritonserver 2.73": (
         r"http: GET /v2/models/(nobody|sums/versions/9)/ready|grpc: ModelReady"
         r"|http: (GET|POST) /v2/models/nobody/trace/setting|http: trace of nobody|grpc: trace of 'nobody'"
-        r"|http: JSON length|(http|grpc): (stream: )?string |http: generate [02] responses"
-        r"|http: generate_stream, failing|http: index, ready|http: load,|http: unload, unload_dependents"
+        r"|http: JSON length|(http|grpc): (stream: )?string "
+        r"|http: index, ready|http: load,|http: unload, unload_dependents"
         r"|(http|grpc): register|grpc: load ('' of ''|with file:)"
+    ),
+    "tritonserver reads the code of an error that it has freed": (
+        r"http: generate(_stream)?(, failing| answered by '[eE])"
     ),
     "an unordered map says which input is named first": (
         r"http: third input|http: no batch of the other"

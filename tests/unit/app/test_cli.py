@@ -156,6 +156,10 @@ def flag_with_value(flag: str) -> str:
         "trace-log-frequency": "1",
         "rate-limit-resource": "R:1",
         "host-policy": "p,numa-node=0",
+        "cuda-memory-pool-byte-size": "0:1",
+        "cuda-virtual-address-size": "0:1",
+        "model-load-gpu-limit": "0:0.5",
+        "sagemaker-safe-port-range": "8000-9000",
     }
     name = flag.replace("-", "_")
     setting = SETTINGS.get(name) or IGNORED.get(name)
@@ -176,6 +180,63 @@ def test_every_flag_of_tritonserver_is_known(flag: str) -> None:
     assert len(warnings) <= (2 if name in DEPRECATED else 1), "what it became may have no effect yet"
     if name in IGNORED:
         assert warnings == (f"warning: --{flag} has no effect in Nereid",)
+
+
+# fmt: off
+REPEATED = [
+    "model-repository", "load-model", "http-restricted-api", "grpc-restricted-protocol", "metrics-config",
+    "trace-config", "trace-level", "backend-config", "cache-config", "rate-limit-resource",
+    "cuda-memory-pool-byte-size", "cuda-virtual-address-size", "host-policy", "model-load-gpu-limit",
+]
+# fmt: on
+
+
+@pytest.mark.parametrize("flag", REPEATED)
+def test_what_tritonserver_takes_several_times_keeps_every_value(flag: str) -> None:
+    Path("more").mkdir()
+    first = flag_with_value(flag)
+    second = {
+        "model-repository": "--model-repository=more",
+        "http-restricted-api": "--http-restricted-api=health:key=value",
+        "grpc-restricted-protocol": "--grpc-restricted-protocol=health:key=value",
+        "rate-limit-resource": "--rate-limit-resource=S:1",
+    }.get(flag, first)
+    repository = [] if flag == "model-repository" else ["--model-repository=models"]
+    extra = ["--model-control-mode=explicit"] if flag == "load-model" else []
+    settings = parse([*repository, *extra, first, second])
+    name = flag.replace("-", "_")
+    if name in IGNORED:
+        assert settings.warnings == (f"warning: --{flag} has no effect in Nereid",), "once"
+        return
+    kept = settings.trace_config if name == "trace_level" else getattr(settings, name)
+    given = [text.rpartition("=")[2] for text in (first, second)]
+    assert len(kept) == 2 and all(text.endswith(value) for text, value in zip(kept, given, strict=True))
+
+
+PAIRS = [
+    (flag, value, f"--{flag}: {text}")
+    for flag, between in (
+        ("cuda-memory-pool-byte-size", ":"),
+        ("cuda-virtual-address-size", ":"),
+        ("model-load-gpu-limit", ":"),
+        ("sagemaker-safe-port-range", "-"),
+    )
+    for value, text in (
+        (
+            "1",
+            "Cannot parse pair option due to incorrect number of inputs.--<pair option> argument requires "
+            f"format <first>{between}<second>. Found: 1",
+        ),
+        (f"1{between}x", "Invalid option value. Got x"),
+    )
+]
+
+
+@pytest.mark.parametrize(("flag", "value", "text"), PAIRS)
+def test_pairs_of_numbers_are_checked(flag: str, value: str, text: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        parsed(f"--{flag}={value}")
+    assert str(refused.value) == text
 
 
 def test_defaults_are_tritonservers() -> None:

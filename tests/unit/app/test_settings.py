@@ -1,5 +1,6 @@
 """Settings from the `args` of serve_config.yaml."""
 
+import ast
 import pickle
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,10 @@ def test_values_may_be_text_or_what_yaml_makes_of_it(
             "<setting>=<value>. Got ,x=1",
         ),
         ({"metrics_config": "x"}, "--metrics-config option format is <setting>=<value>. Got x"),
+        (
+            {"metrics_config": ["summary_quantiles=0.5:0.05,0.9:0.01", "local,a=b"]},
+            "--metrics-config option format is <setting>=<value>. Got local,a=b",
+        ),
         ({"http_restricted_api": "models:key=value"}, "unknown restricted api 'models'"),
         ({"grpc_restricted_protocol": "models:key=value"}, "unknown restricted protocol 'models'"),
         (
@@ -366,3 +371,10 @@ def test_namespaces_end_where_a_name_begins(tmp_path: Path) -> None:
     from_args({"model_repository": [str(repository)]})
     with pytest.raises(SettingsError, match="has '::' in its name"):
         from_args({"model_repository": [str(repository)], "model_namespacing": True})
+
+
+def test_a_setting_that_nothing_reads_says_so() -> None:
+    sources = [path for folder in ("app", "deployments") for path in (ROOT / folder).rglob("*.py")]
+    nodes = [node for path in sources for node in ast.walk(ast.parse(path.read_text()))]
+    read = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    assert [name for name, setting in SETTINGS.items() if setting.flag.later is (name in read)] == []

@@ -197,12 +197,16 @@ class Runtime:
 
     engines: dict[bytes, ICudaEngine] = {}
     read = 0
+    cores: list[int] = []
+    num_DLA_cores = 2
+    DLA_core = -1
 
     def __init__(self, log: Any) -> None:
         self._log = log
 
     def deserialize_cuda_engine(self, data: bytes) -> ICudaEngine | None:
         Runtime.read += 1
+        Runtime.cores.append(self.DLA_core)
         if data not in self.engines:
             severity = Enum("Severity", ["ERROR"]).ERROR
             self._log.log(severity, "magicTag does not match")

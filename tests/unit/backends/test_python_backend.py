@@ -51,12 +51,15 @@ class TritonPythonModel:
     def finalize(self):
         open(self.args["model_repository"] + "/finalized", "w").close()
 """
-    served = load(source)
+    devices = "secondary_devices { kind: KIND_NVDLA device_id: 3 }"
+    served = load(source, text(extra=f"instance_group {{ kind: KIND_CPU {devices} }}"))
     (call,) = served(row(1))
     arguments, folder = json.loads(call.arrays["O"][0])
     model_config = json.loads(arguments.pop("model_config"))
     assert (model_config["name"], model_config["max_batch_size"]) == ("m", 8)
     assert pb_utils.get_output_config_by_name(model_config, "O") == model_config["output"][0]
+    (group,) = model_config["instance_group"]
+    assert group["secondary_devices"] == [{"kind": "KIND_NVDLA", "device_id": "3"}]
     assert arguments == {
         "model_instance_kind": "CPU",
         "model_instance_device_id": "0",

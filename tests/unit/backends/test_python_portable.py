@@ -37,11 +37,17 @@ def test_plain_computing_is_portable() -> None:
     assert is_portable((EXAMPLES / "identity_fp32" / "1" / "model.py").read_bytes())
 
 
+def test_a_plain_call_of_another_model_is_portable() -> None:
+    assert is_portable(source("pb_utils.InferenceRequest(model_name='other').exec()"))
+
+
 @pytest.mark.parametrize(
     "line",
     [
-        "pb_utils.InferenceRequest(model_name='other').exec()",
-        "ask = pb_utils.InferenceRequest",
+        "pb_utils.InferenceRequest(model_name='other').exec(decoupled=True)",
+        "pb_utils.InferenceRequest(model_name='other').exec(True)",
+        "pb_utils.InferenceRequest(model_name='other').async_exec()",
+        "ask = pb_utils.InferenceRequest().exec",
         "getattr(pb_utils, 'Inference' + 'Request')",
         "utils = pb_utils",
         "self.call(pb_utils)",

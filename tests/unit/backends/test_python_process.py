@@ -5,16 +5,16 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from app.core.errors import ErrorCode, unavailable
+from app.core.errors import ErrorCode, InferError, unavailable
 from app.core.tensors import InferRequest, InferResponse, Tensor, failed
-from backends.base import Model
+from backends.base import Model, Request
 from backends.python import services
 from backends.python.backend import PythonBackend
 from backends.python.calls import Calls
@@ -32,7 +32,11 @@ class Answering(Calls):
         self.asked: list[Any] = []
 
     def submit(
-        self, infer: InferRequest, sink: Callable[[InferResponse], None], decoupled: bool
+        self,
+        infer: InferRequest,
+        sink: Callable[[InferResponse], None],
+        decoupled: bool,
+        callers: Sequence[Request] = (),
     ) -> Callable[[], None]:
         self.asked.append(infer)
         if infer.model_name == "nobody":
@@ -112,7 +116,8 @@ def test_errors(served: Served) -> None:
     refused = ask(served, "refuses").responses[0].error
     assert refused is not None
     assert (refused.code, refused.message) == (ErrorCode.NOT_FOUND, "missing")
-    assert "response parameter 'p' is of type 'object'" in ask(served, "odd").error
+    text = "Expect parameters values to have type bool/int/str, found type <class 'object'>"
+    assert text in ask(served, "odd").error
 
 
 def test_is_cancelled(served: Served) -> None:
@@ -177,6 +182,16 @@ def test_is_ready_and_auto_complete(python: Path, tmp_path: Path) -> None:
     ask(served, "not_ready")
     assert not served.backend.instance_ready(served.instance)
     served.close()
+
+
+def test_no_calls_in_initialize(python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services._Installed, "services", Answering())
+    body = 'pb_utils.InferenceRequest(model_name="m2", inputs=[pb_utils.Tensor("I", np.ones(1))]).exec()'
+    source = (
+        f"class TritonPythonModel:\n    def initialize(self, args):\n        {body}\n    execute = None\n"
+    )
+    with pytest.raises(InferError, match=r"'execute' function\. Model 'm2' was called in 'initialize'\."):
+        Served(PythonBackend, config(text()), write(tmp_path, source), interpreter=python)
 
 
 def test_decoupled(python: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from app.core.errors import ErrorCode, InferError
+from backends.python.activation import environment_variables
 from backends.python.backend import PythonBackend
-from backends.python.process import environment_variables
 from backends.python.supervisor import Supervisor, delay
 from tests.unit.backends import environments
 from tests.unit.backends.harness import Served, config, infer
@@ -131,3 +131,18 @@ def test_environment_variables(tmp_path: Path) -> None:
         "CONDA_PREFIX": str(tmp_path),
         "LD_LIBRARY_PATH": f"{tmp_path}/lib",
     }
+
+
+def test_packages_of_a_conda_environment_are_activated(tmp_path: Path) -> None:
+    (tmp_path / "conda-meta").mkdir()
+    scripts = tmp_path / "etc" / "conda" / "activate.d"
+    scripts.mkdir(parents=True)
+    (scripts / "a.sh").write_text('export DATA="$CONDA_PREFIX/data\nx" ONE=1\necho said\nNOT=exported\n')
+    (scripts / "b.sh").write_text("export ONE=2\nunset HOME\nfalse\n")
+    (scripts / "c.fish").write_text("exit 1\n")
+    found = environment_variables(tmp_path / "bin" / "python", {"HOME": "/h", "PATH": os.environ["PATH"]})
+    assert (found["DATA"], found["ONE"]) == (f"{tmp_path}/data\nx", "2")
+    assert not {"HOME", "NOT"} & found.keys()
+    (scripts / "b.sh").write_text("echo because >&2\nexit 3\n")
+    with pytest.raises(InferError, match=f"{tmp_path} ended with exit status 3: said\nbecause$"):
+        environment_variables(tmp_path / "bin" / "python", {"PATH": os.environ["PATH"]})

@@ -13,7 +13,7 @@ from backends.base import Model
 from backends.python import pb_utils, services
 from backends.python.backend import PythonBackend
 from tests.unit.backends.harness import config
-from tests.unit.backends.python_models import IDENTITY, Load, execute, failure, write
+from tests.unit.backends.python_models import IDENTITY, Load, execute, failure, row, write
 
 
 def test_calls_to_other_models_say_that_they_are_not_available(load: Load) -> None:
@@ -42,6 +42,96 @@ def test_services_can_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         model_name="n", model_version=2, inputs=[pb_utils.Tensor("I", np.ones(1))]
     )
     assert request.exec(decoupled=True) == (("n", 2), "I", True)
+
+
+CALLING = """
+def call():
+    pb_utils.InferenceRequest(model_name="n", inputs=[pb_utils.Tensor("I", np.ones(1))]).{how}
+
+def call_on_a_thread():
+    raised = []
+    def run():
+        try:
+            call()
+        except Exception as error:
+            raised.append(error)
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    raise raised[0]
+
+class TritonPythonModel:
+    {static}
+    def {function}:
+        {call}()
+
+    def execute(self, requests):
+        call()
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("O", np.ones((1, 1), np.float32))])]
+"""
+
+
+def calling(function: str, how: str = "exec()", call: str = "call") -> str:
+    static = "@staticmethod" if "self" not in function else ""
+    return CALLING.format(function=function, how=how, call=call, static=static)
+
+
+class Called(services.Unavailable):
+    """Answers each call with nothing, and counts."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def exec(self, request: Any, decoupled: bool) -> Any:
+        self.count += 1
+
+    async_exec = exec
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> Called:
+    made = Called()
+    monkeypatch.setattr(services._Installed, "services", made)
+    return made
+
+
+def refusal(where: str) -> str:
+    return f"BLS is only supported during the 'execute' function. Model 'n' was called in {where}."
+
+
+@pytest.mark.parametrize("call", ["call", "call_on_a_thread"])
+@pytest.mark.parametrize("how", ["exec()", "exec(decoupled=True)", "async_exec()"])
+def test_no_calls_in_initialize(how: str, call: str, load: Load, called: Called) -> None:
+    with pytest.raises(InferError) as caught:
+        load(calling("initialize(self, args)", how, call))
+    assert refusal("'initialize'") in caught.value.message
+    assert f"): {'run' if call == 'call_on_a_thread' else 'initialize'}\n" in caught.value.message
+    assert called.count == 0
+    load(IDENTITY)  # and nothing of it remains
+    pb_utils.InferenceRequest(model_name="n").exec()
+    assert called.count == 1
+
+
+def test_no_calls_when_the_file_is_imported(load: Load, called: Called) -> None:
+    with pytest.raises(InferError) as caught:
+        load(calling("initialize(self, args)") + "\ncall()\n")
+    assert refusal("the import of model.py") in caught.value.message
+
+
+def test_no_calls_in_finalize(load: Load, called: Called, caplog: pytest.LogCaptureFixture) -> None:
+    served = load(calling("finalize(self)"))
+    served(row(1))[0].wait()
+    assert called.count == 1
+    served.backend.instance_finalize(served.instance)
+    assert called.count == 1
+    assert refusal("'finalize'") in caplog.text
+
+
+def test_no_calls_in_auto_completion(tmp_path: Path, called: Called) -> None:
+    folder = write(tmp_path, calling("auto_complete_config(config)"))
+    with pytest.raises(InferError) as caught:
+        PythonBackend.auto_complete(Model(config('name: "m" backend: "python"'), 1, folder))
+    assert refusal("'auto_complete_config'") in caught.value.message
 
 
 def test_helpers() -> None:

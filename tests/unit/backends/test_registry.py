@@ -1,5 +1,6 @@
 """Finding backends by name."""
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from app.core.errors import ErrorCode, InferError
 from backends.base import Backend, Model
 from backends.identity_impl import IdentityBackend
 from deployments.builder import replica_count
+from tests.unit.backends.environments import make
 from tests.unit.backends.harness import Served, config, infer
 
 CUSTOM = """
@@ -119,6 +121,40 @@ def test_python_based_backend_executes_every_model_that_names_it(tmp_path: Path)
         (call,) = served(infer({"I": np.ones((1, 2), np.float32)}))
         assert call.arrays["O"].tolist() == [[10 + offset] * 2]
         served.close()
+
+
+def test_python_based_backend_in_an_environment_of_its_own(tmp_path: Path) -> None:
+    folder = tmp_path / "backends" / "scaled"
+    folder.mkdir(parents=True)
+    (folder / "model.py").write_text(PYTHON_BASED)
+    (folder / "scale.py").write_text("import only_here\nimport numpy as np\nFACTOR = np.float32(10)\n")
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "offset").write_text("3")
+    model = Model(config('name: "m" backend: "scaled"'), 1, tmp_path / "m")
+    model.common_file = folder / "model.py"
+    model.interpreter = make(folder / "venv")
+    kind = backends.find_backend("scaled", tmp_path / "backends")
+    model.config = kind.auto_complete(model)
+    assert model.config.output[0].name == "O"
+    served = Served(kind, model)
+    (call,) = served(infer({"I": np.ones((1, 2), np.float32)}))
+    assert call.arrays["O"].tolist() == [[13] * 2]
+    served.close()
+
+
+def test_python_based_backend_is_found_again_by_the_processes_it_starts(tmp_path: Path) -> None:
+    """What it hands them is pickled: their `sys.path` is ours, so the name of its module is `model`."""
+    folder = tmp_path / "b"
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    folder.mkdir()
+    (folder / "model.py").write_text("class TritonPythonModel:\n    execute = None\n")
+    model = Model(config('name: "m" backend: "b"'), 1, tmp_path / "m")
+    model.common_file = backends.python_based_file("b", tmp_path)
+    served = Served(backends.find_backend("b", tmp_path), model)
+    kind = type(served.instance.state.model)
+    assert pickle.loads(pickle.dumps(kind)) is kind and kind.__module__ == "model"
+    served.close()
+    assert "model" not in sys.modules
 
 
 def test_python_based_backend_has_a_process_per_instance(tmp_path: Path) -> None:

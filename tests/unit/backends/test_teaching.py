@@ -4,13 +4,14 @@ import threading
 import time
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from app.core.datatypes import DATATYPES
 from app.core.errors import InferError
-from app.core.tensors import Tensor
-from backends.base import Instance
+from app.core.tensors import UNNAMED_TRACE, Tensor
+from backends.base import Instance, Request
 from backends.identity_impl import RESPONSE_PARAMETERS, IdentityBackend
 from backends.repeat_impl import RepeatBackend
 from backends.square_impl import SquareBackend
@@ -75,9 +76,85 @@ def test_identity_of_optional_inputs() -> None:
     )
     assert [list(call.arrays) for call in (both, first, asked)] == [
         ["OUTPUT0", "OUTPUT1"],
-        ["OUTPUT0"],
+        ["OUTPUT0", "OUTPUT1"],
         ["OUTPUT1"],
     ]
+    assert first.arrays["OUTPUT1"].tolist() == [[0.0]]
+    (only,) = served(infer({"INPUT0": array}, ["OUTPUT0"]))
+    assert list(only.arrays) == ["OUTPUT0"]
+
+
+@pytest.mark.parametrize(("kind", "zero"), [("TYPE_STRING", b""), ("TYPE_INT16", 0), ("TYPE_BOOL", False)])
+def test_identity_of_a_missing_input_is_zero(kind: str, zero: Any) -> None:
+    reshape = "dims: [ 2, -1 ] reshape { shape: [ -1, 2 ] }"
+    extra = f"""
+        input {{ name: "INPUT1" data_type: {kind} {reshape} optional: true }}
+        output {{ name: "OUTPUT1" data_type: {kind} dims: [ -1, 2 ] }}
+    """
+    served = Served(IdentityBackend, config(pair(extra=extra)))
+    (call,) = served(infer({"INPUT0": np.ones((3, 2), np.float32)}))
+    assert call.arrays["OUTPUT1"].tolist() == [[[zero, zero]]] * 3
+    assert count_of(served) == 24
+
+
+def count_of(served: Served) -> float:
+    """The value of the counter, the only metric."""
+    ((name, _, kind, [[labels, value, *_]]),) = served.backend.metrics()
+    assert (name, kind, labels) == ("input_byte_size_counter", "counter", {"model": "i", "version": "1"})
+    return float(value)
+
+
+def test_identity_counts_the_bytes_it_copies() -> None:
+    extra = """
+        input { name: "INPUT1" data_type: TYPE_STRING dims: -1 }
+        output { name: "OUTPUT1" data_type: TYPE_STRING dims: -1 }
+    """
+    served = Served(IdentityBackend, config(pair(extra=extra)))
+    assert count_of(served) == 0
+    arrays = {"INPUT0": np.ones((1, 2), np.float32), "INPUT1": np.array([[b"abc"]], object)}
+    served(infer(arrays), infer(arrays, ["OUTPUT1"]))
+    assert count_of(served) == 8 + 7 + 7
+    served.close()
+    assert served.backend.metrics() == []
+
+
+class Reported(list[str]):
+    """Takes the place of `Request.report_activity`."""
+
+    def __call__(self, request: Request, name: str) -> None:
+        self.append(name)
+
+
+@pytest.fixture
+def reported(monkeypatch: pytest.MonkeyPatch) -> Reported:
+    made = Reported()
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    monkeypatch.setattr(Request, "report_activity", lambda request, name: made(request, name))
+    return made
+
+
+CUSTOM = parameter("enable_custom_tracing", "true")
+
+
+def test_identity_reports_activities_of_traced_requests(reported: Reported) -> None:
+    request = infer({"INPUT0": np.ones((1, 1), np.float32)})
+    traced = msgspec.structs.replace(request, trace=UNNAMED_TRACE)
+    Served(IdentityBackend, config(pair()))(traced)
+    served = Served(IdentityBackend, config(pair(extra=CUSTOM)))
+    served(request)
+    assert reported == []
+    served(request, traced)
+    assert reported == ["CUSTOM_ACTIVITY_START", "CUSTOM_ACTIVITY_END", "CUSTOM_SINGLE_ACTIVITY"]
+
+
+def test_identity_reports_nested_spans(reported: Reported) -> None:
+    extra = CUSTOM + parameter("nested_span_count", "3") + parameter("single_activity_frequency", "2")
+    served = Served(IdentityBackend, config(pair(extra=extra)))
+    served(infer({"INPUT0": np.ones((1, 1), np.float32)}, trace=UNNAMED_TRACE))
+    assert [name.removeprefix("CUSTOM_") for name in reported[3:]] == [
+        "ACTIVITY0_START", "SINGLE_ACTIVITY", "ACTIVITY1_START", "ACTIVITY2_START", "SINGLE_ACTIVITY",
+        "ACTIVITY2_END", "ACTIVITY1_END", "ACTIVITY0_END",
+    ]  # fmt: skip
 
 
 def test_identity_delays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,6 +188,7 @@ def test_identity_delays(monkeypatch: pytest.MonkeyPatch) -> None:
             "expected input and output datatype to match, got TYPE_INT8 and TYPE_FP32",
         ),
         (pair(output="dims: 3"), "expected input and output shape to match, got [-1] and [3]"),
+        (pair(extra=parameter("enable_custom_tracing", "yes")), "value 'yes' to boolean"),
         (pair(extra=parameter("execute_delay_ms", "soon")), "value 'soon' of model 'i' to integral number"),
     ],
 )

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from app.core.errors import ErrorCode, InferError  # noqa: E402
 from backends import find_backend  # noqa: E402
-from backends.base import Instance, Model  # noqa: E402
+from backends.base import Instance, Model, SecondaryDevice  # noqa: E402
 from tests.unit.backends import fake_tensorrt as trt  # noqa: E402
 from tests.unit.backends.fake_tensorrt import Io, TensorIOMode  # noqa: E402
 from tests.unit.backends.harness import Served, config, infer  # noqa: E402
@@ -42,6 +42,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(trt.Runtime, "engines", {})
     monkeypatch.setattr(trt.Runtime, "read", 0)
+    monkeypatch.setattr(trt.Runtime, "cores", [])
     yield module
     sys.modules.pop(MODULE, None)
 
@@ -111,6 +112,18 @@ def test_instances_of_a_device_share_its_engine(serve: Serve) -> None:
     assert (trt.Runtime.read, len(engine.contexts)) == (1, 2)
     served.backend.instance_initialize(Instance(served.model, "m_0_2", "GPU", device_id=1))
     assert trt.Runtime.read == 2
+
+
+def test_an_engine_for_each_dla_core(serve: Serve) -> None:
+    served = serve()
+    for core in (1, 1, -1):
+        devices = [SecondaryDevice("KIND_NVDLA", core)]
+        instance = Instance(served.model, "m_1_0", "GPU", secondary_devices=devices)
+        served.backend.instance_initialize(instance)
+    assert trt.Runtime.cores == [-1, 1]
+    instance = Instance(served.model, "m_2_0", "GPU", secondary_devices=[SecondaryDevice("KIND_NVDLA", 2)])
+    with pytest.raises(InferError, match="with DLA Core ID: 2, available number of DLA cores: 2"):
+        served.backend.instance_initialize(instance)
 
 
 def test_each_profile_has_a_context_and_the_nearest_one_executes(serve: Serve, backend: Any) -> None:
@@ -295,7 +308,7 @@ def test_the_stand_in_has_no_name_that_tensorrt_lacks() -> None:
         "Runtime",
         "IOutputAllocator",
     }
-    own = {"ICudaEngine": {"tensors", "data_dependent", "contexts"}, "Runtime": {"engines", "read"}}
+    own = {"ICudaEngine": {"tensors", "data_dependent", "contexts"}, "Runtime": {"engines", "read", "cores"}}
     for kind in kinds:
         for name in vars(kind):
             if not name.startswith("_") and name not in own.get(kind.__name__, ()):

@@ -51,6 +51,11 @@ def test_parse_reads_all_of_text_format() -> None:
             "Did you mean 'KIND_CPU'?",
         ),
         (
+            "instance_group { secondary_devices { kind: KIND_NVD } }",
+            'line 1, column 44: Enum type "inference.ModelInstanceGroup.SecondaryDevice.SecondaryDeviceKind"'
+            " has no value named KIND_NVD. Did you mean 'KIND_NVDLA'?",
+        ),
+        (
             'max_batch_size: "abc"',
             'line 1, column 17: Couldn\'t parse integer: "abc". Write a number, without quotes.',
         ),

@@ -313,6 +313,7 @@ def test_sequence_batching(text: str, message: str) -> None:
             (),
             "and platform specifies profile field which is only supported for TensorRT models",
         ),
+        ("kind: KIND_CPU secondary_devices { kind: 7 }", (), "has a secondary device of unknown kind 7"),
     ],
 )
 def test_instance_groups(group: str, gpus: tuple[int, ...], message: str) -> None:

@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config_normalise import normalise
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.transport.loop import LoopThread
 from deployments.served_model import ServedModel
-from deployments.spec import ModelSpec
 from tests.unit.deployments.fakes import FakeServeBatch
+from tests.unit.deployments.served_model_bench import model_spec
 
 BACKEND = """
 import threading
@@ -99,20 +97,8 @@ class SequenceBench:
         self.text = ""
 
     def load(self, text: str, **fields: Any) -> ServedModel:
-        parsed = normalise(text_format.Parse(text, mc.ModelConfig()))
-        self.batch = parsed.max_batch_size > 0
-        spec = ModelSpec(
-            name="m",
-            version=1,
-            directory=str(self.directory / "m"),
-            config=parsed.SerializeToString(),
-            application="m:1",
-            fingerprint="",
-            key=bytes(32),
-            socket_directory="",
-            backend_directory=str(self.directory / "backends"),
-            **fields,
-        )
+        spec = model_spec(self.directory, text, **fields)
+        self.batch = mc.ModelConfig.FromString(spec.config).max_batch_size > 0
         self.model = ServedModel.load(spec, self.plane, FakeServeBatch())
         self.plane.call(self.model.open())
         return self.model

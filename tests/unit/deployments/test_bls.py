@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -34,6 +35,8 @@ class Loading:
 
     async def unload(self, *arguments: Any) -> None:
         self.asked.append(("unload", *arguments))
+        if arguments[0] == "caller":  # the manager waits for the model's requests, one of which asks for this
+            await asyncio.Event().wait()
 
 
 class Bench:
@@ -270,3 +273,22 @@ def test_later_calls_go_by_the_connection_of_the_first(bench: Bench, monkeypatch
     assert "Model 'nobody' is not ready" in request("nobody").exec().error().message()
     monkeypatch.setattr(bench.models, "resolve", None)
     assert "not callable" in request().exec().error().message(), "whatever happens, the model goes on"
+
+
+def test_a_model_that_unloads_itself_does_not_wait(bench: Bench) -> None:
+    pb_utils.unload_model("caller")
+    limit = time.monotonic() + 20
+    while not bench.loading.asked:
+        assert time.monotonic() < limit
+        time.sleep(0.002)
+    assert bench.loading.asked == [("unload", "caller", False)]
+
+
+@pytest.mark.parametrize("function", [pb_utils.load_model, pb_utils.unload_model])
+def test_a_model_cannot_load_itself_while_it_is_loaded(bench: Bench, function: Callable[[str], None]) -> None:
+    with services.no_calls("'initialize'"):
+        with pytest.raises(pb_utils.TritonModelException) as caught:
+            function("caller")
+        function("m")
+    assert str(caught.value) == "Model 'caller' cannot load or unload itself in 'initialize'."
+    assert [asked[1] for asked in bench.loading.asked] == ["m"]

@@ -1,6 +1,5 @@
 """What a dynamic batcher may be told beyond sizes and delay: timeouts, order, strategies, the test hook."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +19,7 @@ from deployments.scheduling.policy_queue import PolicyQueue, QueuePolicies, Queu
 from deployments.scheduling.queue import RequestQueue
 from deployments.statistics import Statistics
 from tests.unit.deployments.fakes import MS, Answers, FakeServeBatch, offer, pending
+from tests.waiting import until
 
 MANY = 1 << 20
 
@@ -42,12 +42,6 @@ def request(answers: Answers, request_id: str, nbytes: int = 4, **fields: Any) -
     made = pending(answers, request_id, nbytes=nbytes)
     made.infer = msgspec.structs.replace(made.infer, **fields)
     return made
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 def timed(timeout_ms: int, **fields: Any) -> PolicyQueue:

@@ -1,6 +1,8 @@
 """Where a Python model's own environment comes from."""
 
 import io
+import json
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -14,9 +16,11 @@ from backends.base import Model
 from backends.python.backend import PythonBackend
 from deployments import environments
 from deployments.environments import Environment, prepare, unpack
+from deployments.spec import ModelSpec
 from tests.unit.backends.environments import make
 from tests.unit.backends.harness import Served, config, infer
 from tests.unit.backends.python_models import execute, text, write
+from tests.unit.deployments import conda_archive as conda
 
 ROOM = 1 << 40
 PATH = 'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{}" }} }}'
@@ -30,9 +34,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "m"
 
 
-def prepared(folder: Path, declared: str = "", backend: str = "python", **settings: str) -> Environment:
+def prepared(
+    folder: Path, declared: str = "", backend: str = "python", common: Path | None = None, **settings: str
+) -> Environment:
     configuration = config(f'name: "m" backend: "{backend}" {PATH.format(declared) if declared else ""}')
-    return prepare(Model(configuration, 1, folder, settings), ROOM)
+    model = Model(configuration, 1, folder, settings)
+    model.common_file = common
+    return prepare(model, ROOM)
 
 
 def error_of(folder: Path, declared: str = "", **settings: str) -> InferError:
@@ -59,6 +67,21 @@ def test_venv_beside_the_model(folder: Path) -> None:
     assert prepared(folder).python == folder / "venv" / "bin" / "python3"
     make(folder / "1" / "venv")
     assert prepared(folder).python == folder / "1" / "venv" / "bin" / "python3"
+
+
+def test_models_of_a_python_based_backend(folder: Path, tmp_path: Path) -> None:
+    common = tmp_path / "backends" / "b" / "model.py"
+    common.parent.mkdir(parents=True)
+    assert prepared(folder, backend="b", common=common) == Environment()
+    (common.parent / "requirements.txt").write_text("x\n")
+    assert prepared(folder, backend="b", common=common).unused == common.parent / "requirements.txt"
+    make(common.parent / "venv")
+    assert prepared(folder, backend="b", common=common).python == common.parent / "venv" / "bin" / "python3"
+    make(folder / "venv")
+    assert prepared(folder, backend="b", common=common).python == folder / "venv" / "bin" / "python3"
+    make(folder / "env")
+    declared = prepared(folder, "$$TRITON_MODEL_DIRECTORY/env", "b", common)
+    assert declared.python == folder / "env" / "bin" / "python3"
 
 
 def test_paths_that_are_refused(folder: Path, tmp_path: Path) -> None:
@@ -177,6 +200,29 @@ def test_what_installing_says_when_it_fails(folder: Path, monkeypatch: pytest.Mo
     assert [path for path in node.iterdir() if path.is_dir()] == []
 
 
+def test_what_an_installed_environment_is_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed: list[Path] = []
+
+    def install(name: str, requirements: Path, root: Path) -> None:
+        make(root)
+        installed.append(requirements)
+
+    monkeypatch.setattr(environments, "_install", install)
+    (folder / "requirements.txt").write_text("-c versions.txt\n")
+    pythons = []
+    for versions in ("a==1\n", "a==1\n", "a==2\n"):
+        (folder / "versions.txt").write_text(versions)
+        environment = prepared(folder, requirements="install")
+        pythons.append(environment.python)
+        environment.release()
+    assert pythons[0] == pythons[1] != pythons[2] and len(installed) == 2
+    (folder / "1" / "requirements.txt").write_text("-c ../versions.txt\n-r ../../x.txt\n")
+    error = error_of(folder, requirements="install")
+    assert error.code is ErrorCode.INVALID_ARG
+    text = f"'{folder}/1/requirements.txt' names '../../x.txt', which is outside of '{folder}'"
+    assert error.message == text and len(installed) == 2
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_versions_of_numpy_side_by_side(folder: Path) -> None:
@@ -196,3 +242,45 @@ def test_two_versions_of_numpy_side_by_side(folder: Path) -> None:
     for _, served, environment in models:
         served.close()
         environment.release()
+
+
+def test_settings_of_a_python_based_backend() -> None:
+    every = {"": {"a": "all", "b": "all"}, "python": {"b": "python", "c": "python"}, "mine": {"c": "mine"}}
+    spec = ModelSpec("m", 1, "", b"", "", "", b"", "", backend_config=every)
+    assert spec.settings("mine", "python") == {"a": "all", "b": "python", "c": "mine"}
+    assert spec.settings("mine") == {"a": "all", "b": "all", "c": "mine"}
+
+
+def conda_archive(folder: Path, archive: Path) -> None:
+    """Have conda's tools make it, in an environment of their own; nothing but the archive remains."""
+    tools = folder / "tools"
+    subprocess.run([sys.executable, "-m", "venv", tools], check=True)
+    python = str(tools / "bin" / "python")
+    pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    subprocess.run([*pip, *conda.TOOLS], check=True)
+    subprocess.run([python, conda.__file__, folder, archive], check=True)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_an_archive_made_by_conda_pack(folder: Path, tmp_path: Path) -> None:
+    conda_archive(tmp_path / "made", folder / "env.tar.gz")
+    body = """
+maps = open("/proc/self/maps").read().split()
+library = [name for name in maps if "/libpython" in name] or [sys.prefix]
+about = [sys.prefix, np.__file__, np.__version__, os.environ["CONDA_PREFIX"], *set(library)]
+array = np.array([[json.dumps(about)]], dtype=object)
+return [pb_utils.InferenceResponse([pb_utils.Tensor("O", array)])]
+"""
+    write(folder, "import os\nimport sys\n" + execute(body))
+    declared = PATH.format("$$TRITON_MODEL_DIRECTORY/env.tar.gz")
+    configuration = config(text("TYPE_STRING", declared))
+    environment = prepare(Model(configuration, 1, folder), ROOM)
+    served = Served(PythonBackend, configuration, folder, interpreter=environment.python)
+    (call,) = served(infer({"I": [[b"x"]]}))
+    prefix, file, version, *others = json.loads(call.arrays["O"][0, 0])
+    assert version == "2.2.6" and Path(prefix).parent == tmp_path / "node" / "environments"
+    assert all(path.startswith(prefix) for path in (file, *others))
+    served.close()
+    environment.release()

@@ -7,7 +7,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.rate_limit import GLOBAL, Demand
-from backends.base import Model
+from backends.base import Model, SecondaryDevice
 from deployments.builder import replica_count
 from deployments.instance_groups import Placement, change, placements, updates_in_place
 
@@ -39,6 +39,17 @@ def test_instances_know_their_optimization_profiles(tmp_path: Path) -> None:
     (placement,) = placements(config('{ name: "g" count: 1 kind: KIND_GPU gpus: 2 profile: ["0", "3"] }'))
     instance = placement.instance(Model(config(CPU), 1, tmp_path), 0)
     assert (instance.device_id, instance.profiles) == (2, ("0", "3"))
+
+
+def test_secondary_devices_are_handed_to_the_backend() -> None:
+    devices = "secondary_devices { kind: KIND_NVDLA device_id: 3 } secondary_devices { device_id: -1 }"
+    asked = config(
+        f'{{ name: "a" count: 2 kind: KIND_CPU {devices} }}, {{ name: "b" count: 1 kind: KIND_CPU }}'
+    )
+    model = Model(asked, 1, Path("m"))
+    instances = [placement.instance(model, index) for index, placement in enumerate(placements(asked))]
+    both = (SecondaryDevice("KIND_NVDLA", 3), SecondaryDevice("KIND_NVDLA", -1))
+    assert [instance.secondary_devices for instance in instances] == [both, both, ()]
 
 
 def test_replicas_of_a_python_model_take_one_instance_each() -> None:
@@ -74,6 +85,7 @@ CHANGES = [
     (CPU, CPU.replace('"a"', '"b"'), (["a_0", "a_1"], [], [])),
     (CPU, f'{{ name: "b" count: 1 kind: KIND_CPU }}, {CPU}', (["a_0", "a_1"], [], ["a_1"])),
     (CPU, CPU.replace("CPU", "MODEL"), ([], ["a_0", "a_1"], ["a_0", "a_1"])),
+    (CPU, CPU.replace("kind", "secondary_devices { } kind"), ([], ["a_0", "a_1"], ["a_0", "a_1"])),
     (CPU, CPU.replace("kind", "passive: true kind"), ([], ["a_0", "a_1"], ["a_0", "a_1"])),
     (CPU, CPU.replace("kind", "rate_limiter { priority: 2 } kind"), ([], ["a_0", "a_1"], ["a_0", "a_1"])),
     (

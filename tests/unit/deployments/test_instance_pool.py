@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
@@ -21,7 +20,7 @@ from deployments.rate_limiting.client import RateLimiter
 from deployments.rate_limiting.client import Turns as RateTurns
 from deployments.served_model import ServedModel
 from deployments.spec import UPDATE
-from tests.unit.deployments.test_served_model import BATCHING, CONFIG, Bench, request
+from tests.unit.deployments.served_model_bench import BATCHING, CONFIG, Bench, request
 
 SEQUENCES = "sequence_batching { max_sequence_idle_microseconds: 60000000 }\n"
 
@@ -31,13 +30,6 @@ def group(count: int = 1, more: str = "") -> str:
 
 
 LIMITED = 'rate_limiter { resources [ { name: "r" global: true count: 1 } ] }'
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -166,10 +158,12 @@ def test_an_instance_with_a_sequence_goes_when_that_has_ended(bench: Bench) -> N
 
 def test_host_policy(bench: Bench) -> None:
     core = min(os.sched_getaffinity(0))
-    policies = {"mine": {"cpu-cores": f"{core}-{core}"}, "cpu": {"cpu-cores": "x-y"}}
+    policies = {"mine": {"cpu-cores": f"{core}-{core}", "key": "v"}, "cpu": {"cpu-cores": "x-y"}}
     bench.load(CONFIG + group(1, 'host_policy: "mine"'), host_policy=policies)
     (thread,) = [each for each in threading.enumerate() if each.name == "g_0"]
     assert thread.native_id is not None and os.sched_getaffinity(thread.native_id) == {core}
+    (instance,) = bench.model._instances.instances if bench.model else ()
+    assert instance.host_policy == policies["mine"]
     with pytest.raises(InferError, match="Parsing 'cpu-cores' value: Can't parse 'x' to integer"):
         update(bench, CONFIG + group(1))
     assert bench.infer(request("a")).error is None

@@ -5,99 +5,17 @@ import gc
 import sys
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
-from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, FailureReason, InferError, invalid_arg
-from app.core.tensors import InferRequest, InferResponse, Tensor
-from backends.base import Backend, Instance, Model, Request
+from app.core.tensors import InferResponse
+from backends.base import Request
 from deployments import instances
-from deployments.instances import Batch, InstanceThread
-from deployments.scheduling.pending import Outbox, Pending
-
-Behaviour = Callable[[Sequence[Request]], None]
-
-
-class FakeBackend(Backend):
-    """Does what its test says; remembers the threads its functions ran on."""
-
-    def __init__(self, execute: Behaviour, load: Callable[[], None] = lambda: None) -> None:
-        self.execute = execute
-        self.load = load
-        self.calls: list[tuple[str, str]] = []
-
-    portable = False
-
-    def instance_portable(self, instance: Instance) -> bool:
-        return self.portable
-
-    def instance_initialize(self, instance: Instance) -> None:
-        self.calls.append(("load", threading.current_thread().name))
-        self.load()
-
-    def instance_finalize(self, instance: Instance) -> None:
-        self.calls.append(("unload", threading.current_thread().name))
-
-    def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
-        self.calls.append(("execute", threading.current_thread().name))
-        self.execute(requests)
-
-
-class Bench:
-    """One instance thread, and what came out of it."""
-
-    def __init__(self, backend: FakeBackend, decoupled: bool) -> None:
-        loop = asyncio.get_running_loop()
-        self.responses: dict[str, list[InferResponse]] = {}
-        self.finished: list[Batch] = []
-        self.order: list[str] = []
-        self.outbox = Outbox(loop, self._deliver)
-        model = Model(mc.ModelConfig(name="m"), 1, Path("m"))
-        instance = Instance(model, "m_0_0")
-        self.thread = InstanceThread(backend, instance, self.outbox, decoupled, loop, self._finished)
-
-    def _deliver(self, pending: Pending, response: InferResponse) -> None:
-        self.order.append(pending.infer.id)
-        self.responses.setdefault(pending.infer.id, []).append(response)
-
-    def _finished(self, thread: InstanceThread, batch: Batch) -> None:
-        self.order.append("finished")
-        self.finished.append(batch)
-
-    def batch(self, *ids: str, data: object = b"") -> Batch:
-        tensor = Tensor("INPUT0", "UINT8", (0,), data)
-        requests = [InferRequest("m", "", (tensor,), id=request_id) for request_id in ids]
-        pendings = [Pending(r, lambda response: None, self.outbox, 1, None) for r in requests]
-        return Batch(pendings, len(pendings))
-
-    async def execute(self, *ids: str) -> Batch:
-        batch = self.batch(*ids)
-        count = len(self.finished)
-        self.thread.execute(batch)
-        await until(lambda: len(self.finished) > count)
-        return batch
-
-    def final(self, request_id: str) -> InferResponse:
-        *others, last = self.responses[request_id]
-        assert last.final and not any(response.final for response in others)
-        return last
-
-    def error(self, request_id: str) -> InferError:
-        error = self.final(request_id).error
-        assert error is not None
-        return error
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
-Start = Callable[..., Bench]
+from deployments.scheduling.pending import Pending
+from tests.unit.deployments.instance_bench import Behaviour, Bench, FakeBackend, Start
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config_normalise import normalise
 from app.core.errors import ErrorCode
-from app.core.tensors import UNNAMED_TRACE, InferRequest, InferResponse, Tensor, Timestamps
+from app.core.tensors import TENSORS_TRACE, UNNAMED_TRACE, InferRequest, InferResponse, Tensor, Timestamps
 from deployments.served_model import ServedModel
 from deployments.spec import ModelSpec
 from tests.server import wait_until
+from tests.unit.backends.environments import make
 from tests.unit.deployments.fakes import FakeServeBatch
 from tests.unit.deployments.test_bls import Bench, bench  # noqa: F401 - a fixture
 from tests.unit.ensemble.ensembles import Asked
@@ -63,6 +65,8 @@ class Caller:
     def __init__(self, bench: Bench, directory: Path, kind: str) -> None:  # noqa: F811
         (directory / "1").mkdir()
         (directory / "1" / "model.py").write_text(MODEL)
+        if "elsewhere" in kind:  # in a process of its own
+            make(directory / "venv")
         config = normalise(text_format.Parse(CONFIG % kind, mc.ModelConfig()))
         spec = ModelSpec("caller", 1, str(directory), config.SerializeToString(), "", "", bytes(32), "")
         self.bench = bench
@@ -96,7 +100,7 @@ class Caller:
         return self.responses[0]
 
 
-@pytest.fixture(params=["Waits", "Awaits"])
+@pytest.fixture(params=["Waits", "Awaits", "Waits elsewhere", "Awaits elsewhere"])
 def caller(bench: Bench, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Caller]:  # noqa: F811
     made = Caller(bench, tmp_path, request.param)
     yield made
@@ -129,10 +133,52 @@ def test_a_traced_request_tells_of_its_call(caller: Caller) -> None:
     answer = caller.answer(response(timestamps=Timestamps(5, request_end=7)))
     (call,) = answer.calls
     assert (call.model_name, call.model_version, call.request_id) == ("m", "3", "inner")
+    assert (call.inputs, call.outputs) == ((), ())
     assert answer.timestamps is not None
     times = call.timestamps
     assert times.request_end - times.request_start == 2
     assert answer.timestamps.compute_start <= times.request_start <= answer.timestamps.compute_end
+
+
+def test_where_tensors_are_traced_the_call_tells_of_its_own(caller: Caller) -> None:
+    caller.infer(trace=TENSORS_TRACE)
+    assert caller.asked().request.trace == TENSORS_TRACE
+    answered = response(timestamps=Timestamps(5, request_end=7))
+    (call,) = caller.answer(answered).calls
+    assert [(tensor.name, tensor.array().tolist()) for tensor in (*call.inputs, *call.outputs)] == [
+        ("x", [[1, 1, 1, 1]]), ("y", [[1, 1, 1, 1]])
+    ]  # fmt: skip
+
+
+def test_activities_of_a_backend_are_part_of_the_trace(bench: Bench, tmp_path: Path) -> None:  # noqa: F811
+    custom = 'backend: "identity" parameters { key: "enable_custom_tracing" value { string_value: "true" } }'
+    text = 'name: "i" input { name: "INPUT0" data_type: TYPE_FP32 dims: 4 } output { name: "OUTPUT0" '
+    config = text_format.Parse(f"{text} data_type: TYPE_FP32 dims: 4 }} {custom}", mc.ModelConfig())
+    spec = ModelSpec("i", 1, str(tmp_path), normalise(config).SerializeToString(), "", "", bytes(32), "")
+    model = ServedModel.load(spec, bench.plane, FakeServeBatch())
+    bench.plane.call(model.open())
+    answers = [infer_on(bench, model, trace) for trace in ("", UNNAMED_TRACE)]
+    model.close(timeout=5)
+    assert answers[0].timestamps is None
+    times = answers[1].timestamps
+    assert times is not None
+    names, stamps = zip(*times.activities, strict=True)
+    assert names == ("CUSTOM_ACTIVITY_START", "CUSTOM_ACTIVITY_END", "CUSTOM_SINGLE_ACTIVITY")
+    assert [times.compute_start, *stamps, times.compute_end] == sorted(
+        [times.compute_start, *stamps, times.compute_end]
+    )
+
+
+def infer_on(bench: Bench, model: ServedModel, trace: str) -> InferResponse:  # noqa: F811
+    """The answer of the identity model."""
+    answered: Future[InferResponse] = Future()
+    tensor = Tensor.of("INPUT0", np.ones(4, np.float32))
+
+    async def submit() -> None:
+        model.submit(InferRequest("i", "", (tensor,), trace=trace), answered.set_result)
+
+    bench.plane.call(submit())
+    return answered.result(20)
 
 
 def test_an_ordinary_request_tells_nothing(caller: Caller) -> None:

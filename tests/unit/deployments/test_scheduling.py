@@ -19,6 +19,7 @@ from deployments.scheduling.formation import BatchPolicy
 from deployments.scheduling.queue import RequestQueue
 from deployments.statistics import Statistics
 from tests.unit.deployments.fakes import MS, Answers, FakeServeBatch, HeldInstance, offer, pending
+from tests.waiting import until
 
 MANY = 1 << 20
 LONG_AGO = 1e-9
@@ -57,12 +58,6 @@ def submit(scheduler: Scheduler, answers: Answers, *ids: str, **fields: Any) -> 
 
 def executed(instance: HeldInstance) -> list[str]:
     return [request_id for batch in instance.ids for request_id in batch]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def test_direct_executes_one_by_one_in_order(answers: Answers) -> None:

@@ -7,7 +7,15 @@ import msgspec
 import pytest
 
 from app.core.errors import ErrorCode, FailureReason, InferError, unavailable
-from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor, Timestamps, TracedCall
+from app.core.tensors import (
+    TENSORS_TRACE,
+    InferRequest,
+    InferResponse,
+    RequestedOutput,
+    Tensor,
+    Timestamps,
+    TracedCall,
+)
 from app.ensemble.run import DEADLOCK
 
 from .ensembles import DECOUPLED, Models, ensemble, model, step, tensor
@@ -265,51 +273,6 @@ class TestDecoupled:
         assert models.error == "in ensemble 'e', broken"
 
 
-class TestConditions:
-    CONFIG = ensemble(
-        step({"x": "IN"}, {"y": "MID", "go": "GO"}, "a"),
-        step({"x": "MID"}, {"y": "THEN"}, "b"),
-        step({"x": "MID"}, {"y": "ELSE"}, "c"),
-        step({"x": "THEN"}, {"y": "AFTER"}, "d"),
-        step({"l": "AFTER", "r": "ELSE"}, {"y": "OUT"}, "j"),
-        outputs="OUT AFTER",
-        more='parameters { key: "step.1.when" value { string_value: "GO" } } '
-        'parameters { key: "step.2.when" value { string_value: "!GO" } }',
-    )
-
-    async def run(self, go: bool, join: str = "l? r?") -> Models:
-        models = Models(e=self.CONFIG, a=model(), b=model(), c=model(), d=model(), j=model(join))
-        models.infer(tensor())
-        flag = Tensor("go", "BOOL", (1,), bytes([go]))
-        models.take("a").answer(tensor("y"), flag)
-        return models
-
-    async def test_taken(self) -> None:
-        models = await self.run(True)
-        assert models.waiting() == ["b"]
-        models.take("b").answer(tensor("y"))
-        models.take("d").answer(tensor("y"))
-        join = models.take("j")
-        assert list(join.data) == ["l"]
-        join.answer(tensor("y"))
-        assert [output.name for output in models.responses[0].outputs] == ["OUT", "AFTER"]
-
-    async def test_skipped_with_what_needs_it(self) -> None:
-        models = await self.run(False)
-        assert models.waiting() == ["c"]
-        models.take("c").answer(tensor("y"))
-        join = models.take("j")
-        assert list(join.data) == ["r"]
-        join.answer(tensor("y"))
-        assert [output.name for output in models.responses[0].outputs] == ["OUT"]
-
-    async def test_nothing_is_left(self) -> None:
-        models = await self.run(False, join="l r?")
-        models.take("c").answer(tensor("y"))
-        (response,) = models.responses
-        assert (response.outputs, response.error, response.final) == ((), None, True)
-
-
 class TestStatistics:
     async def test_successes_and_failures(self) -> None:
         models = Models(
@@ -372,6 +335,47 @@ async def test_a_traced_request_that_fails_tells_of_its_steps_too() -> None:
     (response,) = models.responses
     assert response.error is not None
     assert [call.model_name for call in response.calls] == ["a"]
+
+
+async def test_where_tensors_are_traced_the_steps_tell_of_theirs() -> None:
+    models = Models(e=CHAIN, outer=ensemble(step({"IN": "IN"}, {"OUT": "OUT"}, "e")), a=model(), b=model())
+    models.infer(tensor(), name="outer", trace=TENSORS_TRACE)
+    models.take("a").answer(tensor("y", fill=2))
+    models.take("b").answer(tensor("y", fill=3))
+    (response,) = models.responses
+    (chain,) = response.calls
+    first, second = chain.calls
+    assert (chain.inputs, chain.outputs) == ((tensor(),), (tensor("OUT", fill=3),))
+    assert (first.inputs, first.outputs) == ((tensor("x"),), (tensor("y", fill=2),))
+    assert (second.inputs, second.outputs) == ((tensor("x", fill=2),), (tensor("y", fill=3),))
+
+
+async def test_every_response_of_a_decoupled_step_is_traced() -> None:
+    models = Models(e=ensemble(step({"x": "IN"}, {"y": "OUT"}, "a"), more=DECOUPLED), a=model(more=DECOUPLED))
+    models.infer(tensor(), trace=TENSORS_TRACE)
+    asked = models.take("a")
+    for fill in (1, 2):
+        asked.answer(tensor("y", fill=fill), final=False)
+    asked.answer()
+    (call,) = models.responses[-1].calls
+    assert call.outputs == (tensor("y", fill=1), tensor("y", fill=2))
+
+
+async def test_responses_say_which_sequence_their_request_is_of() -> None:
+    models = Models(e=CHAIN, a=model(), b=model())
+    for fields, identity in (
+        ({}, 0),
+        ({"sequence_id": "s", "sequence_start": True}, "s"),
+        ({"sequence_id": 2**64 - 1, "sequence_end": True}, -1),
+    ):
+        models.infer(tensor(), **fields)
+        for name in ("a", "b"):
+            models.take(name).answer(tensor("y"))
+        assert models.responses.pop().parameters == {
+            "sequence_id": identity,
+            "sequence_start": "sequence_start" in fields,
+            "sequence_end": "sequence_end" in fields,
+        }
 
 
 async def test_an_untraced_request_tells_nothing() -> None:

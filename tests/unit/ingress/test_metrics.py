@@ -5,7 +5,7 @@ from typing import cast
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.core.errors import unavailable
-from app.ingress.metrics import CONTENT_TYPE, render
+from app.ingress.metrics import render
 from app.ingress.routed_service import RoutedInferenceService
 from app.routing.router import Router
 from tests.unit.ingress.routing_fakes import (
@@ -87,7 +87,6 @@ async def test_whole_page() -> None:
     )
     router.pools["m:1"] = FakePool([FakeChannel(answer)], [])
     assert await page(router) == PAGE
-    assert CONTENT_TYPE == "text/plain; charset=utf-8"
 
 
 async def test_families_are_listed_without_models() -> None:

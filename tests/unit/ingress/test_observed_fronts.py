@@ -14,10 +14,10 @@ from app.core.trace_settings import TraceSetting, TraceSettings
 from app.ingress.http_front import HttpFront
 from app.ingress.observer import Observer
 from app.ingress.rest_api import build_rest_api
+from tests.unit.ingress.grpc.grpc_running import Running, int_input
+from tests.unit.ingress.http.http_peer import infer_document, request
 from tests.unit.ingress.http_fakes import FakeService
-from tests.unit.ingress.test_grpc_front import Running, int_input
-from tests.unit.ingress.test_http_front import infer_document, request
-from tests.unit.ingress.test_rest_api import call, error
+from tests.unit.ingress.rest_calls import call, error
 
 INFER = "/v2/models/identity/infer"
 

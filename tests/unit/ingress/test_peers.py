@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from app.core.errors import InferError
@@ -69,9 +70,10 @@ async def peers() -> AsyncIterator[list[Peers]]:
 
 
 def service(peer: Peers, *callers: Caller) -> RoutedInferenceService:
-    config = 'backend: "python"' + model().removeprefix('backend: "identity"')
-    router = FakeRouter(entry("e", CHAIN), entry("p", config))
+    caller = msgspec.structs.replace(entry("p", model()), makes_calls=True)
+    router = FakeRouter(entry("e", CHAIN), caller, entry("m", model()))
     router.pools["p:1"] = FakePool([*callers], [])
+    router.pools["m:1"] = FakePool([FakeChannel(AssertionError("its model calls nothing"))], [])
     made = RoutedInferenceService(SETTINGS, cast(Router, router), FakeRepository())
     made.peers, made.ensembles = peer, peer._runner
     return made

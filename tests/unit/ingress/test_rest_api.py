@@ -10,28 +10,7 @@ from app.core.errors import internal, unavailable
 from app.ingress.rest_api import build_rest_api
 from app.ingress.shared_memory import DISABLED, SharedMemory
 from tests.unit.ingress.http_fakes import FakeService
-
-
-async def call(api, method, path, body):
-    """Run one request through an ASGI application; return status and body."""
-    sent = []
-
-    async def receive():
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(message):
-        sent.append(message)
-
-    scope = {
-        "type": "http",
-        "method": method,
-        "path": path,
-        "headers": [],
-        "query_string": b"",
-        "root_path": "",
-    }
-    await api(scope, receive, send)
-    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+from tests.unit.ingress.rest_calls import call, error
 
 
 @pytest.fixture
@@ -49,10 +28,6 @@ def ask(service):
         )
 
     return ask
-
-
-def error(answer):
-    return answer[0], json.loads(answer[1])["error"]
 
 
 def test_health(ask, service):

@@ -10,7 +10,8 @@ import pytest
 
 from app.core.errors import ErrorCode, InferError, internal
 from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
-from app.ingress.shared_memory import DISABLED, Region, SharedMemory
+from app.ingress.region_files import Region
+from app.ingress.shared_memory import DISABLED, SharedMemory
 from app.transport.regions import SHM_DIRECTORY
 
 KEY = f"/nereid-test-{os.getpid()}"
@@ -247,7 +248,7 @@ def test_a_request_that_cannot_be_sent_holds_nothing(one: SharedMemory) -> None:
     assert names(one) == []
 
 
-def test_nothing_stays_open(one: SharedMemory) -> None:
+def test_nothing_stays_open(one: SharedMemory, tmp_path: Path) -> None:
     one.register_system("r", KEY, 0, 8)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
@@ -256,7 +257,7 @@ def test_nothing_stays_open(one: SharedMemory) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
     one.unregister("", cuda=False)
     one.close()
-    assert not os.path.exists(one._directory)
+    assert not (tmp_path / "regions").exists()
 
 
 def test_cuda(tmp_path: Path, one: SharedMemory) -> None:

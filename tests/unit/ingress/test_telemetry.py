@@ -113,6 +113,43 @@ def test_one_trace_from_the_client_to_what_a_step_calls(collector: Collector) ->
     assert (attributes["triton.trace_id"], attributes["triton.trace_parent_id"]) == (3, 2)
 
 
+def ended(stamps: list[tuple[str, int]], collector: Collector) -> dict[str, tuple[str, int, int, list[str]]]:
+    """Spans that a backend's activities have led to: parent, begin and end from the model's, and events."""
+    watch = observer(collector, "rate=1")
+    _, sink = watch.observe(REQUEST, lambda _: None, Arrival("http", 50))
+    times = Timestamps(*range(100, 106), request_end=200, activities=tuple(stamps))
+    sink(InferResponse("m", "3", timestamps=times))
+    watch.close()
+    spans = collector.spans()
+    names = {span.span_id: span.name for span in spans.values()}
+    zero = spans["m"].start_time_unix_nano - 100
+    return {
+        name: (
+            names.get(span.parent_span_id, ""),
+            span.start_time_unix_nano - zero,
+            span.end_time_unix_nano - zero,
+            [event.name for event in span.events],
+        )
+        for name, span in spans.items()
+    }
+
+
+def test_activities_of_a_backend_are_spans_and_events(collector: Collector) -> None:
+    stamps = [("A_START", 110), ("B_START", 111), ("ONCE", 112), ("B_END", 113), ("A_END", 114), ("X", 115)]
+    spans = ended(stamps, collector)
+    assert spans["A"] == ("m", 110, 114, ["A_START", "A_END"])
+    assert spans["B"] == ("A", 111, 113, ["B_START", "ONCE", "B_END"])
+    assert spans["m"] == ("InferRequest", 100, 200, ["REQUEST_START", "QUEUE_START", "REQUEST_END", "X"])
+    assert spans["compute"][0] == "m" and "X" not in spans["InferRequest"][3]
+
+
+def test_spans_that_a_backend_does_not_end(collector: Collector) -> None:
+    spans = ended([("A_END", 110), ("END", 111), ("A_START", 112), ("B_START", 113)], collector)
+    assert spans["A"] == ("m", 112, 200, ["A_START"])
+    assert spans["B"] == ("A", 113, 200, ["B_START"])
+    assert spans["m"][3][3:] == ["A_END", "END"]
+
+
 def test_rate_zero_traces_what_its_client_traces(collector: Collector) -> None:
     watch = observer(collector, "rate=0")
     assert not infer(watch).trace

@@ -12,9 +12,11 @@ from app.core.errors import InferError, not_found, unavailable
 from app.core.live_settings import LiveSettings
 from app.core.log import LogConfig
 from app.core.tensors import (
+    TENSORS_TRACE,
     UNNAMED_TRACE,
     InferRequest,
     InferResponse,
+    RegionSlice,
     Tensor,
     Timestamps,
     TracedCall,
@@ -169,6 +171,18 @@ def test_times_of_another_machine_are_moved():
     assert (near.timestamps, near.calls) == (times, (inner,))
 
 
+def test_activities_of_a_backend_are_in_the_file(tmp_path):
+    watch = observer(tmp_path / "t")
+    step = TracedCall("step", "2", "", Timestamps(102, request_end=105, activities=(("INNER", 103),)))
+    _, sink = watch.observe(REQUEST, lambda _: None, ARRIVAL)
+    sink(InferResponse("m", "3", timestamps=Timestamps(100, 100, activities=(("MINE", 101),)), calls=(step,)))
+    watch.close()
+    saved = json.loads((tmp_path / "t").read_bytes())
+    stamps = {(each["id"], s["name"]): s["ns"] for each in saved for s in each.get("timestamps", ())}
+    start = stamps[1, "REQUEST_START"]
+    assert (stamps[1, "MINE"] - start, stamps[2, "INNER"] - start) == (1, 3)
+
+
 def test_a_call_that_failed_early_has_the_times_of_its_caller():
     call = traced_call(REQUEST, failed(unavailable("busy")), 500, 600)
     assert stamps_of(call.timestamps) == [("REQUEST_START", 500), ("REQUEST_END", 600)]
@@ -189,6 +203,28 @@ def test_what_a_request_led_to_are_traces_of_their_own(tmp_path):
     ]  # fmt: skip
     assert (headers[2]["model_version"], headers[2]["request_id"]) == (1, "r1")
     assert "request_id" not in headers[3]
+
+
+def test_tensors_of_what_a_request_led_to(tmp_path):
+    watch = observer(tmp_path / "t", level=("TENSORS",))
+    shared = Tensor("A", "INT32", (1,), RegionSlice("r", 0, 4))
+    inner = TracedCall("inner", "2", "", Timestamps(), (), (shared,), (Tensor("C", "INT32", (9,), b""),))
+    one, two = (Tensor.of(name, np.array([1, 2], np.int32)) for name in ("X", "Y"))
+    outer = TracedCall("outer", "1", "", Timestamps(), (inner,), (one,), (two,))
+    request, sink = watch.observe(REQUEST, lambda _: None, ARRIVAL)
+    assert request.trace == TENSORS_TRACE
+    sink(InferResponse("m", "3", timestamps=Timestamps(), calls=(outer,)))
+    watch.close()
+    objects = [each for each in json.loads((tmp_path / "t").read_bytes()) if each["id"] > 1]
+    tensors = [
+        (each["id"], each["activity"], *each["tensor"].values()) for each in objects if "tensor" in each
+    ]
+    assert tensors == [
+        (2, "TENSOR_QUEUE_INPUT", "X", "1,2", "2", "INT32"),
+        (2, "TENSOR_BACKEND_OUTPUT", "Y", "1,2", "2", "INT32"),
+        (3, "TENSOR_QUEUE_INPUT", "A", "", "1", "INT32"),
+        (3, "TENSOR_BACKEND_OUTPUT", "C", "", "9", "INT32"),
+    ]
 
 
 def lines(caplog) -> list[dict]:

@@ -1,6 +1,5 @@
 """Replicas to route to: real channel servers on this machine, which answer when the test says so."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -95,9 +94,3 @@ class Sink:
 
 def request(request_id: str = "", model: str = "m", version: str = "") -> InferRequest:
     return InferRequest(model, version, (), id=request_id)
-
-
-async def until(condition: Callable[[], bool], timeout: float = 5.0) -> None:
-    async with asyncio.timeout(timeout):
-        while not condition():
-            await asyncio.sleep(0.002)

@@ -11,8 +11,9 @@ from app.routing import replicas
 from app.routing import router as router_module
 from app.routing.router import Router
 from app.routing.table import ModelState, RoutingTable, VersionEntry
+from tests.waiting import until
 
-from .conftest import KEY, NODE, SETTINGS, Replica, Sink, Start, request, until
+from .conftest import KEY, NODE, SETTINGS, Replica, Sink, Start, request
 
 
 def entry(application: str, state: ModelState = ModelState.READY) -> VersionEntry:

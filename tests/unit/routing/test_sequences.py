@@ -10,8 +10,9 @@ from app.core.sequences import missing_start
 from app.core.tensors import InferRequest, InferResponse
 from app.routing.pool import ReplicaPool
 from app.routing.sequence_call import LOST, SequenceCall, rank
+from tests.waiting import until
 
-from .conftest import KEY, NODE, SETTINGS, Replica, Sink, Start, until
+from .conftest import KEY, NODE, SETTINGS, Replica, Sink, Start
 
 
 def turn(sequence_id: int | str, start: bool = False) -> InferRequest:

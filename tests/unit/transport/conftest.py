@@ -16,6 +16,7 @@ from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.transport.client import Channel
 from app.transport.server import ChannelServer
 from app.transport.settings import TransportSettings
+from tests.waiting import until
 
 KEY = b"a key of the cluster, 32 bytes.."
 DEFAULTS = TransportSettings()
@@ -112,12 +113,6 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Pair]]]
     yield begin
     for pair in pairs:
         await pair.close()
-
-
-async def until(condition: Callable[[], bool], timeout: float = 5.0) -> None:
-    async with asyncio.timeout(timeout):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 async def infer(channel: Channel, request: InferRequest) -> InferResponse:

@@ -19,8 +19,9 @@ from app.transport.client import DEADLINE_EXCEEDED, Channel
 from app.transport.outbox import IN_META
 from app.transport.server import ChannelServer
 from app.transport.settings import TransportSettings
+from tests.waiting import until
 
-from .conftest import KEY, Pair, Scripted, error_of, infer, make_request, until
+from .conftest import KEY, Pair, Scripted, error_of, infer, make_request
 
 Start = Callable[..., Awaitable[Pair]]
 

@@ -15,8 +15,9 @@ from app.transport.client import Channel
 from app.transport.frames import HEADER, Kind, encode_frame
 from app.transport.notices import encode_release
 from app.transport.settings import TransportSettings
+from tests.waiting import until
 
-from .conftest import KEY, Pair, ReplicaProcess, error_of, infer, make_request, until
+from .conftest import KEY, Pair, ReplicaProcess, error_of, infer, make_request
 
 Start = Callable[..., Awaitable[Pair]]
 

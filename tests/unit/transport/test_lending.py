@@ -14,8 +14,9 @@ from app.transport.client import Channel
 from app.transport.frames import ProtocolError
 from app.transport.lending import MAX_ARENAS, Borrower, Lender, released_key
 from app.transport.settings import TransportSettings
+from tests.waiting import until
 
-from .conftest import Pair, ReplicaProcess, infer, make_request, until
+from .conftest import Pair, ReplicaProcess, infer, make_request
 
 Start = Callable[..., Awaitable[Pair]]
 SIZE = 600_000

@@ -122,7 +122,7 @@ def test_requests_round_trip(request: InferRequest) -> None:
     st.booleans(),
     parameters,
     st.booleans(),
-    st.sampled_from([None, Timestamps(1, 2, 3, 4, 5, 6, 1 << 62)]),
+    st.sampled_from([None, Timestamps(1, 2, 3, 4, 5, 6, 1 << 62, (("é_START", 7),))]),
 )
 def test_responses_round_trip(
     outputs: tuple[Tensor, ...],
@@ -133,7 +133,7 @@ def test_responses_round_trip(
 ) -> None:
     error = InferError(ErrorCode.NOT_FOUND, "é", FailureReason.REJECTED) if wrong else None
     queue: list[Any] = []
-    inner = TracedCall("inner", "1", "", Timestamps(2))
+    inner = TracedCall("inner", "1", "", Timestamps(2), (), (Tensor("I", "INT8", (2,), b"ab"),))
     calls = (TracedCall("called", "", "c", timestamps, (inner,)), inner) if timestamps else ()
     response = InferResponse("m", "2", outputs, "id", values, final, error, timestamps, calls)
     Outbox(SETTINGS, None).response(queue, 9, response)

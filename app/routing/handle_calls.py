@@ -1,0 +1,135 @@
+"""A model as a Serve `DeploymentHandle` calls it: dicts of numpy arrays in and out.
+
+This is for applications of a user's own; requests of clients and of other models come over channels.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.errors import unavailable
+from app.core.model_config import input_specs
+from app.core.tensors import InferRequest, InferResponse, Parameters, RequestedOutput, Tensor, failed
+from app.transport.loop import LoopThread
+
+Arrays = dict[str, npt.NDArray[Any]]
+Submit = Callable[[InferRequest, Callable[[InferResponse], None]], Callable[[], None]]
+"""Sends a request, on the data-plane loop, and returns what cancels it there."""
+
+MAX_WAITING: Final = 1024
+"""Responses of a decoupled model that its caller has not taken."""
+
+
+class HandleCalls:
+    """Answers calls on Serve's loop with what the data-plane loop makes of them."""
+
+    def __init__(
+        self, config: mc.ModelConfig, submit: Submit, plane: LoopThread, name: str = "", version: str = ""
+    ) -> None:
+        """`name` and `version` are what the requests are for, by default the model of `config`."""
+        self._submit = submit
+        self._plane = plane
+        self._target = name or config.name, version
+        self._datatypes = {spec.name: spec.datatype for spec in input_specs(config)}
+        self._decoupled = bool(config.model_transaction_policy.decoupled)
+
+    async def call(
+        self,
+        inputs: Mapping[str, npt.ArrayLike],
+        outputs: Sequence[str] = (),
+        parameters: Parameters | None = None,
+        request_id: str = "",
+    ) -> Arrays | AsyncGenerator[Arrays, None]:
+        """One request.
+
+        Args:
+            inputs: arrays by input name, batch dimension included; strings or bytes for BYTES, uint16
+                patterns for BF16.
+            outputs: names of the outputs wanted; all of them by default.
+            parameters: custom parameters.
+            request_id: what logs and traces call the request.
+
+        Returns:
+            The outputs by name, BYTES as object arrays of bytes; of a decoupled model a generator of them,
+            which takes `handle.options(stream=True)`.
+
+        Raises:
+            InferError: what a client would be answered; on the caller's side Serve raises a subclass of it.
+        """
+        tensors = tuple(self._tensor(name, values) for name, values in inputs.items())
+        wanted = tuple(RequestedOutput(name) for name in outputs)
+        request = InferRequest(*self._target, tensors, wanted, request_id, parameters or {})
+        if self._decoupled:
+            return self._stream(request)
+        return _arrays(await self._plane.run(self._answer(request)))
+
+    def _tensor(self, name: str, values: npt.ArrayLike) -> Tensor:
+        array = np.asarray(values)
+        patterns = self._datatypes.get(name) == "BF16" and array.dtype == np.uint16
+        return Tensor.of(name, array, "BF16" if patterns else "")
+
+    async def _answer(self, request: InferRequest) -> InferResponse:
+        answered: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
+
+        def sink(response: InferResponse) -> None:
+            if not answered.done():
+                answered.set_result(response)
+
+        cancel = self._submit(request, sink)
+        try:
+            return await answered
+        except asyncio.CancelledError:
+            cancel()
+            raise
+
+    async def _stream(self, request: InferRequest) -> AsyncGenerator[Arrays, None]:
+        responses = _Responses(asyncio.get_running_loop())
+        cancel = await self._plane.run(self._begin(request, responses))
+        response = None
+        try:
+            while response is None or not response.final:
+                response = await responses.next()
+                if response.outputs or response.error is not None:
+                    yield _arrays(response)
+        finally:
+            if response is None or not response.final:
+                self._plane.loop.call_soon_threadsafe(cancel)
+
+    async def _begin(self, request: InferRequest, responses: "_Responses") -> Any:
+        return self._submit(request, responses.put)
+
+
+class _Responses:
+    """Carries responses from the data-plane loop to the caller's; one that reads too slowly gets an error."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: asyncio.Queue[InferResponse] = asyncio.Queue()
+
+    async def next(self) -> InferResponse:
+        """The next response."""
+        return await self._waiting.get()
+
+    def put(self, response: InferResponse) -> None:
+        """Take a response; on the data-plane loop."""
+        try:
+            self._loop.call_soon_threadsafe(self._take, response)
+        except RuntimeError:  # the caller's loop is closed
+            pass
+
+    def _take(self, response: InferResponse) -> None:
+        if self._waiting.qsize() < MAX_WAITING:
+            self._waiting.put_nowait(response)
+        elif self._waiting.qsize() == MAX_WAITING:
+            error = unavailable(f"more than {MAX_WAITING} responses wait to be read")
+            self._waiting.put_nowait(failed(error, final=False))  # not from the model: it is to be cancelled
+
+
+def _arrays(response: InferResponse) -> Arrays:
+    if response.error is not None:
+        raise response.error
+    return {tensor.name: tensor.array() for tensor in response.outputs}

@@ -1,0 +1,65 @@
+"""Executions that wait for answers of other models, on a thread by blocking it, on a loop by leaving it.
+
+A call from an instance's thread to the loop and back wakes each of them once, and both then wait for the
+interpreter's lock. An execution that takes place on the loop saves all that: while it waits, its stack is put
+aside (a greenlet), and who gives the answer, on the loop, continues it.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, ParamSpec, cast
+
+from greenlet import getcurrent, greenlet
+
+from app.core.tensors import InferResponse
+
+P = ParamSpec("P")
+
+
+class _Waited(threading.local):
+    ns = 0
+
+
+waited: Final = _Waited()
+"""Nanoseconds that executions on this thread have waited for answers."""
+
+
+class _Pausable(greenlet):  # type: ignore[misc]
+    """An execution on a loop."""
+
+
+def run_pausable(execute: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Execute on the loop that calls; returns when the execution waits for its first answer, or is over."""
+    _Pausable(execute).switch(*args, **kwargs)
+
+
+class Answer:
+    """What an execution waits for. Made by the execution, and given once."""
+
+    __slots__ = ("_execution", "_given", "_paused")
+
+    def __init__(self) -> None:
+        current = getcurrent()
+        self._execution = current if type(current) is _Pausable else None
+        self._given: queue.SimpleQueue[InferResponse] = queue.SimpleQueue()
+        self._paused = False
+
+    def give(self, response: InferResponse) -> None:
+        """Continue the execution; on any thread, but on the loop for an execution that is there."""
+        self._given.put(response)
+        if self._paused:
+            self._paused = False
+            cast(greenlet, self._execution).switch()
+
+    def wait(self) -> InferResponse:
+        """Wait for the response, which may be there already."""
+        began = time.monotonic_ns()
+        execution = self._execution
+        if execution is not None and self._given.empty():
+            self._paused = True
+            cast(greenlet, execution.parent).switch()
+        response = self._given.get()
+        waited.ns += time.monotonic_ns() - began
+        return response

@@ -1,0 +1,42 @@
+"""What the manager tells of loads: the entries of versions, and the table that the log of a start shows."""
+
+import pytest
+
+from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
+from deployments.repository.report import ready_entry, status_table
+from deployments.spec import Description, ModelSpec
+
+
+@pytest.mark.parametrize("makes_calls", [False, True])
+def test_an_entry_says_what_the_replica_said(makes_calls: bool) -> None:
+    spec = ModelSpec("m", 2, "", b"", "m:2", "", bytes(32), "", namespace="/models")
+    labels = {"OUTPUT0": ("zero", "one")}
+    entry = ready_entry(Description(spec, b"config", labels, 1.5, makes_calls=makes_calls))
+    assert (entry.name, entry.version, entry.state) == ("/models::m", 2, ModelState.READY)
+    assert (entry.application, entry.config, entry.labels) == ("m:2", b"config", labels)
+    assert (entry.load_seconds, entry.makes_calls) == (1.5, makes_calls)
+
+
+def test_table_of_the_start() -> None:
+    table = RoutingTable(
+        1,
+        True,
+        (
+            VersionEntry("simple", 10, ModelState.READY),
+            VersionEntry("simple", 2, ModelState.UNAVAILABLE, "Internal: no such file"),
+            VersionEntry("bad", NO_VERSION, ModelState.UNAVAILABLE, "Internal: unreadable"),
+        ),
+    )
+    assert status_table(table).splitlines() == [
+        "+--------+---------+-------------------------------------+",
+        "| Model  | Version | Status                              |",
+        "+--------+---------+-------------------------------------+",
+        "| bad    |         | UNAVAILABLE: Internal: unreadable   |",
+        "| simple | 2       | UNAVAILABLE: Internal: no such file |",
+        "| simple | 10      | READY                               |",
+        "+--------+---------+-------------------------------------+",
+    ]
+
+
+def test_table_of_the_start_without_models() -> None:
+    assert status_table(RoutingTable()).splitlines()[1] == "| Model | Version | Status |"

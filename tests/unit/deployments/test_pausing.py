@@ -1,0 +1,243 @@
+"""Executions that wait for answers of other models: they hold no loop up."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.config_normalise import normalise
+from app.core.tensors import InferResponse
+from app.routing.handle_calls import HandleCalls
+from app.transport.loop import LoopThread
+from backends.base import Instance, Request
+from backends.python import services
+from deployments import instances
+from deployments.bls import Connection, ModelCalls
+from deployments.pausing import Answer, run_pausable, waited
+from deployments.served_model import ServedModel
+from tests.unit.deployments.fakes import FakeServeBatch
+from tests.unit.deployments.test_bls import SPEC, output, request
+from tests.unit.deployments.test_bls import Bench as Plane
+from tests.unit.deployments.test_bls import bench as bench
+from tests.unit.deployments.test_instances import Bench, FakeBackend, until
+from tests.unit.ensemble.ensembles import Asked, Models, model
+
+
+def test_a_thread_waits_until_the_answer_is_given() -> None:
+    answer = Answer()
+    threading.Timer(0.01, answer.give, [InferResponse(id="x")]).start()
+    before = waited.ns
+    assert answer.wait().id == "x"
+    assert waited.ns > before
+
+
+async def test_the_loop_goes_on_while_an_execution_waits() -> None:
+    answers: list[Answer] = []
+    seen: list[Any] = []
+
+    def execute(count: int) -> None:
+        for _ in range(count):
+            answers.append(Answer())
+            seen.append((answers[-1].wait().id, threading.get_ident()))
+
+    run_pausable(execute, 2)
+    for name in ("first", "second"):
+        await asyncio.sleep(0)
+        answers[-1].give(InferResponse(id=name))
+    assert seen == [("first", threading.get_ident()), ("second", threading.get_ident())]
+
+
+async def test_an_answer_that_is_there_already_costs_no_wait() -> None:
+    seen: list[str] = []
+
+    def execute() -> None:
+        answer = Answer()
+        answer.give(InferResponse(id="x"))
+        seen.append(answer.wait().id)
+
+    run_pausable(execute)
+    assert seen == ["x"]
+
+
+class CallingBackend(FakeBackend):
+    """Calls model "m" in each execution."""
+
+    portable = True
+
+    def __init__(self) -> None:
+        super().__init__(self._call)
+        self.found: list[Any] = []
+
+    def instance_pauses(self, instance: Instance) -> bool:
+        return True
+
+    def _call(self, requests: Sequence[Request]) -> None:
+        self.found.append(request("m").exec())
+        for each in requests:
+            each.reply(InferResponse(id=each.infer.id))
+
+
+class Calling:
+    """An instance on this loop, and the model that it calls."""
+
+    def __init__(self) -> None:
+        self.models = Models(m=model())
+        self.backend = CallingBackend()
+        self.bench = Bench(self.backend, decoupled=False)
+
+    async def asked(self) -> Asked:
+        await until(lambda: bool(self.models.asked))
+        return self.models.asked.pop(0)
+
+    async def execute(self, name: str) -> None:
+        finished = len(self.bench.finished)
+        self.bench.thread.execute(self.bench.batch(name))
+        (await self.asked()).answer(output())
+        await until(lambda: len(self.bench.finished) > finished)
+
+    def thread(self) -> str:
+        """Which the last execution took place on."""
+        return self.backend.calls[-1][1]
+
+
+@pytest.fixture
+async def calling(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Calling]:
+    made = Calling()
+    plane = LoopThread.__new__(LoopThread)  # around the loop that the test runs on
+    plane.loop, plane._thread = asyncio.get_running_loop(), threading.current_thread()
+    calls = ModelCalls(SPEC, plane)
+
+    async def open_connection(spec: Any) -> Connection:
+        return Connection(cast(Any, made.models), cast(Any, None))
+
+    monkeypatch.setattr(Connection, "open", open_connection)
+    monkeypatch.setattr(services._Installed, "services", calls)
+    # Whatever the machine.
+    monkeypatch.setattr(instances, "_SHORT_NS", 10**12)
+    made.bench.thread.start()
+    made.bench.thread.wait_loaded()
+    yield made
+    await asyncio.to_thread(made.bench.thread.stop, 5)
+
+
+async def move_to_the_loop(calling: Calling) -> None:
+    for i in range(instances._SHORT_RUNS):
+        await calling.execute(str(i))
+        assert calling.thread() == "m_0_0"
+    assert calling.bench.thread.on_loop
+
+
+async def test_calls_of_an_execution_on_the_loop(calling: Calling) -> None:
+    await move_to_the_loop(calling)
+    await calling.execute("here")
+    assert calling.thread() == threading.current_thread().name
+    assert calling.bench.final("here").error is None
+    assert not any(found.has_error() for found in calling.backend.found)
+
+
+async def test_a_call_that_cannot_be_made_on_the_loop(calling: Calling) -> None:
+    await move_to_the_loop(calling)
+    calling.models.table = type(calling.models.table)()
+    await calling.bench.execute("here")
+    assert "Model 'm' is not ready" in calling.backend.found[-1].error().message()
+
+
+async def test_others_are_answered_while_an_execution_waits(calling: Calling) -> None:
+    """What is put into the outbox meanwhile does not wait for it."""
+    await move_to_the_loop(calling)
+    bench = calling.bench
+    bench.thread.execute(bench.batch("waits"))
+    asked = await calling.asked()
+    bench.batch("other").requests[0].reply(InferResponse(id="other"))
+    await until(lambda: "other" in bench.responses)
+    assert "waits" not in bench.responses
+    asked.answer(output())
+    await until(lambda: "waits" in bench.responses)
+
+
+async def test_waiting_is_not_what_makes_an_execution_long(
+    calling: Calling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy: list[int] = []
+    monkeypatch.setattr(calling.bench.thread, "_count_run", busy.append)
+    bench = calling.bench
+    bench.thread.execute(bench.batch("waits"))
+    asked = await calling.asked()
+    await asyncio.sleep(0.05)
+    asked.answer(output())
+    await until(lambda: bool(bench.finished))
+    batch = bench.finished[-1]
+    assert batch.end_ns - batch.start_ns - busy[0] >= 50_000_000
+
+
+async def test_stopping_waits_for_an_execution_that_waits(calling: Calling) -> None:
+    await move_to_the_loop(calling)
+    bench = calling.bench
+    bench.thread.execute(bench.batch("waits"))
+    asked = await calling.asked()
+    stopping = asyncio.create_task(asyncio.to_thread(bench.thread.stop, 5))
+    await asyncio.sleep(0.01)
+    assert bench.thread.alive
+    asked.answer(output())
+    await stopping
+    assert not bench.thread.alive
+    assert bench.final("waits").error is None
+
+
+CALLER = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self._respond(request) for request in requests]
+
+    def _respond(self, request):
+        (tensor,) = request.inputs()
+        for _ in range(2):
+            call = pb_utils.InferenceRequest(
+                model_name="m",
+                inputs=[pb_utils.Tensor("x", tensor.as_numpy())],
+                requested_output_names=["y"],
+            )
+            response = call.exec()
+            if response.has_error():
+                return response
+            tensor = pb_utils.get_output_tensor_by_name(response, "y")
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", tensor.as_numpy())])
+"""
+CALLER_CONFIG = """
+    backend: "python"
+    input { name: "IN" data_type: TYPE_FP32 dims: [ 4 ] }
+    output { name: "OUT" data_type: TYPE_FP32 dims: [ 4 ] }
+"""
+
+
+def answer_with(fill: int) -> Callable[[Asked], None]:
+    return lambda asked: asked.answer(output(fill))
+
+
+async def test_a_python_model_that_calls_moves_to_the_loop(
+    bench: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instances, "_SHORT_NS", 10**12)
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.py").write_text(CALLER)
+    config = normalise(text_format.Parse(CALLER_CONFIG, mc.ModelConfig(name="caller")))
+    spec = msgspec.structs.replace(SPEC, directory=str(tmp_path), config=config.SerializeToString())
+    served = await asyncio.to_thread(ServedModel.load, spec, bench.plane, FakeServeBatch())
+    await bench.plane.run(served.open())
+    calls = HandleCalls(served.config, served.submit, bench.plane)
+    thread = served._instances._placed[0].thread
+    for i in range(instances._SHORT_RUNS + 3):
+        assert thread.on_loop == (i >= instances._SHORT_RUNS)
+        bench.answers += [answer_with(0), answer_with(i)]
+        found = await calls.call({"IN": np.ones(4, np.float32)})
+        assert isinstance(found, dict) and found["OUT"].tolist() == [i] * 4
+    await asyncio.to_thread(served.close, 5)

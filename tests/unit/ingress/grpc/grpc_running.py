@@ -1,0 +1,196 @@
+"""A gRPC front on a loop of its own, over a service that the test scripts."""
+
+import asyncio
+import queue
+import threading
+from contextlib import contextmanager
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as client
+from tritonclient.grpc import model_config_pb2 as mc
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.utils import InferenceServerException
+
+from app.core.errors import ErrorCode, InferError, invalid_arg, not_found, unsupported
+from app.core.tensors import InferResponse, Tensor, failed
+from app.ingress.grpc_front import GrpcFront
+
+WAIT_S = 10.0
+
+
+class FakeCall:
+    """A request whose responses the test decides."""
+
+    def __init__(self, request, sink):
+        self.request = request
+        self.sink = sink
+        self.cancelled = threading.Event()
+
+    def cancel(self):
+        self.cancelled.set()
+        self.sink(failed(InferError(ErrorCode.CANCELLED, ""), self.request.id))
+
+    def answer(self, value=None, final=True):
+        outputs = () if value is None else (Tensor.of("OUTPUT", np.array([value], np.int32)),)
+        self.sink(InferResponse(self.request.model_name, "1", outputs, self.request.id, final=final))
+
+
+class FakeService:
+    """`echo` answers at once with its input, `held` and `stream` (decoupled) when the test says so."""
+
+    def __init__(self):
+        self.calls = queue.Queue()
+        self.requests = queue.Queue()
+        self.is_exiting = False
+        self.is_ready = True
+        self.loads = []
+
+    def live(self):
+        return True
+
+    def ready(self):
+        return self.is_ready
+
+    def exiting(self):
+        return self.is_exiting
+
+    def model_ready(self, name, version=""):
+        return self.model_config(name, version).name != "held"
+
+    def server_metadata(self):
+        return pb.ServerMetadataResponse(name="triton", version="2", extensions=["classification"])
+
+    def model_metadata(self, name, version=""):
+        return pb.ModelMetadataResponse(name=name, versions=[version or "1"])
+
+    def model_config(self, name, version=""):
+        if name == "unknown":
+            raise not_found("Request for unknown model: 'unknown' is not found")
+        config = mc.ModelConfig(name=name, max_batch_size=8 if name == "echo" else 0)
+        config.model_transaction_policy.decoupled = name == "stream"
+        return config
+
+    def labels(self, name, version, output):
+        return ("zero", "one", "two")
+
+    async def statistics(self, name="", version=""):
+        return pb.ModelStatisticsResponse(model_stats=[pb.ModelStatistics(name=name, version=version)])
+
+    async def repository_index(self, ready=False):
+        state = "READY" if ready else "UNAVAILABLE"
+        return pb.RepositoryIndexResponse(models=[{"name": "echo", "version": "1", "state": state}])
+
+    async def load_model(self, name, config, files):
+        self.loads.append((name, config, dict(files)))
+
+    async def unload_model(self, name, unload_dependents=False):
+        self.loads.append((name, unload_dependents))
+
+    def submit(self, request, sink):
+        self.requests.put(request)
+        if request.model_name == "broken":
+            raise ZeroDivisionError("secret")
+        self.model_config(request.model_name)
+        call = FakeCall(request, sink)
+        if request.model_name == "echo":
+            asyncio.get_running_loop().call_soon(self.echo, request, sink)
+        self.calls.put(call)
+        return call
+
+    def echo(self, request, sink):
+        if request.id == "bad":
+            return sink(failed(invalid_arg("bad request"), request.id))
+        tensor = request.inputs[0]
+        output = Tensor("OUTPUT", tensor.datatype, tensor.shape, tensor.data)
+        return sink(InferResponse("echo", "1", (output,), request.id, request.parameters))
+
+    async def infer(self, request):
+        if request.model_name == "stream":
+            raise unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
+        done = asyncio.get_running_loop().create_future()
+        call = self.submit(request, lambda response: done.cancelled() or done.set_result(response))
+        try:
+            response = await done
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+        if response.error is not None:
+            raise response.error
+        return response
+
+    def next_call(self):
+        return self.calls.get(timeout=WAIT_S)
+
+
+class Running:
+    """A front on an event loop in a thread of its own."""
+
+    def __init__(self, settings=None, observer=None):
+        self.service = FakeService()
+        self.front = GrpcFront(self.service, settings, observer)
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+        self.url = f"127.0.0.1:{self.on_loop(self.front.start('127.0.0.1', 0))}"
+
+    def on_loop(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(WAIT_S)
+
+    def do(self, function, *args, **kwargs):
+        """Call a function on the loop."""
+
+        async def call():
+            return function(*args, **kwargs)
+
+        return self.on_loop(call())
+
+    def close(self):
+        self.on_loop(self.front.stop(0))
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(WAIT_S)
+        self.loop.close()
+
+
+@contextmanager
+def running(settings=None):
+    server = Running(settings)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def int_input(*values):
+    array = np.array([values], np.int32)
+    tensor = client.InferInput("INPUT", array.shape, "INT32")
+    tensor.set_data_from_numpy(array)
+    return tensor
+
+
+class Stream:
+    """A tritonclient stream whose callback fills a queue."""
+
+    def __init__(self, triton, **options):
+        self.triton = triton
+        self.results = queue.Queue()
+        triton.start_stream(lambda result, error: self.results.put(error or result), **options)
+
+    def send(self, model, request_id="", **options):
+        self.triton.async_stream_infer(model, [int_input(5)], request_id=request_id, **options)
+
+    def next(self):
+        return self.results.get(timeout=WAIT_S)
+
+    def next_values(self, count):
+        return [
+            (r.get_response().id, r.as_numpy("OUTPUT").item()) for r in (self.next() for _ in range(count))
+        ]
+
+
+def refusal(call):
+    with pytest.raises((InferenceServerException, grpc.RpcError)) as caught:
+        call()
+    error = caught.value
+    return (error.status(), error.message()) if hasattr(error, "status") else (error.code(), error.details())

@@ -1,0 +1,58 @@
+"""The shared memory RPCs over a registry of regions."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+
+from app.ingress.grpc_shared_memory import shared_memory_rpcs
+from app.ingress.service import InferenceService
+from app.ingress.shared_memory import SharedMemory
+from app.transport.cuda_memory import HANDLE_BYTES
+
+
+class Rpcs:
+    def __init__(self, memory: SharedMemory) -> None:
+        self._rpcs = shared_memory_rpcs(cast(InferenceService, SimpleNamespace(shared_memory=memory)))
+
+    async def call(self, rpc: str, **fields: Any) -> Any:
+        handler, request = self._rpcs[rpc]
+        return await handler(request(**fields))
+
+
+@pytest.fixture
+def rpcs(tmp_path: Path) -> Rpcs:
+    return Rpcs(SharedMemory(str(tmp_path / "regions"), gpus=2))
+
+
+@pytest.fixture
+def key() -> Iterator[str]:
+    file = Path(f"/dev/shm/nereid-rpcs-{os.getpid()}")
+    file.write_bytes(bytes(64))
+    yield f"/{file.name}"
+    file.unlink()
+
+
+async def test_system_regions(rpcs: Rpcs, key: str) -> None:
+    given = {"name": "r", "key": key, "offset": 8, "byte_size": 16}
+    assert await rpcs.call("SystemSharedMemoryRegister", **given) == pb.SystemSharedMemoryRegisterResponse()
+    told = await rpcs.call("SystemSharedMemoryStatus")
+    assert told == pb.SystemSharedMemoryStatusResponse(regions={"r": given})
+    assert not (await rpcs.call("CudaSharedMemoryStatus")).regions
+    gone = await rpcs.call("SystemSharedMemoryUnregister", name="r")
+    assert gone == pb.SystemSharedMemoryUnregisterResponse()
+    assert not (await rpcs.call("SystemSharedMemoryStatus")).regions
+
+
+async def test_cuda_regions(rpcs: Rpcs) -> None:
+    given = {"name": "g", "device_id": 1, "byte_size": 16}
+    registered = await rpcs.call("CudaSharedMemoryRegister", raw_handle=bytes(HANDLE_BYTES), **given)
+    assert registered == pb.CudaSharedMemoryRegisterResponse()
+    told = await rpcs.call("CudaSharedMemoryStatus", name="g")
+    assert told == pb.CudaSharedMemoryStatusResponse(regions={"g": given})
+    assert await rpcs.call("CudaSharedMemoryUnregister") == pb.CudaSharedMemoryUnregisterResponse()
+    assert not (await rpcs.call("CudaSharedMemoryStatus")).regions

@@ -1,0 +1,15 @@
+"""No Python file is longer than one sitting."""
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+LIMIT = 400
+
+
+@pytest.mark.parametrize("folder", ["app", "backends", "deployments", "benchmarks", "tests"])
+def test_files_are_short(folder: str) -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in (ROOT / folder).rglob("*.py")}
+    assert lengths
+    assert {str(path.relative_to(ROOT)): lines for path, lines in lengths.items() if lines >= LIMIT} == {}
