@@ -53,7 +53,7 @@ test-peer: $(VENV)/.installed-test models
 # Needs an NVIDIA GPU and a driver for CUDA 13. The tests skip what is not there, so -rs says what did not run.
 GPU_VENV := .venv-gpu
 test-gpu: $(GPU_VENV)/.installed
-	$(GPU_VENV)/bin/python -m pytest -m gpu -rs tests/gpu tests/unit/transport
+	$(GPU_VENV)/bin/python -m pytest -m gpu -rs tests/gpu tests/unit/transport/test_cuda_memory.py
 
 bench: $(VENV)/.installed-test models
 	$(BIN)/python -m benchmarks
