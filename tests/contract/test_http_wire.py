@@ -82,7 +82,8 @@ def test_not_a_number_and_infinity_are_literals(wire: Wire) -> None:
 
 
 def test_integers_are_cut_like_a_c_cast(wire: Wire) -> None:
-    answer = wire.infer("identity_all", one_input("INPUT_UINT8", "UINT8", [1, 2], [300, 255]))
+    body = one_input("INPUT_UINT8", "UINT8", [1, 2], [300, 255])
+    answer = wire.infer("identity_all", {**body, "outputs": [{"name": "OUTPUT_UINT8"}]})
     assert answer.json["outputs"][0]["data"] == [44, 255]
 
 
