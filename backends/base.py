@@ -12,6 +12,7 @@ Importing this module needs numpy and nothing else: processes with an environmen
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -126,6 +127,7 @@ class Instance:
         merged_inputs: where the inputs of a batch are joined, a lone request's too, when a backend has memory
             of its own for that: an array for a name, shape and dtype, free to be overwritten once
             `execute` has returned. None, as it is unless `load` sets it, makes an array for each batch.
+        put_off: what the server does not do before the inputs of the execution are in place.
         compute_start_ns, compute_end_ns: a backend may set both inside `instance_execute` with
             `time.monotonic_ns()`; the statistics then split the execution into compute_input,
             compute_infer and compute_output. Left at 0, all of it counts as compute_infer.
@@ -153,8 +155,21 @@ class Instance:
         self.state: Any = None
         self.readiness_changed: Callable[[], None] = _nothing
         self.merged_inputs: Callable[[str, tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]] | None = None
+        self.put_off: Callable[[], object] | None = None
         self.compute_start_ns = 0
         self.compute_end_ns = 0
+
+    def begin_compute(self) -> None:
+        """Note that the inputs are in place and the inference proper begins."""
+        self.compute_start_ns = time.monotonic_ns()
+        if self.put_off is not None:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Do what was put off."""
+        if self.put_off is not None:
+            put_off, self.put_off = self.put_off, None
+            put_off()
 
 
 class Request:
@@ -217,7 +232,12 @@ class Backend(ABC):
 
     Any method may raise `InferError`; other exceptions are reported as INTERNAL with their text.
     Only `instance_execute` must be written.
+
+    Attributes:
+        begins_compute: each execution calls `Instance.begin_compute`.
     """
+
+    begins_compute = False
 
     def initialize(self, config: Mapping[str, str]) -> None:
         """Called once in a process, before any model, with the backend's `--backend-config` settings."""
@@ -308,6 +328,7 @@ class ArrayBackend(Backend):
     """
 
     checks_dims = True
+    begins_compute = True
 
     @abstractmethod
     def load(self, instance: Instance) -> Any:

@@ -94,7 +94,7 @@ def _execute(backend: ArrayBackend, instance: Instance, requests: Sequence[Reque
         selections = [signature.select(request.infer.outputs) for request in requests]
     wanted = _union(selections, signature)
     names = signature.names if wanted is signature.outputs else [output.name for output in wanted]
-    instance.compute_start_ns = time.monotonic_ns()
+    instance.begin_compute()
     arrays = backend.execute(instance.state, feed, names)
     instance.compute_end_ns = time.monotonic_ns()
     for output in wanted:

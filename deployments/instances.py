@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from app.core.errors import ErrorCode, FailureReason, InferError
 from app.core.tensors import SequenceId
@@ -185,12 +186,25 @@ class InstanceThread:
     def _serve(self) -> None:
         self._outbox.hold(self._hold)
         while (batch := self._batches.get()) is not None:
-            if not isinstance(batch, Batch):
+            if isinstance(batch, Batch):
+                self._execute(batch)
+                self._tell(batch)
+            else:
+                self.instance.catch_up()
                 self._finalize_sequence(batch)
-                continue
-            self._execute(batch)
-            self._loop.call_soon_threadsafe(self._report, batch)
             del batch  # its tensors must not live until the next one comes
+        self.instance.catch_up()
+
+    def _tell(self, batch: Batch) -> None:
+        """Report a batch; if the next one is here, when its inputs are in place.
+
+        Answers wake clients and processes whose copying of new requests would slow the joining of the inputs.
+        """
+        report = partial(self._loop.call_soon_threadsafe, self._report, batch)
+        if self._backend.begins_compute and not self._batches.empty():
+            self.instance.put_off = report
+        else:
+            report()
 
     def _finalize_sequence(self, sequence_id: SequenceId) -> None:
         try:
@@ -230,6 +244,8 @@ class InstanceThread:
                 batch.requests,
                 InferError(ErrorCode.INTERNAL, str(error) or repr(error), FailureReason.BACKEND),
             )
+        if instance.put_off is not None:
+            instance.catch_up()
         batch.end_ns = time.monotonic_ns()
         busy_ns = batch.end_ns - batch.start_ns
         if self._pauses:

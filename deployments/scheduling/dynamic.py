@@ -165,7 +165,8 @@ class DynamicScheduler(Scheduler):
         if queue.timed or not queue.tidy(rows):
             return
         formation = form(self._policy, queue.head(rows), time.monotonic_ns())
-        if formation.reason == "full" and self._busy is not None:
+        full = formation.rows == rows or formation.reason == "full"
+        if full and self._busy is not None:
             self._prepare_at = NEVER
             self._prepared = self._take(formation)
             self._start_batched(self._busy, self._prepared)

@@ -17,6 +17,11 @@ from tests.waiting import until
 Behaviour = Callable[[Sequence[Request]], None]
 
 
+def answer_all(requests: Sequence[Request]) -> None:
+    for request in requests:
+        request.reply(InferResponse(id=request.infer.id))
+
+
 class FakeBackend(Backend):
     """Does what its test says; remembers the threads its functions ran on."""
 

@@ -14,7 +14,7 @@ from app.core.tensors import InferResponse
 from backends.base import Request
 from deployments import instances
 from deployments.scheduling.pending import Pending
-from tests.unit.deployments.instance_bench import Behaviour, Bench, FakeBackend, Start
+from tests.unit.deployments.instance_bench import Behaviour, Bench, FakeBackend, Start, answer_all
 from tests.waiting import until
 
 
@@ -35,11 +35,6 @@ async def start() -> AsyncIterator[Start]:
     for bench in benches:
         await asyncio.to_thread(bench.thread.stop, 5)
         assert not bench.thread.alive
-
-
-def answer_all(requests: Sequence[Request]) -> None:
-    for request in requests:
-        request.reply(InferResponse(id=request.infer.id))
 
 
 async def test_life_on_one_thread() -> None:

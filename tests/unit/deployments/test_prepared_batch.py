@@ -18,6 +18,7 @@ from tests.unit.deployments.test_scheduling import until
 
 LONG = PREPARED_FROM_NS
 ROWS = 4
+PLAIN = BatchPolicy(ROWS)
 
 
 class EagerInstance(HeldInstance):
@@ -56,12 +57,18 @@ class EagerInstance(HeldInstance):
 class Bench:
     """A scheduler with one instance, whose first execution was long."""
 
-    def __init__(self, queue: RequestQueue | None = None, took_ns: int = LONG, **fields: Any) -> None:
+    def __init__(
+        self,
+        queue: RequestQueue | None = None,
+        took_ns: int = LONG,
+        policy: BatchPolicy = PLAIN,
+        **fields: Any,
+    ) -> None:
         self.answers = Answers()
         self.serve_batch = FakeServeBatch()
         queue = RequestQueue(1000, 1 << 20) if queue is None else queue
         batched = self.serve_batch(execute, ROWS, 8)
-        self.scheduler = DynamicScheduler(Statistics("m", "1"), queue, BatchPolicy(ROWS), batched, **fields)
+        self.scheduler = DynamicScheduler(Statistics("m", "1"), queue, policy, batched, **fields)
         self.instance = EagerInstance(self.scheduler)
         self.submit("first")
         self.instance.end(took_ns)
@@ -100,6 +107,21 @@ async def test_a_full_batch_is_handed_over_early() -> None:
     assert bench.instance.ids[3:] == [["e", "f", "g", "h"], ["i"]]
     bench.instance.end()
     assert list(bench.answers.finals) == ["first", "running", *"abcdefghi"]
+
+
+async def test_nor_does_waiting_change_a_preferred_size_that_is_the_largest() -> None:
+    """`dynamic_batching {}` prefers max_batch_size: Triton writes it into the configuration."""
+    bench = await Bench(policy=BatchPolicy(ROWS, preferred=(ROWS,))).running()
+    bench.submit(*"abcd")
+    await until(lambda: bool(bench.instance.next))
+    assert bench.instance.ahead == [["a", "b", "c", "d"]]
+
+
+async def test_waiting_may_change_a_smaller_preferred_size() -> None:
+    bench = await Bench(policy=BatchPolicy(2 * ROWS, preferred=(ROWS,))).running()
+    bench.submit(*"abcdefg")
+    await bench.settle()
+    assert bench.instance.ahead == [] and bench.scheduler.pending == 7
 
 
 async def test_it_counts_as_queued_until_it_executes() -> None:
