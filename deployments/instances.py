@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 _SHORT_NS = 1_000_000
 """An execution of a portable instance that takes less is worth no change of threads."""
+_BRIEF_NS = 400_000
+"""On average, where another instance has to wait for it: on threads, both would wait for the interpreter."""
 _LONG_NS = 10_000_000
 """One that takes more should not have been on the loop."""
 _SHORT_RUNS = 16
@@ -56,8 +58,9 @@ class InstanceThread:
 
     Two changes of threads cost more than the execution of a small model. Where the instance may execute
     anywhere (`Backend.instance_portable`) and its executions have been short for a while, they take place on
-    the loop. One that is long after all goes back to the thread, and has to be short for longer. What an
-    execution waits for other models (`Backend.instance_pauses`) does not count: the loop goes on meanwhile.
+    the loop, where those of several instances follow each other. One that is long after all goes back to the
+    thread, and has to be short for longer. What an execution waits for other models
+    (`Backend.instance_pauses`) does not count: the loop goes on meanwhile.
     """
 
     def __init__(
@@ -76,14 +79,14 @@ class InstanceThread:
         self._outbox = outbox
         self._hold = not decoupled
         self.alone = True
-        """The model has no other instance, which would have to wait for this one on the loop."""
+        """The model has no other instance."""
         self._loop = loop
         self._finished = finished
         self._policy = policy
         self._batches: queue.SimpleQueue[Batch | SequenceId | None] = queue.SimpleQueue()
         self._tells_ends = type(backend).sequence_finalize is not Backend.sequence_finalize
         self._portable = self._pauses = False
-        self._short_runs = 0
+        self._short_runs = self._mean_ns = 0
         self._wanted_runs = _SHORT_RUNS
         self._executing = threading.Lock()  # on the loop; keeps the instance until it is done
         self._loaded = threading.Event()
@@ -112,7 +115,7 @@ class InstanceThread:
     @property
     def on_loop(self) -> bool:
         """Whether the next batch will execute on the loop."""
-        return self._portable and self.alone and self._short_runs >= self._wanted_runs
+        return self._portable and self._short_runs >= self._wanted_runs
 
     @property
     def takes_next(self) -> bool:
@@ -138,10 +141,15 @@ class InstanceThread:
                 busy_ns = self._execute(batch)
             finally:
                 self._outbox.hold(False)
-        if busy_ns > _LONG_NS:
-            self._short_runs = 0
+        if busy_ns > _LONG_NS or not (self.alone or self._is_brief(busy_ns)):
+            self._short_runs = self._mean_ns = 0
             self._wanted_runs = min(2 * self._wanted_runs, _MOST_SHORT_RUNS)
         self._report(batch)
+
+    def _is_brief(self, busy_ns: int) -> bool:
+        """Whether executions on the loop are; on the thread they take longer, waiting for the interpreter."""
+        self._mean_ns += (min(busy_ns, _SHORT_NS) - self._mean_ns) // 16
+        return self._mean_ns < _BRIEF_NS
 
     def leave(self) -> None:
         """The instance has executed its last batch; on the loop."""

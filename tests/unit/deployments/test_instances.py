@@ -76,6 +76,22 @@ async def test_short_executions_of_a_portable_instance_move_to_the_loop(
     assert bench.order == ["a", "b", "finished"]
 
 
+@pytest.mark.parametrize(("brief_ns", "stays"), [(0, False), (10**12, True)])
+async def test_one_of_several_instances_stays_on_the_loop_for_brief_executions_only(
+    start: Start, monkeypatch: pytest.MonkeyPatch, brief_ns: int, stays: bool
+) -> None:
+    monkeypatch.setattr(instances, "_SHORT_NS", 10**12)
+    monkeypatch.setattr(instances, "_BRIEF_NS", brief_ns)
+    bench = start(answer_all, portable=True)
+    bench.thread.alone = False
+    for i in range(instances._SHORT_RUNS):
+        await bench.execute(str(i))
+    assert bench.thread.on_loop
+    for i in range(3):
+        await bench.execute(f"on the loop {i}")
+        assert bench.thread.on_loop is stays
+
+
 async def test_a_long_execution_on_the_loop_goes_back_to_the_thread(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
