@@ -60,7 +60,8 @@ class InstanceThread:
     anywhere (`Backend.instance_portable`) and its executions have been short for a while, they take place on
     the loop, where those of several instances follow each other. One that is long after all goes back to the
     thread, and has to be short for longer. What an execution waits for other models
-    (`Backend.instance_pauses`) does not count: the loop goes on meanwhile.
+    (`Backend.instance_pauses`) does not count: the loop goes on meanwhile. Such an instance is there only
+    if it is alone: what several wait could not be told apart.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class InstanceThread:
     @property
     def on_loop(self) -> bool:
         """Whether the next batch will execute on the loop."""
-        return self._portable and self._short_runs >= self._wanted_runs
+        return self._portable and self._short_runs >= self._wanted_runs and (self.alone or not self._pauses)
 
     @property
     def takes_next(self) -> bool:

@@ -134,6 +134,14 @@ async def move_to_the_loop(calling: Calling) -> None:
     assert calling.bench.thread.on_loop
 
 
+async def test_one_of_several_that_call_keeps_to_its_thread(calling: Calling) -> None:
+    """On one loop they would wait within each other, and each count the others' waiting as its own."""
+    calling.bench.thread.alone = False
+    for i in range(instances._SHORT_RUNS + 2):
+        await calling.execute(str(i))
+        assert calling.thread() == "m_0_0"
+
+
 async def test_calls_of_an_execution_on_the_loop(calling: Calling) -> None:
     await move_to_the_loop(calling)
     await calling.execute("here")

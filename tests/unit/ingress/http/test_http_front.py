@@ -175,8 +175,7 @@ def test_disconnect_cancels(run):
         async with fronted(service) as front:
             peer = await front.connect()
             await peer.send(json_infer())
-            while not service.calls:
-                await asyncio.sleep(0.001)
+            await service.asked()
             peer.close()
             async with asyncio.timeout(1):
                 while not service.calls[0].cancelled:

@@ -24,6 +24,7 @@ from tests.unit.ingress.http.http_streams import (
     numbers,
     sized,
 )
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 2000])
@@ -98,9 +99,7 @@ def test_a_client_that_leaves_cancels(run, path):
             peer.close()
             await model.cancelled()
             model.answer(numbered(1), failed(BROKEN))  # what was under way harms nobody
-            async with asyncio.timeout(1):
-                while front.tasks:
-                    await asyncio.sleep(0.001)
+            await until(lambda: not front.tasks, 1)
 
     run(scenario())
 
@@ -113,9 +112,7 @@ def test_a_client_that_leaves_without_reading_cancels(run):
             await asyncio.sleep(0.05)
             peer.writer.transport.abort()
             await model.cancelled(1)
-            async with asyncio.timeout(1):
-                while front.tasks or front.connections:
-                    await asyncio.sleep(0.001)
+            await until(lambda: not (front.tasks or front.connections), 1)
 
     run(scenario())
 
