@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from time import monotonic
 from typing import Any, Final
 
@@ -119,24 +120,14 @@ class Channel(Connection):
             ValueError: the address or key is malformed.
         """
         check_key(key)
+        make = partial(
+            cls, address, settings, on_close=on_close, on_readiness=on_readiness, lost_text=lost_text
+        )
         async with asyncio.timeout(settings.connect_timeout):
-            sock = await open_socket(address, settings)
-            with ExitStack() as on_failure:
-                on_failure.callback(sock.close)
-                arena: ArenaWriter | None = None
-                if sock.family == socket.AF_UNIX and settings.arena_bytes:
-                    arena = ArenaWriter(settings.arena_bytes)
-                    on_failure.callback(arena.close)
-                try:
-                    peer = await greet_server(sock, key, arena)
-                    channel = cls(address, settings, arena, peer, on_close, on_readiness, lost_text)
-                except ProtocolError as error:
-                    raise ConnectionError(f"{address}: {error}") from error
-                if arena is not None:
-                    arena.close_fd()
-                await adopt_socket(sock, channel)
-                on_failure.pop_all()
-        return channel
+            try:
+                return await _opened(address, key, settings, make)
+            except ProtocolError as error:
+                raise ConnectionError(f"{address}: {error}") from error
 
     @property
     def local(self) -> bool:
@@ -294,3 +285,22 @@ class Channel(Connection):
 
     def _report(self, error: Exception) -> None:
         self._loop.call_exception_handler({"message": "a response sink raised", "exception": error})
+
+
+async def _opened(
+    address: str, key: bytes, settings: TransportSettings, make: Callable[..., Channel]
+) -> Channel:
+    """Connect, shake hands and make the channel; nothing of it stays open when that fails."""
+    with ExitStack() as on_failure:
+        sock = await open_socket(address, settings)
+        on_failure.callback(sock.close)
+        arena: ArenaWriter | None = None
+        if sock.family == socket.AF_UNIX and settings.arena_bytes:
+            arena = ArenaWriter(settings.arena_bytes)
+            on_failure.callback(arena.close)
+        channel = make(arena=arena, peer=await greet_server(sock, key, arena))
+        if arena is not None:
+            arena.close_fd()
+        await adopt_socket(sock, channel)
+        on_failure.pop_all()
+    return channel
