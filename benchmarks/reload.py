@@ -3,8 +3,10 @@
 python -m benchmarks.reload
 
 Models A and B get 100 and 20 requests a second. B is loaded anew, again and again, each time with other
-weights; after each block of reloads comes as long a time without. A latency counts from the moment its
-request was due, so that a server that stands still is charged for every request it kept waiting.
+weights; after each block of reloads comes as long a time without, and one in which a process that has
+nothing to do with the server keeps a core busy: what any work costs where there are few cores. A latency
+counts from the moment its request was due, so that a server that stands still is charged for every request it
+kept waiting.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import argparse
 import http.client
 import json
 import math
+import subprocess
 import sys
 import tempfile
 import threading
@@ -76,11 +79,15 @@ class Caller(threading.Thread):
 
 
 class Phase(NamedTuple):
-    """A stretch of time, of one kind."""
+    """A stretch of time, of one of `KINDS`."""
 
-    reloading: bool
+    kind: str
     start: float
     end: float
+
+
+KINDS = ("idle", "burning", "reloading")
+BURN = "while True: pass"
 
 
 def percentile(seconds: list[float], share: float) -> float:
@@ -100,7 +107,7 @@ def reload(server: Server, repository: Path, content: int) -> None:
 
 
 def alternate(server: Server, repository: Path, reloads: int, blocks: int) -> list[Phase]:
-    """Blocks of reloads, each followed by as long a time without."""
+    """Blocks of reloads, each followed by as long a time without, idle and beside a busy process."""
     phases = []
     done = 0
     for block in range(blocks):
@@ -110,30 +117,38 @@ def alternate(server: Server, repository: Path, reloads: int, blocks: int) -> li
             reload(server, repository, done)
         end = time.monotonic()
         time.sleep(2)  # what was replaced is still being taken down
-        phases.append(Phase(True, start, time.monotonic()))
-        quiet = time.monotonic()
-        time.sleep(end - start)
-        phases.append(Phase(False, quiet, time.monotonic()))
+        phases.append(Phase("reloading", start, time.monotonic()))
+        phases.append(pause("idle", end - start))
+        with subprocess.Popen([sys.executable, "-c", BURN]) as burner:
+            phases.append(pause("burning", end - start))
+            burner.kill()
     return phases
 
 
-def latencies(callers: list[Caller], phases: list[Phase], reloading: bool) -> list[float]:
-    spans = [(phase.start, phase.end) for phase in phases if phase.reloading is reloading]
+def pause(kind: str, seconds: float) -> Phase:
+    start = time.monotonic()
+    time.sleep(seconds)
+    return Phase(kind, start, time.monotonic())
+
+
+def latencies(callers: list[Caller], phases: list[Phase], kind: str) -> list[float]:
+    spans = [(phase.start, phase.end) for phase in phases if phase.kind == kind]
     answers = [answer for caller in callers for answer in caller.answers]
     return [a.seconds for a in answers if any(start <= a.due < end for start, end in spans)]
 
 
 def report(callers: dict[str, list[Caller]], phases: list[Phase]) -> None:
-    """Percentiles of both models in both kinds of phase, and the ratios."""
+    """Percentiles of both models in each kind of phase, in ms, and how reloading compares."""
     for model, same in callers.items():
-        quiet, busy = (latencies(same, phases, reloading) for reloading in (False, True))
+        found = {kind: latencies(same, phases, kind) for kind in KINDS}
         failures = [failure for caller in same for failure in caller.failures]
         for name, share in (("p50", 0.5), ("p99", 0.99)):
-            idle, loaded = percentile(quiet, share), percentile(busy, share)
-            ratio = f"ratio {loaded / idle:5.2f}"
-            print(f"{model}  {name}  idle {idle:8.2f} ms  reloading {loaded:8.2f} ms  {ratio}")
-        count = f"{len(quiet)} + {len(busy)} answers"
-        print(f"{model}  {count}, {len(failures)} failures {failures[:3] or ''}")
+            at = {kind: percentile(seconds, share) for kind, seconds in found.items()}
+            figures = "  ".join(f"{kind} {ms:7.2f}" for kind, ms in at.items())
+            ratios = ", ".join(f"{at['reloading'] / at[kind]:.2f} of {kind}" for kind in KINDS[:2])
+            print(f"{model}  {name}  {figures}  ratio {ratios}")
+        count = " + ".join(str(len(seconds)) for seconds in found.values())
+        print(f"{model}  {count} answers, {len(failures)} failures {failures[:3] or ''}")
 
 
 def command(repository: Path, scratch: Path) -> Command:
@@ -168,7 +183,7 @@ def main() -> None:
             for caller in every:
                 caller.join()
     report(callers, phases)
-    spent = sum(phase.end - phase.start for phase in phases if phase.reloading)
+    spent = sum(phase.end - phase.start for phase in phases if phase.kind == "reloading")
     print(f"{arguments.reloads} reloads, {spent / arguments.reloads:.2f} s each")
 
 

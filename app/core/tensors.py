@@ -175,7 +175,8 @@ class TracedCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class InferResponse(msgspec.Struct, frozen=True, gc=False):
     """One response. A request has exactly one final response; a decoupled model may send others before it.
 
-    A failed response carries `error` and no outputs. A decoupled model's last response may be empty.
+    A failed response carries `error` and no outputs; it names no model if the request was refused, and the
+    model if that was queued or executed. A decoupled model's last response may be empty.
     `timestamps` are those of a traced request, in its final response, and `calls` what it led to.
     """
 

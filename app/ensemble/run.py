@@ -11,7 +11,7 @@ import numpy as np
 
 from app.core.errors import ErrorCode, FailureReason, InferError, internal, invalid_arg, unavailable
 from app.core.model_config import WILDCARD, TensorSpec
-from app.core.tensors import InferRequest, InferResponse, Parameters, Tensor, Timestamps, failed
+from app.core.tensors import InferRequest, InferResponse, Parameters, Tensor, Timestamps
 from app.core.traced import CallUnderWay, TracedCalls
 from app.ensemble.plan import Step
 from app.ensemble.scope import Scope
@@ -251,6 +251,7 @@ class Run:
             self._sink(response)
 
     def _fail(self, error: InferError, prefixed: bool = True) -> None:
+        """End with an error; `prefixed`: of what the ensemble did, rather than of the request itself."""
         if self._done:
             return
         self._done = True
@@ -258,12 +259,14 @@ class Run:
         calls, self._calls = self._calls, {}
         for call in calls.values():
             call.cancel()
-        if prefixed:
-            text = f"in ensemble '{self._entry.model}', {error.message}"
-            error = InferError(error.code, text, error.reason)
+        entry = self._entry
+        named = ("", "")
+        if prefixed:  # For the ensemble's counters it is no matter why the step has failed.
+            error = InferError(error.code, f"in ensemble '{entry.model}', {error.message}")
+            named = (entry.model, str(entry.version))
         self._ensemble.statistics.record_failure(time.monotonic_ns() - self._started_ns, error.reason)
         # Later: the sink must be called neither before `submit` has returned nor before `cancel` has.
-        response = self._with_trace(failed(error, self._request.id))
+        response = self._with_trace(InferResponse(*named, id=self._request.id, error=error))
         asyncio.get_running_loop().call_soon(self._sink, response)
 
 

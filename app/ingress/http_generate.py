@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import FailureReason, InferError, invalid_arg, unavailable
+from app.core.errors import invalid_arg, unavailable
 from app.core.model_config import input_specs
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.ingress.http_exchange import Exchange, describe_error
@@ -187,7 +187,7 @@ class _Stream(_Answer):
     async def _write_one(self, response: InferResponse) -> None:
         exchange = self._exchange
         error = response.error
-        if error is not None and not self._begun and _never_ran(error):
+        if error is not None and not self._begun and not response.model_name:  # refused: no stream begins
             exchange.fail(error)
             return
         status, data = await self._event(response)
@@ -212,11 +212,6 @@ class _Stream(_Answer):
             error = describe_error(raised, self._exchange.head.path)
             return http_status(error), error_event(error)
         return 200, event(document)
-
-
-def _never_ran(error: InferError) -> bool:
-    """Whether a request was refused before its model saw it: no stream begins then."""
-    return error.reason is not FailureReason.BACKEND
 
 
 def _byte_size(response: InferResponse) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.server import ROOT, Server, free_port, wait_until
 
-OWN_MODELS = ("sums", "types", "plain", "word", "adder", "fails", "script", "chain")
+OWN_MODELS = ("sums", "types", "plain", "word", "adder", "fails", "script", "chain", "late", "relay")
 EXAMPLE_MODELS = ("square_int32", "identity_fp32")
 LOADS = [f"--load-model={model}" for model in (*OWN_MODELS, *EXAMPLE_MODELS)]
 START_S = 120.0

@@ -54,6 +54,11 @@ EXTENSIONS: dict[str, Request] = {
         for letters in ("", "r", "R", "rR", "e", "E", "re", "rE", "eR", "eE", "reR")
         for stream in (False, True)
     },
+    **{
+        f"generate{'_stream' * stream}, too late for {model}": generate(model, {"IN": "a"}, stream=stream)
+        for model in ("late", "relay")
+        for stream in (False, True)
+    },
     "generate_stream": generate("word", {"IN": "hello", "id": "7"}, stream=True),
     "generate_stream, nothing": generate("word", {}, stream=True),
     "generate_stream, bad JSON": generate("word", b"{", stream=True),

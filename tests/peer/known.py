@@ -18,7 +18,7 @@ _REASONS = {
         r"|(http|grpc): register|grpc: load ('' of ''|with file:)"
     ),
     "tritonserver reads the code of an error that it has freed": (
-        r"http: generate(_stream)?(, failing| answered by '[eE])"
+        r"http: generate(_stream)?(, failing|, too late| answered by '[eE])"
     ),
     "an unordered map says which input is named first": (
         r"http: third input|http: no batch of the other"

@@ -103,8 +103,9 @@ def test_queue_policy_of_the_configuration(bench: Bench) -> None:
         with pytest.raises(InferError, match="Exceeds maximum queue size"):
             bench.submit(request("refused", priority=priority))
     for name in ("2a", "2b"):  # answered while the instance is still busy
-        error = answers[name].result(5).error
-        assert error is not None and error.message == "Request timeout expired"
+        late = answers[name].result(5)
+        assert late.error is not None and late.error.message == "Request timeout expired"
+        assert late.model_name, "generate_stream tells by it that this is no refusal"
     bench.backend.gate.set()
     assert held.result(5).error is None and answers["1"].result(5).error is None
     assert bench.executed() == [["hold"], ["1"]]

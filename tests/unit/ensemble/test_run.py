@@ -108,8 +108,9 @@ async def test_a_failing_step_ends_the_request_and_cancels_the_others() -> None:
     assert (response.error.code, response.error.message, response.error.reason) == (
         ErrorCode.UNAVAILABLE,
         "in ensemble 'e', too late",
-        FailureReason.REJECTED,
+        FailureReason.OTHER,
     )
+    assert response.model_name == "e", "it is an answer, not a refusal"
     assert other.cancelled
     other.answer(tensor("y"))
     assert len(models.responses) == 1
@@ -288,7 +289,7 @@ class TestStatistics:
         assert (found.name, found.version) == ("e", "1")
         assert (found.inference_count, found.execution_count) == (3, 1)
         assert (stats.success.count, stats.fail.count, stats.queue.count, stats.queue.ns) == (1, 1, 1, 0)
-        assert stats.success.ns > 0 and failures == {"BACKEND": 1}
+        assert stats.success.ns > 0 and failures == {"OTHER": 1}
 
     async def test_unloading_forgets_them(self) -> None:
         models = Models(e=CHAIN, a=model(), b=model())

@@ -19,6 +19,7 @@ EXACTLY_ONE = (
 )
 LAST = InferResponse("identity", "1")
 BROKEN = InferError(ErrorCode.INVALID_ARG, "broken", FailureReason.BACKEND)
+LATE = InferError(ErrorCode.UNAVAILABLE, "Request timeout expired", FailureReason.REJECTED)
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
 
 
@@ -28,6 +29,11 @@ def asking(path=GENERATE, body=b'{"INPUT0":1}', *headers):
 
 def numbered(number, **fields):
     return InferResponse("identity", "1", (Tensor.of("N", np.array([number])),), **{"final": False, **fields})
+
+
+def told(error, final=True):
+    """The error of a model that had taken the request."""
+    return InferResponse("identity", "1", error=error, final=final)
 
 
 def sized(size, **fields):

@@ -25,6 +25,7 @@ from tests.unit.ingress.http.http_streams import (
     head,
     numbered,
     numbers,
+    told,
 )
 
 
@@ -64,9 +65,9 @@ def test_tensors_and_parameters_reach_the_model(run):
     [
         ([LAST], 200),
         ([numbered(1), numbered(2)], 200),
-        ([numbered(1), failed(BROKEN)], 200),
-        ([InferResponse(error=BROKEN, final=False), numbered(2)], 400),
-        ([InferResponse(error=BROKEN, final=False), failed(BROKEN)], 400),
+        ([numbered(1), told(BROKEN)], 200),
+        ([told(BROKEN, final=False), numbered(2)], 400),
+        ([told(BROKEN, final=False), told(BROKEN)], 400),
     ],
 )
 def test_the_first_response_decides_the_status_of_too_few_or_too_many(run, responses, status):
@@ -99,7 +100,7 @@ def test_generate_answers_with_the_one_response(run, responses):
 def test_errors_of_the_model_in_generate(run):
     async def scenario():
         async with decoupled() as (front, peer):
-            for error in (failed(BROKEN), InferResponse(error=BROKEN, final=False)):
+            for error in (told(BROKEN), told(BROKEN, final=False)):
                 (await asked(front, peer, asking())).answer(error, *([] if error.final else [LAST]))
                 status, _, body = await peer.response()
                 assert (status, json.loads(body)) == (400, {"error": "broken"})

@@ -6,13 +6,14 @@ import json
 import numpy as np
 import pytest
 
-from app.core.tensors import InferResponse, Tensor, failed
+from app.core.tensors import InferResponse, Tensor
 from tests.unit.ingress.http.http_peer import request
 from tests.unit.ingress.http.http_streams import (
     BROKEN,
     EVENTS,
     GENERATE,
     LAST,
+    LATE,
     STREAM,
     asked,
     asking,
@@ -23,6 +24,7 @@ from tests.unit.ingress.http.http_streams import (
     numbered,
     numbers,
     sized,
+    told,
 )
 from tests.waiting import until
 
@@ -70,15 +72,16 @@ def test_a_final_response_that_says_something_is_an_event(run):
 def test_the_first_response_decides_the_status(run):
     async def scenario():
         async with decoupled() as (front, peer):
-            (await asked(front, peer, asking(STREAM))).answer(failed(BROKEN))
-            status, headers = await head(peer)
-            assert (status, headers["content-type"]) == (400, EVENTS)
-            assert await events(peer) == [{"error": "broken"}]
+            for error, wanted in ((BROKEN, 400), (LATE, 503)):
+                (await asked(front, peer, asking(STREAM))).answer(told(error))
+                status, headers = await head(peer)
+                assert (status, headers["content-type"]) == (wanted, EVENTS)
+                assert await events(peer) == [{"error": error.message}]
 
             unprintable = InferResponse("identity", "1", (Tensor("N", "FP16", (1,), b"\0\0"),), final=False)
             model = await asked(front, peer, asking(STREAM))
-            model.answer(numbered(1), unprintable, InferResponse(error=BROKEN, final=False), numbered(2))
-            model.answer(failed(BROKEN))
+            model.answer(numbered(1), unprintable, told(BROKEN, final=False), numbered(2))
+            model.answer(told(BROKEN))
             assert (await head(peer))[0] == 200
             first, second, third, fourth, last = await events(peer)
             assert (first["N"], fourth["N"]) == (1, 2)
@@ -98,7 +101,7 @@ def test_a_client_that_leaves_cancels(run, path):
                 await head(peer)
             peer.close()
             await model.cancelled()
-            model.answer(numbered(1), failed(BROKEN))  # what was under way harms nobody
+            model.answer(numbered(1), told(BROKEN))  # what was under way harms nobody
             await until(lambda: not front.tasks)
 
     run(scenario())
