@@ -6,6 +6,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from app.core.buffers import writable_copy
 from app.core.datatypes import DATATYPES, datatype_of, pack_bytes
 from app.core.tensors import Tensor as WireTensor
 from app.core.tensors import flat_bytes
@@ -165,7 +166,9 @@ def _from_wire(wire: WireTensor) -> Array:
     if wire.datatype == "BYTES":
         return wire.array()
     array: Array = np.ndarray(wire.shape, DATATYPES[wire.datatype].dtype, wire.data)
-    return array if array.flags.writeable else array.copy()
+    if array.flags.writeable:
+        return array
+    return writable_copy(array) if array.nbytes > _COPIED_ANYWAY else array.copy()
 
 
 def _from_device(device: Any) -> Array:
@@ -190,10 +193,13 @@ def _is_exclusive(array: Array) -> bool:
     # Held by the tensor, the two callers' and this function's variables, and the argument of getrefcount.
     if getrefcount(array) > 5:
         return False
-    if base is None:
-        return True
-    # A view of an array that only the view holds: `result[None]`, `result.reshape(...)`.
-    return type(base) is np.ndarray and base.base is None and getrefcount(base) <= 3
+    if type(base) is np.ndarray:
+        # A view of an array that only the view holds: `result[None]`, `result.reshape(...)`.
+        if getrefcount(base) > 3:
+            return False
+        base = base.base
+    # An input's memory; the request, which is there until it is answered, may hold it too.
+    return base is None or (type(base) is memoryview and getrefcount(base) <= 4)
 
 
 def _packed(array: Array) -> bytes:
