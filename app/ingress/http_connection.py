@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from app.core.tensors import Buffer
+from app.ingress.buffered import switch_protocol
 from app.ingress.http_exchange import Exchange
 from app.ingress.http_receiving import ChunkedRequest, InPlace, Receiving, RoutedHead, SizedBody
 from app.protocol.http1 import HttpError, parse_head, response_head, too_large
@@ -165,7 +166,7 @@ class HttpConnection(asyncio.Protocol):
     def _receive_in_place(self, receiving: SizedBody) -> None:
         if self._in_place is None:
             self._in_place = InPlace(self, self._server.read_buffer)
-            self._switch_to(self._in_place)
+            switch_protocol(self._transport, self._in_place)
         self._in_place.receiving = receiving
 
     def received_in_place(self, size: int, receiving: SizedBody) -> None:
@@ -173,12 +174,6 @@ class HttpConnection(asyncio.Protocol):
         if self._count(size) and not receiving.missing and self._in_place is not None:
             self._in_place.receiving = None
             self._body_complete()
-
-    def _switch_to(self, protocol: asyncio.BaseProtocol) -> None:
-        # A transport picks its way of reading when reading starts, hence the pause.
-        self._transport.pause_reading()
-        self._transport.set_protocol(protocol)
-        self._transport.resume_reading()
 
     def _count(self, size: int) -> bool:
         """Count received body bytes; return whether the server has room for them."""
@@ -235,7 +230,7 @@ class HttpConnection(asyncio.Protocol):
         self._rejected = True
         self.may_stay = False
         self._in_place = None
-        self._switch_to(self)
+        switch_protocol(self._transport, self)
         body = encode_error(error.message)
         self._transport.write(response_head(error.status, JSON_HEADERS, len(body), False) + body)
         # Closing with data unread resets the connection, and the client may never see the answer: what still

@@ -1,8 +1,8 @@
 """Request bodies on their way in."""
 
-import asyncio
 from typing import Final, NamedTuple, Protocol
 
+from app.ingress.buffered import Buffered, Receiver
 from app.ingress.http_exchange import Route
 from app.protocol.http1 import ChunkedBody, RequestHead
 from app.transport.workspace import take
@@ -17,16 +17,8 @@ class RoutedHead(NamedTuple):
     route: Route
 
 
-class Receiver(Protocol):
+class BodyReceiver(Receiver, Protocol):
     """The connection that a body is received for."""
-
-    def connection_lost(self, exc: Exception | None) -> None: ...
-
-    def pause_writing(self) -> None: ...
-
-    def resume_writing(self) -> None: ...
-
-    def data_received(self, data: bytes) -> None: ...
 
     def received_in_place(self, size: int, receiving: "SizedBody") -> None: ...
 
@@ -85,19 +77,13 @@ class ChunkedRequest:
 Receiving = SizedBody | ChunkedRequest
 
 
-class InPlace(asyncio.BufferedProtocol):
-    """Takes a connection's place when its first long body comes in, and lets the socket write into that.
+class InPlace(Buffered):
+    """Lets the socket write into a long body; all else is received into `buffer` and passed on."""
 
-    Between such bodies it receives into `buffer`, which connections share, and passes on what came.
-    """
-
-    def __init__(self, connection: Receiver, buffer: memoryview) -> None:
-        self._connection = connection
-        self._buffer = buffer
+    def __init__(self, connection: BodyReceiver, buffer: memoryview) -> None:
+        super().__init__(connection, buffer)
         self.receiving: SizedBody | None = None
-        self.connection_lost = connection.connection_lost  # type: ignore[method-assign]
-        self.pause_writing = connection.pause_writing  # type: ignore[method-assign]
-        self.resume_writing = connection.resume_writing  # type: ignore[method-assign]
+        self._received_in_place = connection.received_in_place
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer if self.receiving is None else self.receiving.room()
@@ -108,4 +94,4 @@ class InPlace(asyncio.BufferedProtocol):
             self._connection.data_received(bytes(self._buffer[:nbytes]))
         else:
             receiving.filled(nbytes)
-            self._connection.received_in_place(nbytes, receiving)
+            self._received_in_place(nbytes, receiving)

@@ -189,7 +189,7 @@ def _own_bytes(array: Array) -> memoryview | bytes:
 
 
 def _is_exclusive(array: Array) -> bool:
-    base = array.base
+    base: Any = array.base
     # Held by the tensor, the two callers' and this function's variables, and the argument of getrefcount.
     if getrefcount(array) > 5:
         return False
