@@ -208,7 +208,12 @@ class MessageReader:
         """As `feed` with one piece after the other, which nothing is kept of."""
         messages: list[Buffer] = []
         for piece in pieces:
-            messages += self.feed(bytes(piece) if self._room is None else piece)
+            room, held = self._room, self._held
+            if room is not None and held + len(piece) < self._size:
+                self._held = held + len(piece)
+                room[held : self._held] = piece
+            else:
+                messages += self.feed(bytes(piece) if room is None else piece)
         return messages
 
     def feed(self, chunk: Buffer) -> list[Buffer]:
