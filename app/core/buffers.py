@@ -11,11 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 
-def _private(nbytes: int) -> memoryview:
-    return np.empty(nbytes, np.uint8).data
+class Block(np.ndarray[Any, np.dtype[np.uint8]]):
+    """Memory made here, which nobody else has: who holds its only view holds it alone."""
 
 
-_make: Callable[[int], memoryview] = _private
+def private(nbytes: int) -> memoryview:
+    """Memory of this process's own: aligned for every data type, and not cleared first."""
+    return np.empty(nbytes, np.uint8).view(Block).data
+
+
+_make: Callable[[int], memoryview] = private
 
 
 def make_with(make: Callable[[int], memoryview]) -> None:
@@ -25,7 +30,15 @@ def make_with(make: Callable[[int], memoryview]) -> None:
 
 
 def writable_copy(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A contiguous copy of a numeric array; its memory is held by the copy and its views alone."""
-    copy: npt.NDArray[Any] = np.ndarray(array.shape, array.dtype, _make(array.nbytes))
+    """A contiguous copy of a numeric array that is not empty, in a `Block`."""
+    copy = viewed(_make(array.nbytes), array.dtype, array.shape)
     copy[...] = array
     return copy
+
+
+def viewed(data: Any, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """View memory, which lasts as long as the view.
+
+    `np.ndarray` would not do: it holds what the memory was made from, not who waits for it to go.
+    """
+    return np.frombuffer(data, dtype).reshape(shape)

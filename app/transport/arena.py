@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from app.core.buffers import Block
 from app.transport.frames import ALIGNMENT, ProtocolError
 
 SMALLEST_SLAB: Final = 64 << 10
@@ -144,7 +145,7 @@ class ArenaWriter:
             pass
 
 
-class Slab(np.ndarray[Any, np.dtype[np.uint8]]):
+class Slab(Block):
     """A view of a slab that knows where it lies, so that it can be lent (`lending.py`)."""
 
     home: "Lendable"

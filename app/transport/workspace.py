@@ -11,8 +11,7 @@ from functools import cache
 from time import monotonic
 from typing import Final
 
-import numpy as np
-
+from app.core.buffers import private
 from app.transport.arena import ArenaWriter, Lendable
 
 FROM_BYTES: Final = 32 << 10
@@ -94,4 +93,4 @@ def take(nbytes: int) -> memoryview:
         if found is not None:
             return found
     # Not a bytearray: that writes zeros, and so takes the memory a client only promised to fill.
-    return np.empty(nbytes, np.uint8).data
+    return private(nbytes)

@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from app.core.buffers import writable_copy
+from app.core.buffers import Block, viewed, writable_copy
 from app.core.datatypes import DATATYPES, datatype_of, pack_bytes
 from app.core.tensors import Tensor as WireTensor
 from app.core.tensors import flat_bytes
@@ -165,10 +165,12 @@ def _from_wire(wire: WireTensor) -> Array:
     """View the bytes; read-only memory is copied, because models do change their inputs in place."""
     if wire.datatype == "BYTES":
         return wire.array()
-    array: Array = np.ndarray(wire.shape, DATATYPES[wire.datatype].dtype, wire.data)
-    if array.flags.writeable:
-        return array
-    return writable_copy(array) if array.nbytes > _COPIED_ANYWAY else array.copy()
+    dtype = DATATYPES[wire.datatype].dtype
+    if len(wire.data) > _COPIED_ANYWAY:
+        large = viewed(wire.data, dtype, wire.shape)
+        return large if large.flags.writeable else writable_copy(large)
+    array: Array = np.ndarray(wire.shape, dtype, wire.data)
+    return array if array.flags.writeable else array.copy()
 
 
 def _from_device(device: Any) -> Array:
@@ -198,8 +200,10 @@ def _is_exclusive(array: Array) -> bool:
         if getrefcount(base) > 3:
             return False
         base = base.base
-    # An input's memory; the request, which is there until it is answered, may hold it too.
-    return base is None or (type(base) is memoryview and getrefcount(base) <= 4)
+    # An input's memory, which the request may hold too, but does not change.
+    return base is None or (
+        type(base) is memoryview and getrefcount(base) <= 3 and isinstance(base.obj, Block)
+    )
 
 
 def _packed(array: Array) -> bytes:
