@@ -154,9 +154,7 @@ return [pb_utils.InferenceResponse([pb_utils.Tensor("O", array)])]
 
 
 def read_only(size: int) -> Tensor:
-    return Tensor(
-        "I", "FP32", (1, size), memoryview(np.arange(size, dtype=np.float32)).cast("B").toreadonly()
-    )
+    return Tensor("I", "FP32", (1, size), np.arange(size, dtype=np.float32).tobytes())
 
 
 @pytest.mark.parametrize("view", ["array", "array.reshape(2, -1)", "array[:, 2:]"])

@@ -19,7 +19,7 @@ def _decoded(block: bytes) -> Any:
     return hpack.Decoder().decode(block)
 
 
-def feed(reader: h2.FrameReader, data: bytes, step: int) -> list[h2.Frame]:
+def feed(reader: h2.FrameReader, data: bytes, step: int) -> list[Any]:
     return [frame for i in range(0, len(data), step) for frame in reader.feed(data[i : i + step])]
 
 
