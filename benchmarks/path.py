@@ -39,6 +39,8 @@ MARGIN = 0.15
 SMALL, LARGE = 16, 1 << 20
 """Elements of four bytes."""
 WARM_UP, REQUESTS, SLOW_REQUESTS, LARGE_REQUESTS = 20, 100, 5, 2
+LARGE_WARM_UP = 3
+"""Then each side has told the other of the memory that it lends from."""
 LONG_SWITCH_S = 10.0
 
 Figures = dict[str, float]
@@ -108,7 +110,7 @@ def figures(protocol: str, callers: Callers, counter: Counter, crossing: Crossin
     small = per(REQUESTS, counter.of(send(SMALL, REQUESTS)), "bytecodes", "calls")
     cycles = gc.collect() / REQUESTS
     slow = per(SLOW_REQUESTS, counter.blocks_of(send(SMALL, SLOW_REQUESTS)), "blocks")
-    send(LARGE, 1)()
+    send(LARGE, LARGE_WARM_UP)()
     before = crossing.slabs, crossing.channel
     nbytes = 4 * LARGE * LARGE_REQUESTS
     large = per(nbytes, counter.nbytes_of(send(LARGE, LARGE_REQUESTS)), "nbytes")

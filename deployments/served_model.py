@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.buffers import make_with
 from app.core.config_normalise import normalise
 from app.core.config_validation import validate, validate_instances
 from app.core.errors import ErrorCode, InferError, internal
@@ -18,6 +19,7 @@ from app.core.request_check import RequestChecker
 from app.core.tensors import InferRequest, InferResponse, Timestamps, TracedCall
 from app.transport.loop import LoopThread
 from app.transport.regions import read_inputs, write_outputs
+from app.transport.workspace import take
 from backends import find_backend, python_based_file
 from backends.base import Backend, Model
 from deployments.cached_scheduler import CachedScheduler
@@ -117,6 +119,7 @@ class ServedModel:
         batched: MakeBatched,
         rank: int,
     ) -> "ServedModel":
+        make_with(take)
         if spec.auto_complete:
             model.config = normalise(kind.auto_complete(model), spec.gpus)
         validate(model.config, spec.gpus)

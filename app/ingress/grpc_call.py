@@ -3,16 +3,20 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from app.core.tensors import Buffer
 from app.ingress.http2_stream import Stream
 from app.protocol import grpc_http2 as wire
-from app.protocol.grpc_http2 import CallHead, MessageReader
+from app.protocol.grpc_cut import tensors_at
+from app.protocol.grpc_http2 import CallHead, MessageReader, Room
 from app.protocol.restrictions import Restriction
+from app.transport.workspace import take
 
 if TYPE_CHECKING:
     from app.ingress.http2_server import Http2Server
+
+_ALIGNMENT: Final = 64
 
 
 def refuse(stream: Stream, head: CallHead, unknown: bool) -> None:
@@ -30,6 +34,12 @@ def refuse_restricted(stream: Stream, restriction: Restriction) -> None:
     """Answer a call that comes without the metadata its category asks for; the text is Triton's."""
     text = f"This protocol is restricted, expecting header '{restriction.header}'"
     stream.send(b"", (), wire.RESPONSE_HEADERS + wire.trailers(wire.UNAVAILABLE, text))
+
+
+def _lendable(size: int, begun: Buffer) -> memoryview:
+    """Room for a request whose tensors shall be aligned."""
+    start = -tensors_at(begun) % _ALIGNMENT
+    return take(start + size)[start:]
 
 
 class GrpcCall(ABC):
@@ -64,25 +74,33 @@ class GrpcCall(ABC):
 
     def receive(self, data: bytes, end: bool) -> None:
         """Take DATA of the client; `end` with the last of it."""
-        if not self._count(len(data)):
+        self.receive_run((data,), len(data), end)
+
+    def receive_run(self, pieces: Sequence[Buffer], size: int, end: bool) -> None:
+        """Take DATA in pieces, `size` bytes together, which nothing is kept of."""
+        if not self._count(size):
             return
         reader = self._reader
         if reader is None:
             limit = self._server.settings.max_message_size
-            reader = self._reader = MessageReader(self._head.encoding, limit)
+            reader = self._reader = MessageReader(self._head.encoding, limit, self._room_for_long())
         try:
-            messages = reader.feed(data)
+            messages = reader.feed_run(pieces)
         except LookupError as error:
             text = f"Compression algorithm '{error.args[0]}' is not supported by the server"
             self.end(wire.UNIMPLEMENTED, text)
         except ValueError as error:
             self.end(wire.RESOURCE_EXHAUSTED, str(error))
         else:
-            self._take(messages, len(data), end)
+            self._take(messages, size, end)
 
     @abstractmethod
-    def _take(self, messages: list[bytes], size: int, end: bool) -> None:
+    def _take(self, messages: list[Any], size: int, end: bool) -> None:
         """Receive the messages that `size` bytes more have completed."""
+
+    def _room_for_long(self) -> Room | None:
+        """Where long messages are put together."""
+        return None
 
     @abstractmethod
     def cancelled(self) -> None:
@@ -145,7 +163,7 @@ class OneRequestCall(GrpcCall):
 
     def __init__(self, server: "Http2Server", stream: Stream, head: CallHead) -> None:
         super().__init__(server, stream, head)
-        self._message: bytes | None = None
+        self._message: Any = None
 
     def receive(self, data: bytes, end: bool) -> None:
         """Take DATA of the client; `end` with the last of it."""
@@ -157,7 +175,7 @@ class OneRequestCall(GrpcCall):
         elif self._count(len(data)):
             self._answer_to(message)
 
-    def _take(self, messages: list[bytes], size: int, end: bool) -> None:
+    def _take(self, messages: list[Any], size: int, end: bool) -> None:
         if messages:
             if self._message is not None or len(messages) > 1:
                 self.end(wire.UNIMPLEMENTED, "Too many requests for a unary call")
@@ -173,7 +191,7 @@ class OneRequestCall(GrpcCall):
             self._answer_to(message)
 
     @abstractmethod
-    def _answer_to(self, message: bytes) -> None:
+    def _answer_to(self, message: Any) -> None:
         """Begin to answer. An exception ends the connection."""
 
 
@@ -183,6 +201,8 @@ def _nothing() -> None:
 
 class DirectCall(OneRequestCall):
     """A call that is begun by a function and answered by a callback, without a task.
+
+    A long message comes in memory that can be lent to a replica.
 
     Attributes:
         on_cancel: called once if the call ends before it is answered.
@@ -195,8 +215,11 @@ class DirectCall(OneRequestCall):
         self._begin = begin
         self.on_cancel: Callable[[], None] = _nothing
 
-    def _answer_to(self, message: bytes) -> None:
+    def _answer_to(self, message: Buffer) -> None:
         self._begin(self, message)
+
+    def _room_for_long(self) -> Room:
+        return _lendable
 
     def answer(self, parts: Sequence[Buffer]) -> None:
         """Send the response message, in pieces, and end the call; nothing if it has ended."""
@@ -233,5 +256,5 @@ class DirectCall(OneRequestCall):
         on_cancel()
 
 
-Begin = Callable[[DirectCall, bytes], None]
+Begin = Callable[[DirectCall, Buffer], None]
 """Begins to answer a message; may neither raise nor wait."""

@@ -17,7 +17,7 @@ import grpc.aio
 
 from app.core.errors import ErrorCode, InferError, unavailable, unsupported
 from app.core.live_settings import LiveSettings
-from app.core.tensors import InferRequest, InferResponse, Tensor
+from app.core.tensors import Buffer, InferRequest, InferResponse, Tensor
 from app.ingress.grpc_call import DirectCall
 from app.ingress.grpc_management import management_rpcs
 from app.ingress.grpc_restrictions import RestrictedProtocols
@@ -158,7 +158,7 @@ class GrpcFront:
     def _health(self) -> bytes:
         return _SERVING if self._service.ready() and not self._is_stopping() else _NOT_SERVING
 
-    def _begin_infer(self, call: DirectCall, data: bytes) -> None:
+    def _begin_infer(self, call: DirectCall, data: Buffer) -> None:
         """ModelInfer without a task: submitted here, answered from the service's sink."""
         try:
             request, arrival = self._take(data, call)
@@ -200,7 +200,7 @@ class GrpcFront:
         except Exception as error:
             await _abort(context, error)
 
-    def _take(self, data: bytes, context: Context) -> tuple[InferRequest, Arrival | None]:
+    def _take(self, data: Buffer, context: Context) -> tuple[InferRequest, Arrival | None]:
         """Decode a request; with it, if anybody takes note of requests, how it came."""
         self._refuse_when_stopping()
         arrival = _arrival(context) if self._observer.on else None

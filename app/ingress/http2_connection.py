@@ -8,8 +8,10 @@ from either, and is cut off in the end.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from app.core.tensors import Buffer
+from app.ingress.buffered import Buffered, switch_protocol
 from app.ingress.http2_age import ConnectionAge
 from app.ingress.http2_output import Http2Output
 from app.ingress.http2_stream import STREAM_WINDOW, Stream
@@ -32,7 +34,8 @@ class Http2Connection(asyncio.Protocol):
     def __init__(self, server: "Http2Server") -> None:
         self._server = server
         self._transport: asyncio.Transport = None  # type: ignore[assignment]
-        self._reader = h2.FrameReader(_MAX_FRAME)
+        self._reader = h2.FrameReader(_MAX_FRAME, long=h2.DEFAULT_FRAME_SIZE)
+        self._buffered = False
         self._headers: h2.HeaderReader[CallHead] = h2.HeaderReader(read_head, server.settings.max_header_size)
         self._preface = b""
         self._greeted = False
@@ -46,8 +49,9 @@ class Http2Connection(asyncio.Protocol):
         self._leaving = self._failed = False
         self._age = ConnectionAge(server.now())
         self._output = Http2Output(server.loop, self._age, self._stream_finished)
-        self._handlers: dict[int, Callable[[h2.Frame], None]] = {
+        self._handlers: dict[int, Callable[[Any], None]] = {
             h2.DATA: self._on_data,
+            h2.DATA_RUN: self._on_run,
             h2.HEADERS: self._on_headers,
             h2.CONTINUATION: self._on_continuation,
             h2.RST_STREAM: self._on_reset,
@@ -88,7 +92,7 @@ class Http2Connection(asyncio.Protocol):
         self._blocked_since = 0.0
         self._transport.resume_reading()
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: Buffer) -> None:
         if self._failed:
             return
         self._output.cork()  # whatever is sent meanwhile leaves together
@@ -107,7 +111,7 @@ class Http2Connection(asyncio.Protocol):
 
     # Frames.
 
-    def _greet(self, data: bytes) -> bytes:
+    def _greet(self, data: Buffer) -> bytes:
         data = self._preface + data
         if not h2.PREFACE.startswith(data[: len(h2.PREFACE)]):
             raise h2.Http2Error(h2.PROTOCOL_ERROR, "not an HTTP/2 client")
@@ -117,7 +121,7 @@ class Http2Connection(asyncio.Protocol):
         self._greeted, self._preface = True, b""
         return data[len(h2.PREFACE) :]
 
-    def _on_frame(self, frame: h2.Frame) -> None:
+    def _on_frame(self, frame: h2.Frame | h2.Run) -> None:
         if self._block is not None and frame.kind != h2.CONTINUATION:
             raise h2.Http2Error(h2.PROTOCOL_ERROR, "a header block was interrupted")
         if frame.kind > h2.HEADERS or not frame.payload:  # neither HEADERS nor DATA
@@ -129,25 +133,40 @@ class Http2Connection(asyncio.Protocol):
             handler(frame)
 
     def _on_data(self, frame: h2.Frame) -> None:
-        size = len(frame.payload)
+        stream = self._admitted(frame.stream, len(frame.payload))
+        if stream is not None and stream.call is not None:
+            stream.ended = bool(frame.flags & h2.END_STREAM)
+            payload = h2.unpad(h2.PADDED, frame.payload) if frame.flags & h2.PADDED else frame.payload
+            stream.call.receive(payload, stream.ended)
+
+    def _on_run(self, run: h2.Run) -> None:
+        if not self._buffered:
+            self._buffered = True
+            switch_protocol(self._transport, Buffered(self, self._server.read_buffer))
+        size = sum(map(len, run.payload))
+        stream = self._admitted(run.stream, size)
+        if stream is not None and stream.call is not None:
+            stream.ended = bool(run.flags & h2.END_STREAM)
+            stream.call.receive_run(run.payload, size, stream.ended)
+
+    def _admitted(self, stream_id: int, size: int) -> Stream | None:
+        """Count DATA; return the stream that takes it, None where nobody does any more."""
         self._received += size
         if self._received > _CONNECTION_WINDOW:
             raise h2.Http2Error(h2.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
         if self._received > _CONNECTION_WINDOW // 2:
             self._output.put(h2.window_update(0, self._received))
             self._received = 0
-        stream = self._streams.get(frame.stream)
+        stream = self._streams.get(stream_id)
         if stream is None or stream.ended or stream.call is None:
-            if frame.stream > self._last or not frame.stream:
+            if stream_id > self._last or not stream_id:
                 raise h2.Http2Error(h2.PROTOCOL_ERROR, "DATA on an idle stream")
-            return  # of a call that was ended here
+            return None  # of a call that was ended here
         stream.received += size
         if stream.received > STREAM_WINDOW:
             self._reset(stream, h2.FLOW_CONTROL_ERROR)
-            return
-        stream.ended = bool(frame.flags & h2.END_STREAM)
-        payload = h2.unpad(h2.PADDED, frame.payload) if frame.flags & h2.PADDED else frame.payload
-        stream.call.receive(payload, stream.ended)
+            return None
+        return stream
 
     def _on_headers(self, frame: h2.Frame) -> None:
         flags, payload = frame.flags, frame.payload

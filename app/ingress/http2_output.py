@@ -107,6 +107,8 @@ class Http2Output:
         """Send what windows allow of what waits."""
         queue = stream.queue
         while queue and stream.window > 0 and self._window > 0:
+            if len(queue[0]) >= 2 * self._frame_size and self._send_whole_frames(stream, queue):
+                continue
             allowed = min(stream.window, self._window, self._frame_size)
             size, pieces = 0, []
             while queue and size < allowed:
@@ -126,6 +128,19 @@ class Http2Output:
             if stream.trailers is not None and not stream.over:
                 self._finish(stream, stream.trailers)
         self._wake()
+
+    def _send_whole_frames(self, stream: Stream, queue: deque[memoryview]) -> int:
+        """Send of the long piece that is first what makes whole frames, and leave some; returns the bytes."""
+        piece, size = queue[0], self._frame_size
+        end = min(len(piece) - 1, stream.window, self._window) // size * size
+        head = h2.frame_head(size, h2.DATA, 0, stream.id)
+        for start in range(0, end, size):
+            self._out.append(head)
+            self._out.append(piece[start : start + size])
+        stream.window -= end
+        self._window -= end
+        queue[0] = piece[end:]
+        return end
 
     def _data_head(self, stream: Stream, size: int) -> None:
         stream.window -= size

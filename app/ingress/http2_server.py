@@ -5,7 +5,7 @@ a tenth of that. It has the part of grpc.aio's interface that the gRPC front use
 """
 
 import ssl
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from app.ingress.grpc_call import Begin, DirectCall, GrpcCall, refuse, refuse_restricted
 from app.ingress.grpc_task_call import TaskCall
@@ -14,6 +14,9 @@ from app.ingress.http2_stream import Stream
 from app.ingress.listener import Listener
 from app.protocol.grpc_http2 import CallHead
 from app.protocol.restrictions import Restriction, Restrictions, category_of_method
+
+_READ_BYTES: Final = 256 << 10
+"""What connections with long messages read at once."""
 
 
 class Http2Settings(NamedTuple):
@@ -66,6 +69,7 @@ class Http2Server(Listener[Http2Connection]):
         self._handlers: list[Any] = []
         self._methods: dict[str, Any] = {}
         self._direct: dict[str, Begin] = {}
+        self.read_buffer = memoryview(bytearray(_READ_BYTES))
 
     def add_generic_rpc_handlers(self, handlers: list[Any]) -> None:
         """Serve the methods of `grpc.GenericRpcHandler`s."""

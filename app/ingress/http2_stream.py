@@ -20,6 +20,8 @@ class Call(Protocol):
 
     def receive(self, data: bytes, end: bool) -> None: ...
 
+    def receive_run(self, pieces: Sequence[Buffer], size: int, end: bool) -> None: ...
+
     def cancelled(self) -> None:
         """The client or the connection is gone."""
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from app.core.tensors import Buffer
+from app.ingress.buffered import switch_protocol
 from app.ingress.http_exchange import Exchange
 from app.ingress.http_receiving import ChunkedRequest, InPlace, Receiving, RoutedHead, SizedBody
 from app.protocol.http1 import HttpError, parse_head, response_head, too_large
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _IN_PLACE: Final = 64 << 10
-"""Missing bytes from which a body is received in place."""
+"""Missing bytes from which a connection begins to receive bodies in place."""
 _MAX_AHEAD: Final = 64 << 10
 """Bytes of pipelined requests kept while one is being answered."""
 _SLOWEST: Final = 4096
@@ -38,6 +39,7 @@ class HttpConnection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self._ahead = b""
         self._receiving: Receiving | None = None
+        self._in_place: InPlace | None = None
         self._drain_waiter: asyncio.Future[None] | None = None
         self._blocked_since = 0.0
         self._blocked_bytes = 0
@@ -158,20 +160,20 @@ class HttpConnection(asyncio.Protocol):
         if rest is not None:
             self._ahead = rest
             self._body_complete()
-        elif isinstance(receiving, SizedBody) and receiving.missing >= _IN_PLACE:
-            self._switch_to(InPlace(self, receiving))
+        elif isinstance(receiving, SizedBody) and (self._in_place or receiving.missing >= _IN_PLACE):
+            self._receive_in_place(receiving)
+
+    def _receive_in_place(self, receiving: SizedBody) -> None:
+        if self._in_place is None:
+            self._in_place = InPlace(self, self._server.read_buffer)
+            switch_protocol(self._transport, self._in_place)
+        self._in_place.receiving = receiving
 
     def received_in_place(self, size: int, receiving: SizedBody) -> None:
         """Note bytes written into a body's own buffer."""
-        if self._count(size) and not receiving.missing:
-            self._switch_to(self)
+        if self._count(size) and not receiving.missing and self._in_place is not None:
+            self._in_place.receiving = None
             self._body_complete()
-
-    def _switch_to(self, protocol: asyncio.BaseProtocol) -> None:
-        # A transport picks its way of reading when reading starts, hence the pause.
-        self._transport.pause_reading()
-        self._transport.set_protocol(protocol)
-        self._transport.resume_reading()
 
     def _count(self, size: int) -> bool:
         """Count received body bytes; return whether the server has room for them."""
@@ -227,7 +229,8 @@ class HttpConnection(asyncio.Protocol):
         self._ahead = b""
         self._rejected = True
         self.may_stay = False
-        self._switch_to(self)
+        self._in_place = None
+        switch_protocol(self._transport, self)
         body = encode_error(error.message)
         self._transport.write(response_head(error.status, JSON_HEADERS, len(body), False) + body)
         # Closing with data unread resets the connection, and the client may never see the answer: what still

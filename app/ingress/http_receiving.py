@@ -1,12 +1,13 @@
 """Request bodies on their way in."""
 
-import asyncio
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
-import numpy as np
-
+from app.ingress.buffered import Buffered, Receiver
 from app.ingress.http_exchange import Route
 from app.protocol.http1 import ChunkedBody, RequestHead
+from app.transport.workspace import take
+
+_ALIGNMENT: Final = 64
 
 
 class RoutedHead(NamedTuple):
@@ -16,28 +17,22 @@ class RoutedHead(NamedTuple):
     route: Route
 
 
-class Receiver(Protocol):
+class BodyReceiver(Receiver, Protocol):
     """The connection that a body is received for."""
-
-    def connection_lost(self, exc: Exception | None) -> None: ...
-
-    def pause_writing(self) -> None: ...
-
-    def resume_writing(self) -> None: ...
 
     def received_in_place(self, size: int, receiving: "SizedBody") -> None: ...
 
 
 class SizedBody:
-    """A body of known length, received into a buffer of its own."""
+    """A body of known length, received into memory of its own, which can be lent to a replica."""
 
     __slots__ = ("_view", "body", "missing", "routed")
 
     def __init__(self, routed: RoutedHead, length: int) -> None:
         self.routed = routed
         self.missing = length
-        # Not a bytearray: that writes zeros, and so takes the memory a client only promised to fill.
-        self._view = memoryview(np.empty(length, np.uint8))  # type: ignore[arg-type]
+        start = -_tensors_at(routed.head) % _ALIGNMENT
+        self._view = take(start + length)[start:]
         self.body = self._view.toreadonly()
 
     def room(self) -> memoryview:
@@ -53,6 +48,12 @@ class SizedBody:
         self.room()[:taken] = memoryview(data)[:taken]
         self.missing -= taken
         return None if self.missing else data[taken:]
+
+
+def _tensors_at(head: RequestHead) -> int:
+    """Where the tensors in a body begin, if it is an inference's."""
+    length = head.get(b"inference-header-content-length") or ""
+    return int(length) if length.isdecimal() and len(length) < 10 else 0
 
 
 class ChunkedRequest:
@@ -76,19 +77,21 @@ class ChunkedRequest:
 Receiving = SizedBody | ChunkedRequest
 
 
-class InPlace(asyncio.BufferedProtocol):
-    """Takes the connection's place while a long body comes in, and lets the socket write into its buffer."""
+class InPlace(Buffered):
+    """Lets the socket write into a long body; all else is received into `buffer` and passed on."""
 
-    def __init__(self, connection: Receiver, receiving: SizedBody) -> None:
-        self._connection = connection
-        self._receiving = receiving
-        self.connection_lost = connection.connection_lost  # type: ignore[method-assign]
-        self.pause_writing = connection.pause_writing  # type: ignore[method-assign]
-        self.resume_writing = connection.resume_writing  # type: ignore[method-assign]
+    def __init__(self, connection: BodyReceiver, buffer: memoryview) -> None:
+        super().__init__(connection, buffer)
+        self.receiving: SizedBody | None = None
+        self._received_in_place = connection.received_in_place
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._receiving.room()
+        return self._buffer if self.receiving is None else self.receiving.room()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._receiving.filled(nbytes)
-        self._connection.received_in_place(nbytes, self._receiving)
+        receiving = self.receiving
+        if receiving is None:
+            self._connection.data_received(bytes(self._buffer[:nbytes]))
+        else:
+            receiving.filled(nbytes)
+            self._received_in_place(nbytes, receiving)

@@ -12,6 +12,8 @@ from app.protocol.http1 import RequestHead
 
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
 _TLS_CLOSE_TIMEOUT_S: Final = 1.0
+_READ_BYTES: Final = 16 << 10
+"""What connections with long bodies read at once of all else: a head, and what of a body comes with it."""
 
 
 class HttpSettings(NamedTuple):
@@ -62,6 +64,7 @@ class HttpServer(Listener[HttpConnection]):
         self.app = app
         self.settings = settings
         self.heads = HeaderCache[RoutedHead](max_entries=4096, max_key_bytes=2048, max_bytes=4 << 20)
+        self.read_buffer = memoryview(bytearray(_READ_BYTES))
 
     async def start(
         self, address: str, port: int, reuse_port: bool = True, tls: ssl.SSLContext | None = None

@@ -182,7 +182,7 @@ class SharedMemory:
             use.requests -= 1
             if not use.requests:
                 del self._uses[use.region.name]
-                self._files.release(use.region.name, use.descriptor)
+                self._files.release(use.region, use.descriptor)
 
     def _check_enabled(self) -> None:
         if not self._enabled:

@@ -21,7 +21,7 @@ class Cut(NamedTuple):
     raw: list[Buffer]
 
 
-def cut_request(data: bytes) -> Cut | None:
+def cut_request(data: Buffer) -> Cut | None:
     """Separate the fields; None when anything but plain known fields is met: protobuf shall look then.
 
     Every field of ModelInferRequest is length-delimited (wire type 2) and has a tag of one byte, so that
@@ -50,17 +50,31 @@ def cut_request(data: bytes) -> Cut | None:
         if stop > end or (tag == _ID_TAG and identifier is not None):
             return None
         if tag == _ID_TAG:
-            identifier = data[start:stop]
+            identifier = bytes(data[start:stop])
         else:
-            raw.append(data[start:stop] if length < _VIEWED_FROM else memoryview(data)[start:stop])
+            raw.append(bytes(data[start:stop]) if length < _VIEWED_FROM else memoryview(data)[start:stop])
         if begun < position:
-            header.append(data[begun:position])
+            header.append(bytes(data[begun:position]))
         position = begun = stop
     if position != end:
         return None
     if begun < end:
-        header.append(data[begun:])
+        header.append(bytes(data[begun:]))
     return Cut(header[0] if len(header) == 1 else b"".join(header), _text(identifier or b""), raw)
+
+
+def tensors_at(begun: Buffer) -> int:
+    """Where the first long raw content begins, if the beginning of a message tells; else 0."""
+    position, end = 0, len(begun)
+    try:
+        while position < end - 1:
+            length, start = read_varint(begun, position + 1)
+            if begun[position] == _RAW_TAG and length >= _VIEWED_FROM:
+                return start
+            position = start + length
+    except DecodeError:
+        pass
+    return 0
 
 
 def _text(data: bytes) -> str:
@@ -70,7 +84,7 @@ def _text(data: bytes) -> str:
         raise DecodeError(str(error)) from None
 
 
-def read_varint(data: bytes, position: int) -> tuple[int, int]:
+def read_varint(data: Buffer, position: int) -> tuple[int, int]:
     """The number at a position, and the position behind it.
 
     Raises:

@@ -7,9 +7,11 @@ without indexing: the same bytes for every connection, whatever the peer's table
 import struct
 import zlib
 from base64 import b64decode
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
+from app.core.tensors import Buffer
 from app.protocol.http2 import DATA, END_HEADERS, END_STREAM, HEADERS, Pairs, frame_head
 
 PREFIX: Final = struct.Struct(">BL")
@@ -145,7 +147,7 @@ def compress(message: bytes) -> bytes:
     return packer.compress(message) + packer.flush()
 
 
-def decompress(encoding: str, message: bytes, limit: int) -> bytes:
+def decompress(encoding: str, message: Buffer, limit: int) -> bytes:
     """Undo a message's compression.
 
     Raises:
@@ -172,17 +174,26 @@ def only_message(data: bytes, limit: int) -> bytes | None:
     return data[PREFIX.size :] if size <= limit and size == int.from_bytes(data[1:5], "big") else None
 
 
+Room = Callable[[int, Buffer], memoryview]
+"""Makes memory for a message of so many bytes, of which some have come."""
+_LONG: Final = 64 << 10
+"""Bytes from which a message has memory of its own."""
+
+
 class MessageReader:
     """Cuts the DATA of a stream into messages.
 
     Args:
         limit: bytes a message may have, before and after decompression.
+        room: where long messages are put together, by default in bytes of Python's.
     """
 
-    def __init__(self, encoding: str, limit: int) -> None:
+    def __init__(self, encoding: str, limit: int, room: Room | None = None) -> None:
         self._encoding = encoding
         self._limit = limit
-        self._chunks: list[bytes] = []
+        self._make_room = room
+        self._room: memoryview | None = None
+        self._chunks: list[Buffer] = []
         self._held = 0
         # Of the message under way; -1 before its prefix was read.
         self._size = -1
@@ -193,14 +204,26 @@ class MessageReader:
         """Whether part of a message is held."""
         return self._held > 0 or self._size >= 0
 
-    def feed(self, chunk: bytes) -> list[bytes]:
+    def feed_run(self, pieces: Iterable[Buffer]) -> list[Buffer]:
+        """As `feed` with one piece after the other, which nothing is kept of."""
+        messages: list[Buffer] = []
+        for piece in pieces:
+            room, held = self._room, self._held
+            if room is not None and held + len(piece) < self._size:
+                self._held = held + len(piece)
+                room[held : self._held] = piece
+            else:
+                messages += self.feed(bytes(piece) if room is None else piece)
+        return messages
+
+    def feed(self, chunk: Buffer) -> list[Buffer]:
         """Return the messages that `chunk` completes.
 
         Raises:
             ValueError: a message that is too large or is not compressed as its flag says.
             LookupError: a compression that is not known.
         """
-        messages: list[bytes] = []
+        messages: list[Buffer] = []
         while chunk:
             if self._size < 0:
                 chunk = self._read_prefix(chunk)
@@ -210,6 +233,14 @@ class MessageReader:
                     messages.append(self._complete(b""))
                     continue
             missing = self._size - self._held
+            if self._room is not None:
+                piece = chunk[:missing]
+                self._room[self._held : self._held + len(piece)] = piece
+                self._held += len(piece)
+                if len(piece) == missing:
+                    messages.append(self._complete(self._room.toreadonly()))
+                chunk = chunk[missing:]
+                continue
             if len(chunk) < missing:
                 self._chunks.append(chunk)
                 self._held += len(chunk)
@@ -222,7 +253,7 @@ class MessageReader:
             messages.append(self._complete(b"".join(self._chunks)))
         return messages
 
-    def _read_prefix(self, chunk: bytes) -> bytes:
+    def _read_prefix(self, chunk: Buffer) -> Buffer:
         """Take the five bytes in front of a message; what is left of `chunk` begins with the message."""
         if self._chunks:
             chunk = b"".join((*self._chunks, chunk))
@@ -237,8 +268,11 @@ class MessageReader:
             raise ValueError(f"message with the flag {flag}")
         self._compressed = flag == 1
         self._size = size
-        return chunk[PREFIX.size :]
+        chunk = chunk[PREFIX.size :]
+        if self._make_room is not None and size >= _LONG and not flag:
+            self._room = self._make_room(size, chunk)
+        return chunk
 
-    def _complete(self, message: bytes) -> bytes:
-        self._chunks, self._held, self._size = [], 0, -1
+    def _complete(self, message: Buffer) -> Buffer:
+        self._chunks, self._held, self._size, self._room = [], 0, -1, None
         return decompress(self._encoding, message, self._limit) if self._compressed else message

@@ -62,7 +62,7 @@ class RequestPlan(NamedTuple):
 _plans: Final = HeaderCache[RequestPlan](max_entries=4096, max_key_bytes=4096, max_bytes=8 << 20)
 
 
-def read_infer(data: bytes, deadline: float = 0.0) -> InferRequest:
+def read_infer(data: Buffer, deadline: float = 0.0) -> InferRequest:
     """Decode a serialised ModelInferRequest; large tensors are views of `data`.
 
     Raises:
@@ -71,7 +71,7 @@ def read_infer(data: bytes, deadline: float = 0.0) -> InferRequest:
     try:
         cut = cut_request(data)
         if cut is None:
-            message, raw = parse_infer(data)
+            message, raw = parse_infer(bytes(data))
             return decode_infer(message, raw, deadline)
         header, identifier, contents = cut
         plan = _plans.get(header)

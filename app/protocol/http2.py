@@ -1,16 +1,21 @@
 """HTTP/2 on the wire (RFC 9113): frames and header blocks of a server that speaks gRPC. No I/O."""
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import hpack
 from hpack.exceptions import HPACKError, OversizedHeaderListError
 
+from app.core.tensors import Buffer
+
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
     range(10)
 )
+
+DATA_RUN: Final = -1
+"""The kind of a `Run`; on the wire there is no such frame."""
 
 # Flags.
 END_STREAM: Final = 0x1
@@ -65,27 +70,49 @@ class Frame(NamedTuple):
     payload: bytes
 
 
-class FrameReader:
-    """Cuts received bytes into frames; a long DATA frame comes in pieces, so that nothing is kept of it."""
+class Run(NamedTuple):
+    """Long DATA frames of a stream, one behind the other: views of their payloads in what was received.
 
-    def __init__(self, max_frame: int) -> None:
+    `flags` are those of the last one, 0 if more of that is to come.
+    """
+
+    kind: int
+    flags: int
+    stream: int
+    payload: Sequence[memoryview]
+
+
+class FrameReader:
+    """Cuts received bytes into frames; a long DATA frame comes in pieces, so that nothing is kept of it.
+
+    Args:
+        max_frame: bytes a frame may have.
+        long: bytes from which DATA frames come as a `Run`.
+    """
+
+    def __init__(self, max_frame: int, long: int = MAX_WINDOW) -> None:
         self._max_frame = max_frame
+        self._long = long
         self._rest = b""
-        # Of a DATA frame under way: bytes to come, flags, stream.
+        # Of a DATA frame under way: its length, bytes to come, flags, stream.
+        self._length = 0
         self._left = 0
         self._flags = 0
         self._stream = 0
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: Buffer) -> list[Frame | Run]:
         """Return the frames that `data` completes.
 
         Raises:
             Http2Error: FRAME_SIZE_ERROR for a frame above the announced limit.
         """
-        frames: list[Frame] = []
+        frames: list[Frame | Run] = []
         position = 0
         if self._left:
-            position = self._continue(data, frames)
+            if self._length < self._long:
+                position = self._continue(data, frames)
+            else:
+                position = self._run(data, 0, self._stream, frames)
         elif self._rest:
             data = self._rest + data
         end = len(data)
@@ -97,23 +124,51 @@ class FrameReader:
             start = position + _HEAD_SIZE
             stop = start + length
             stream &= MAX_STREAM
+            if length >= self._long and kind == DATA and not flags & PADDED and start < end:
+                position = self._run(data, position, stream, frames)
+                continue
             if stop <= end:
-                frames.append(Frame(kind, flags, stream, data[start:stop]))
+                frames.append(Frame(kind, flags, stream, bytes(data[start:stop])))
                 position = stop
                 continue
             if kind == DATA and not flags & PADDED and start < end:
-                frames.append(Frame(DATA, 0, stream, data[start:end]))
-                self._left, self._flags, self._stream = stop - end, flags, stream
+                frames.append(Frame(DATA, 0, stream, bytes(data[start:end])))
+                self._length, self._left, self._flags, self._stream = length, stop - end, flags, stream
                 position = end
             break
-        self._rest = data[position:]
+        self._rest = bytes(data[position:])
         return frames
 
-    def _continue(self, data: bytes, frames: list[Frame]) -> int:
-        piece = data[: self._left]
+    def _continue(self, data: Buffer, frames: list[Frame | Run]) -> int:
+        piece = bytes(data[: self._left])
         self._left -= len(piece)
         frames.append(Frame(DATA, 0 if self._left else self._flags, self._stream, piece))
         return len(piece)
+
+    def _run(self, data: Buffer, position: int, stream: int, frames: list[Frame | Run]) -> int:
+        """Take the long DATA frames of a stream from `position` on, or from within the one under way."""
+        view, end = memoryview(data), len(data)
+        pieces: list[memoryview] = []
+        flags = 0
+        if self._left:
+            position = min(self._left, end)
+            pieces.append(view[:position])
+            self._left -= position
+            flags = 0 if self._left else self._flags
+        while not (self._left or flags & END_STREAM) and end - position > _HEAD_SIZE:
+            high, low, kind, flags_, number = _HEAD.unpack_from(data, position)
+            length = high << 8 | low
+            other = kind or flags_ & PADDED or number & MAX_STREAM != stream
+            if other or not self._long <= length <= self._max_frame:
+                break
+            start = position + _HEAD_SIZE
+            position = min(start + length, end)
+            pieces.append(view[start:position])
+            self._left = start + length - position
+            self._length, self._flags, self._stream = length, flags_, stream
+            flags = 0 if self._left else flags_
+        frames.append(Run(DATA_RUN, flags, stream, pieces))
+        return position
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:

@@ -16,7 +16,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from app.transport.frames import ProtocolError
+from app.core.buffers import Block
+from app.transport.frames import ALIGNMENT, ProtocolError
 
 SMALLEST_SLAB: Final = 64 << 10
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -58,6 +59,11 @@ class ArenaWriter:
     def live(self) -> int:
         """Slabs in use."""
         return len(self._live)
+
+    @property
+    def memory(self) -> memoryview:
+        """All of it, writable."""
+        return self._view
 
     def allocate(self, nbytes: int) -> tuple[int, memoryview] | None:
         """Take a slab: its offset and a writable view of `nbytes`; None when there is no room."""
@@ -139,19 +145,10 @@ class ArenaWriter:
             pass
 
 
-class _Slab(np.ndarray[Any, np.dtype[np.uint8]]):
+class Slab(Block):
     """A view of a slab that knows where it lies, so that it can be lent (`lending.py`)."""
 
-    arena: "ArenaReader"
-    offset: int
-
-
-def slab_of(data: Any, nbytes: int) -> "tuple[ArenaReader, int] | None":
-    """Where the slab lies that `data` is a view of, if that is so and the view is all of it."""
-    slab: Any = data.obj if type(data) is memoryview else None
-    if type(slab) is not _Slab or slab.nbytes != nbytes:
-        return None
-    return slab.arena, slab.offset
+    home: "Lendable"
 
 
 class _SlabRef(weakref.ref[npt.NDArray[Any]]):
@@ -161,7 +158,63 @@ class _SlabRef(weakref.ref[npt.NDArray[Any]]):
     key: int
 
 
-class ArenaReader:
+def slab_of(data: Any) -> "tuple[Lendable, int] | None":
+    """Where `data`, a contiguous view that is not empty, lies, if that is in a slab and aligned there."""
+    owner: Any = data.obj if type(data) is memoryview else None
+    while owner is not None and type(owner) is not Slab:  # an array over the view of a slab, say
+        owner = owner.obj if type(owner) is memoryview else getattr(owner, "base", None)
+    if owner is None:
+        return None
+    offset = _address(data) - owner.home.address
+    return None if offset % ALIGNMENT else (owner.home, offset)
+
+
+def _address(memory: Any) -> int:
+    address: int = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
+    return address
+
+
+class Lendable:
+    """An arena in this process whose slabs free themselves, and can be lent by its name under /proc.
+
+    A slab is held by the views of it: slices, reshapes and memoryviews count.
+    """
+
+    def __init__(self, fd: int, nbytes: int, memory: Any) -> None:
+        """`memory` is the mapping of `fd`, of which a duplicate stays open as long as this."""
+        self.nbytes = nbytes
+        self.inode = os.fstat(fd).st_ino
+        self.address = _address(memory)
+        kept = os.dup(fd)
+        self.path = f"/proc/{os.getpid()}/fd/{kept}"
+        weakref.finalize(self, os.close, kept)
+        self._refs: dict[int, _SlabRef] = {}
+
+    @property
+    def live(self) -> int:
+        """Slabs that views in this process still hold."""
+        return len(self._refs)
+
+    def _viewed(self, memory: Any, offset: int, nbytes: int, key: int) -> memoryview:
+        slab = np.frombuffer(memory, np.uint8, nbytes, offset).view(Slab)
+        slab.home = self
+        reference = _SlabRef(slab, self._dropped)
+        reference.key = key
+        self._refs[key] = reference
+        return slab.data
+
+    def _dropped(self, reference: weakref.ref[npt.NDArray[Any]]) -> None:
+        assert isinstance(reference, _SlabRef)
+        # First forget, then tell: the offset may be reused as soon as that is known.
+        del self._refs[reference.key]
+        self._released(reference.key)
+
+    def _released(self, key: int) -> None:
+        """The last view of a slab is gone: in any thread, also within garbage collection."""
+        raise NotImplementedError
+
+
+class ArenaReader(Lendable):
     """The peer's side: maps the arena read-only and hands out views that release their slab when they go.
 
     `released(key)`, by default with the slab's offset, is called when the last reference to a view, or to a
@@ -179,41 +232,24 @@ class ArenaReader:
             if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS or os.fstat(fd).st_size != nbytes:
                 raise ProtocolError("the peer's arena is not sealed or not of the announced size")
             self._map = mmap.mmap(fd, nbytes, mmap.MAP_SHARED, mmap.PROT_READ)
-            self.inode = os.fstat(fd).st_ino
-            kept = os.dup(fd)
+            super().__init__(fd, nbytes, self._map)
         except (OSError, ValueError) as error:
             raise ProtocolError(f"the peer's arena cannot be mapped: {error}") from error
-        self.nbytes = nbytes
-        self.path = f"/proc/{os.getpid()}/fd/{kept}"
-        weakref.finalize(self, os.close, kept)
-        self._released = released
-        self._refs: dict[int, _SlabRef] = {}
-
-    @property
-    def live(self) -> int:
-        """Slabs that views in this process still hold."""
-        return len(self._refs)
+        self._tell = released
 
     def view(self, offset: int, nbytes: int, key: int | None = None) -> memoryview:
-        """View a slab that the peer has written; `key` stands for it instead of its offset.
+        """View a slab that the peer has written, or with a `key` to stand for it, a part of one.
 
         Raises:
-            ProtocolError: the slab is not within the arena, or already in use here.
+            ProtocolError: it is not within the arena, or already in use here.
         """
+        unit = SMALLEST_SLAB if key is None else ALIGNMENT
         key = offset if key is None else key
-        if offset < 0 or nbytes <= 0 or offset % SMALLEST_SLAB or offset + nbytes > self.nbytes:
+        if offset < 0 or nbytes <= 0 or offset % unit or offset + nbytes > self.nbytes:
             raise ProtocolError(f"slab at {offset} of {nbytes} bytes is outside the arena of {self.nbytes}")
         if key in self._refs:
             raise ProtocolError(f"slab at {offset} was sent twice")
-        slab = np.frombuffer(self._map, np.uint8, nbytes, offset).view(_Slab)
-        slab.arena, slab.offset = self, offset
-        reference = _SlabRef(slab, self._dropped)
-        reference.key = key
-        self._refs[key] = reference
-        return slab.data
+        return self._viewed(self._map, offset, nbytes, key)
 
-    def _dropped(self, reference: weakref.ref[npt.NDArray[Any]]) -> None:
-        assert isinstance(reference, _SlabRef)
-        # First forget, then tell: the peer may reuse the offset as soon as it knows.
-        del self._refs[reference.key]
-        self._released(reference.key)
+    def _released(self, key: int) -> None:
+        self._tell(key)

@@ -1,10 +1,12 @@
-"""Tensors handed on without a copy: what lies in one peer's arena is lent to another process of the machine.
+"""Tensors handed on without a copy: what lies in shared memory is lent to another process of the machine.
 
 A step of an ensemble is sent what the step before has answered. Those bytes lie in the arena of the replica
-that answered; the process between them only says where. Theory of operation: the first time that it has
-something to lend from an arena it offers the arena, by the name that its descriptor has under /proc; the
-borrower maps it and says so, or not: then tensors are copied as before. A lent tensor has a key; the lender
-holds on to it until the borrower has let go of the key, in a RELEASE frame like those of its own slabs.
+that answered; the process between them only says where. What a client has sent, and what a Python model is
+given to work on, lie in memory of this process's own (`workspace.py`). Theory of operation: the first time
+that it has something to lend from an arena it offers the arena, by the name that its descriptor has under
+/proc; the borrower maps it and says so, or not: then tensors are copied as before. A lent tensor has a key;
+the lender holds on to it until the borrower has let go of the key, in a RELEASE frame like those of its own
+slabs.
 """
 
 import fcntl
@@ -13,7 +15,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from app.transport.arena import ArenaReader, slab_of
+from app.transport.arena import ArenaReader, Lendable, slab_of
 from app.transport.frames import ProtocolError
 
 MAX_ARENAS: Final = 256
@@ -48,18 +50,18 @@ class Lender:
         return len(self._lent)
 
     def lend(self, data: Any, nbytes: int) -> tuple[int, int, int, int] | None:
-        """Lend the slab that `data` is a view of.
+        """Lend what `data` is a view of, if that lies in an arena.
 
         Returns:
             Offset, size, the arena's number and the tensor's key; None when it has to be copied.
         """
-        found = slab_of(data, nbytes)
+        found = slab_of(data)
         if found is None:
             return None
-        reader, offset = found
-        number = self._numbers.get(reader.inode)
+        home, offset = found
+        number = self._numbers.get(home.inode)
         if number is None:
-            self._introduce(reader)
+            self._introduce(home)
             return None
         if number not in self._accepted:
             return None
@@ -69,10 +71,10 @@ class Lender:
         self._lent[key] = data
         return offset, nbytes, number, key
 
-    def _introduce(self, reader: ArenaReader) -> None:
+    def _introduce(self, home: Lendable) -> None:
         if len(self._numbers) < MAX_ARENAS:
-            number = self._numbers[reader.inode] = len(self._numbers)
-            self._offer((number, reader.path, reader.inode, reader.nbytes))
+            number = self._numbers[home.inode] = len(self._numbers)
+            self._offer((number, home.path, home.inode, home.nbytes))
 
     def accepted(self, number: int) -> None:
         """The peer has mapped an arena."""

@@ -5,6 +5,7 @@ uvloop of its own, so neither waits for the other.
 """
 
 import asyncio
+import ctypes
 import gc
 import threading
 from collections.abc import Coroutine
@@ -16,6 +17,11 @@ T = TypeVar("T")
 
 _YOUNG_OBJECTS: Final = 20_000
 """New objects after which the garbage collector looks at them."""
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+_KEPT_BYTES: Final = 64 << 20
+_LARGEST_KEPT: Final = 32 << 20
+"""The most that glibc takes for M_MMAP_THRESHOLD."""
 
 
 def freeze_heap() -> None:
@@ -28,6 +34,19 @@ def freeze_heap() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG_OBJECTS)
+    _keep_freed_memory()
+
+
+def _keep_freed_memory() -> None:
+    """Let the C library keep what large arrays have left for the next ones.
+
+    By default glibc gives freed memory at the end of a heap back from twice the largest array on: eight
+    tensors of 600 KB a batch cost a replica 0.7 ms of page faults a request, more than all its other work.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # glibc
+        mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 class LoopThread:

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
-import numpy as np
 
+from app.core.buffers import private
 from app.core.errors import InferError, internal, invalid_arg
 from app.core.tensors import Buffer, InferRequest, InferResponse, RegionSlice, Tensor, failed
 from app.transport import cuda_memory
@@ -38,15 +38,20 @@ def open_key(key: str) -> int:
     Raises:
         InferError: INTERNAL when it cannot be opened or is no ordinary file.
     """
+    return _open_file(key)[0]
+
+
+def _open_file(key: str) -> tuple[int, os.stat_result]:
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        descriptor = os.open(os.path.join(SHM_DIRECTORY, key.lstrip("/")), flags)
+        descriptor = os.open(f"{SHM_DIRECTORY}/{key.lstrip('/')}", flags)
     except (OSError, ValueError):
         raise _cannot_open(key) from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         raise _cannot_open(key)
-    return descriptor
+    return descriptor, status
 
 
 def _cannot_open(key: str) -> InferError:
@@ -114,12 +119,11 @@ def _read(place: RegionSlice) -> Buffer:
         return b""
     if place.handle:
         return cuda_memory.read(place)
-    descriptor = _open(place)
+    descriptor, size = _open(place)
     try:
-        if place.offset + place.nbytes > os.fstat(descriptor).st_size:
+        if place.offset + place.nbytes > size:
             raise beyond_end(place.region)
-        # numpy's memory: aligned for every data type, and not cleared first.
-        block = memoryview(np.empty(place.nbytes, np.uint8).data)
+        block = private(place.nbytes)
         _transfer(os.preadv, descriptor, block, place)
     finally:
         os.close(descriptor)
@@ -144,23 +148,23 @@ def _write(place: RegionSlice, data: memoryview) -> None:
     if place.handle:
         cuda_memory.write(place, data)
         return
-    descriptor = _open(place)
+    descriptor, size = _open(place)
     try:
         # A write behind the end would make the file longer again.
-        if place.offset + len(data) > os.fstat(descriptor).st_size:
+        if place.offset + len(data) > size:
             raise beyond_end(place.region)
         _transfer(os.pwritev, descriptor, data, place)
     finally:
         os.close(descriptor)
 
 
-def _open(place: RegionSlice) -> int:
-    """Open the file that was registered, not another one that has taken its name."""
-    descriptor = open_key(place.key)
-    if os.fstat(descriptor).st_ino != place.inode:
+def _open(place: RegionSlice) -> tuple[int, int]:
+    """Open the file that was registered, not another one that has taken its name; with it, its size."""
+    descriptor, status = _open_file(place.key)
+    if status.st_ino != place.inode:
         os.close(descriptor)
         raise _cannot_open(place.key)
-    return descriptor
+    return descriptor, status.st_size
 
 
 def _transfer(

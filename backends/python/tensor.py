@@ -6,6 +6,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from app.core.buffers import Block, viewed, writable_copy
 from app.core.datatypes import DATATYPES, datatype_of, pack_bytes
 from app.core.tensors import Tensor as WireTensor
 from app.core.tensors import flat_bytes
@@ -164,7 +165,11 @@ def _from_wire(wire: WireTensor) -> Array:
     """View the bytes; read-only memory is copied, because models do change their inputs in place."""
     if wire.datatype == "BYTES":
         return wire.array()
-    array: Array = np.ndarray(wire.shape, DATATYPES[wire.datatype].dtype, wire.data)
+    dtype = DATATYPES[wire.datatype].dtype
+    if len(wire.data) > _COPIED_ANYWAY:
+        large = viewed(wire.data, dtype, wire.shape)
+        return large if large.flags.writeable else writable_copy(large)
+    array: Array = np.ndarray(wire.shape, dtype, wire.data)
     return array if array.flags.writeable else array.copy()
 
 
@@ -186,14 +191,19 @@ def _own_bytes(array: Array) -> memoryview | bytes:
 
 
 def _is_exclusive(array: Array) -> bool:
-    base = array.base
+    base: Any = array.base
     # Held by the tensor, the two callers' and this function's variables, and the argument of getrefcount.
     if getrefcount(array) > 5:
         return False
-    if base is None:
-        return True
-    # A view of an array that only the view holds: `result[None]`, `result.reshape(...)`.
-    return type(base) is np.ndarray and base.base is None and getrefcount(base) <= 3
+    if type(base) is np.ndarray:
+        # A view of an array that only the view holds: `result[None]`, `result.reshape(...)`.
+        if getrefcount(base) > 3:
+            return False
+        base = base.base
+    # An input's memory, which the request may hold too, but does not change.
+    return base is None or (
+        type(base) is memoryview and getrefcount(base) <= 3 and isinstance(base.obj, Block)
+    )
 
 
 def _packed(array: Array) -> bytes:

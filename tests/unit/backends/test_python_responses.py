@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.core import buffers
 from app.core.tensors import Tensor
 from backends.python import pb_utils
 from tests.unit.backends.harness import infer
@@ -150,6 +151,63 @@ return [pb_utils.InferenceResponse([pb_utils.Tensor("O", array)])]
     (call,) = load(source)(infer({"I": Tensor("I", "FP32", (1, 2), data)}))
     assert call.arrays["O"].tolist() == [[2, 2]]
     assert data == np.ones((1, 2), np.float32).tobytes()
+
+
+def read_only(size: int) -> Tensor:
+    return Tensor("I", "FP32", (1, size), np.arange(size, dtype=np.float32).tobytes())
+
+
+@pytest.mark.parametrize("view", ["array", "array.reshape(2, -1)", "array[:, 2:]"])
+def test_an_input_that_is_returned_is_copied_once(view: str, load: Load, monkeypatch: Any) -> None:
+    made: list[memoryview] = []
+
+    def make(nbytes: int) -> memoryview:
+        made.append(buffers.private(nbytes))
+        return made[-1]
+
+    monkeypatch.setattr(buffers, "_make", make)
+    source = execute(f"""
+array = requests[0].inputs()[0].as_numpy()
+array += 1
+return [pb_utils.InferenceResponse([pb_utils.Tensor("O", {view})])]
+""")
+    (call,) = load(source)(infer({"I": read_only(10_000)}))
+    (memory,) = made
+    output = call.arrays["O"]
+    assert output.ravel()[-1] == 10_000
+    assert np.shares_memory(output, np.frombuffer(memory, np.uint8))
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        "array",
+        "array[0, :9]",
+        "requests",
+        "requests[0].inputs()[0]",
+        "array.base",
+        "array.base.base",
+        "memoryview(array)",
+    ],
+)
+@pytest.mark.parametrize("view", ["array", "array.reshape(-1, 1)"])
+def test_an_input_that_the_model_has_kept_is_no_part_of_the_response(
+    keep: str, view: str, load: Load
+) -> None:
+    source = execute(f"""
+array = requests[0].inputs()[0].as_numpy()
+if hasattr(self, "kept"):
+    kept = self.kept
+    if isinstance(kept, list):
+        kept = kept[0].inputs()[0]
+    np.asarray(kept.as_numpy() if hasattr(kept, "as_numpy") else kept)[:] = 77
+self.kept = {keep}
+return [pb_utils.InferenceResponse([pb_utils.Tensor("O", {view})])]
+""")
+    served = load(source)
+    (first,) = served(infer({"I": read_only(10_000)}))
+    served(infer({"I": read_only(10_000)}))
+    assert first.arrays["O"].ravel().tolist() == list(range(10_000))
 
 
 @pytest.mark.parametrize("size", [4, 100_000])

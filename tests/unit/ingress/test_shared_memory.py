@@ -248,16 +248,32 @@ def test_a_request_that_cannot_be_sent_holds_nothing(one: SharedMemory) -> None:
     assert names(one) == []
 
 
-def test_nothing_stays_open(one: SharedMemory, tmp_path: Path) -> None:
+def test_one_descriptor_of_a_used_region_stays_open(one: SharedMemory, tmp_path: Path) -> None:
     one.register_system("r", KEY, 0, 8)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         Sent(one, using(RegionSlice("r", 0, 8), RegionSlice("r", 0, 8))).finish()
         one.status("", cuda=False)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) == before + 1
     one.unregister("", cuda=False)
     one.close()
+    assert len(os.listdir("/proc/self/fd")) == before
     assert not (tmp_path / "regions").exists()
+
+
+def test_what_stays_open_of_a_region_does_not_outlive_it(one: SharedMemory, two: SharedMemory) -> None:
+    one.register_system("r", KEY, 0, 8)
+    Sent(one, using(RegionSlice("r", 0, 8))).finish()
+    two.unregister("r", cuda=False)
+    assert names(one) == names(two) == [], "an idle region is held by nobody"
+    assert refusal(lambda: Sent(one, using(RegionSlice("r", 0, 8))))[0] is ErrorCode.NOT_FOUND
+    two.register_system("r", KEY, 4, 4)
+    sent = Sent(one, using(RegionSlice("r", 0, 4)))
+    assert sent.request.inputs[0].data.offset == 4
+    two.unregister("r", cuda=False)
+    assert names(two) == ["r"], "until the request has ended"
+    sent.finish()
+    assert names(two) == []
 
 
 def test_cuda(tmp_path: Path, one: SharedMemory) -> None:

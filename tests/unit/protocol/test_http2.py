@@ -19,7 +19,7 @@ def _decoded(block: bytes) -> Any:
     return hpack.Decoder().decode(block)
 
 
-def feed(reader: h2.FrameReader, data: bytes, step: int) -> list[h2.Frame]:
+def feed(reader: h2.FrameReader, data: bytes, step: int) -> list[Any]:
     return [frame for i in range(0, len(data), step) for frame in reader.feed(data[i : i + step])]
 
 
@@ -47,10 +47,70 @@ def test_the_last_piece_of_a_long_data_frame_ends_the_stream() -> None:
     assert reader.feed(data[500:] + h2.frame(h2.PING, 0, 0, bytes(8)))[0][1] == h2.END_STREAM
 
 
+@pytest.mark.parametrize("step", [1, 8, 9, 10, 100, 163, 1000, 10_000])
+def test_long_data_frames_come_in_runs(step: int) -> None:
+    one, other = bytes(range(250)) * 4, bytes(range(100)) * 2
+    sent = [
+        (h2.DATA, 0, 1, one[:500]),
+        (h2.DATA, 0, 1, one[500:]),
+        (h2.DATA, 0, 3, other),
+        (h2.DATA, h2.END_STREAM, 3, other),
+        (h2.PING, 0, 0, b"12345678"),
+        (h2.DATA, h2.END_STREAM | h2.PADDED, 1, b"\x00" + bytes(200)),
+        (h2.DATA, 0, 5, b"short"),
+        (h2.DATA, h2.END_STREAM, 5, one),
+    ]
+    reader = h2.FrameReader(LIMIT, long=100)
+    data = b"".join(h2.frame(*each) for each in sent)
+    found: dict[int, bytes] = {}
+    ended: list[int] = []
+    runs = 0
+    for start in range(0, len(data), step):
+        for frame in reader.feed(memoryview(data)[start : start + step]):
+            assert frame.stream not in ended
+            payload = frame.payload if isinstance(frame, h2.Frame) else b"".join(frame.payload)
+            found[frame.stream] = found.get(frame.stream, b"") + payload
+            runs += isinstance(frame, h2.Run)
+            ended += [frame.stream] if frame.flags & h2.END_STREAM else []
+    assert found == {1: one + b"\x00" + bytes(200), 3: other * 2, 0: b"12345678", 5: b"short" + one}
+    assert ended == [3, 1, 5]
+    assert runs >= 3
+
+
+def test_a_run_stops_at_a_frame_above_the_limit() -> None:
+    reader = h2.FrameReader(1000, long=100)
+    data = h2.frame(h2.DATA, 0, 1, bytes(200)) + h2.frame_head(1001, h2.DATA, 0, 1) + b"x"
+    with pytest.raises(h2.Http2Error):
+        reader.feed(data)
+
+
 def test_a_frame_above_the_limit() -> None:
     with pytest.raises(h2.Http2Error) as caught:
         h2.FrameReader(LIMIT).feed(h2.frame_head(LIMIT + 1, h2.DATA, 0, 1))
     assert caught.value.code == h2.FRAME_SIZE_ERROR
+
+
+@pytest.mark.parametrize("step", [1, 999, 70_000, 1_000_000])
+def test_long_messages_are_put_together_where_there_is_room(step: int) -> None:
+    made: list[memoryview] = []
+
+    def room(size: int, begun: Any) -> memoryview:
+        made.append(memoryview(bytearray(size)))
+        return made[-1]
+
+    sent = [bytes(range(250)) * 400, b"short", bytes(range(100)) * 1000]
+    data = memoryview(b"".join(wire.PREFIX.pack(0, len(each)) + each for each in sent))
+    reader = wire.MessageReader("identity", 1 << 20, room)
+    found = []
+    buffer = bytearray(step)
+    for start in range(0, len(data), step):
+        size = len(data[start : start + step])
+        buffer[:size] = data[start : start + size]
+        view = memoryview(buffer)[:size]
+        found += [bytes(each) for each in reader.feed_run((view[: size // 2], view[size // 2 :]))]
+        buffer[:] = bytes(step)  # nothing is kept of what was received
+    assert found == sent and not reader.partial
+    assert [bytes(each) for each in made] == [sent[0], sent[2]]
 
 
 @given(st.lists(st.binary(max_size=300), max_size=8))

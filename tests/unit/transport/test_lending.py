@@ -146,13 +146,16 @@ def reader_of(writer: ArenaWriter) -> ArenaReader:
     return ArenaReader(writer.fd, writer.nbytes, lambda _: None)
 
 
-def test_only_whole_slabs_are_lent(writer: ArenaWriter) -> None:
+def test_aligned_parts_of_slabs_are_lent(writer: ArenaWriter) -> None:
     reader = reader_of(writer)
-    view = reader.view(0, 1000)
-    assert slab_of(view, 1000) == (reader, 0)
-    assert slab_of(view[:10], 10) is None
-    assert slab_of(bytes(1000), 1000) is None
-    assert slab_of(memoryview(bytes(1000)), 1000) is None
+    view = reader.view(65536, 1000)
+    assert slab_of(view) == (reader, 65536)
+    assert slab_of(view[128:200]) == (reader, 65536 + 128)
+    assert slab_of(np.frombuffer(view, np.float32)[16:].reshape(2, -1).data) == (reader, 65536 + 64)
+    assert slab_of(view[1:]) is None
+    assert slab_of(bytes(1000)) is None
+    assert slab_of(memoryview(bytes(1000))) is None
+    assert slab_of(np.zeros(1000, np.uint8).data) is None
 
 
 def test_what_is_offered_must_be_what_it_is_said_to_be(writer: ArenaWriter) -> None:

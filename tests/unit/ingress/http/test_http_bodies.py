@@ -8,6 +8,7 @@ import zlib
 import numpy as np
 import pytest
 
+from app.transport.arena import slab_of
 from tests.unit.ingress.http.http_peer import (
     INFER,
     binary_infer,
@@ -56,6 +57,36 @@ def test_pipelined_long_bodies(run):
             for _ in range(3):
                 assert (await peer.response())[2].endswith(array.tobytes())
             await sending
+
+    run(scenario())
+
+
+def test_long_and_short_bodies_on_one_connection(run):
+    async def scenario():
+        async with fronted() as front:
+            peer = await front.connect()
+            for size in (100_000, 4, 100_000, 3_000, 20_000, 1_000_000, 4):
+                array = np.random.default_rng(size).random((1, size), np.float32)
+                status, _, body = await peer.ask(binary_infer(array))
+                assert (status, body[-array.nbytes :]) == (200, array.tobytes())
+                assert json.loads((await peer.ask(json_infer(id=str(size))))[2])["id"] == str(size)
+
+    run(scenario())
+
+
+def test_the_tensors_of_a_long_body_can_be_lent(run):
+    async def scenario():
+        async with fronted() as front:
+            peer = await front.connect()
+            for size in (100_000, 200_000, 100_000):
+                front.fake.hold = True
+                await peer.send(binary_infer(np.ones((1, size), np.float32)))
+                while not front.fake.held:
+                    await asyncio.sleep(0.001)
+                inferred, sink = front.fake.held.pop()
+                assert slab_of(inferred.inputs[0].data) is not None
+                sink(front.fake.answer(inferred))
+                assert (await peer.response())[0] == 200
 
     run(scenario())
 

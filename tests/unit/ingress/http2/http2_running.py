@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 
+from app.core.tensors import Buffer
 from app.ingress.grpc_call import DirectCall
 from app.ingress.http2_server import Http2Server, Http2Settings
 
@@ -56,7 +57,7 @@ class Handlers:
         async for message in requests:
             yield message * 2
 
-    def direct(self, call: DirectCall, message: bytes) -> None:
+    def direct(self, call: DirectCall, message: Buffer) -> None:
         """Answers at once, later, with an error or never, as the message says."""
         loop = asyncio.get_running_loop()
         kind = message[:5]

@@ -39,9 +39,9 @@ class Raw:
         )
         return h2.frame(h2.HEADERS, h2.END_HEADERS | flags, stream, block)
 
-    def frames(self, until: Callable[[h2.Frame], bool]) -> list[h2.Frame]:
+    def frames(self, until: Callable[[Any], bool]) -> list[Any]:
         """Frames up to the first that is wanted, or to the end of the connection."""
-        found: list[h2.Frame] = []
+        found: list[Any] = []
         while True:
             try:
                 data = self.socket.recv(65536)
@@ -209,3 +209,23 @@ def test_a_silent_client_is_pinged_and_cut_off(start: Start) -> None:
     raw = Raw(running.port)
     frames = raw.frames(lambda frame: False)
     assert frames[-1].kind == h2.PING
+
+
+@pytest.mark.parametrize("size", [40_000, 65_536, 400_001])
+def test_long_messages_within_windows_of_any_size(raw: Raw, size: int) -> None:
+    message = bytes(index * 7 % 251 for index in range(size))
+    body = wire.PREFIX.pack(0, size) + message
+    frames = [body[start : start + 16_384] for start in range(0, len(body), 16_384)]
+    for stream in (1, 3):  # the second is received into the server's own buffer
+        raw.send(raw.call(stream, "direct") + b"".join(h2.frame(h2.DATA, 0, stream, each) for each in frames))
+        raw.send(h2.frame(h2.DATA, h2.END_STREAM, stream))
+        received, last = bytearray(), False
+        while not last:
+            for frame in raw.reader.feed(raw.socket.recv(65536)):
+                if frame.kind == h2.DATA:
+                    assert len(frame.payload) <= 16_384
+                    received += b"".join(frame.payload) if isinstance(frame, h2.Run) else frame.payload
+                    grown = len(frame.payload) * 3 // 2 + 1
+                    raw.send(h2.window_update(0, grown) + h2.window_update(stream, grown))
+                last = last or bool(frame.kind == h2.HEADERS and frame.flags & h2.END_STREAM)
+        assert received == body

@@ -1,0 +1,99 @@
+"""Memory of this process that others are lent: taken, viewed, given back."""
+
+import gc
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from app.transport import workspace
+from app.transport.arena import slab_of
+from app.transport.workspace import FROM_BYTES, Workspace, take
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def small() -> Workspace:
+    return Workspace(4 * MIB)
+
+
+def test_memory_lasts_as_long_as_a_view_of_it(small: Workspace) -> None:
+    taken = small.take(MIB)
+    assert taken is not None and len(taken) == MIB and not taken.readonly
+    taken[:4] = b"abcd"
+    array = np.frombuffer(taken[:4], np.uint8)
+    del taken
+    others = [small.take(MIB) for _ in range(3)]
+    assert small.take(MIB) is None, "full: the array holds a quarter"
+    for other in others:
+        assert other is not None
+        other[:] = bytes(MIB)
+    assert array.tobytes() == b"abcd"
+    del array, other, others
+    assert small.take(4 * MIB) is not None
+
+
+def test_it_can_be_lent(small: Workspace) -> None:
+    small.take(MIB)
+    taken = small.take(MIB)
+    assert taken is not None
+    taken[64:72] = b"a tensor"
+    found = slab_of(taken[64:72])
+    assert found is not None and found[0] is small
+    with open(small.path, "rb") as file:
+        assert os.fstat(file.fileno()).st_ino == small.inode
+        assert os.pread(file.fileno(), 8, found[1]) == b"a tensor"
+
+
+def test_threads_get_memory_of_their_own(small: Workspace) -> None:
+    wrong: list[int] = []
+
+    def work(mark: int) -> None:
+        for _ in range(300):
+            taken = small.take(100_000)
+            if taken is not None:
+                taken[:] = bytes([mark]) * len(taken)
+                if bytes(taken) != bytes([mark]) * len(taken):
+                    wrong.append(mark)
+
+    threads = [threading.Thread(target=work, args=(mark,)) for mark in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    gc.collect()
+    assert not wrong and small.live == 0
+
+
+def test_what_is_not_used_goes_back_to_the_kernel() -> None:
+    brief = Workspace(4 * MIB, idle_s=0.01)
+
+    def committed() -> int:
+        return os.stat(brief.path).st_blocks * 512
+
+    taken = brief.take(MIB)
+    assert taken is not None
+    taken[:] = bytes(MIB)
+    assert committed() == MIB
+    del taken
+    give_up = time.monotonic() + 10
+    while committed() and time.monotonic() < give_up:
+        time.sleep(0.005)
+    assert committed() == 0
+    again = brief.take(MIB)
+    assert again is not None
+    again[:] = bytes(MIB)
+    assert committed() == MIB
+
+
+def test_small_memory_and_what_finds_no_room_are_private(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert slab_of(take(FROM_BYTES)) is not None
+    assert slab_of(take(FROM_BYTES - 1)) is None
+    monkeypatch.setattr(workspace, "_of_process", lambda: Workspace(MIB))
+    large = take(2 * MIB)
+    assert len(large) == 2 * MIB and slab_of(large) is None
+    monkeypatch.setattr(workspace, "_of_process", lambda: None)
+    assert len(take(MIB)) == MIB
