@@ -113,6 +113,8 @@ class ModelCalls(Calls):
         self._spec = spec
         self._plane = plane
         self._opening: asyncio.Task[Any] | None = None
+        self.loaded = False
+        """The model is; until then, what it loads is part of its own load."""
 
     def submit(
         self, infer: InferRequest, sink: Sink, decoupled: bool, callers: Sequence[Request] = ()
@@ -162,6 +164,10 @@ class ModelCalls(Calls):
             return None
         connection: Connection = opening.result()
         return connection
+
+    @property
+    def _asker(self) -> str:
+        return self._spec.application if self.loaded else self._spec.identifier
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         return asyncio.run_coroutine_threadsafe(work, self._plane.loop)
@@ -249,10 +255,12 @@ class ModelCalls(Calls):
             )
 
     async def _load(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
-        await (await self._connection()).manager.load(name, config or None, files)
+        asker = self._asker
+        await (await self._connection()).manager.load(name, config or None, files, asker)
 
     async def _unload(self, name: str, unload_dependents: bool) -> None:
-        await (await self._connection()).manager.unload(name, unload_dependents)
+        asker = self._asker
+        await (await self._connection()).manager.unload(name, unload_dependents, asker)
 
     async def _ready(self, name: str, version: str) -> bool:
         try:

@@ -117,6 +117,7 @@ class ModelVersion:
             freeze_heap()
             self._plane.call(self._listen(self._served))
             if self._calls is not None:
+                self._calls.loaded = True
                 self._served.ensembles = self._calls.ensembles
             self._handle = HandleCalls(self._served.config, self._served.submit, self._plane)
             labels = self._served.labels()
