@@ -9,6 +9,7 @@ import logging
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from functools import cached_property
 from typing import Any, Final, TypeVar
 
 import ray
@@ -24,8 +25,10 @@ from app.transport.settings import TransportSettings
 from backends.base import Request
 from backends.python.calls import Calls
 from backends.python.errors import TritonModelException
+from backends.python.event_loop import EventLoop
+from deployments.guest_loop import GuestLoop
 from deployments.nested import NestedCall
-from deployments.pausing import Answer
+from deployments.pausing import Answer, is_pausable
 from deployments.spec import MANAGER, ModelSpec
 
 T = TypeVar("T")
@@ -128,9 +131,12 @@ class ModelCalls(Calls):
         return sent.cancel
 
     def ask(self, infer: InferRequest, callers: Sequence[Request]) -> InferResponse:
-        answer = Answer()
+        answer = Answer[InferResponse]()
         self.submit(infer, answer.give, False, callers)
         return answer.wait()
+
+    def run(self, coroutine: Coroutine[Any, Any, Any], loop: EventLoop) -> Any:
+        return self._guest.run(coroutine) if is_pausable() else loop.run(coroutine)
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         self._manage(self._load(name, config, files))
@@ -164,6 +170,10 @@ class ModelCalls(Calls):
             return None
         connection: Connection = opening.result()
         return connection
+
+    @cached_property
+    def _guest(self) -> GuestLoop:
+        return GuestLoop(self._plane.loop)
 
     @property
     def _asker(self) -> str:

@@ -9,13 +9,12 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, ParamSpec, cast
+from typing import Final, Generic, ParamSpec, TypeVar, cast
 
 from greenlet import getcurrent, greenlet
 
-from app.core.tensors import InferResponse
-
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class _Waited(threading.local):
@@ -35,7 +34,12 @@ def run_pausable(execute: Callable[P, None], *args: P.args, **kwargs: P.kwargs) 
     _Pausable(execute).switch(*args, **kwargs)
 
 
-class Answer:
+def is_pausable() -> bool:
+    """Whether what calls is part of an execution on a loop."""
+    return type(getcurrent()) is _Pausable
+
+
+class Answer(Generic[T]):
     """What an execution waits for. Made by the execution, and given once."""
 
     __slots__ = ("_execution", "_given", "_paused")
@@ -43,17 +47,17 @@ class Answer:
     def __init__(self) -> None:
         current = getcurrent()
         self._execution = current if type(current) is _Pausable else None
-        self._given: queue.SimpleQueue[InferResponse] = queue.SimpleQueue()
+        self._given: queue.SimpleQueue[T] = queue.SimpleQueue()
         self._paused = False
 
-    def give(self, response: InferResponse) -> None:
+    def give(self, response: T) -> None:
         """Continue the execution; on any thread, but on the loop for an execution that is there."""
         self._given.put(response)
         if self._paused:
             self._paused = False
             cast(greenlet, self._execution).switch()
 
-    def wait(self) -> InferResponse:
+    def wait(self) -> T:
         """Wait for the response, which may be there already."""
         began = time.monotonic_ns()
         execution = self._execution
