@@ -7,7 +7,7 @@ import time
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextvars import Context
+from contextvars import Context, copy_context
 from typing import Any
 
 from deployments.pausing import Answer, waited
@@ -27,7 +27,7 @@ class GuestLoop:
         self._host = host
         self._as_loop: Any = self
         self._thread = threading.get_ident()
-        self._ready: deque[asyncio.Handle] = deque()
+        self._ready: deque[tuple[Context, Callable[..., object], tuple[Any, ...]]] = deque()
         self._working = False
         self._worked_ns = 0
         self._awaited: tuple[asyncio.Task[Any], Answer[None]] | None = None
@@ -36,7 +36,7 @@ class GuestLoop:
         """The coroutine's result; the execution that asks, one at a time, pauses until it is there."""
         task = self.create_task(coroutine)
         if not task.done():
-            answer = Answer[None]()
+            answer: Answer[None] = Answer()
             self._awaited = task, answer
             self._worked_ns = 0
             answer.wait()
@@ -53,33 +53,21 @@ class GuestLoop:
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self._as_loop)
 
-    def call_soon(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self._as_loop, context)
-        self._ready.append(handle)
-        return handle
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> None:
+        """Unlike that of other loops it cannot be cancelled."""
+        self._ready.append((context or copy_context(), callback, args))
 
     def call_soon_threadsafe(
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
-        handle = self.call_soon(callback, *args, context=context)
+    ) -> None:
+        """`call_soon`; on the host's loop, what follows takes place before this returns."""
+        self._ready.append((context or copy_context(), callback, args))
         if threading.get_ident() == self._thread:
             self._work()
         else:
             self._host.call_soon_threadsafe(self._work)
-        return handle
-
-    def time(self) -> float:
-        return self._host.time()
 
     def get_debug(self) -> bool:
-        return False
-
-    def is_running(self) -> bool:
-        return self._working
-
-    def is_closed(self) -> bool:
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
@@ -93,9 +81,11 @@ class GuestLoop:
         host = events._get_running_loop()
         events._set_running_loop(self._as_loop)
         self._working = True
+        ready = self._ready
         try:
-            while self._ready:
-                self._step(self._ready.popleft())
+            while ready:
+                context, callback, args = ready.popleft()
+                self._run(context, callback, args)
         finally:
             self._working = False
             events._set_running_loop(host)
@@ -104,8 +94,10 @@ class GuestLoop:
             (_, answer), self._awaited = self._awaited, None
             answer.give(None)
 
-    def _step(self, handle: asyncio.Handle) -> None:
+    def _run(self, context: Context, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
         try:
-            handle._run()
+            context.run(callback, *args)
         except (SystemExit, KeyboardInterrupt):  # the task keeps it for who awaits its result
             pass
+        except Exception:
+            logger.exception("in a callback of the model's event loop")
