@@ -10,9 +10,10 @@ from hypothesis import settings
 from tests.server import ROOT, Server
 from tests.unit.backends import environments
 
-# No deadline: a slow machine is no defect. `make test` takes fewer examples, `make fuzz` looks for long.
+# No deadline: a slow machine is no defect. `make test` takes fewer examples, and the same ones each time;
+# `make test-unit` takes new ones, `make fuzz` looks for long.
 settings.register_profile("thorough", deadline=None)
-settings.register_profile("quick", deadline=None, max_examples=40)
+settings.register_profile("quick", deadline=None, max_examples=40, derandomize=True, database=None)
 settings.load_profile("thorough")
 
 CONTRACT_MODELS = Path(__file__).parent / "contract" / "models"
