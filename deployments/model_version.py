@@ -56,8 +56,8 @@ class ModelVersion:
         self._readiness: ReadinessWatch | None = None
         self._addresses: dict[str, str] = {}
         self._described = False
-        self._loaded_at = time.monotonic()
         self._description = self._load()
+        self._loaded_at = time.monotonic()
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """A request through a Serve handle; see `HandleCalls.call`."""
