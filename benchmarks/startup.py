@@ -4,15 +4,17 @@ python -m benchmarks.startup
 
 One model of each backend is loaded, `--rounds` times, and a bare deployment is run between them. CPU seconds
 are those that the replica's process has used when it is ready, Python's and Ray's start included; wall is
-what the client waits; USS is what only that process holds a second later. The bare replica runs with Serve's
-defaults, deployed by a driver that has joined the cluster before the clock starts. What of a load is the
-framework's own import shows beside a bare replica that imports the framework. Our bytecode must be there
-(`python -m compileall`, which `make` runs): without, each replica compiles our modules again.
+what the client waits. Memory is what only this process has a second later: written (own), and pages
+of libraries (file), which the next replica with the same library shares, and which the kernel may drop. The
+bare replica runs with Serve's defaults, deployed by a driver that has joined the cluster before the clock
+starts; `serve.run` looks for it once a second. What of a load is the framework's own import shows beside a
+bare replica that imports the framework.
 """
 
 from __future__ import annotations
 
 import argparse
+import compileall
 import importlib
 import json
 import os
@@ -29,8 +31,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from benchmarks.memory import join_environment, replicas, weigh
-from benchmarks.processes import cpu_seconds
+from benchmarks.memory import join_environment, replicas
+from benchmarks.processes import cpu_seconds, status_kib
 from benchmarks.servers import Command, Server, nereid, running, url
 from benchmarks.tools import ROOT
 
@@ -48,11 +50,12 @@ SETTLE_S = 1.0
 
 
 class Cost(NamedTuple):
-    """Of one start: seconds, seconds and MiB."""
+    """Of one start: seconds, seconds, MiB and MiB."""
 
     wall: float
     cpu: float
-    uss: float
+    own: float
+    file: float
 
 
 def replica(root: psutil.Process, application: str) -> psutil.Process:
@@ -66,7 +69,10 @@ def replica(root: psutil.Process, application: str) -> psutil.Process:
 def costs_of(process: psutil.Process, wall: float) -> Cost:
     cpu = cpu_seconds(process)
     time.sleep(SETTLE_S)
-    return Cost(wall, cpu, weigh(process.pid, "").uss)
+    own, file = (
+        status_kib(process.pid, "smaps_rollup", field) / 1024 for field in ("Private_Dirty", "Private_Clean")
+    )
+    return Cost(wall, cpu, own, file)
 
 
 def post(server: Server, path: str) -> None:
@@ -172,21 +178,20 @@ def weights_mib(directory: Path) -> float:
 
 
 def report(found: dict[str, list[Cost]], weights: dict[str, float]) -> None:
-    """Medians, and their ratios to those of a bare replica, and of one with the framework; memory without
+    """Medians, and their ratios to those of a bare replica, and of one with the framework; own memory without
     the weights.
     """
     medians = {name: Cost(*map(statistics.median, zip(*costs, strict=True))) for name, costs in found.items()}
-    title = "CPU and USS over bare   over bare with the framework"
-    print(f"{'':16} {'wall s':>7} {'CPU s':>7} {'USS MiB':>8} {'weights':>8}   {title}")
+    title = "CPU and own over bare   over bare with the framework"
+    print(f"{'':16} {'wall s':>7} {'CPU s':>7} {'own MiB':>8} {'file MiB':>8} {'weights':>8}   {title}")
     for name, cost in medians.items():
-        files = weights.get(name, 0.0)
+        loaded = weights.get(name, 0.0)
         ratios = [
-            f"{cost.cpu / peer.cpu:6.2f} {(cost.uss - files) / peer.uss:6.2f}"
+            f"{cost.cpu / peer.cpu:6.2f} {(cost.own - loaded) / peer.own:6.2f}"
             for peer in (medians[BARE], medians[with_framework(name)])
         ]
-        print(
-            f"{name:16} {cost.wall:7.2f} {cost.cpu:7.2f} {cost.uss:8.1f} {files:8.1f}   {'   '.join(ratios)}"
-        )
+        columns = f"{cost.wall:7.2f} {cost.cpu:7.2f} {cost.own:8.1f} {cost.file:8.1f} {loaded:8.1f}"
+        print(f"{name:16} {columns}   {'   '.join(ratios)}")
 
 
 def command(repository: Path, scratch: Path) -> Command:
@@ -206,6 +211,8 @@ def main() -> None:
         return
     examples = ROOT / "model_repository"
     models = {backend: model for backend, model in MODELS.items() if (examples / model).is_dir()}
+    for package in ("app", "backends", "deployments"):  # else each replica compiles what has changed
+        compileall.compile_dir(ROOT / package, quiet=1)
     with tempfile.TemporaryDirectory(prefix="b", ignore_cleanup_errors=True) as directory:
         repository = Path(directory, "models")
         for model in models.values():

@@ -37,8 +37,16 @@ class ManagerClient:
         await _call(self._handle.configure.remote(change, current))
 
     async def watch(self, ingress: str, applied: int) -> bytes:
-        """The next routing table."""
-        table: bytes = await _call(self._handle.watch.remote(ingress, applied))
+        """The next routing table.
+
+        Cancelled, it ends over there too: while a call is under way, Serve does not stop the manager.
+        """
+        response = self._handle.watch.remote(ingress, applied)
+        try:
+            table: bytes = await _call(response)
+        except asyncio.CancelledError:
+            response.cancel()
+            raise
         return table
 
     async def receive(self, ingress: str, number: int) -> None:

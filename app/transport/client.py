@@ -3,6 +3,8 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from time import monotonic
 from typing import Any, Final
 
@@ -74,7 +76,6 @@ class Channel(Connection):
         arena: ArenaWriter | None,
         peer: Peer,
         on_close: "Callable[[Channel, BaseException | None], None] | None",
-        on_drain: "Callable[[Channel], None] | None",
         on_readiness: "Callable[[Channel], None] | None",
         lost_text: Callable[[str], str],
     ) -> None:
@@ -84,14 +85,12 @@ class Channel(Connection):
         self.draining = False
         self.ready = True
         self._on_close = on_close
-        self._on_drain = on_drain
         self._on_readiness = on_readiness
         self._lost_text = lost_text
         self._next_stream = 1
         self._calls: dict[int, Call] = {}
         self._controls: dict[int, asyncio.Future[Any]] = {}
         self._deadlines = Deadlines(self._loop, settings.deadline_grace, self._expired)
-        self.late_responses = 0
 
     @classmethod
     async def connect(
@@ -101,7 +100,6 @@ class Channel(Connection):
         settings: TransportSettings = _DEFAULTS,
         *,
         on_close: "Callable[[Channel, BaseException | None], None] | None" = None,
-        on_drain: "Callable[[Channel], None] | None" = None,
         on_readiness: "Callable[[Channel], None] | None" = None,
         lost_text: Callable[[str], str] = lost_message,
     ) -> "Channel":
@@ -113,7 +111,6 @@ class Channel(Connection):
             settings: bounds of this end.
             on_close: called once when the channel has ended, after every outstanding request got its error;
                 its second argument is None when this side closed it, as it does after a drain.
-            on_drain: called when the replica asked for no new requests.
             on_readiness: called when `ready` has changed.
             lost_text: makes the message of that error from a cause, so that it can name the model.
 
@@ -123,25 +120,14 @@ class Channel(Connection):
             ValueError: the address or key is malformed.
         """
         check_key(key)
-        arena: ArenaWriter | None = None
+        make = partial(
+            cls, address, settings, on_close=on_close, on_readiness=on_readiness, lost_text=lost_text
+        )
         async with asyncio.timeout(settings.connect_timeout):
-            sock = await open_socket(address, settings)
             try:
-                if sock.family == socket.AF_UNIX and settings.arena_bytes:
-                    arena = ArenaWriter(settings.arena_bytes)
-                peer = await greet_server(sock, key, arena)
-                channel = cls(address, settings, arena, peer, on_close, on_drain, on_readiness, lost_text)
-                if arena is not None:
-                    arena.close_fd()
-                await adopt_socket(sock, channel)
-            except BaseException as error:
-                sock.close()
-                if arena is not None:
-                    arena.close()
-                if isinstance(error, ProtocolError):
-                    raise ConnectionError(f"{address}: {error}") from error
-                raise
-        return channel
+                return await _opened(address, key, settings, make)
+            except ProtocolError as error:
+                raise ConnectionError(f"{address}: {error}") from error
 
     @property
     def local(self) -> bool:
@@ -211,7 +197,7 @@ class Channel(Connection):
         elif frame.kind == Kind.CONTROL_REPLY:
             self._control_replied(frame)
         elif frame.kind == Kind.DRAIN:
-            self._drain_received()
+            self.retire()
         elif frame.kind == Kind.READINESS:
             self.ready = not frame.flags & FAILED
             if self._on_readiness is not None:
@@ -222,18 +208,15 @@ class Channel(Connection):
     def _response_received(self, frame: Frame) -> None:
         # Decoded even when nobody waits: only so are its slabs released.
         response = decode_response(frame, self.peer_arena, self.borrower)
-        calls = self._calls
-        if frame.flags & FINAL:
-            call = calls.pop(frame.stream, None)
-            if call is not None and call.bucket:
-                self._deadlines.remove(frame.stream, call.bucket)
-        else:
-            call = calls.get(frame.stream)
+        stream = frame.stream
+        call = self._calls.get(stream)
         if call is None:
-            self.late_responses += 1
             return
         sink = call.sink
         if frame.flags & FINAL:
+            del self._calls[stream]
+            if call.bucket:
+                self._deadlines.remove(stream, call.bucket)
             call.sink = _answered
         try:
             sink(response)
@@ -250,12 +233,6 @@ class Channel(Connection):
             reply.set_exception(decode_error(frame))
         else:
             reply.set_result(decode_value(frame))
-
-    def _drain_received(self) -> None:
-        self.draining = True
-        if self._on_drain is not None:
-            self._on_drain(self)
-        self._close_if_drained()
 
     def retire(self) -> None:
         """Take no new requests and close once those under way are answered."""
@@ -308,3 +285,22 @@ class Channel(Connection):
 
     def _report(self, error: Exception) -> None:
         self._loop.call_exception_handler({"message": "a response sink raised", "exception": error})
+
+
+async def _opened(
+    address: str, key: bytes, settings: TransportSettings, make: Callable[..., Channel]
+) -> Channel:
+    """Connect, shake hands and make the channel; nothing of it stays open when that fails."""
+    with ExitStack() as on_failure:
+        sock = await open_socket(address, settings)
+        on_failure.callback(sock.close)
+        arena: ArenaWriter | None = None
+        if sock.family == socket.AF_UNIX and settings.arena_bytes:
+            arena = ArenaWriter(settings.arena_bytes)
+            on_failure.callback(arena.close)
+        channel = make(arena=arena, peer=await greet_server(sock, key, arena))
+        if arena is not None:
+            arena.close_fd()
+        await adopt_socket(sock, channel)
+        on_failure.pop_all()
+    return channel

@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 import msgspec
 from ray import serve
 from ray.serve.handle import DeploymentHandle
+from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import internal
 from app.core.identifiers import name_of, namespace_of
-from deployments.builder import build
-from deployments.repository.replicas import tell_replicas
+from deployments.builder import build, replica_count
+from deployments.repository.replicas import listing, tell_replicas
 from deployments.spec import Description, ModelSpec
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 _NAME = re.compile(r"(?P<model>.+):(?P<version>\d+)(?P<namespace>~[0-9a-f]{8})?(?:@(?P<generation>\d+))?")
 
 _ANSWER_S = 5.0
+_STATUS_S = 1.0
 _GONE = ("NOT_STARTED", "DEPLOY_FAILED", "DELETING")
 _threads = ThreadPoolExecutor(64, "serve-calls")
 
@@ -74,16 +76,63 @@ async def _in_thread(call: Callable[..., Any], *arguments: Any, **options: Any) 
 
 
 async def deploy(spec: ModelSpec) -> Description:
-    """Start the application and wait for the outcome of its load.
+    """Start a new application and wait for the outcome of its load.
 
     Raises:
         InferError: INTERNAL when Serve cannot start the replica (it died while loading, say).
     """
-    try:
-        await _in_thread(serve.run, build(spec), name=spec.application, route_prefix=None)
-    except Exception as error:
-        raise internal(await asyncio.to_thread(_start_failure, spec, error)) from error
-    return await describe(spec.name, spec.application)
+    target = serve.RunTarget(build(spec), spec.application, route_prefix=None)
+    count = replica_count(mc.ModelConfig.FromString(spec.config), spec.backend_path)
+    async with listing(spec.name, spec.application) as listed:
+        try:
+            await _in_thread(serve.run_many, [target], wait_for_applications_running=False)
+            loaded = asyncio.create_task(listed.reach(count))
+            try:
+                await _wait_running(spec.application, loaded)
+            finally:
+                loaded.cancel()
+        except Exception as error:
+            raise internal(await asyncio.to_thread(_start_failure, spec, error)) from error
+        return await _described(listed.handle)
+
+
+async def _wait_running(application: str, loaded: "asyncio.Task[Any]") -> None:
+    """Wait until all replicas have loaded, or Serve's status says that it is over, one way or the other.
+
+    Raises:
+        RuntimeError: Serve has given up on the application, or it was deleted.
+    """
+    while True:
+        asked = _statuses.ask()
+        await asyncio.wait((loaded, asked), return_when=asyncio.FIRST_COMPLETED)
+        if loaded.done():
+            return
+        found = asked.result().applications.get(application)
+        if found is None or found.status in _GONE:
+            raise RuntimeError(found.message if found else f"application '{application}' was deleted")
+        if found.status == "RUNNING":  # with a replica whose load has failed
+            return
+
+
+class _Statuses:
+    """Serve's status, asked for once a second at most, however many wait for it."""
+
+    def __init__(self) -> None:
+        self._asking: asyncio.Task[Any] | None = None
+
+    def ask(self) -> "asyncio.Task[Any]":
+        """The status a second after somebody has first asked."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask())
+        return self._asking
+
+    @staticmethod
+    async def _ask() -> Any:
+        await asyncio.sleep(_STATUS_S)
+        return await asyncio.to_thread(serve.status)
+
+
+_statuses = _Statuses()
 
 
 async def update(spec: ModelSpec, previous: ModelSpec) -> Description:
@@ -97,7 +146,7 @@ async def update(spec: ModelSpec, previous: ModelSpec) -> Description:
     """
     try:
         await tell_replicas(spec)
-        description = await deploy(spec)
+        description = await _redeploy(spec)
         await tell_replicas(spec)  # one that Serve has started again meanwhile may not know
     except BaseException:  # also when it takes too long
         await _undo_update(msgspec.structs.replace(previous, revision=spec.revision + 1))
@@ -108,20 +157,32 @@ async def update(spec: ModelSpec, previous: ModelSpec) -> Description:
 async def _undo_update(spec: ModelSpec) -> None:
     try:
         await tell_replicas(spec)
-        await deploy(spec)
+        await _redeploy(spec)
     except Exception:
         logger.exception("restoring the instances of '%s'", spec.application)
 
 
+async def _redeploy(spec: ModelSpec) -> Description:
+    """Tell Serve the new spec of a running application; returns when as many replicas run as that says.
+
+    Raises:
+        InferError: INTERNAL when Serve cannot start one more.
+    """
+    try:
+        await _in_thread(serve.run, build(spec), name=spec.application, route_prefix=None)
+    except Exception as error:
+        raise internal(await asyncio.to_thread(_start_failure, spec, error)) from error
+    return await describe(spec.name, spec.application)
+
+
 async def describe(model: str, application: str) -> Description:
     """Ask a running application what it serves."""
-    # Serve caches the handles it gives out, also those that were shut down; this one is our own.
-    handle: Any = DeploymentHandle(model, application)
-    try:
-        answer = await handle.describe.remote()
-    finally:
-        await asyncio.to_thread(handle.shutdown)
-    return msgspec.msgpack.decode(answer, type=Description)
+    async with listing(model, application) as listed:
+        return await _described(listed.handle)
+
+
+async def _described(handle: Any) -> Description:
+    return msgspec.msgpack.decode(await handle.describe.remote(), type=Description)
 
 
 async def delete(application: str) -> None:

@@ -1,6 +1,8 @@
-"""What the manager says to every replica of an application, over their channels."""
+"""The replicas of an application: which Serve lists, and what the manager says to all of them."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import ray
@@ -46,24 +48,48 @@ async def _tell(spec: ModelSpec, replica: ReplicaAddress, node_id: str) -> None:
 
 async def _addresses(spec: ModelSpec) -> tuple[ReplicaAddress, ...]:
     """The replicas that Serve lists now."""
-    loop = asyncio.get_running_loop()
-    listed: asyncio.Future[tuple[ReplicaAddress, ...]] = loop.create_future()
-
-    def take(found: tuple[ReplicaAddress, ...]) -> None:
-        if found and not listed.done():
-            listed.set_result(found)
-
-    def hear(found: tuple[ReplicaAddress, ...]) -> None:
-        loop.call_soon_threadsafe(take, found)
-
-    subscribe(spec.application, hear)
-    handle: Any = DeploymentHandle(spec.name, spec.application)
     try:
-        await asyncio.to_thread(handle._init)
-        async with asyncio.timeout(_LIST_S):
-            return await listed
+        async with asyncio.timeout(_LIST_S), listing(spec.name, spec.application) as listed:
+            return await listed.reach(1)
     except TimeoutError:
         raise unavailable(f"model '{spec.name}' has no replica") from None
+
+
+class ReplicaList:
+    """The loaded replicas of an application, as Serve lists them; `handle` calls any of them."""
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        self._listed: tuple[ReplicaAddress, ...] = ()
+
+    async def reach(self, count: int) -> tuple[ReplicaAddress, ...]:
+        """Wait until there are as many; returns them. One whose load failed never is."""
+        while len(self._listed) < count:
+            self._changed.clear()
+            await self._changed.wait()
+        return self._listed
+
+    def hear(self, listed: tuple[ReplicaAddress, ...]) -> None:
+        """Take a new list; may be called from any thread."""
+        self._loop.call_soon_threadsafe(self._take, listed)
+
+    def _take(self, listed: tuple[ReplicaAddress, ...]) -> None:
+        self._listed = listed
+        self._changed.set()
+
+
+@asynccontextmanager
+async def listing(deployment: str, application: str) -> AsyncIterator[ReplicaList]:
+    """Have Serve tell of an application's replicas, also before it is deployed; once at a time for each."""
+    # Serve caches the handles it gives out, also those that were shut down; this one is our own.
+    handle: Any = DeploymentHandle(deployment, application)
+    listed = ReplicaList(handle)
+    subscribe(application, listed.hear)
+    try:
+        await asyncio.to_thread(handle._init)
+        yield listed
     finally:
-        unsubscribe(spec.application)
+        unsubscribe(application)
         await asyncio.to_thread(handle.shutdown)

@@ -64,9 +64,7 @@ def form(
         if rows == policy.max_rows:
             closed = True
             break
-    until_ns = 0
-    if policy.max_delay_ns:  # with priorities, the first is not always the oldest
-        until_ns = min([pending.arrival_ns for pending in islice(queue, count)]) + policy.max_delay_ns
+    until_ns = _oldest_ns(queue, count) + policy.max_delay_ns if policy.max_delay_ns else 0
     waited = now_ns >= until_ns
     if preferred_count and not (policy.max_delay_ns and waited):
         return Formation(preferred_count, preferred_rows, 0, "preferred")
@@ -75,3 +73,8 @@ def form(
     if waited:
         return Formation(count, rows, 0, "delay" if policy.max_delay_ns else "idle")
     return Formation(0, wait_until_ns=until_ns)
+
+
+def _oldest_ns(queue: Sequence[Queued], count: int) -> int:
+    """Arrival of the oldest of the first `count`; with priorities, that is not always the first."""
+    return min([pending.arrival_ns for pending in islice(queue, count)])

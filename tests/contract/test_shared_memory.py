@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -218,28 +219,41 @@ def test_gpu_memory_without_gpus(client: Driver) -> None:
     assert not (answer if client.protocol == "http" else answer.regions)
 
 
-def test_a_region_cut_off_while_requests_run(client: Driver) -> None:
-    """No process may die of it: every request is answered, by its result or by the one error there is."""
-    nbytes, key = 600_000, f"nereid-{uuid.uuid4().hex}"
+@contextmanager
+def cut_again_and_again(client: Driver, nbytes: int) -> Iterator[None]:
+    """Region `cut`, whose file is now of this size, now empty."""
+    key, stop = f"nereid-{uuid.uuid4().hex}", threading.Event()
     path = f"/dev/shm/{key}"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    os.ftruncate(descriptor, 2 * nbytes)
-    client.call("register_system_shared_memory", "cut", key, 2 * nbytes)
-    stop = threading.Event()
+    os.ftruncate(descriptor, nbytes)
+    client.call("register_system_shared_memory", "cut", key, nbytes)
 
     def cut() -> None:
         while not stop.is_set():
             os.ftruncate(descriptor, 0)
             stop.wait(0.0005)
-            os.ftruncate(descriptor, 2 * nbytes)
+            os.ftruncate(descriptor, nbytes)
             stop.wait(0.002)
 
     thread = threading.Thread(target=cut)
     thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        client.call("unregister_system_shared_memory", "cut")
+        os.close(descriptor)
+        os.unlink(path)
+
+
+def test_a_region_cut_off_while_requests_run(client: Driver) -> None:
+    """No process may die of it: every request is answered, by its result or by the one error there is."""
+    nbytes = 600_000
     outcomes: set[str] = set()
     both = {"answered", "Invalid offset + byte size for shared memory region: 'cut'"}
     until = time.monotonic() + 60
-    try:
+    with cut_again_and_again(client, 2 * nbytes):
         for count in itertools.count():
             if count >= 150 and (outcomes >= both or time.monotonic() > until):
                 break
@@ -252,11 +266,5 @@ def test_a_region_cut_off_while_requests_run(client: Driver) -> None:
                 outcomes.add("answered")
             except Refused as caught:
                 outcomes.add(caught.refusal.text)
-    finally:
-        stop.set()
-        thread.join()
-        client.call("unregister_system_shared_memory", "cut")
-        os.close(descriptor)
-        os.unlink(path)
     assert outcomes == both
     check_simple(client)

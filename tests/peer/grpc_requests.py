@@ -122,6 +122,15 @@ def outputs(*names: str) -> pb.ModelInferRequest:
 
 def infers() -> Iterator[tuple[str, pb.ModelInferRequest]]:
     """Messages of ModelInfer, which go alone and on a stream."""
+    yield from models_and_tensors()
+    yield from buffers()
+    yield from typed_contents()
+    yield from parameters()
+    yield from tensor_parameters()
+    yield from answers()
+
+
+def models_and_tensors() -> Iterator[tuple[str, pb.ModelInferRequest]]:
     yield "plain request", sums()
     yield "with an id", sums(id="7")
     for version in ("1", "9", "0", "x", "-1", "1.0", "1x", " 1", "99999999999999999999"):
@@ -149,6 +158,9 @@ def infers() -> Iterator[tuple[str, pb.ModelInferRequest]]:
         yield f"input name {name!r}", first_input(name=name)
     yield "missing input", one("sums", "INPUT0", "INT32", [1, 16], WIRE_ROW)
     yield "empty input beside", sums(inputs=[pb.ModelInferRequest.InferInputTensor()])
+
+
+def buffers() -> Iterator[tuple[str, pb.ModelInferRequest]]:
     for raw in (
         (WIRE_ROW,),
         (WIRE_ROW,) * 3,
@@ -161,6 +173,9 @@ def infers() -> Iterator[tuple[str, pb.ModelInferRequest]]:
     yield "two kinds of contents", two_contents()
     for names in (("OUTPUT1",), ("OUTPUT1", "OUTPUT0"), ("OUTPUT0", "OUTPUT0"), ("OUTPUT9",), ("",)):
         yield f"outputs {names}", outputs(*names)
+
+
+def typed_contents() -> Iterator[tuple[str, pb.ModelInferRequest]]:
     for datatype, kind in itertools.product(DATATYPES, CONTENTS):
         yield f"{datatype} in {kind}", typed(datatype, **{kind: CONTENTS[kind]})
     for value in (300, -1, 2**31 - 1):
@@ -172,6 +187,9 @@ def infers() -> Iterator[tuple[str, pb.ModelInferRequest]]:
     yield "strings too few", typed("BYTES", 2, bytes_contents=[b"a"])
     yield "strings too many", typed("BYTES", 1, bytes_contents=[b"a", b"b"])
     yield "string not UTF-8", typed("BYTES", 1, bytes_contents=[b"\xff"])
+
+
+def parameters() -> Iterator[tuple[str, pb.ModelInferRequest]]:
     keys = [
         "sequence_id",
         "sequence_start",
@@ -188,6 +206,9 @@ def infers() -> Iterator[tuple[str, pb.ModelInferRequest]]:
     for kind, value in (("int64_param", -1), ("int64_param", -(2**63)), ("uint64_param", 2**63)):
         for key in ("priority", "timeout", "sequence_id"):
             yield f"parameter {key} = {value} as {kind}", with_parameter(key, kind, value)
+
+
+def tensor_parameters() -> Iterator[tuple[str, pb.ModelInferRequest]]:
     for key in ("classification", "shared_memory_region", "shared_memory_byte_size", "binary_data", "mine"):
         for kind, value in KINDS.items():
             yield f"output parameter {key} as {kind}", with_parameter(key, kind, value, "output")
@@ -202,6 +223,10 @@ def infers() -> Iterator[tuple[str, pb.ModelInferRequest]]:
             yield f"input parameter {key} as {kind}", with_parameter(key, kind, value, "input")
     for value in (0, -1, 1, 16, 17, 1000000, 1000001, 2**31, 2**32, 2**62):
         yield f"{value} classes", with_parameter("classification", "int64_param", value, "output")
+
+
+def answers() -> Iterator[tuple[str, pb.ModelInferRequest]]:
+    """Of models that answer with what they were sent, fail, or keep sequences."""
     for data in (
         b"",
         b"\1",
@@ -247,6 +272,13 @@ def streams() -> Iterator[tuple[str, tuple[pb.ModelInferRequest, ...]]]:
 
 def others() -> Iterator[tuple[str, Call]]:
     """Calls that are no inference."""
+    yield from descriptions()
+    yield from repository()
+    yield from shared_memory()
+    yield from settings()
+
+
+def descriptions() -> Iterator[tuple[str, Call]]:
     for method in ("ServerLive", "ServerReady", "ServerMetadata"):
         yield method, Call(method, (getattr(pb, f"{method}Request")(),))
     named = [
@@ -267,6 +299,9 @@ def others() -> Iterator[tuple[str, Call]]:
     for name, version in (("nobody", ""), ("sums", "9"), ("sums", "x")):
         message = pb.ModelStatisticsRequest(name=name, version=version)
         yield f"ModelStatistics {name!r} {version!r}", Call("ModelStatistics", (message,))
+
+
+def repository() -> Iterator[tuple[str, Call]]:
     yield "index of a repository", Call("RepositoryIndex", (pb.RepositoryIndexRequest(repository_name="r"),))
     for where in ("r", ""):
         for name in ("nobody", ""):
@@ -290,6 +325,9 @@ def others() -> Iterator[tuple[str, Call]]:
             {"string_param": "a", "int64_param": 1, "bool_param": True}[kind],
         )
         yield f"unload with dependents as {kind}", Call("RepositoryModelUnload", (unload,))
+
+
+def shared_memory() -> Iterator[tuple[str, Call]]:
     for name in ("", "r"):
         for kind in ("System", "Cuda"):
             for action in ("Status", "Unregister"):
@@ -300,6 +338,9 @@ def others() -> Iterator[tuple[str, Call]]:
             yield f"register {name!r} {key!r} {size}", Call("SystemSharedMemoryRegister", (message,))
     cuda = pb.CudaSharedMemoryRegisterRequest(name="r", raw_handle=b"a", byte_size=1)
     yield "register CUDA", Call("CudaSharedMemoryRegister", (cuda,))
+
+
+def settings() -> Iterator[tuple[str, Call]]:
     for name in ("", "sums", "nobody"):
         for key, values in (
             ("", []),
@@ -321,9 +362,9 @@ def others() -> Iterator[tuple[str, Call]]:
         ("log_info", "log_verbose_level", "log_format", "log_file", "mine"),
         (("bool_param", True), ("uint32_param", 0), ("string_param", "a")),
     ):
-        settings = pb.LogSettingsRequest()
-        setattr(settings.settings[key], kind, value)
-        yield f"log {key} as {kind}", Call("LogSettings", (settings,))
+        change = pb.LogSettingsRequest()
+        setattr(change.settings[key], kind, value)
+        yield f"log {key} as {kind}", Call("LogSettings", (change,))
 
 
 def table() -> dict[str, Call]:

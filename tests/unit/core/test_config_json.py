@@ -57,6 +57,73 @@ def test_no_64_bit_field_is_new() -> None:
     assert len(strings) == 3
 
 
+SMALL_AS_JSON = {
+    "name": "m",
+    "platform": "onnxruntime_onnx",
+    "backend": "onnxruntime",
+    "runtime": "",
+    "version_policy": {"latest": {"num_versions": 1}},
+    "max_batch_size": 8,
+    "input": [
+        {
+            "name": "A",
+            "data_type": "TYPE_FP32",
+            "format": "FORMAT_NONE",
+            "dims": [-1, 3],
+            "reshape": {"shape": [3, -1]},
+            "is_shape_tensor": False,
+            "allow_ragged_batch": False,
+            "optional": False,
+            "is_non_linear_format_io": False,
+        }
+    ],
+    "output": [
+        {
+            "name": "B",
+            "data_type": "TYPE_STRING",
+            "dims": [1],
+            "label_filename": "labels.txt",
+            "is_shape_tensor": False,
+            "is_non_linear_format_io": False,
+        }
+    ],
+    "batch_input": [],
+    "batch_output": [],
+    "dynamic_batching": {
+        "preferred_batch_size": [8],
+        "max_queue_delay_microseconds": 0,
+        "preserve_ordering": False,
+        "priority_levels": 2,
+        "default_priority_level": 0,
+        "priority_queue_policy": {
+            "2": {
+                "timeout_action": "DELAY",
+                "default_timeout_microseconds": 5,
+                "allow_timeout_override": False,
+                "max_queue_size": 0,
+            }
+        },
+    },
+    "instance_group": [
+        {
+            "name": "m",
+            "kind": "KIND_CPU",
+            "count": 1,
+            "gpus": [],
+            "secondary_devices": [{"kind": "KIND_NVDLA", "device_id": "7"}],
+            "profile": [],
+            "passive": False,
+            "host_policy": "",
+        }
+    ],
+    "default_model_filename": "",
+    "cc_model_filenames": {},
+    "metric_tags": {},
+    "parameters": {},
+    "model_warmup": [],
+}
+
+
 def test_a_small_configuration_whole() -> None:
     config = parse(
         """
@@ -69,71 +136,7 @@ def test_a_small_configuration_whole() -> None:
         instance_group { name: "m" kind: KIND_CPU count: 1 secondary_devices { device_id: 7 } }
         """
     )
-    assert config_to_json(config) == {
-        "name": "m",
-        "platform": "onnxruntime_onnx",
-        "backend": "onnxruntime",
-        "runtime": "",
-        "version_policy": {"latest": {"num_versions": 1}},
-        "max_batch_size": 8,
-        "input": [
-            {
-                "name": "A",
-                "data_type": "TYPE_FP32",
-                "format": "FORMAT_NONE",
-                "dims": [-1, 3],
-                "reshape": {"shape": [3, -1]},
-                "is_shape_tensor": False,
-                "allow_ragged_batch": False,
-                "optional": False,
-                "is_non_linear_format_io": False,
-            }
-        ],
-        "output": [
-            {
-                "name": "B",
-                "data_type": "TYPE_STRING",
-                "dims": [1],
-                "label_filename": "labels.txt",
-                "is_shape_tensor": False,
-                "is_non_linear_format_io": False,
-            }
-        ],
-        "batch_input": [],
-        "batch_output": [],
-        "dynamic_batching": {
-            "preferred_batch_size": [8],
-            "max_queue_delay_microseconds": 0,
-            "preserve_ordering": False,
-            "priority_levels": 2,
-            "default_priority_level": 0,
-            "priority_queue_policy": {
-                "2": {
-                    "timeout_action": "DELAY",
-                    "default_timeout_microseconds": 5,
-                    "allow_timeout_override": False,
-                    "max_queue_size": 0,
-                }
-            },
-        },
-        "instance_group": [
-            {
-                "name": "m",
-                "kind": "KIND_CPU",
-                "count": 1,
-                "gpus": [],
-                "secondary_devices": [{"kind": "KIND_NVDLA", "device_id": "7"}],
-                "profile": [],
-                "passive": False,
-                "host_policy": "",
-            }
-        ],
-        "default_model_filename": "",
-        "cc_model_filenames": {},
-        "metric_tags": {},
-        "parameters": {},
-        "model_warmup": [],
-    }
+    assert config_to_json(config) == SMALL_AS_JSON
 
 
 def test_fields_come_in_the_order_of_the_message() -> None:

@@ -12,6 +12,7 @@ from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.ingress.service import Sink
 from app.ingress.shared_memory import SharedMemory
 from tests.unit.ingress.routing_fakes import FakeCall
+from tests.waiting import until
 
 IDENTITY = text_format.Parse(
     """
@@ -112,8 +113,7 @@ class FakeService:
 
     async def asked(self) -> None:
         """Until a request is held."""
-        while not self.held:
-            await asyncio.sleep(0.001)
+        await until(lambda: bool(self.held))
 
     def answer(self, request: InferRequest) -> InferResponse:
         if isinstance(self.failure, InferError):

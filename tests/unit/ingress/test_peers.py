@@ -1,6 +1,5 @@
 """Ensembles are counted wherever they ran: in each ingress, and in replicas whose models called them."""
 
-import asyncio
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from app.routing.replicas import ReplicaAddress
 from app.routing.router import Router
 from app.transport.settings import TransportSettings
 from tests.unit.ensemble.ensembles import Models, ensemble, entry, model, step, tensor
+from tests.waiting import until
 
 from .routing_fakes import SETTINGS, FakeChannel, FakePool, FakeRepository, FakeRouter
 
@@ -60,9 +60,7 @@ async def peers() -> AsyncIterator[list[Peers]]:
             for n, p in enumerate(made)
         )
         pools[0].update_from_thread(addresses)
-        async with asyncio.timeout(10):
-            while len(pools[0].channels) < 3:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(pools[0].channels) == 3)
         yield made
         await pools[0].close(0)
         for peer in made:

@@ -1,7 +1,8 @@
 """The service of an ingress: what it tells of models, and how one request becomes one answer."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -254,6 +255,31 @@ async def test_manager_is_called_through_its_handle() -> None:
     assert handle.load.arguments == ("me", 3)
     await client.receive("me", 4)
     assert handle.load.arguments == ("me", 4)
+
+
+class Response:
+    """As Serve's: who stops waiting for it has not ended the call."""
+
+    def __init__(self) -> None:
+        self.cancelled = False
+
+    def __await__(self) -> Generator[Any, None, bytes]:
+        return asyncio.shield(asyncio.get_running_loop().create_future()).__await__()
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+async def test_a_watch_that_is_given_up_ends_at_the_manager_too() -> None:
+    response = Response()
+    client = ManagerClient(SimpleNamespace(watch=SimpleNamespace(remote=lambda *_: response)))
+    watching = asyncio.create_task(client.watch("me", 3))
+    await asyncio.sleep(0)
+    assert not response.cancelled
+    watching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await watching
+    assert response.cancelled
 
 
 class Derived(InferError, RuntimeError):

@@ -16,6 +16,7 @@ import pytest
 from app.core.errors import ErrorCode, FailureReason, InferError
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
 from app.transport.client import DEADLINE_EXCEEDED, Channel
+from app.transport.frames import Frame
 from app.transport.outbox import IN_META
 from app.transport.server import ChannelServer
 from app.transport.settings import TransportSettings
@@ -97,13 +98,23 @@ async def test_a_response_that_cannot_be_encoded_is_an_error(start: Start) -> No
     assert seen[0].error is not None and seen[0].error.code == ErrorCode.INTERNAL
 
 
-async def test_replies_after_the_final_one_are_ignored(start: Start) -> None:
+async def test_replies_after_the_final_one_are_not_sent(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pair = await start()
     channel = await pair.connect()
+    received: list[int] = []
+    take = channel.frame_received
+
+    def noted(frame: Frame) -> None:
+        received.append(frame.stream)
+        take(frame)
+
+    monkeypatch.setattr(channel, "frame_received", noted)
     await infer(channel, make_request())
     pair.handler.replies[0](InferResponse("late"))
     await infer(channel, make_request())
-    assert channel.late_responses == 0
+    assert received == [1, 2]
 
 
 async def test_control(start: Start, scheme: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 from app.core.errors import ErrorCode, InferError
 from app.core.rate_limit import ANY_DEVICE, GLOBAL, Demand, Explicit
 from deployments.rate_limiting.client import RateLimiter, Turns
+from tests.waiting import until
 
 KEY = bytes(range(32))
 ONE = Demand(((GLOBAL, "r", 1),))
@@ -144,8 +145,7 @@ async def test_priorities_hold_when_turns_are_asked_for_at_once(replicas: Replic
     for limiter in replicas.limiters:
         await limiter.enrol({})
     gate.release()
-    while sum(had.values()) < 300:
-        await asyncio.sleep(0.001)
+    await until(lambda: sum(had.values()) >= 300)
     assert abs(had[1] - 2 * had[2]) <= 6, had
 
 
@@ -197,8 +197,7 @@ async def test_a_killed_arbiter_has_a_successor_that_knows_who_executes(replicas
     await nothing_more(other)
     (first,) = replicas.arbiters()
     os.kill(first, signal.SIGKILL)
-    while replicas.arbiters() in ([], [first]):
-        await asyncio.sleep(0.01)
+    await until(lambda: replicas.arbiters() not in ([], [first]))
     third = await replicas.join()
     await nothing_more(other)
     late = await asked(third)

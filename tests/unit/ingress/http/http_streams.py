@@ -1,6 +1,5 @@
 """Requests to generate and generate_stream, and a decoupled model that the test plays."""
 
-import asyncio
 import json
 from contextlib import asynccontextmanager
 
@@ -10,6 +9,7 @@ from app.core.errors import ErrorCode, FailureReason, InferError
 from app.core.tensors import InferResponse, Tensor
 from tests.unit.ingress.http.http_peer import fronted, request
 from tests.unit.ingress.http_fakes import FakeService
+from tests.waiting import until
 
 GENERATE = "/v2/models/identity/generate"
 STREAM = "/v2/models/identity/generate_stream"
@@ -46,10 +46,8 @@ class Asked:
         for response in responses:
             self._sink(response)
 
-    async def cancelled(self, within=0.1):
-        async with asyncio.timeout(within):
-            while not self.call.cancelled:
-                await asyncio.sleep(0.001)
+    async def cancelled(self):
+        await until(lambda: self.call.cancelled)
 
 
 @asynccontextmanager
@@ -64,9 +62,7 @@ async def decoupled(**limits):
 
 async def asked(front, peer, data):
     await peer.send(data)
-    async with asyncio.timeout(5):
-        while not front.fake.held:
-            await asyncio.sleep(0.001)
+    await front.fake.asked()
     return Asked(front.fake)
 
 

@@ -12,6 +12,7 @@ from app.core.tensors import InferResponse
 from app.ingress.metrics_front import MetricsFront
 from tests.unit.ingress.http.http_peer import INFER, Peer, binary_infer, fronted, json_infer, request
 from tests.unit.ingress.http_fakes import FakeService
+from tests.waiting import until
 
 
 def test_golden_exchange(run):
@@ -177,9 +178,7 @@ def test_disconnect_cancels(run):
             await peer.send(json_infer())
             await service.asked()
             peer.close()
-            async with asyncio.timeout(1):
-                while not service.calls[0].cancelled:
-                    await asyncio.sleep(0.001)
+            await until(lambda: service.calls[0].cancelled)
             request_, sink = service.held[0]
             sink(service.answer(request_))
 

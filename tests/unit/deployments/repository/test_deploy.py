@@ -1,0 +1,104 @@
+"""What the deployment of a model version waits for, over a Serve that is made up."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from google.protobuf import text_format
+from ray import serve
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.errors import InferError
+from app.routing.replicas import ReplicaAddress
+from deployments.repository import applications
+from deployments.repository.applications import deploy
+from deployments.repository.replicas import ReplicaList
+from deployments.spec import Description, ModelSpec
+from tests.waiting import until
+
+TWO_INSTANCES = text_format.Parse('backend: "python" instance_group { count: 2 }', mc.ModelConfig())
+SPEC = ModelSpec("m", 1, "", TWO_INSTANCES.SerializeToString(), "m:1", "", b"k" * 32, "")
+
+
+class FakeServe:
+    """Lists replicas and tells the status as the test says; `deployed` are the applications run."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.deployed: list[str] = []
+        self.status: Any = None
+        self.message = ""
+        self.replicas: ReplicaList | None = None
+        monkeypatch.setattr(applications, "listing", self.listing)
+        monkeypatch.setattr(applications, "_STATUS_S", 0.001)
+        monkeypatch.setattr(serve, "run_many", self.run_many)
+        monkeypatch.setattr(serve, "status", self.ask)
+
+    @asynccontextmanager
+    async def listing(self, deployment: str, application: str) -> AsyncIterator[ReplicaList]:
+        assert (deployment, application) == ("m", "m:1")
+        self.replicas = ReplicaList(SimpleNamespace(describe=SimpleNamespace(remote=self.describe)))
+        yield self.replicas
+
+    def run_many(self, targets: list[Any], wait_for_applications_running: bool) -> None:
+        assert not wait_for_applications_running
+        self.deployed += [target.name for target in targets]
+
+    def ask(self) -> Any:
+        deployments = {"m": SimpleNamespace(message=self.message)}
+        found = SimpleNamespace(status=self.status, message="", deployments=deployments)
+        return SimpleNamespace(applications={} if self.status is None else {"m:1": found})
+
+    def list_replicas(self, count: int) -> None:
+        assert self.replicas is not None
+        self.replicas.hear(tuple(ReplicaAddress(str(n), "", "", "") for n in range(count)))
+
+    @staticmethod
+    async def describe() -> bytes:
+        return msgspec.msgpack.encode(Description(SPEC, load_seconds=7.0))
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeServe:
+    return FakeServe(monkeypatch)
+
+
+async def test_a_model_is_deployed_when_serve_lists_all_its_replicas(fake: FakeServe) -> None:
+    fake.status = "DEPLOYING"
+    deploying = asyncio.create_task(deploy(SPEC))
+    await until(lambda: bool(fake.deployed))
+    fake.list_replicas(1)
+    await asyncio.sleep(0.01)
+    assert not deploying.done()
+    fake.list_replicas(2)
+    assert (await deploying).load_seconds == 7.0
+    assert fake.deployed == ["m:1"]
+
+
+async def test_a_replica_whose_load_failed_is_asked_why(fake: FakeServe) -> None:
+    fake.status = "RUNNING"
+    assert (await deploy(SPEC)).load_seconds == 7.0
+
+
+@pytest.mark.parametrize("status", ["DEPLOY_FAILED", "DELETING", "NOT_STARTED"])
+async def test_serve_gives_up(fake: FakeServe, status: str) -> None:
+    fake.status, fake.message = status, "it died\nof a signal"
+    with pytest.raises(InferError, match="the replica of model 'm' could not start: of a signal"):
+        await deploy(SPEC)
+
+
+async def test_an_application_that_is_deleted_meanwhile(fake: FakeServe) -> None:
+    with pytest.raises(InferError, match="application 'm:1' was deleted"):
+        await deploy(SPEC)
+
+
+async def test_serve_refuses(fake: FakeServe, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ValueError("no such option")
+
+    monkeypatch.setattr(serve, "run_many", refuse)
+    with pytest.raises(InferError, match="no such option"):
+        await deploy(SPEC)
