@@ -124,6 +124,7 @@ async def calling(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Calling]:
     monkeypatch.setattr(services._Installed, "services", calls)
     # Whatever the machine.
     monkeypatch.setattr(instances, "_SHORT_NS", 10**12)
+    monkeypatch.setattr(instances, "_LONG_NS", 10**12)
     made.bench.thread.start()
     made.bench.thread.wait_loaded()
     yield made
@@ -257,6 +258,7 @@ async def test_a_python_model_that_calls_moves_to_the_loop(
     bench: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, calls: int
 ) -> None:
     monkeypatch.setattr(instances, "_SHORT_NS", 10**12)
+    monkeypatch.setattr(instances, "_LONG_NS", 10**12)
     served = await served_caller(bench, tmp_path, source)
     handle = HandleCalls(served.config, served.submit, bench.plane)
     thread = served._instances._placed[0].thread
@@ -274,6 +276,7 @@ async def test_a_coroutine_that_fails_on_the_loop(
 ) -> None:
     """Before its call, and after it."""
     monkeypatch.setattr(instances, "_SHORT_NS", 10**12)
+    monkeypatch.setattr(instances, "_LONG_NS", 10**12)
     failing = f"if np.array_equal(tensor.as_numpy(), [{{}}] * 4): raise {error}\n"
     source = AWAITING.replace("import", "import numpy as np\nimport", 1)
     source = source.replace("for _ in", f"{failing.format(5)}        for _ in")
