@@ -9,6 +9,7 @@ import logging
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from functools import cached_property, partial
 from typing import Any, Final, TypeVar
 
 import ray
@@ -18,14 +19,16 @@ from app.core.errors import ErrorCode, FailureReason, InferError, invalid_arg, u
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.ensemble.runner import EnsembleRunner
 from app.routing.manager_client import ManagerClient, follow
-from app.routing.router import Call, Router, Sink
+from app.routing.router import Router, Sink
 from app.transport.loop import LoopThread
 from app.transport.settings import TransportSettings
 from backends.base import Request
 from backends.python.calls import Calls
 from backends.python.errors import TritonModelException
+from backends.python.event_loop import EventLoop
+from deployments.guest_loop import GuestLoop
 from deployments.nested import NestedCall
-from deployments.pausing import Answer
+from deployments.pausing import Answer, is_pausable
 from deployments.spec import MANAGER, ModelSpec
 
 T = TypeVar("T")
@@ -81,30 +84,6 @@ def _manager_handle(spec: ModelSpec) -> Any:
     return handle
 
 
-class _Sent:
-    """A call under way; `begin` on the data-plane loop, `cancel` from any thread, in either order."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._call: Call | None = None
-        self._cancelled = False
-
-    def begin(self, call: Call) -> None:
-        """The request is sent."""
-        self._call = call
-        if self._cancelled:
-            call.cancel()
-
-    def cancel(self) -> None:
-        """Give up on the answer."""
-        self._loop.call_soon_threadsafe(self._cancel)
-
-    def _cancel(self) -> None:
-        self._cancelled = True
-        if self._call is not None:
-            self._call.cancel()
-
-
 class ModelCalls(Calls):
     """Implements `backends.python.services.Services` for the model of this replica."""
 
@@ -113,22 +92,26 @@ class ModelCalls(Calls):
         self._spec = spec
         self._plane = plane
         self._opening: asyncio.Task[Any] | None = None
+        self.loaded = False
+        """The model is; until then, what it loads is part of its own load."""
 
     def submit(
         self, infer: InferRequest, sink: Sink, decoupled: bool, callers: Sequence[Request] = ()
     ) -> Callable[[], None]:
-        sent = _Sent(self._plane.loop)
-        nested = NestedCall(infer, callers)
+        nested = NestedCall(infer, sink, callers)
         if self._plane.here:
-            self._begin_call(infer, sink, decoupled, nested, sent)
+            self._begin_call(nested, decoupled)
         else:
-            self._plane.loop.call_soon_threadsafe(self._begin_call, infer, sink, decoupled, nested, sent)
-        return sent.cancel
+            self._plane.loop.call_soon_threadsafe(self._begin_call, nested, decoupled)
+        return partial(self._later, nested.cancel)
 
     def ask(self, infer: InferRequest, callers: Sequence[Request]) -> InferResponse:
-        answer = Answer()
+        answer: Answer[InferResponse] = Answer()
         self.submit(infer, answer.give, False, callers)
         return answer.wait()
+
+    def run(self, coroutine: Coroutine[Any, Any, Any], loop: EventLoop) -> Any:
+        return self._guest.run(coroutine) if is_pausable() else loop.run(coroutine)
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         self._manage(self._load(name, config, files))
@@ -163,6 +146,17 @@ class ModelCalls(Calls):
         connection: Connection = opening.result()
         return connection
 
+    @cached_property
+    def _guest(self) -> GuestLoop:
+        return GuestLoop(self._plane.loop)
+
+    @property
+    def _asker(self) -> str:
+        return self._spec.application if self.loaded else self._spec.identifier
+
+    def _later(self, work: Callable[[], None]) -> None:
+        self._plane.loop.call_soon_threadsafe(work)
+
     def _begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         return asyncio.run_coroutine_threadsafe(work, self._plane.loop)
 
@@ -188,59 +182,47 @@ class ModelCalls(Calls):
             raise
         return connection
 
-    def _begin_call(
-        self, infer: InferRequest, sink: Sink, decoupled: bool, nested: NestedCall, sent: _Sent
-    ) -> None:
+    def _begin_call(self, nested: NestedCall, decoupled: bool) -> None:
         """Make a call; a task is needed only while there is no connection."""
         opened = self._opened()
         if opened is not None:
-            self._send(opened.router, infer, sink, decoupled, nested, sent)
+            self._send(opened.router, nested, decoupled)
             return
         task = asyncio.get_running_loop().create_task(self._connection())
 
         def connected(opening: asyncio.Task[Connection]) -> None:
             error = unavailable("the replica is ending") if opening.cancelled() else opening.exception()
             if error is not None:
-                sink(failed(error))
+                nested.answered(failed(error))
             else:
-                self._send(opening.result().router, infer, sink, decoupled, nested, sent)
+                self._send(opening.result().router, nested, decoupled)
 
         task.add_done_callback(connected)
 
-    def _send(
-        self,
-        router: Router,
-        infer: InferRequest,
-        sink: Sink,
-        decoupled: bool,
-        nested: NestedCall,
-        sent: _Sent,
-    ) -> None:
-        def take(response: InferResponse) -> None:
-            nested.answered(response)
-            sink(response)
-
+    def _send(self, router: Router, nested: NestedCall, decoupled: bool) -> None:
+        request = nested.request
         try:
-            self._check(router, infer, decoupled)
+            self._check(router, request, decoupled)
             if nested.unwanted:
                 raise InferError(ErrorCode.CANCELLED, "", FailureReason.CANCELED)
-            call = router.submit(infer, take)
+            call = router.submit(request, nested.answered)
         except Exception as error:
-            sink(failed(error))
+            nested.answered(failed(error))
             return
-        sent.begin(call)
-        nested.begun(call.cancel)
+        nested.begun(call)
 
     @staticmethod
     def _check(router: Router, infer: InferRequest, decoupled: bool) -> None:
         name = infer.model_name
-        _refuse_circle(infer.chain, name)
+        if name in infer.chain:
+            raise _circular(infer.chain, name)
         try:
             entry = router.resolve(name, infer.model_version)
         except InferError as error:
             text = f"Failed for execute the inference request. Model '{name}' is not ready."
             raise InferError(error.code, text) from error
-        _refuse_circle(infer.chain, entry.name)
+        if entry.name in infer.chain:
+            raise _circular(infer.chain, entry.name)
         if entry.decoupled and not decoupled:
             raise invalid_arg(
                 f"Model {name} is using the decoupled. The current BLS request call doesn't support models "
@@ -249,10 +231,12 @@ class ModelCalls(Calls):
             )
 
     async def _load(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
-        await (await self._connection()).manager.load(name, config or None, files)
+        asker = self._asker
+        await (await self._connection()).manager.load(name, config or None, files, asker)
 
     async def _unload(self, name: str, unload_dependents: bool) -> None:
-        await (await self._connection()).manager.unload(name, unload_dependents)
+        asker = self._asker
+        await (await self._connection()).manager.unload(name, unload_dependents, asker)
 
     async def _ready(self, name: str, version: str) -> bool:
         try:
@@ -267,9 +251,8 @@ def _log_failure(unloaded: "Future[None]") -> None:
         logger.error("a model could not unload itself: %s", error)
 
 
-def _refuse_circle(chain: tuple[str, ...], model: str) -> None:
-    if model in chain:
-        raise invalid_arg(
-            f"circular call of models: {' -> '.join((*chain, model))}; a model that calls itself, "
-            "directly or through others, would wait for ever"
-        )
+def _circular(chain: tuple[str, ...], model: str) -> InferError:
+    return invalid_arg(
+        f"circular call of models: {' -> '.join((*chain, model))}; a model that calls itself, "
+        "directly or through others, would wait for ever"
+    )

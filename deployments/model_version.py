@@ -56,8 +56,8 @@ class ModelVersion:
         self._readiness: ReadinessWatch | None = None
         self._addresses: dict[str, str] = {}
         self._described = False
-        self._loaded_at = time.monotonic()
         self._description = self._load()
+        self._loaded_at = time.monotonic()
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """A request through a Serve handle; see `HandleCalls.call`."""
@@ -117,6 +117,7 @@ class ModelVersion:
             freeze_heap()
             self._plane.call(self._listen(self._served))
             if self._calls is not None:
+                self._calls.loaded = True
                 self._served.ensembles = self._calls.ensembles
             self._handle = HandleCalls(self._served.config, self._served.submit, self._plane)
             labels = self._served.labels()

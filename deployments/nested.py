@@ -3,11 +3,12 @@
 Everything but the latter runs on the data-plane loop.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import monotonic_ns
 
 from app.core.tensors import InferRequest, InferResponse
 from app.core.traced import MAX_CALLS, CallUnderWay, TracedCalls
+from app.routing.router import Call, Sink
 from backends.base import Request
 
 
@@ -36,34 +37,44 @@ class Nested:
 class NestedCall:
     """A call made while `callers` were executed: as one batch, so that it may be for any of them."""
 
-    __slots__ = ("_callers", "_cancel", "_noted", "_request", "_sent_ns")
+    __slots__ = ("_call", "_callers", "_cancelled", "_noted", "_sent_ns", "_sink", "request")
 
-    def __init__(self, request: InferRequest, callers: Sequence[Request]) -> None:
-        self._request = request
+    def __init__(self, request: InferRequest, sink: Sink, callers: Sequence[Request]) -> None:
+        self.request = request
+        self._sink = sink
         self._callers = callers
-        self._cancel: Callable[[], None] | None = None
-        self._sent_ns = monotonic_ns()
+        self._call: Call | None = None
+        self._cancelled = False
+        self._sent_ns = monotonic_ns() if request.trace else 0
         self._noted: CallUnderWay | None = None
 
     @property
     def unwanted(self) -> bool:
         """Whether every request it may be for was cancelled."""
-        return bool(self._callers) and all(caller.is_cancelled() for caller in self._callers)
+        return bool(self._callers) and all([caller.is_cancelled() for caller in self._callers])
 
-    def begun(self, cancel: Callable[[], None]) -> None:
-        """The call is under way; `cancel` gives it up."""
-        self._cancel = cancel
+    def begun(self, call: Call) -> None:
+        """The call is under way."""
+        self._call = call
+        if self._cancelled:
+            call.cancel()
         for caller in self._callers:
             if caller.nested is None:
                 caller.nested = Nested()
             caller.nested.under_way.add(self)
-            if caller.infer.trace and self._request.trace and self._noted is None:
-                self._noted = caller.nested.traced.begin(self._request, self._sent_ns)
+            if self._sent_ns and caller.infer.trace and self._noted is None:
+                self._noted = caller.nested.traced.begin(self.request, self._sent_ns)
+
+    def cancel(self) -> None:
+        """Give up on the answer, also before the call is under way."""
+        self._cancelled = True
+        if self._call is not None:
+            self._call.cancel()
 
     def cancel_unwanted(self) -> None:
         """Cancel it if nobody waits for it any more."""
-        if self._cancel is not None and self.unwanted:
-            self._cancel()
+        if self._call is not None and self.unwanted:
+            self._call.cancel()
 
     def answered(self, response: InferResponse) -> None:
         """A response is there; the call becomes part of the trace of the request that is traced."""
@@ -73,3 +84,4 @@ class NestedCall:
             for caller in self._callers:
                 if caller.nested is not None:
                     caller.nested.under_way.discard(self)
+        self._sink(response)

@@ -5,17 +5,15 @@ interpreter's lock. An execution that takes place on the loop saves all that: wh
 aside (a greenlet), and who gives the answer, on the loop, continues it.
 """
 
-import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, ParamSpec, cast
+from typing import Final, Generic, ParamSpec, TypeVar, cast
 
 from greenlet import getcurrent, greenlet
 
-from app.core.tensors import InferResponse
-
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class _Waited(threading.local):
@@ -35,31 +33,42 @@ def run_pausable(execute: Callable[P, None], *args: P.args, **kwargs: P.kwargs) 
     _Pausable(execute).switch(*args, **kwargs)
 
 
-class Answer:
+def is_pausable() -> bool:
+    """Whether what calls is part of an execution on a loop."""
+    return type(getcurrent()) is _Pausable
+
+
+class Answer(Generic[T]):
     """What an execution waits for. Made by the execution, and given once."""
 
-    __slots__ = ("_execution", "_given", "_paused")
+    __slots__ = ("_execution", "_given", "_paused", "_waiting")
 
     def __init__(self) -> None:
         current = getcurrent()
         self._execution = current if type(current) is _Pausable else None
-        self._given: queue.SimpleQueue[InferResponse] = queue.SimpleQueue()
+        self._given: list[T] = []
         self._paused = False
+        self._waiting: threading.Lock | None = None
+        if self._execution is None:
+            self._waiting = threading.Lock()
+            self._waiting.acquire()
 
-    def give(self, response: InferResponse) -> None:
+    def give(self, response: T) -> None:
         """Continue the execution; on any thread, but on the loop for an execution that is there."""
-        self._given.put(response)
-        if self._paused:
+        self._given.append(response)
+        if self._waiting is not None:
+            self._waiting.release()
+        elif self._paused:
             self._paused = False
             cast(greenlet, self._execution).switch()
 
-    def wait(self) -> InferResponse:
+    def wait(self) -> T:
         """Wait for the response, which may be there already."""
         began = time.monotonic_ns()
-        execution = self._execution
-        if execution is not None and self._given.empty():
+        if self._waiting is not None:
+            self._waiting.acquire()
+        elif not self._given:
             self._paused = True
-            cast(greenlet, execution.parent).switch()
-        response = self._given.get()
+            cast(greenlet, self._execution).parent.switch()
         waited.ns += time.monotonic_ns() - began
-        return response
+        return self._given[0]

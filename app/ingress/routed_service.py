@@ -16,6 +16,7 @@ from app.ingress.peers import Peers
 from app.ingress.replica_statistics import ReplicaStatistics, collect, collect_ensembles, merge
 from app.ingress.service import Call, Sink
 from app.ingress.shared_memory import SharedMemory
+from app.routing.answer import answer_of
 from app.routing.router import Router
 from app.routing.table import ModelState, VersionEntry
 from app.settings import ServerSettings
@@ -176,18 +177,7 @@ class RoutedInferenceService:
         entry = self._router.resolve(request.model_name, request.model_version)
         if entry.decoupled:
             raise unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
-        answered: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
-
-        def sink(response: InferResponse) -> None:
-            if not answered.done():
-                answered.set_result(response)
-
-        call = self.submit(request, sink)
-        try:
-            response = await answered
-        except asyncio.CancelledError:
-            call.cancel()
-            raise
+        response = await answer_of(lambda sink: self.submit(request, sink).cancel)
         if response.error is not None:
             raise response.error
         return response

@@ -5,6 +5,7 @@ This is for applications of a user's own; requests of clients and of other model
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +15,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.errors import unavailable
 from app.core.model_config import input_specs
 from app.core.tensors import InferRequest, InferResponse, Parameters, RequestedOutput, Tensor, failed
+from app.routing.answer import answer_of
 from app.transport.loop import LoopThread
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -73,18 +75,7 @@ class HandleCalls:
         return Tensor.of(name, array, "BF16" if patterns else "")
 
     async def _answer(self, request: InferRequest) -> InferResponse:
-        answered: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
-
-        def sink(response: InferResponse) -> None:
-            if not answered.done():
-                answered.set_result(response)
-
-        cancel = self._submit(request, sink)
-        try:
-            return await answered
-        except asyncio.CancelledError:
-            cancel()
-            raise
+        return await answer_of(partial(self._submit, request))
 
     async def _stream(self, request: InferRequest) -> AsyncGenerator[Arrays, None]:
         responses = _Responses(asyncio.get_running_loop())

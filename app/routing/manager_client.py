@@ -25,11 +25,12 @@ class ManagerClient:
         rows: list[tuple[str, str, str, str]] = await _call(self._handle.index.remote())
         return rows
 
-    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
-        await _call(self._handle.load.remote(name, config, dict(files)))
+    async def load(self, name: str, config: str | None, files: Mapping[str, bytes], asker: str = "") -> None:
+        """Load a model; `asker` is the replica that waits for it, "" a client."""
+        await _call(self._handle.load.remote(name, config, dict(files), asker))
 
-    async def unload(self, name: str, unload_dependents: bool) -> None:
-        await _call(self._handle.unload.remote(name, unload_dependents))
+    async def unload(self, name: str, unload_dependents: bool, asker: str = "") -> None:
+        await _call(self._handle.unload.remote(name, unload_dependents, asker))
 
     async def configure(self, change: bytes, current: bytes) -> None:
         """Change live settings; returns when every ingress goes by them."""

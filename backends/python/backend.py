@@ -73,7 +73,8 @@ class PythonBackend(Backend):
         return isinstance(state, Execution) and is_portable(Path(state.instance.file).read_bytes())
 
     def instance_pauses(self, instance: Instance) -> bool:
-        return b".exec" in Path(instance.state.instance.file).read_bytes()
+        source = Path(instance.state.instance.file).read_bytes()
+        return any(part in source for part in (b".exec", b"async"))
 
     def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
         instance.state.execute(requests, instance)

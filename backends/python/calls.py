@@ -4,14 +4,15 @@ import asyncio
 import json
 import queue
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Final
+from typing import Any, Final
 
 from app.core.errors import ErrorCode, FailureReason, InferError
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, failed
 from backends.base import Request
 from backends.python.errors import TritonError
+from backends.python.event_loop import EventLoop
 from backends.python.request import NO_PARAMETERS, SEQUENCE_END, SEQUENCE_START, InferenceRequest
 from backends.python.response import InferenceResponse
 from backends.python.tensor import Tensor
@@ -159,6 +160,10 @@ class Calls(ABC):
         answer: queue.SimpleQueue[InferResponse] = queue.SimpleQueue()
         self.submit(infer, answer.put, False, callers)
         return answer.get()
+
+    def run(self, coroutine: Coroutine[Any, Any, Any], loop: EventLoop) -> Any:
+        """Wait for what an `async def execute` returns; see `Services.run`."""
+        return loop.run(coroutine)
 
     def async_exec(
         self, request: InferenceRequest, decoupled: bool

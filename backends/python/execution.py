@@ -89,7 +89,7 @@ class Execution:
                 if self._decoupled:
                     self._loop.start(returned, _Background(self.instance.name, requests))
                     return
-                returned = self._loop.run(returned)
+                returned = services.current().run(returned, self._loop)
             clock.compute_end_ns = time.monotonic_ns()
             answers = self._checked(received, returned)
         except (Exception, SystemExit) as error:

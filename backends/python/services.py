@@ -4,7 +4,7 @@ A replica that can offer them installs an implementation before the model is ini
 call raises an error that says what is missing.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ from app.core.errors import unsupported
 from app.core.tensors import InferRequest, InferResponse, failed
 from backends.base import Request
 from backends.python.errors import TritonModelException
+from backends.python.event_loop import EventLoop
 
 
 class Services(Protocol):
@@ -36,6 +37,9 @@ class Services(Protocol):
         callers: Sequence[Request] = (),
     ) -> Callable[[], None]:
         """What `exec` and `async_exec` send; see `backends.python.calls.Calls`."""
+
+    def run(self, coroutine: Coroutine[Any, Any, Any], loop: EventLoop) -> Any:
+        """Wait for what an `async def execute` returns: on `loop`, unless it can run where it began."""
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         """Load a model, `config` (JSON) and `files` overriding what the repository holds."""
@@ -70,6 +74,9 @@ class Unavailable:
     ) -> Callable[[], None]:
         sink(failed(unsupported(_NO_CALLS)))
         return lambda: None
+
+    def run(self, coroutine: Coroutine[Any, Any, Any], loop: EventLoop) -> Any:
+        return loop.run(coroutine)
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         raise _not_available("load_model")

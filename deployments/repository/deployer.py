@@ -12,6 +12,7 @@ from app.settings import ServerSettings
 from deployments.repository import applications
 from deployments.repository.board import Board
 from deployments.repository.catalog import Candidate
+from deployments.repository.turns import Turns
 from deployments.spec import Description, ModelSpec
 
 logger = logging.getLogger(__name__)
@@ -26,17 +27,17 @@ class Deployer:
     `generations` are the highest in use of each model version, 0 for none.
     """
 
-    def __init__(self, settings: ServerSettings, board: Board, spawn: Spawn) -> None:
+    def __init__(self, settings: ServerSettings, board: Board, turns: Turns, spawn: Spawn) -> None:
         """`board` knows the log settings of now."""
         self._settings = settings
         self._board = board
+        self._turns = turns
         self._spawn = spawn
-        self._loads = asyncio.Semaphore(settings.model_load_thread_count)
         self.generations: dict[str, int] = defaultdict(int)
 
     async def deploy(self, candidate: Candidate, version: int) -> Description:
         """Deploy a version, again as often as `model_load_retry_count` says; what fails is deleted."""
-        async with self._loads:
+        async with self._turns.loading(candidate.name):
             for _ in range(self._settings.model_load_retry_count + 1):
                 logger.info("loading: %s:%d", candidate.name, version)
                 description = await self._deploy_once(candidate, version)
@@ -54,7 +55,7 @@ class Deployer:
             overridden=candidate.template.overridden,
             revision=loaded.revision + 1,
         )
-        async with self._loads:
+        async with self._turns.loading(candidate.name):
             logger.info("updating instances: %s:%d", spec.name, spec.version)
             return await self._outcome(spec, applications.update(spec, loaded))
 

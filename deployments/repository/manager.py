@@ -27,7 +27,7 @@ from deployments.repository.ensembles import effective, is_ensemble
 from deployments.repository.overrides import Bundle, Overrides
 from deployments.repository.polling import Poller
 from deployments.repository.recovery import recover
-from deployments.repository.turns import Turns
+from deployments.repository.turns import Operation, Turns, asked_by
 from deployments.spec import Description, ModelSpec
 
 logger = logging.getLogger(__name__)
@@ -53,8 +53,8 @@ class RepositoryManager:
         self._entries: dict[str, dict[int, VersionEntry]] = {}
         self._ensembles = EnsembleLoads(self._catalog, self._entries)
         self._loaded: dict[str, ModelSpec] = {}
-        self._deployer = Deployer(settings, self._board, self._spawn)
-        self._turns = Turns()
+        self._turns = Turns(settings.model_load_thread_count)
+        self._deployer = Deployer(settings, self._board, self._turns, self._spawn)
         self._initialised = False
         self._background: set[asyncio.Task[None]] = set()
         self._start: asyncio.Task[None] | None = None
@@ -80,14 +80,20 @@ class RepositoryManager:
         on_disk = await asyncio.to_thread(self._catalog.scan)
         return report.index_rows(effective(self._entries), on_disk)
 
-    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+    async def load(self, name: str, config: str | None, files: Mapping[str, bytes], asker: str = "") -> None:
         """Load or reload a model on request; returns when every ingress routes to it.
+
+        `asker` is who waits for it, see `asked_by`.
 
         Raises:
             InferError: Triton's texts; what was served before still is.
         """
         self._require_explicit()
         await self._ensure_recovered()
+        with asked_by(asker):
+            await self._load_requested(name, config, files)
+
+    async def _load_requested(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         models = [name] if files else await asyncio.to_thread(self._catalog.identifiers, name)
         for model in models:
             self._ensembles.asked_for(model)
@@ -103,17 +109,18 @@ class RepositoryManager:
         if failure:
             raise invalid_arg(failure)
 
-    async def unload(self, name: str, unload_dependents: bool = False) -> None:
+    async def unload(self, name: str, unload_dependents: bool = False, asker: str = "") -> None:
         """Take a model out of service; unknown models are no error (as in Triton)."""
         self._require_explicit()
         await self._ensure_recovered()
         models = [model for model in self._entries if name_of(model) == name] or [name]
-        await asyncio.gather(*(self._unload(model, unload_dependents) for model in models))
+        with asked_by(asker):
+            await asyncio.gather(*(self._unload(model, unload_dependents) for model in models))
 
     async def _unload(self, model: str, unload_dependents: bool) -> None:
         unneeded = self._ensembles.unneeded(model) if unload_dependents else []
-        async with self._turns.of(model):
-            await self._retire(self._versions(model))
+        async with self._turns.of(model) as turn:
+            await self._retire(self._versions(model), turn)
         await self._release_overrides()
         await asyncio.gather(*(self._unload(each, unload_dependents) for each in unneeded))
 
@@ -194,8 +201,8 @@ class RepositoryManager:
         if present:
             await self._load_quietly(name)
         else:
-            async with self._turns.of(name):
-                await self._retire(self._versions(name))
+            async with self._turns.of(name) as turn:
+                await self._retire(self._versions(name), turn)
 
     def _overridden(self) -> set[str]:
         """Models that a load request gave configuration or files: a restart does not take those back."""
@@ -259,13 +266,13 @@ class RepositoryManager:
         if self._settings.model_control_mode == "explicit":
             # Before the turn is taken: ensembles that call each other must not wait for each other.
             await self._ensembles.load_steps(candidate, path, self._load_quietly)
-        async with self._turns.of(name):
+        async with self._turns.of(name) as turn:
             candidate = await asyncio.to_thread(self._catalog.candidate, name, override, bundle)
             plan = await asyncio.to_thread(candidate.plan, self._versions(name), self._loaded)
             if is_ensemble(candidate.config):
                 for entry in await asyncio.to_thread(self._ensembles.loaded, candidate):
                     self._set(entry)
-                await self._retire(plan.retire)
+                await self._retire(plan.retire, turn)
                 return
             for version in plan.keep:
                 self._refresh(candidate, version)
@@ -278,7 +285,7 @@ class RepositoryManager:
                 if isinstance(outcome, BaseException):
                     raise outcome
             # What was served goes when all is there that is to be served instead.
-            await self._retire(e for e in plan.retire if all(outcomes) or not e.application)
+            await self._retire([e for e in plan.retire if all(outcomes) or not e.application], turn)
 
     def _refresh(self, candidate: Candidate, version: int) -> None:
         """Take over what a new configuration changes without a load: the version policy."""
@@ -337,7 +344,7 @@ class RepositoryManager:
         self._loaded.pop(previous.application, None)
         self._spawn(applications.delete(previous.application))
 
-    async def _retire(self, entries: Iterable[VersionEntry]) -> None:
+    async def _retire(self, entries: Iterable[VersionEntry], turn: Operation) -> None:
         """Take versions out of service: first no ingress routes to them, then their applications go."""
         retired = [entry for entry in entries if not entry.deliberately_unloaded]
         served = [entry for entry in retired if entry.application]
@@ -345,13 +352,20 @@ class RepositoryManager:
             self._set(msgspec.structs.replace(entry, state=ModelState.UNLOADING))
         if served:
             await self._publish_settled()
-            await asyncio.gather(*(applications.delete(entry.application) for entry in served))
+            await asyncio.gather(*(self._end(entry.application, turn) for entry in served))
         for entry in retired:
             self._loaded.pop(entry.application, None)
             self._set(VersionEntry(entry.name, entry.version, ModelState.UNAVAILABLE, "unloaded"))
             logger.info("successfully unloaded '%s' version %d", entry.name, entry.version)
         if retired:
             await self._publish_settled()
+
+    async def _end(self, application: str, turn: Operation) -> None:
+        """Delete an application; one that has to answer what waits for this goes later."""
+        if self._turns.waits_for_end(turn, application):
+            await applications.delete(application)
+        else:
+            self._spawn(applications.delete(application))
 
     def _serve(self, description: Description) -> None:
         spec = description.spec

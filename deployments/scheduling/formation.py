@@ -53,10 +53,8 @@ def form(
     for pending in queue:
         if count and rows + pending.rows > largest and not preferred_count:
             preferred_rows, preferred_count = rows, count
-        if rows + pending.rows > policy.max_rows or pending.shapes != shapes:
-            closed = True
-            break
-        if includes is not None and not includes(pending) and count:
+        fits = rows + pending.rows <= policy.max_rows and pending.shapes == shapes
+        if not fits or (includes is not None and not includes(pending) and count):
             closed = True
             break
         rows += pending.rows

@@ -19,6 +19,7 @@ from deployments.scheduling.base import Scheduler
 from deployments.scheduling.controls import Controls
 from deployments.scheduling.hooks import Hold
 from deployments.scheduling.idleness import Idleness
+from deployments.scheduling.ordering import ResponseOrder
 from deployments.scheduling.pending import CANCELLED, Pending, Sink
 from deployments.scheduling.queue import TIMEOUT, RequestQueue
 from deployments.scheduling.room import Room
@@ -68,6 +69,7 @@ class SequenceScheduler(Scheduler):
         self._live: dict[SequenceId, Sequence] = {}
         self._backlog: deque[Sequence] = deque()
         self._room = Room(max_requests, max_bytes)
+        self._ordered = max_requests if batching.oldest.preserve_ordering else 0
         self._hold = Hold.of_sequences(direct=not batching.HasField("oldest"))
         self._numbers = itertools.count(1)
         self._timer: asyncio.TimerHandle | None = None
@@ -79,6 +81,8 @@ class SequenceScheduler(Scheduler):
     def add_instance(self, instance: InstanceThread) -> None:
         lane = self._lanes[instance] = self._make_lane()
         lane.ended = instance.end_sequence
+        if self._ordered:
+            lane.order = ResponseOrder(self._ordered, self.release)
         self._admit()
         super().add_instance(instance)
 
@@ -128,6 +132,8 @@ class SequenceScheduler(Scheduler):
         for instance in list(self._free):
             lane = self._lanes.get(instance)
             if lane is None:  # it left when a late sequence of another lane was abandoned
+                continue
+            if lane.order is not None and lane.order.full:
                 continue
             choice = self._choose(lane)
             if choice.rows:
@@ -235,6 +241,8 @@ class SequenceScheduler(Scheduler):
         self._room.leave(turns)
         now = time.monotonic_ns()
         for turn in turns:
+            if lane.order is not None and not turn.dispatch_ns:
+                lane.order.track(turn)
             self._dispatch(turn, now)
         if len(turns) == len(choice.rows):
             return Batch(list(turns), len(turns), choice.reason)

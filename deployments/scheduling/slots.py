@@ -12,6 +12,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.tensors import SequenceId
 from deployments.scheduling.formation import BatchPolicy, form
+from deployments.scheduling.ordering import ResponseOrder
 from deployments.scheduling.turn import Sequence, Turn
 
 
@@ -38,6 +39,8 @@ class Lane(ABC):
         self.size = size
         self.closing = False
         """Its instance is to go: no sequence starts here any more."""
+        self.order: ResponseOrder | None = None
+        """In which responses leave, if it matters."""
         self._vacant = list(range(size))
 
     @property

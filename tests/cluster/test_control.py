@@ -107,3 +107,38 @@ def test_versions_follow_the_policy(
     client.load_model("many")
     assert client.get_model_metadata("many")["versions"] == ["3"]
     client.unload_model("many")
+
+
+LOADING = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        pb_utils.load_model("{other}")
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([]) for _ in requests]
+"""
+
+
+def write_loading_model(repository: Path, name: str, other: str) -> None:
+    directory = repository / name
+    (directory / "1").mkdir(parents=True)
+    (directory / "1" / "model.py").write_text(LOADING.format(other=other))
+    (directory / "config.pbtxt").write_text('backend: "python"')
+
+
+def test_models_that_load_each_other(
+    repository: Path, client: tritonclient.http.InferenceServerClient
+) -> None:
+    """They end in an error that tells the circle; one that loads what loads nothing is loaded with it."""
+    write_loading_model(repository, "hen", "egg")
+    write_loading_model(repository, "egg", "hen")
+    with pytest.raises(InferenceServerException, match="circular load of models: hen -> egg -> hen"):
+        client.load_model("hen")
+    write_model(repository, "nest")
+    write_loading_model(repository, "bird", "nest")
+    client.load_model("bird")
+    assert client.is_model_ready("bird") and client.is_model_ready("nest")
+    for name in ("hen", "egg", "bird", "nest"):
+        client.unload_model(name)

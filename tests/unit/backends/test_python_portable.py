@@ -46,7 +46,6 @@ def test_a_plain_call_of_another_model_is_portable() -> None:
     [
         "pb_utils.InferenceRequest(model_name='other').exec(decoupled=True)",
         "pb_utils.InferenceRequest(model_name='other').exec(True)",
-        "pb_utils.InferenceRequest(model_name='other').async_exec()",
         "ask = pb_utils.InferenceRequest().exec",
         "getattr(pb_utils, 'Inference' + 'Request')",
         "utils = pb_utils",
@@ -73,8 +72,47 @@ def test_what_may_wait_or_belongs_to_a_thread_is_not(line: str) -> None:
     assert not is_portable(source(line))
 
 
-def test_coroutines_are_not() -> None:
-    assert not is_portable(source().replace(b"def execute", b"async def execute"))
+CALL = "pb_utils.InferenceRequest(model_name='other')"
+
+
+def coroutine(line: str) -> bytes:
+    return source(line, "import asyncio").replace(b"def execute", b"async def execute")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pass",
+        f"await {CALL}.async_exec()",
+        f"one = {CALL}.async_exec(); await one",
+        f"await asyncio.gather({CALL}.async_exec(), {CALL}.async_exec())",
+        f"await asyncio.gather(*[{CALL}.async_exec() for _ in range(3)], return_exceptions=True)",
+    ],
+)
+def test_coroutines_that_await_calls_are_portable(line: str) -> None:
+    assert is_portable(coroutine(line))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{CALL}.exec()",
+        f"await {CALL}.async_exec(decoupled=True)",
+        f"ask = {CALL}.async_exec",
+        "await asyncio.sleep(1)",
+        "await asyncio.to_thread(print)",
+        f"asyncio.run({CALL}.async_exec())",
+        f"task = asyncio.create_task({CALL}.async_exec())",
+        f"self.later = asyncio.gather({CALL}.async_exec())",
+        "gather = asyncio.gather",
+        "wait(asyncio)",
+        "self.lock = asyncio.Lock()",
+        "from asyncio import sleep",
+        "async for each in self: pass",
+    ],
+)
+def test_coroutines_that_do_more_are_not(line: str) -> None:
+    assert not is_portable(coroutine(line))
 
 
 @pytest.mark.parametrize("name", ["repeat_int32", "image_preprocess"])

@@ -242,11 +242,18 @@ def test_models_that_call_each_other(bench: Bench) -> None:
 def test_the_repository(bench: Bench) -> None:
     pb_utils.load_model("m", "{}", {"file:1/model.py": b""})
     pb_utils.unload_model("m", True)
-    assert bench.loading.asked == [("load", "m", "{}", {"file:1/model.py": b""}), ("unload", "m", True)]
+    calls = [("load", "m", "{}", {"file:1/model.py": b""}), ("unload", "m", True)]
+    assert bench.loading.asked == [(*call, "caller") for call in calls]
     with pytest.raises(pb_utils.TritonModelException, match="no"):
         pb_utils.load_model("bad")
     assert pb_utils.is_model_ready("m") and pb_utils.is_model_ready("e", "1")
     assert not pb_utils.is_model_ready("nobody") and not pb_utils.is_model_ready("m", "9")
+
+
+def test_once_loaded_a_model_asks_as_what_serves(bench: Bench) -> None:
+    services.current().loaded = True  # type: ignore[attr-defined]
+    pb_utils.load_model("m")
+    assert bench.loading.asked == [("load", "m", None, {}, "caller:1")]
 
 
 def test_what_waits_for_its_call_is_not_copied(bench: Bench) -> None:
@@ -281,7 +288,7 @@ def test_a_model_that_unloads_itself_does_not_wait(bench: Bench) -> None:
     while not bench.loading.asked:
         assert time.monotonic() < limit
         time.sleep(0.002)
-    assert bench.loading.asked == [("unload", "caller", False)]
+    assert bench.loading.asked == [("unload", "caller", False, "caller")]
 
 
 @pytest.mark.parametrize("function", [pb_utils.load_model, pb_utils.unload_model])

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +14,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config_normalise import normalise
+from app.core.errors import InferError
 from app.core.tensors import InferResponse
 from app.routing.handle_calls import HandleCalls
 from app.transport.loop import LoopThread
@@ -20,6 +22,7 @@ from backends.base import Instance, Request
 from backends.python import services
 from deployments import instances
 from deployments.bls import Connection, ModelCalls
+from deployments.guest_loop import GuestLoop
 from deployments.pausing import Answer, run_pausable, waited
 from deployments.served_model import ServedModel
 from tests.unit.deployments.fakes import FakeServeBatch
@@ -31,7 +34,7 @@ from tests.unit.ensemble.ensembles import Asked, Models, model
 
 
 def test_a_thread_waits_until_the_answer_is_given() -> None:
-    answer = Answer()
+    answer = Answer[InferResponse]()
     threading.Timer(0.01, answer.give, [InferResponse(id="x")]).start()
     before = waited.ns
     assert answer.wait().id == "x"
@@ -39,7 +42,7 @@ def test_a_thread_waits_until_the_answer_is_given() -> None:
 
 
 async def test_the_loop_goes_on_while_an_execution_waits() -> None:
-    answers: list[Answer] = []
+    answers: list[Answer[InferResponse]] = []
     seen: list[Any] = []
 
     def execute(count: int) -> None:
@@ -58,7 +61,7 @@ async def test_an_answer_that_is_there_already_costs_no_wait() -> None:
     seen: list[str] = []
 
     def execute() -> None:
-        answer = Answer()
+        answer = Answer[InferResponse]()
         answer.give(InferResponse(id="x"))
         seen.append(answer.wait().id)
 
@@ -121,6 +124,7 @@ async def calling(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Calling]:
     monkeypatch.setattr(services._Installed, "services", calls)
     # Whatever the machine.
     monkeypatch.setattr(instances, "_SHORT_NS", 10**12)
+    monkeypatch.setattr(instances, "_LONG_NS", 10**12)
     made.bench.thread.start()
     made.bench.thread.wait_loaded()
     yield made
@@ -220,6 +224,14 @@ class TritonPythonModel:
             tensor = pb_utils.get_output_tensor_by_name(response, "y")
         return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", tensor.as_numpy())])
 """
+AWAITING = (
+    CALLER.replace("def ", "async def ")
+    .replace("self._respond", "await self._respond")
+    .replace("call.exec()", "await call.async_exec()")
+)
+GATHERING = AWAITING.replace(
+    "await call.async_exec()", "(await asyncio.gather(call.async_exec(), call.async_exec()))[1]"
+).replace("import", "import asyncio\nimport", 1)
 CALLER_CONFIG = """
     backend: "python"
     input { name: "IN" data_type: TYPE_FP32 dims: [ 4 ] }
@@ -231,21 +243,74 @@ def answer_with(fill: int) -> Callable[[Asked], None]:
     return lambda asked: asked.answer(output(fill))
 
 
-async def test_a_python_model_that_calls_moves_to_the_loop(
-    bench: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(instances, "_SHORT_NS", 10**12)
-    (tmp_path / "1").mkdir()
-    (tmp_path / "1" / "model.py").write_text(CALLER)
+async def served_caller(bench: Plane, directory: Path, source: str) -> ServedModel:
+    (directory / "1").mkdir()
+    (directory / "1" / "model.py").write_text(source)
     config = normalise(text_format.Parse(CALLER_CONFIG, mc.ModelConfig(name="caller")))
-    spec = msgspec.structs.replace(SPEC, directory=str(tmp_path), config=config.SerializeToString())
+    spec = msgspec.structs.replace(SPEC, directory=str(directory), config=config.SerializeToString())
     served = await asyncio.to_thread(ServedModel.load, spec, bench.plane, FakeServeBatch())
     await bench.plane.run(served.open())
-    calls = HandleCalls(served.config, served.submit, bench.plane)
+    return served
+
+
+@pytest.mark.parametrize(("source", "calls"), [(CALLER, 2), (AWAITING, 2), (GATHERING, 4)])
+async def test_a_python_model_that_calls_moves_to_the_loop(
+    bench: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, calls: int
+) -> None:
+    monkeypatch.setattr(instances, "_SHORT_NS", 10**12)
+    monkeypatch.setattr(instances, "_LONG_NS", 10**12)
+    served = await served_caller(bench, tmp_path, source)
+    handle = HandleCalls(served.config, served.submit, bench.plane)
     thread = served._instances._placed[0].thread
     for i in range(instances._SHORT_RUNS + 3):
         assert thread.on_loop == (i >= instances._SHORT_RUNS)
-        bench.answers += [answer_with(0), answer_with(i)]
-        found = await calls.call({"IN": np.ones(4, np.float32)})
+        bench.answers += [*(answer_with(0) for _ in range(calls - 1)), answer_with(i)]
+        found = await handle.call({"IN": np.ones(4, np.float32)})
         assert isinstance(found, dict) and found["OUT"].tolist() == [i] * 4
     await asyncio.to_thread(served.close, 5)
+
+
+@pytest.mark.parametrize("error", ["ValueError('odd')", "SystemExit('odd')"])
+async def test_a_coroutine_that_fails_on_the_loop(
+    bench: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
+    """Before its call, and after it."""
+    monkeypatch.setattr(instances, "_SHORT_NS", 10**12)
+    monkeypatch.setattr(instances, "_LONG_NS", 10**12)
+    failing = f"if np.array_equal(tensor.as_numpy(), [{{}}] * 4): raise {error}\n"
+    source = AWAITING.replace("import", "import numpy as np\nimport", 1)
+    source = source.replace("for _ in", f"{failing.format(5)}        for _ in")
+    source = source.replace("return pb_utils", f"{failing.format(6)}        return pb_utils")
+    served = await served_caller(bench, tmp_path, source)
+    handle = HandleCalls(served.config, served.submit, bench.plane)
+    for _ in range(instances._SHORT_RUNS):
+        bench.answers += [answer_with(0), answer_with(1)]
+        await handle.call({"IN": np.ones(4, np.float32)})
+    with pytest.raises(InferError, match="odd"):
+        await handle.call({"IN": np.full(4, 5, np.float32)})
+    bench.answers += [answer_with(0), answer_with(6)]
+    with pytest.raises(InferError, match="odd"):
+        await handle.call({"IN": np.ones(4, np.float32)})
+    assert served._instances._placed[0].thread.on_loop and bench.plane.alive
+    await asyncio.to_thread(served.close, 5)
+
+
+async def test_what_a_coroutine_computes_is_no_waiting() -> None:
+    loop = GuestLoop(asyncio.get_running_loop())
+    given: list[asyncio.Future[None]] = []
+    ended: list[int] = []
+
+    async def compute() -> int:
+        given.append(asyncio.get_running_loop().create_future())
+        await given[0]
+        end = time.monotonic_ns() + 20_000_000
+        while time.monotonic_ns() < end:
+            pass
+        return 7
+
+    before, began = waited.ns, time.monotonic_ns()
+    run_pausable(lambda: ended.append(loop.run(compute())))
+    assert not ended and asyncio.get_running_loop() is not given[0].get_loop()
+    loop.call_soon_threadsafe(given[0].set_result, None)
+    assert ended == [7]
+    assert time.monotonic_ns() - began - (waited.ns - before) >= 20_000_000

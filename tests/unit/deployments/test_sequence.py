@@ -152,6 +152,22 @@ def test_utilization_waits_no_longer_than_the_delay(bench: SequenceBench) -> Non
     assert bench.infer(1, 1, start=True) == 1
 
 
+def test_preferred_size_of_the_oldest_strategy(bench: SequenceBench) -> None:
+    """It ends the delay; what it leaves over waits."""
+    waits = "preferred_batch_size: [ 2 ] max_queue_delay_microseconds: 60000000"
+    bench.load(config(LONG + f"oldest {{ max_candidate_sequences: 4 {waits} }}" + STATE))
+    first = bench.submit(1, 1, start=True)[0]
+    assert not first.done() and not bench.backend.batches
+    assert bench.infer(2, 2, start=True) == 2
+    assert output(first) == 1 and bench.backend.batches[0][1]["INPUT"] == [1, 2]
+
+
+def test_delay_of_the_oldest_strategy(bench: SequenceBench) -> None:
+    waits = "preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 1000"
+    bench.load(config(LONG + f"oldest {{ max_candidate_sequences: 4 {waits} }}" + STATE))
+    assert bench.infer(1, 1, start=True) == 1
+
+
 def test_order_within_a_sequence(bench: SequenceBench) -> None:
     bench.load(config(LONG + "oldest { max_candidate_sequences: 2 }" + STATE, count=2))
     answers = [bench.submit(1, 1, start=number == 0)[0] for number in range(50)]

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +250,45 @@ def test_decoupled_python_model(load: Load, strategy: str) -> None:
     assert bench.infer_all("b", 1, start=True) == [0]
     assert bench.infer_all("a", 0) == []
     assert bench.infer_all("a", 2, end=True) == [3, 4]
+
+
+PYTHON_LATE = """
+import threading
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+later = threading.Event()
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            work = (request.get_response_sender(), request.correlation_id())
+            if request.correlation_id() == "late":
+                threading.Thread(target=lambda: later.wait(10) and self.send(*work)).start()
+            else:
+                self.send(*work)
+
+    def send(self, sender, name):
+        output = pb_utils.Tensor("OUTPUT", np.array([[0]], np.int32))
+        sender.send(pb_utils.InferenceResponse([output]), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_responses_of_the_oldest_strategy_keep_their_order(load: Load, ordered: bool) -> None:
+    strategy = f"oldest {{ max_candidate_sequences: 4 preserve_ordering: {str(ordered).lower()} }}"
+    bench = load("python", LONG + strategy + STRING_CORRID, source=PYTHON_LATE, extra=DECOUPLED)
+    late = bench.submit("late", 1, start=True, end=True)[0]
+    other = bench.submit("other", 1, start=True, end=True)[0]
+    if not ordered:
+        other.result(10)
+        assert not late.done()
+    else:
+        wait([other], timeout=0.05)
+        assert not other.done()
+    sys.modules["1.model"].later.set()
+    assert late.result(10).error is None and other.result(10).error is None
 
 
 PYTHON_ITERATIVE = """
