@@ -96,6 +96,7 @@ class Execution:
             clock.compute_end_ns = time.monotonic_ns()
             self._fail(received, requests, error)
             return
+        _senders = [mine._sender for mine in received]  # to drop one would end its request
         del received  # an input that nobody else holds may be the output's memory
         for request, response in zip(requests, answers, strict=True):
             if response is None:
