@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from app.core.buffers import viewed
 from app.core.datatypes import DATATYPES, pack_bytes, unpack_bytes
 from app.core.errors import ErrorCode, FailureReason, InferError, internal
 from app.core.model_config import dims_text
@@ -121,7 +122,7 @@ def _view(tensor: Tensor, signature: Signature) -> Array:
         shape = signature.model_shape(tensor.name, shape)
     if tensor.datatype == "BYTES":
         return tensor.array().reshape(shape)
-    return np.ndarray(shape, DATATYPES[tensor.datatype].dtype, tensor.data)
+    return viewed(tensor.data, DATATYPES[tensor.datatype].dtype, shape)
 
 
 def _join(

@@ -1,5 +1,6 @@
 """Joining and splitting batches, with a backend that records what it is given."""
 
+import gc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from app.core.errors import ErrorCode, FailureReason
 from app.core.tensors import Tensor
+from app.transport.workspace import Workspace
 from backends.base import ArrayBackend, Instance
 from tests.unit.backends.harness import Served, config, infer
 
@@ -50,6 +52,21 @@ def test_one_request_is_not_copied() -> None:
         "m",
         "1",
     )
+
+
+def test_memory_stays_while_the_backend_holds_an_input() -> None:
+    """It is a part of shared memory, say, which is written again as soon as nobody views it."""
+    served = Served(Recorder, config(PLAIN))
+    workspace = Workspace(1 << 16)
+    taken = workspace.take(1 << 16)
+    assert taken is not None
+    taken[:16] = rows(1).tobytes()
+    served(infer({"I": Tensor("I", "FP32", (1, 4), taken[:16])}))
+    del taken
+    gc.collect()  # the request
+    assert workspace.live == 1
+    served.instance.state.clear()
+    assert workspace.live == 0
 
 
 @pytest.mark.parametrize(
