@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from app.core.buffers import viewed
 from app.core.datatypes import DATATYPES, pack_bytes, unpack_bytes
 from app.core.errors import ErrorCode, FailureReason, InferError, internal
 from app.core.model_config import dims_text
@@ -120,9 +119,7 @@ def _view(tensor: Tensor, signature: Signature) -> Array:
     shape = tensor.shape
     if signature.reshapes:
         shape = signature.model_shape(tensor.name, shape)
-    if tensor.datatype == "BYTES":
-        return tensor.array().reshape(shape)
-    return viewed(tensor.data, DATATYPES[tensor.datatype].dtype, shape)
+    return tensor.array().reshape(shape)
 
 
 def _join(

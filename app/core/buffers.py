@@ -31,14 +31,6 @@ def make_with(make: Callable[[int], memoryview]) -> None:
 
 def writable_copy(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """A contiguous copy of a numeric array that is not empty, in a `Block`."""
-    copy = viewed(_make(array.nbytes), array.dtype, array.shape)
+    copy = np.frombuffer(_make(array.nbytes), array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
-
-
-def viewed(data: Any, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """View memory, which lasts as long as the view.
-
-    `np.ndarray` would not do: it holds what the memory was made from, not who waits for it to go.
-    """
-    return np.frombuffer(data, dtype).reshape(shape)

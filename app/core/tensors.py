@@ -36,6 +36,9 @@ class Tensor(msgspec.Struct, frozen=True, gc=False):
     def array(self) -> npt.NDArray[Any]:
         """View the data as numpy, without a copy except for BYTES (an object array of `bytes`).
 
+        The data stays as long as the view. With `np.ndarray` it would not: that holds what the memory was
+        made from, not the slab of shared memory that waits for its last view to go.
+
         Raises:
             InferError: INVALID_ARG when a BYTES tensor's prefixes or element count are wrong.
             ValueError: when the byte count does not fit the shape.

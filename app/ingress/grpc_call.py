@@ -3,7 +3,7 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from app.core.tensors import Buffer
 from app.ingress.http2_stream import Stream
@@ -11,12 +11,10 @@ from app.protocol import grpc_http2 as wire
 from app.protocol.grpc_cut import tensors_at
 from app.protocol.grpc_http2 import CallHead, MessageReader, Room
 from app.protocol.restrictions import Restriction
-from app.transport.workspace import take
+from app.transport.workspace import take_aligned
 
 if TYPE_CHECKING:
     from app.ingress.http2_server import Http2Server
-
-_ALIGNMENT: Final = 64
 
 
 def refuse(stream: Stream, head: CallHead, unknown: bool) -> None:
@@ -38,8 +36,7 @@ def refuse_restricted(stream: Stream, restriction: Restriction) -> None:
 
 def _lendable(size: int, begun: Buffer) -> memoryview:
     """Room for a request whose tensors shall be aligned."""
-    start = -tensors_at(begun) % _ALIGNMENT
-    return take(start + size)[start:]
+    return take_aligned(size, tensors_at(begun))
 
 
 class GrpcCall(ABC):

@@ -1,13 +1,11 @@
 """Request bodies on their way in."""
 
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from app.ingress.buffered import Buffered, Receiver
 from app.ingress.http_exchange import Route
 from app.protocol.http1 import ChunkedBody, RequestHead
-from app.transport.workspace import take
-
-_ALIGNMENT: Final = 64
+from app.transport.workspace import take_aligned
 
 
 class RoutedHead(NamedTuple):
@@ -31,8 +29,7 @@ class SizedBody:
     def __init__(self, routed: RoutedHead, length: int) -> None:
         self.routed = routed
         self.missing = length
-        start = -_tensors_at(routed.head) % _ALIGNMENT
-        self._view = take(start + length)[start:]
+        self._view = take_aligned(length, _tensors_at(routed.head))
         self.body = self._view.toreadonly()
 
     def room(self) -> memoryview:

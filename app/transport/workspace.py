@@ -13,6 +13,7 @@ from typing import Final
 
 from app.core.buffers import private
 from app.transport.arena import ArenaWriter, Lendable
+from app.transport.frames import ALIGNMENT
 
 FROM_BYTES: Final = 32 << 10
 """Smaller tensors are copied anyway (`TransportSettings.arena_threshold`)."""
@@ -83,6 +84,12 @@ def _of_process() -> Workspace | None:
         return Workspace(_BYTES)
     except OSError:
         return None
+
+
+def take_aligned(nbytes: int, at: int) -> memoryview:
+    """As `take`, with the byte `at` on the boundary: tensors begin there, and aligned they can be lent."""
+    start = -at % ALIGNMENT
+    return take(start + nbytes)[start:]
 
 
 def take(nbytes: int) -> memoryview:

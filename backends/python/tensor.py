@@ -6,8 +6,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from app.core.buffers import Block, viewed, writable_copy
-from app.core.datatypes import DATATYPES, datatype_of, pack_bytes
+from app.core.buffers import Block, writable_copy
+from app.core.datatypes import datatype_of, pack_bytes
 from app.core.tensors import Tensor as WireTensor
 from app.core.tensors import flat_bytes
 from backends.python.errors import TritonModelException
@@ -163,14 +163,10 @@ class Tensor:
 
 def _from_wire(wire: WireTensor) -> Array:
     """View the bytes; read-only memory is copied, because models do change their inputs in place."""
-    if wire.datatype == "BYTES":
-        return wire.array()
-    dtype = DATATYPES[wire.datatype].dtype
-    if len(wire.data) > _COPIED_ANYWAY:
-        large = viewed(wire.data, dtype, wire.shape)
-        return large if large.flags.writeable else writable_copy(large)
-    array: Array = np.ndarray(wire.shape, dtype, wire.data)
-    return array if array.flags.writeable else array.copy()
+    array: Array = wire.array()
+    if array.flags.writeable:
+        return array
+    return writable_copy(array) if array.nbytes > _COPIED_ANYWAY else array.copy()
 
 
 def _from_device(device: Any) -> Array:
