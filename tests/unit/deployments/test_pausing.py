@@ -20,6 +20,7 @@ from app.routing.handle_calls import HandleCalls
 from app.transport.loop import LoopThread
 from backends.base import Instance, Request
 from backends.python import services
+from backends.python.event_loop import EventLoop
 from deployments import instances
 from deployments.bls import Connection, ModelCalls
 from deployments.guest_loop import GuestLoop
@@ -314,3 +315,21 @@ async def test_what_a_coroutine_computes_is_no_waiting() -> None:
     loop.call_soon_threadsafe(given[0].set_result, None)
     assert ended == [7]
     assert time.monotonic_ns() - began - (waited.ns - before) >= 20_000_000
+
+
+@pytest.mark.parametrize("computes", [False, True])
+def test_what_a_coroutine_waits_on_its_thread_is_no_computing(computes: bool) -> None:
+    calls, loop = ModelCalls(SPEC, LoopThread.__new__(LoopThread)), EventLoop("m asyncio")
+
+    async def execute() -> int:
+        end = time.thread_time_ns() + 50_000_000
+        while computes and time.thread_time_ns() < end:
+            pass
+        await asyncio.sleep(0 if computes else 0.05)
+        return 7
+
+    before, began = waited.ns, time.monotonic_ns()
+    assert calls.run(execute(), loop) == 7
+    took, waiting = time.monotonic_ns() - began, waited.ns - before
+    assert took - waiting >= 50_000_000 if computes else waiting >= 40_000_000
+    loop.close()
