@@ -134,7 +134,7 @@ class Turns:
         others = self._turns[operation.model].operations
         yield from others[: others.index(operation)]
         askers = {operation.model, *operation.ends}
-        yield from (each for each in self._operations() if each.asker in askers)
+        yield from (each for each in self._operations() if each.asker and each.asker in askers)
 
 
 def _circular(circle: Sequence[Operation]) -> InferError:

@@ -169,3 +169,9 @@ async def load_error_of(work: Awaitable[None]) -> InferError:
     with pytest.raises(InferError) as caught:
         await asyncio.wait_for(work, 10)
     return caught.value
+
+
+async def test_a_client_that_names_no_model_waits_for_none(bench: Bench) -> None:
+    made = await explicit(bench)
+    await made.unload("", False)
+    assert len(made._turns) == 0
