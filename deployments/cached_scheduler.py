@@ -61,7 +61,7 @@ class CachedScheduler:
         started = time.monotonic_ns()
         if response.error is None:
             self._cache.insert(key, Entry.of(response))
-        self._statistics.cache_miss.add(lookup_ns + time.monotonic_ns() - started)
+        self._statistics.record_miss(lookup_ns + time.monotonic_ns() - started)
 
     def _looked_up(self, pending: Pending, entry: Entry | None) -> None:
         looked = self._looking.pop(pending, None)

@@ -72,11 +72,7 @@ def placements(config: mc.ModelConfig, rank: int = 0, backends: Path | None = No
 def _of_device(group: mc.ModelInstanceGroup, device: int) -> list[Placement]:
     kind = mc.ModelInstanceGroup.Kind.Name(group.kind).removeprefix("KIND_")
     suffix = f"_gpu{device}" if kind == "GPU" else ""
-    signature = mc.ModelInstanceGroup()
-    signature.CopyFrom(group)
-    for field in ("name", "count", "gpus"):
-        signature.ClearField(field)
-    text = signature.SerializeToString(deterministic=True) + f" {device}".encode()
+    text = _bare(group, "name", "count", "gpus") + f" {device}".encode()
     return [
         Placement(f"{group.name}_{index}{suffix}", kind, device, group, text) for index in range(group.count)
     ]
@@ -118,16 +114,20 @@ def updates_in_place(old: mc.ModelConfig, new: mc.ModelConfig, backends: Path | 
     """
     if not process_per_instance(new.backend, backends):
         return True
-    if new.HasField("sequence_batching") or len(old.instance_group) != len(new.instance_group):
+    if new.HasField("sequence_batching"):
         return False
-    return all(
-        _without_count(one) == _without_count(other)
-        for one, other in zip(old.instance_group, new.instance_group, strict=True)
-    )
+    before, after = _sorts(old), _sorts(new)
+    return before == after or len({*before, *after}) == 1
 
 
-def _without_count(group: mc.ModelInstanceGroup) -> mc.ModelInstanceGroup:
+def _sorts(config: mc.ModelConfig) -> list[bytes]:
+    """What each group's instances are, whatever their names and number."""
+    return [_bare(group, "name", "count") for group in config.instance_group]
+
+
+def _bare(group: mc.ModelInstanceGroup, *fields: str) -> bytes:
     copy = mc.ModelInstanceGroup()
     copy.CopyFrom(group)
-    copy.ClearField("count")
-    return copy
+    for field in fields:
+        copy.ClearField(field)
+    return copy.SerializeToString(deterministic=True)

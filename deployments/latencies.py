@@ -69,7 +69,10 @@ class Histogram:
 
 
 class Latencies:
-    """The summaries of one replica, by Triton's names of what they are about."""
+    """The summaries of one replica, by Triton's names of what they are about.
+
+    As in Triton, a model with a response cache has summaries of hits and misses, and none of requests.
+    """
 
     def __init__(self) -> None:
         self.request = Summary()
@@ -77,7 +80,10 @@ class Latencies:
         self.compute_input = Summary()
         self.compute_infer = Summary()
         self.compute_output = Summary()
+        self.cache_hit = Summary()
+        self.cache_miss = Summary()
 
-    def message(self) -> dict[str, Any]:
-        """Summaries by name."""
-        return {name: summary.message() for name, summary in vars(self).items()}
+    def message(self, cached: bool) -> dict[str, Any]:
+        """Summaries by name; `cached` tells whether the model has a response cache."""
+        absent = ("request",) if cached else ("cache_hit", "cache_miss")
+        return {name: each.message() for name, each in vars(self).items() if name not in absent}

@@ -196,6 +196,7 @@ class ServedModel:
                 "pending": self._scheduler.pending,
                 "releases": dict(self.statistics.releases),
                 "queue_age_ns": self._scheduler.queue_age_ns,
+                "cached": self._cached is not None,
                 **self._distributions(),
                 **await self._custom_metrics(),
             }
@@ -257,7 +258,8 @@ class ServedModel:
 
     def _distributions(self) -> dict[str, Any]:
         latencies, first = self.statistics.latencies, self._first_responses
-        found: dict[str, Any] = {} if latencies is None else {"summaries": latencies.message()}
+        cached = self._cached is not None
+        found: dict[str, Any] = {} if latencies is None else {"summaries": latencies.message(cached)}
         return found if first is None else {**found, "first_response": first.message()}
 
     def _cancel(self, pending: Pending) -> None:

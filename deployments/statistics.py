@@ -105,6 +105,14 @@ class Statistics:
         """Record a request that the response cache answers."""
         self.cache_hit.add(lookup_ns)
         self.last_inference_ms = time.time_ns() // 1_000_000
+        if self.latencies is not None:
+            self.latencies.cache_hit.add(lookup_ns)
+
+    def record_miss(self, cache_ns: int) -> None:
+        """Record a request that the response cache did not know; `cache_ns` are look-up and insertion."""
+        self.cache_miss.add(cache_ns)
+        if self.latencies is not None:
+            self.latencies.cache_miss.add(cache_ns)
 
     def record_failure(self, total_ns: int, reason: FailureReason) -> None:
         """Record a request that was refused or failed."""

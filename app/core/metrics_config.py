@@ -1,5 +1,6 @@
 """`--metrics-config`: which kinds of latencies `/metrics` reports."""
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -8,6 +9,7 @@ import msgspec
 SIZE_RATIO: Final = 1.02
 """Durations are counted by logarithmic size: the ratio of its bounds, a quantile is off by half of it."""
 _QUANTILES: Final = "0.5:0.05,0.9:0.01,0.95:0.001,0.99:0.001,0.999:0.001"
+_LEADING_NUMBER: Final = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 _BOOLEANS: Final[Mapping[str, bool]] = {
     "true": True, "on": True, "1": True, "false": False, "off": False, "0": False
 }  # fmt: skip
@@ -46,9 +48,17 @@ def _flag(settings: Mapping[str, str], name: str, default: str) -> bool:
 def _quantiles(text: str) -> tuple[float, ...]:
     """The quantiles of `quantile:error,...`; ours are exact to 1% of the value, whatever error is asked."""
     try:
-        pairs = [tuple(map(float, pair.split(":"))) for pair in text.split(",")]
+        pairs = [tuple(map(_number, pair.split(":"))) for pair in text.split(",")]
     except ValueError:
         pairs = []
     if not pairs or any(len(pair) != 2 or not 0 <= pair[0] <= 1 for pair in pairs):
         raise ValueError(f"--metrics-config summary_quantiles: expected quantile:error pairs, got '{text}'")
     return tuple(pair[0] for pair in pairs)
+
+
+def _number(text: str) -> float:
+    """A number as C++'s std::stod reads it: what follows it is passed over."""
+    match = _LEADING_NUMBER.match(text)
+    if match is None:
+        raise ValueError(text)
+    return float(match[0])

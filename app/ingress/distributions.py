@@ -17,6 +17,10 @@ _SUMMARIES: Final = {
     "compute_output": "Summary of inference compute output duration in microseconds "
     "(does not include cached requests)",
 }
+_CACHE_SUMMARIES: Final = {
+    "cache_hit": "Summary of cache hit durations per model, in microseconds",
+    "cache_miss": "Summary of cache miss durations per model, in microseconds",
+}
 _FIRST: Final = "nv_inference_first_response_histogram_ms"
 
 
@@ -36,19 +40,27 @@ def quantile(sizes: dict[int, int], share: float) -> float:
 
 
 def summary_lines(rows: Rows, quantiles: tuple[float, ...]) -> Iterator[str]:
-    """Triton's summaries."""
+    """Triton's summaries: those of hits and misses where there is a response cache, instead of requests."""
     rows = list(rows)
+    plain = [row for row in rows if not row[1].cached]
+    cached = [row for row in rows if row[1].cached]
     for about, text in _SUMMARIES.items():
-        name = f"nv_inference_{about}_summary_us"
-        yield f"# HELP {name} {text}"
-        yield f"# TYPE {name} summary"
-        for labels, stats in rows:
-            count, us, sizes = stats.summaries.get(about, (0, 0, {}))
-            for share in quantiles:
-                value = quantile(sizes, share)
-                yield f'{name}{{{labels},quantile="{share:g}"}} {"NaN" if value != value else round(value)}'
-            yield f"{name}_sum{{{labels}}} {us}"
-            yield f"{name}_count{{{labels}}} {count}"
+        shown = plain if about == "request" else rows
+        yield from _summary(f"nv_inference_{about}_summary_us", text, shown, about, quantiles)
+    for about, text in _CACHE_SUMMARIES.items() if cached else ():
+        yield from _summary(f"nv_{about}_summary_per_model", text, cached, about, quantiles)
+
+
+def _summary(name: str, text: str, rows: Rows, about: str, quantiles: tuple[float, ...]) -> Iterator[str]:
+    yield f"# HELP {name} {text}"
+    yield f"# TYPE {name} summary"
+    for labels, stats in rows:
+        count, us, sizes = stats.summaries.get(about, (0, 0, {}))
+        for share in quantiles:
+            value = quantile(sizes, share)
+            yield f'{name}{{{labels},quantile="{share:g}"}} {"NaN" if value != value else round(value)}'
+        yield f"{name}_sum{{{labels}}} {us}"
+        yield f"{name}_count{{{labels}}} {count}"
 
 
 def histogram_lines(rows: Rows) -> Iterator[str]:

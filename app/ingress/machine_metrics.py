@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 
 class Gauge(NamedTuple):
@@ -48,7 +48,11 @@ class Machine:
         now = self._clock()
         if not self._last or now - self._read_at >= self._interval_s:
             self._read_at = now
-            self._last = [*self._cpu_families(), *(self._gpus.families() if self._gpus else ())]
+            self._last = [
+                *self._cpu_families(),
+                *(self._gpus.families() if self._gpus else ()),
+                *_PINNED,
+            ]
         return self._last
 
     def _cpu_families(self) -> Iterator[Gauge]:
@@ -80,6 +84,13 @@ class Machine:
 
 def _one(name: str, help: str, value: float) -> Gauge:
     return Gauge(name, "gauge", help, [("", value)])
+
+
+_PINNED: Final = (
+    _one("nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes", 0),
+    _one("nv_pinned_memory_pool_used_bytes", "Pinned memory pool used memory size, in bytes", 0),
+)
+"""There is no such pool: dashboards made for Triton find it empty."""
 
 
 class _Gpus:

@@ -114,7 +114,7 @@ _CACHE_FAMILIES = (
         lambda s: s.statistics.inference_stats.cache_miss.ns // 1000,
     ),
 )
-"""Of models whose response cache was asked; the others have no such lines, as in Triton."""
+"""Of models with a response cache; the others have no such lines, as in Triton."""
 
 
 async def render(
@@ -159,11 +159,7 @@ def _family(family: Family, rows: Iterable[tuple[str, ReplicaStatistics]]) -> li
 
 
 def _cache(rows: Iterable[tuple[str, ReplicaStatistics]]) -> list[str]:
-    def asked(stats: ReplicaStatistics) -> bool:
-        counts = stats.statistics.inference_stats
-        return bool(counts.cache_hit.count or counts.cache_miss.count)
-
-    cached = [(labels, stats) for labels, stats in rows if asked(stats)]
+    cached = [(labels, stats) for labels, stats in rows if stats.cached]
     return [line for family in _CACHE_FAMILIES for line in _family(family, cached)] if cached else []
 
 

@@ -30,6 +30,8 @@ class ReplicaStatistics(msgspec.Struct):
     summaries: dict[str, tuple[int, int, dict[int, int]]] = {}
     first_response: tuple[tuple[float, ...], list[int], float] | None = None
     custom: list[Any] = []
+    cached: bool = False
+    """Whether it has a response cache."""
 
 
 async def collect(entry: VersionEntry, channels: Iterable[Channel]) -> list[ReplicaStatistics]:
@@ -47,6 +49,7 @@ async def collect(entry: VersionEntry, channels: Iterable[Channel]) -> list[Repl
                 answer.get("summaries", {}),
                 answer.get("first_response"),
                 answer.get("custom", []),
+                answer.get("cached", False),
             )
         )
     return found
@@ -95,6 +98,7 @@ def merge(parts: Iterable[ReplicaStatistics]) -> ReplicaStatistics:
                 part.summaries,
                 part.first_response,
                 part.custom,
+                part.cached,
             )
         else:
             _add(total, part)
@@ -110,6 +114,7 @@ def _empty(entry: VersionEntry) -> ReplicaStatistics:
 def _add(total: ReplicaStatistics, part: ReplicaStatistics) -> None:
     target, source = total.statistics, part.statistics
     total.custom = total.custom + part.custom
+    total.cached = total.cached or part.cached
     target.last_inference = max(target.last_inference, source.last_inference)
     target.inference_count += source.inference_count
     target.execution_count += source.execution_count

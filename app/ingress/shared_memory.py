@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from app.core.errors import invalid_arg, not_found, unsupported
+from app.core.errors import InferError, invalid_arg, not_found, unsupported
 from app.core.tensors import InferRequest, InferResponse, RegionSlice
 from app.ingress.region_files import Region, RegionFiles, in_manager
 from app.transport.cuda_memory import HANDLE_BYTES, device_count
@@ -20,6 +20,7 @@ DISABLED: Final = (
 )
 RESERVED_PREFIX: Final = "triton_python_backend_shm_region_"
 _MAX_KEY: Final = 255
+_SIZE_MAX: Final = (1 << 64) - 1
 
 Sink = Callable[[InferResponse], None]
 _Call = TypeVar("_Call")
@@ -158,7 +159,7 @@ class SharedMemory:
         if part.offset >= region.byte_size:
             raise invalid_arg(f"Invalid offset for shared memory region: '{part.region}'")
         if part.offset + part.nbytes > region.byte_size:
-            raise beyond_end(part.region)
+            raise _overflow(part) if part.offset + part.nbytes > _SIZE_MAX else beyond_end(part.region)
         return RegionSlice(
             part.region,
             region.offset + part.offset,
@@ -195,6 +196,13 @@ class SharedMemory:
 
 def _kind(cuda: bool) -> str:
     return "cuda" if cuda else "system"
+
+
+def _overflow(part: RegionSlice) -> InferError:
+    return invalid_arg(
+        f"Integer overflow detected: byte_size ({part.nbytes}) + offset ({part.offset}) exceeds maximum "
+        f"value ({_SIZE_MAX}) for region '{part.region}'"
+    )
 
 
 def _check_key(name: str, key: str) -> None:

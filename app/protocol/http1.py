@@ -1,7 +1,9 @@
 """HTTP/1.1 messages without I/O: request heads, chunked bodies, response heads.
 
 httptools parses heads; bodies are framed here, so that a body of known length can be received in place. What
-is ambiguous about where a message ends is refused, never guessed (RFC 9112, section 6.3).
+is ambiguous about where a message ends is refused, never guessed (RFC 9112, section 6.3), with one exception:
+a chunked body that also has a length, as Python's requests sends it when told to be chunked, is read by its
+chunks, as tritonserver does, and the connection ends with the answer (section 6.1).
 """
 
 from collections.abc import Iterable
@@ -62,6 +64,11 @@ class _Collector:
         self.keep_alive = False
         self.parser: Any = httptools.HttpRequestParser(self)
 
+    def with_both_lengths(self) -> "_Collector":
+        """Let a chunked body have a Content-Length, too."""
+        self.parser.set_dangerous_leniencies(lenient_chunked_length=True)
+        return self
+
     def on_url(self, url: bytes) -> None:
         self.url += url
 
@@ -83,14 +90,12 @@ def parse_head(data: bytes) -> RequestHead:
     """
     collector = _Collector()
     parser = collector.parser
-    try:
-        parser.feed_data(data)
-    except httptools.HttpParserUpgrade:
-        pass  # A server may ignore an upgrade it does not speak (RFC 9110, section 7.8).
-    except httptools.HttpParserError:
-        raise HttpError(400, "Bad Request") from None
-    finally:
-        collector.parser = None  # a cycle, which would wait for the garbage collector
+    if not _feed(collector, data):
+        collector = _Collector().with_both_lengths()
+        parser = collector.parser
+        if not _feed(collector, data):
+            raise HttpError(400, "Bad Request")
+        collector.keep_alive = False
     version = parser.get_http_version()
     if not collector.complete or version not in ("1.0", "1.1"):
         raise HttpError(400, "Bad Request")
@@ -106,6 +111,19 @@ def parse_head(data: bytes) -> RequestHead:
         _expects_continue(collector.headers),
         tuple(collector.names),
     )
+
+
+def _feed(collector: _Collector, data: bytes) -> bool:
+    """Parse a head; returns whether it is well-formed."""
+    try:
+        collector.parser.feed_data(data)
+    except httptools.HttpParserUpgrade:
+        pass  # A server may ignore an upgrade it does not speak (RFC 9110, section 7.8).
+    except httptools.HttpParserError:
+        return False
+    finally:
+        collector.parser = None  # a cycle, which would wait for the garbage collector
+    return True
 
 
 def _target(url: bytes) -> tuple[str, bytes]:
@@ -134,7 +152,7 @@ def _body_length(headers: list[tuple[bytes, bytes]], version: str) -> int | None
     codings = _values(headers, b"transfer-encoding")
     lengths = _values(headers, b"content-length")
     if codings:
-        if lengths or version == "1.0" or len(codings) > 1:
+        if version == "1.0" or len(codings) > 1:
             raise HttpError(400, "Bad Request")
         if codings[0].strip().lower() != b"chunked":
             raise HttpError(501, "Unsupported transfer encoding")

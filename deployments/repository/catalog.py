@@ -11,7 +11,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config_normalise import normalise
 from app.core.config_text import parse_config_json
-from app.core.errors import InferError, internal
+from app.core.errors import InferError, internal, invalid_arg
 from app.core.identifiers import name_of, namespace_of
 from app.core.log import LogConfig
 from app.core.model_config import change_requires_reload
@@ -188,7 +188,8 @@ class Catalog:
             bundle: the files of a load request, instead of those in the repositories.
 
         Raises:
-            InferError: INTERNAL "failed to load ..., failed to poll from model repository", with the reason.
+            InferError: INTERNAL "failed to load ..., failed to poll from model repository", with the reason;
+                INVALID_ARG "load failed ..." when no version is to be served.
         """
         entries = self._entries(name) if bundle is None else layout.find({bundle.directory: ""}, name)
         entry = entries[0] if len(entries) == 1 else None
@@ -196,9 +197,10 @@ class Catalog:
             logger.error("failed to load '%s': model not found in any model repository", name)
             raise internal(f"failed to load '{name}', failed to poll from model repository")
         try:
-            candidate = self._read(entry, override)
+            config = self._configuration(entry, override)
         except InferError as error:
             raise poll_failure(name, error) from error
+        candidate = self._candidate(entry, config, bool(override))
         if bundle is None:
             return candidate
         template = msgspec.structs.replace(candidate.template, bundle=bundle.digest)
@@ -216,13 +218,18 @@ class Catalog:
                 mirror.refresh(name)
         return layout.find(places, name)
 
-    def _read(self, entry: ModelEntry, override: str | None) -> Candidate:
+    def _configuration(self, entry: ModelEntry, override: str | None) -> mc.ModelConfig:
         for warning in entry.warnings:
             logger.warning("%s", warning)
         if entry.reason:
             raise internal(entry.reason)
-        config = normalise(self._declared(entry, override), self.gpus)
-        versions = require_versions(entry.name, served_versions(config.version_policy, entry.versions))
+        return normalise(self._declared(entry, override), self.gpus)
+
+    def _candidate(self, entry: ModelEntry, config: mc.ModelConfig, overridden: bool) -> Candidate:
+        try:
+            versions = require_versions(entry.name, served_versions(config.version_policy, entry.versions))
+        except InferError as error:
+            raise invalid_arg(f"load failed for model '{entry.identifier}': {error.message}\n") from None
         for version in absent_versions(config.version_policy, entry.versions):
             logger.error(
                 "version %d is specified for model '%s', but the version directory is not present",
@@ -230,7 +237,7 @@ class Catalog:
                 entry.name,
             )
         template = self._template(entry, config)
-        template = msgspec.structs.replace(template, overridden=bool(override))
+        template = msgspec.structs.replace(template, overridden=overridden)
         return Candidate(entry, config, tuple(versions), template)
 
     def _declared(self, entry: ModelEntry, override: str | None) -> mc.ModelConfig:

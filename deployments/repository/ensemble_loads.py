@@ -1,7 +1,9 @@
 """Loads ensembles: what they call first, and knows which models were loaded for an ensemble alone."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 
 from app.core.config_validation import validate
 from app.core.errors import InferError, invalid_arg
@@ -27,10 +29,31 @@ class EnsembleLoads:
         self._catalog = catalog
         self._entries = entries
         self._implicit: set[str] = set()
+        self._under_way: Counter[str] = Counter()
+        self._called: dict[str, set[str]] = {}
+        """What ensembles call that are being loaded on request."""
+        self._over = asyncio.Event()
 
-    def asked_for(self, name: str) -> None:
-        """A model was loaded on request: it stays when an ensemble that calls it goes."""
-        self._implicit.discard(name)
+    @contextmanager
+    def requested(self, models: Collection[str]) -> Iterator[None]:
+        """Models are loaded on request: they stay when an ensemble that calls them goes."""
+        self._implicit.difference_update(models)
+        self._under_way.update(models)
+        try:
+            yield
+        finally:
+            self._under_way.subtract(models)
+            for model in models:
+                if not self._under_way[model]:
+                    del self._under_way[model]
+                    self._called.pop(model, None)
+            self._over.set()
+
+    async def not_needed(self, models: Collection[str]) -> None:
+        """Wait until no load that a client asked for needs these: it would fail without them."""
+        while any(not called.isdisjoint(models) for called in self._called.values()):
+            self._over.clear()
+            await self._over.wait()
 
     async def load_steps(self, candidate: Candidate, path: tuple[str, ...], load: LoadStep) -> None:
         """Load what an ensemble calls and nobody has loaded; `path` are the ensembles being loaded for it."""
@@ -41,6 +64,8 @@ class EnsembleLoads:
         path = (*path, candidate.name)
         called = step_models(candidate.name, candidate.config, on_disk)
         absent = [model for model in called if model not in (*served, *path)]
+        if path[0] in self._under_way:
+            self._called.setdefault(path[0], {path[0]}).update(called)
         self._implicit.update(absent)
         await asyncio.gather(*(load(model, path) for model in absent))
 

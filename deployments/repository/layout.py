@@ -54,6 +54,11 @@ class ModelEntry:
         """What tells the model from others of its name."""
         return identifier(self.namespace, self.name)
 
+    @property
+    def ambiguous(self) -> bool:
+        """Whether two repositories have a model of this name."""
+        return self.reason == _IN_TWO_REPOSITORIES
+
 
 def check_model_name(name: str) -> None:
     """Refuse a name that could not be a model's directory.

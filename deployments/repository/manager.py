@@ -95,17 +95,16 @@ class RepositoryManager:
 
     async def _load_requested(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         models = [name] if files else await asyncio.to_thread(self._catalog.identifiers, name)
-        for model in models:
-            self._ensembles.asked_for(model)
-        try:
-            if files:
-                await self._load_files(name, config, files)
-            else:
-                await self._load_each(models, config)
-        finally:
-            await self._release_overrides()
-        failure = report.load_failure(models, effective(self._entries))
-        await self._publish_settled()
+        with self._ensembles.requested(models):
+            try:
+                if files:
+                    await self._load_files(name, config, files)
+                else:
+                    await self._load_each(models, config)
+            finally:
+                await self._release_overrides()
+            failure = report.load_failure(models, effective(self._entries))
+            await self._publish_settled()
         if failure:
             raise invalid_arg(failure)
 
@@ -114,6 +113,8 @@ class RepositoryManager:
         self._require_explicit()
         await self._ensure_recovered()
         models = [model for model in self._entries if name_of(model) == name] or [name]
+        if not asker:  # what serves or loads could be what such a load waits for
+            await self._ensembles.not_needed(models)
         with asked_by(asker):
             await asyncio.gather(*(self._unload(model, unload_dependents) for model in models))
 
@@ -191,9 +192,10 @@ class RepositoryManager:
         while True:
             await poll_pause(self._settings.repository_poll_secs)
             try:
-                seen = await asyncio.to_thread(lambda: self._catalog.fingerprints(self._catalog.scan()))
-                changed = poller.observe(seen)
-                await asyncio.gather(*(self._follow(name, name in seen) for name in changed))
+                on_disk = await asyncio.to_thread(self._catalog.scan)
+                changed = poller.observe(await asyncio.to_thread(self._catalog.fingerprints, on_disk))
+                there = {name for name, entry in on_disk.items() if not entry.ambiguous}
+                await asyncio.gather(*(self._follow(name, name in there) for name in changed))
             except Exception as error:
                 logger.error("failed to poll the model repositories: %s", error)
 

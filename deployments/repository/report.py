@@ -25,7 +25,8 @@ def index_rows(
     known = set()
     for entry in entries:
         known.add(entry.name)
-        unread = on_disk.get(entry.name) if entry.version == NO_VERSION else None
+        absent = entry.version == NO_VERSION or entry.deliberately_unloaded
+        unread = on_disk.get(entry.name) if absent else None
         number = "" if entry.version == NO_VERSION else str(entry.version)
         reason = (unread.reason if unread else "") or entry.reason
         rows.append((entry.name, number, entry.state.value, reason))

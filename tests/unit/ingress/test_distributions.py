@@ -53,6 +53,22 @@ def test_quantiles_are_near() -> None:
     assert quantile(summary(0, 0).message()[2], 0.9) == 0
 
 
+async def test_summaries_of_a_model_with_a_response_cache() -> None:
+    """Hits and misses, and none of requests; the names are there before the first request."""
+    config = MetricsConfig(summaries=True, quantiles=(0.5,))
+    known = {"cache_hit": summary(4).message(), "queue": summary(5).message()}
+    found = await page(config, None, {**counters(), "cached": True, "summaries": known})
+    assert {s.name for s in found["nv_cache_hit_summary_per_model"].samples} == {
+        "nv_cache_hit_summary_per_model",
+        "nv_cache_hit_summary_per_model_sum",
+        "nv_cache_hit_summary_per_model_count",
+    }
+    assert [s.value for s in found["nv_cache_miss_summary_per_model"].samples if s.name[-3:] == "unt"] == [0]
+    assert found["nv_inference_request_summary_us"].samples == []
+    assert found["nv_inference_queue_summary_us"].samples[-1].value == 1
+    assert found["nv_cache_num_hits_per_model"].samples[0].value == 0
+
+
 def test_quantiles_forget_and_sums_do_not() -> None:
     now = [0.0]
     made = Summary(lambda: now[0])
@@ -116,7 +132,8 @@ async def test_machine(tmp_path: Path) -> None:
     assert machine.read()[0].samples == [("", 0.75)]
     now[0] = 2.5
     assert machine.read()[0].samples == [("", 1.0)]
-    assert Machine(False, False, 2000, tmp_path).read() == []
+    pinned = [gauge.name for gauge in Machine(False, False, 2000, tmp_path).read()]
+    assert pinned == ["nv_pinned_memory_pool_total_bytes", "nv_pinned_memory_pool_used_bytes"]
 
 
 class FakeNvml(ModuleType):
@@ -165,6 +182,7 @@ def test_metrics_config() -> None:
     assert parse_metrics_config({}) == MetricsConfig()
     given = {"summary_latencies": "true", "counter_latencies": "false", "summary_quantiles": "0.2:0.1"}
     assert parse_metrics_config(given) == MetricsConfig(False, True, False, (0.2,))
+    assert parse_metrics_config({"summary_quantiles": "0.1:0.0.1,.75:1e-2"}).quantiles == (0.1, 0.75)
     for wrong in ({"summary_latencies": "maybe"}, {"summary_quantiles": "2:1"}, {"summary_quantiles": "x"}):
         with pytest.raises(ValueError, match="--metrics-config"):
             parse_metrics_config(wrong)

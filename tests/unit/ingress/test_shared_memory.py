@@ -194,7 +194,13 @@ OUTSIDE = "Invalid offset + byte size for shared memory region: 'r'"
         ),
         (RegionSlice("r", 0, 51), ErrorCode.INVALID_ARG, OUTSIDE),
         (RegionSlice("r", 49, 2), ErrorCode.INVALID_ARG, OUTSIDE),
-        (RegionSlice("r", 1, 2**64 - 1), ErrorCode.INVALID_ARG, OUTSIDE),
+        (RegionSlice("r", 1, 2**64 - 2), ErrorCode.INVALID_ARG, OUTSIDE),
+        (
+            RegionSlice("r", 32, 2**64 - 32),
+            ErrorCode.INVALID_ARG,
+            "Integer overflow detected: byte_size (18446744073709551584) + offset (32) exceeds maximum value "
+            "(18446744073709551615) for region 'r'",
+        ),
     ],
 )
 def test_slices_outside_a_region(one: SharedMemory, part: RegionSlice, code: ErrorCode, text: str) -> None:

@@ -36,7 +36,8 @@ def test_keep_alive(line, headers, keep_alive):
         (400, ("Content-Length: -1",)),
         (400, ("Content-Length: 1x",)),
         (400, ("Content-Length: 99999999999999999999",)),
-        (400, ("Content-Length: 1", "Transfer-Encoding: chunked")),
+        (400, ("Content-Length: 1", "Content-Length: 2", "Transfer-Encoding: chunked")),
+        (501, ("Content-Length: 1", "Transfer-Encoding: gzip, chunked")),
         (400, ("Transfer-Encoding: chunked", "Transfer-Encoding: chunked")),
         (501, ("Transfer-Encoding: gzip, chunked",)),
         (400, ("no colon",)),
@@ -49,6 +50,13 @@ def test_heads_refused(status, headers):
     with pytest.raises(HttpError) as caught:
         head("POST / HTTP/1.1", *headers)
     assert caught.value.status in (status, 400)
+
+
+def test_chunks_count_where_there_is_a_length_too():
+    """As Python's requests sends a body when told to be chunked; the connection ends with the answer."""
+    parsed = head("POST / HTTP/1.1", "Content-Length: 99", "Transfer-Encoding: chunked")
+    assert parsed.content_length is None
+    assert not parsed.keep_alive
 
 
 @pytest.mark.parametrize(

@@ -70,8 +70,8 @@ def test_versions_follow_the_policy(repository: Path) -> None:
     add(repository, "none", CONFIG, ())
     error = refusal(lambda: catalog_of(repository).candidate("none", None))
     assert error.message == (
-        "failed to load 'none', failed to poll from model repository: at least one version must be available "
-        "under the version policy of model 'none'"
+        "load failed for model 'none': at least one version must be available under the version policy of "
+        "model 'none'\n"
     )
 
 

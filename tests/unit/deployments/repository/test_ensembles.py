@@ -11,6 +11,7 @@ from app.routing.table import ModelState, VersionEntry
 from deployments.repository.ensembles import effective
 from tests.unit.deployments.repository.manager_bench import Bench, FakeServe, started
 from tests.unit.ensemble.ensembles import DECOUPLED, ensemble, entry, model, step
+from tests.waiting import until
 
 CHAIN = ensemble(step({"x": "IN"}, {"y": "MID"}, "a"), step({"x": "MID"}, {"y": "OUT"}, "b"))
 UNLOADED = VersionEntry("b", 1, ModelState.UNAVAILABLE, "unloaded")
@@ -212,6 +213,30 @@ class TestManager:
         await manager.unload("e")
         found = await states(manager)
         assert [found[name][0] for name in "abe"] == ["READY", "READY", "UNAVAILABLE"]
+
+    async def test_what_a_load_needs_is_unloaded_behind_it(self, bench: Bench) -> None:
+        """A client that unloads a step waits for the load of the ensemble; a model that does so does not."""
+        bench.serve.gates["a"] = asyncio.Event()
+        manager = await bench.start_explicit()
+        loading = asyncio.create_task(manager.load("e", None, {}))
+        await until(lambda: sorted(bench.serve.deployed) == ["a:1", "b:1"])
+        await until(lambda: "b:1" in bench.serve.running)
+        unloading = asyncio.create_task(manager.unload("b"))
+        await asyncio.wait([unloading], timeout=0.05)
+        assert not unloading.done()
+        bench.serve.gates["a"].set()
+        await asyncio.wait_for(loading, 10)
+        await asyncio.wait_for(unloading, 10)
+        found = await states(manager)
+        assert [found[name][0] for name in "abe"] == ["READY", "UNAVAILABLE", "UNAVAILABLE"]
+        bench.serve.gates["a"].clear()
+        await manager.unload("a")
+        loading = asyncio.create_task(manager.load("e", None, {}))
+        await until(lambda: len(bench.serve.deployed) == 4)
+        await asyncio.wait_for(manager.unload("b", asker="another"), 10)
+        bench.serve.gates["a"].set()
+        await loading
+        assert (await states(manager))["e"] == ("UNAVAILABLE", "unloaded")
 
     async def test_a_load_whose_step_fails_says_so(self, bench: Bench) -> None:
         bench.serve.failures["b:1"] = "Internal: no file"

@@ -47,7 +47,6 @@ async def test_files_make_a_model_no_repository_has(bench: Bench) -> None:
         (None, "1/model", "Load parameter 'config' must be specified for model file override"),
         (OVERRIDE, "../../etc/x", "must stay within model directory."),
         ("{", "1/model", "Invalid config override: "),
-        (OVERRIDE, "model", "at least one version must be available under the version policy of model 'm'"),
     ],
 )
 async def test_files_that_make_no_model(bench: Bench, config: str | None, file: str, text: str) -> None:
@@ -59,6 +58,17 @@ async def test_files_that_make_no_model(bench: Bench, config: str | None, file: 
     assert text in caught.value.message
     assert await states(made) == [("m", "1", "READY")]
     assert bench.serve.deployed == ["m:1"]
+
+
+async def test_files_without_a_version(bench: Bench) -> None:
+    bench.add("m")
+    made = await bench.start_explicit("m")
+    text = (
+        "load failed for model 'm': at least one version must be available under the version policy of model"
+    )
+    with pytest.raises(InferError, match=text):
+        await load_files(made, "m", OVERRIDE, "model")
+    assert await states(made) == [("m", "1", "READY")]
 
 
 async def test_files_survive_a_restart_of_the_manager(bench: Bench) -> None:

@@ -1,13 +1,15 @@
 """POLL mode: the repository is followed."""
 
 import asyncio
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from deployments.repository import manager
 from deployments.repository.manager import RepositoryManager
 from tests.unit.deployments.repository.manager_bench import Bench, reason, states
-from tests.unit.deployments.repository.model_directories import CONFIG
+from tests.unit.deployments.repository.model_directories import CONFIG, add
 
 
 class Polled:
@@ -19,8 +21,8 @@ class Polled:
         self._idle = asyncio.Event()
         monkeypatch.setattr(manager, "poll_pause", self._pause)
 
-    async def start(self) -> RepositoryManager:
-        made = await self.bench.start(model_control_mode="poll")
+    async def start(self, **settings: Any) -> RepositoryManager:
+        made = await self.bench.start(model_control_mode="poll", **settings)
         await asyncio.wait_for(self._idle.wait(), 10)
         return made
 
@@ -86,6 +88,23 @@ async def test_polling_keeps_what_serves_when_a_change_fails(bench: Bench, polle
     await polled.poll(2)
     assert await made.index() == [("m", "1", "READY", "")]
     assert bench.serve.deployed == ["m:1"]
+
+
+async def test_polling_serves_no_model_of_two_repositories(
+    bench: Bench, polled: Polled, tmp_path: Path
+) -> None:
+    """Neither is served while both are there; a load request that finds two keeps what it has."""
+    bench.add("m")
+    second = tmp_path / "second"
+    second.mkdir()
+    made = await polled.start(model_repository=[str(bench.repository), str(second)])
+    add(second, "m", CONFIG, (2,))
+    await polled.poll(2)
+    assert await made.index() == [("m", "1", "UNAVAILABLE", "model appears in two or more repositories")]
+    assert made._board.table.all_ready, "a mistake in the repositories does not make the server unready"
+    (bench.repository / "m").rename(tmp_path / "elsewhere")
+    await polled.poll(2)
+    assert await states(made) == [("m", "1", "UNAVAILABLE"), ("m", "2", "READY")]
 
 
 async def test_polling_goes_on_when_the_repository_is_away(
