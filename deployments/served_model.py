@@ -27,6 +27,7 @@ from deployments.environments import Environment, prepare
 from deployments.instance_pool import InstancePool
 from deployments.latencies import Histogram, Latencies
 from deployments.readiness import ReadinessWatch
+from deployments.repository.agents import check_agents
 from deployments.repository.layout import ModelEntry
 from deployments.repository.model_files import read_labels
 from deployments.response_cache import make_cache
@@ -95,6 +96,7 @@ class ServedModel:
             InferError: why the model cannot be served.
         """
         declared = mc.ModelConfig.FromString(spec.config)
+        check_agents(declared, Path(spec.directory), spec.version)
         kind = find_backend(declared.backend, spec.backend_path)
         common_file = python_based_file(declared.backend, spec.backend_path)
         settings = spec.settings(declared.backend, *(("python",) if common_file else ()))

@@ -1,5 +1,6 @@
 """Warm-up requests made from `model_warmup` of the configuration."""
 
+import logging
 import threading
 from math import prod
 from pathlib import Path
@@ -11,6 +12,8 @@ from app.core.datatypes import BY_CONFIG_NAME, DataType
 from app.core.errors import internal
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from backends.base import Backend, Instance, Request
+
+logger = logging.getLogger(__name__)
 
 _TIMEOUT_S = 600.0
 
@@ -26,7 +29,9 @@ def warm_up(backend: Backend, instance: Instance) -> None:
         if sample.batch_size == 0:
             continue
         request = _request(model.config, sample, model.directory)
-        for _ in range(sample.count or 1):
+        for number in range(sample.count or 1):
+            about = f"model '{model.name}' instance {instance.name} is running warmup sample '{sample.name}'"
+            logger.debug("%s for iteration %d", about, number + 1)
             _run(backend, instance, sample, request)
 
 

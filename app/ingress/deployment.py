@@ -5,6 +5,7 @@ A plain class; `app/main.py` makes it a Serve deployment. Everything runs on a d
 
 import asyncio
 import hashlib
+import logging
 import os
 import tempfile
 import uuid
@@ -34,6 +35,9 @@ from app.settings import ServerSettings
 from app.transport.loop import LoopThread, freeze_heap
 from app.transport.settings import TransportSettings
 
+logger = logging.getLogger(__name__)
+
+_REPORT_S = 1.0
 _NOTICE_S = 0.5
 """How long health says not-ready, before the listening sockets close, so that balancers look elsewhere."""
 
@@ -97,13 +101,24 @@ class Ingress:
         self._service.begin_exit()
         await asyncio.sleep(_NOTICE_S)
         grace = self._settings.exit_timeout_secs
+        reporting = asyncio.get_running_loop().create_task(self._report_under_way(grace))
         await asyncio.gather(*(front.stop(grace) for front in self._fronts))
+        reporting.cancel()
         self._watching.cancel()
         if self._service.peers is not None:
             await self._service.peers.close()
         await self._router.close(1.0)
         await asyncio.to_thread(self._observer.close)
         self._service.shared_memory.close()
+
+    async def _report_under_way(self, seconds: float) -> None:
+        """Log, once a second while the server ends, what it waits for; in tritonserver's words."""
+        while seconds > 0:
+            for entry, count in self._router.under_way():
+                model = f"Model '{entry.model}' (version {entry.version})"
+                logger.info("%s has %d in-flight inferences", model, count)
+            await asyncio.sleep(_REPORT_S)
+            seconds -= _REPORT_S
 
     async def _start(self) -> None:
         settings = self._settings

@@ -55,6 +55,11 @@ class ReplicaPool:
         """Open channels, draining ones included."""
         return list(self._open)
 
+    @property
+    def outstanding(self) -> int:
+        """Requests sent from here and not answered."""
+        return sum(channel.outstanding for channel in self._open)
+
     def local_channels(self) -> list[Channel]:
         """Open channels to replicas on this node."""
         return [

@@ -94,6 +94,12 @@ class Router:
             return ensembles is not None and ensembles.available(entry)
         return entry.state is ModelState.READY and pool.available
 
+    def under_way(self) -> list[tuple[VersionEntry, int]]:
+        """Versions that have not answered all that was sent to them from here, and how many requests."""
+        entries = (entry for entry in self.table.ready if entry.application in self._pools)
+        counts = ((entry, self._pools[entry.application].outstanding) for entry in entries)
+        return [(entry, count) for entry, count in counts if count]
+
     def submit(self, request: InferRequest, sink: Sink) -> Call:
         """Send a request to the least loaded replica of the version it means, or to the one of its sequence.
 

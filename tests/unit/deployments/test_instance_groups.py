@@ -115,7 +115,9 @@ IN_PLACE = [
     ("identity", "sequence_batching {}", CPU, CPU.replace("2", "5"), True),
     ("python", "", CPU, CPU.replace("2", "5"), True),
     ("python", "", CPU, CPU.replace("CPU", "MODEL"), False),
-    ("python", "", CPU, f"{CPU}, {CPU}", False),
+    ("python", "", CPU, f"{CPU}, {CPU}", True),
+    ("python", "", CPU, CPU.replace('"a"', '"other"'), True),
+    ("python", "", f"{CPU}, {CPU.replace('CPU', 'MODEL')}", CPU, False),
     ("python", "sequence_batching {}", CPU, CPU.replace("2", "5"), False),
 ]
 

@@ -21,7 +21,8 @@ model_warmup {
 """
 
 
-def test_warm_up_in_the_thread_that_will_execute(bench: Bench) -> None:
+def test_warm_up_in_the_thread_that_will_execute(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
     (bench.directory / "m" / "warmup").mkdir()
     (bench.directory / "m" / "warmup" / "four").write_bytes(b"four")
     bench.load(CONFIG + "instance_group { count: 2 }" + WARMUP)
@@ -29,6 +30,7 @@ def test_warm_up_in_the_thread_that_will_execute(bench: Bench) -> None:
     for instance in ("m_0_0", "m_0_1"):
         mine = [ids for thread, ids in executions if thread == instance]
         assert mine == [["warmup zeros"] * 3, ["warmup zeros"] * 3, ["warmup file"]]
+    assert "model 'm' instance m_0_0 is running warmup sample 'zeros' for iteration 2" in caplog.messages
     assert bench.statistics()[0].execution_count == 0, "warm-up is nobody's request"
 
 

@@ -94,6 +94,18 @@ async def test_routes_by_the_table(router: Router, start: Start) -> None:
     assert sink.responses[0].id == "x"
 
 
+async def test_what_is_under_way(router: Router, start: Start) -> None:
+    (a,) = await start("a")
+    await apply(router, table(1, entry("m:1"), VersionEntry("e", 1, ModelState.READY)), "m:1", a)
+    assert router.under_way() == []
+    for _ in range(2):
+        router.submit(request(), Sink())
+    assert [(found.name, count) for found, count in router.under_way()] == [("m", 2)]
+    await until(lambda: a.taken == 2)
+    a.answer()
+    await until(lambda: router.under_way() == [])
+
+
 async def test_refusals(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router_module, "_CONNECT_S", 0.01)
     loading = entry("m:2", ModelState.LOADING)
