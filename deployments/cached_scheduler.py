@@ -5,13 +5,12 @@ BLS model) finds the same entries, a request was validated before its look-up, a
 hits from misses.
 """
 
-import hashlib
 import time
 from typing import NamedTuple
 
 from app.core.errors import InferError
-from app.core.tensors import InferRequest, InferResponse
-from deployments.response_cache import Entry, ResponseCache
+from app.core.tensors import InferResponse
+from app.transport.response_cache import Entry, ResponseCache, request_key
 from deployments.scheduling.base import Scheduler
 from deployments.scheduling.pending import CANCELLED, Pending
 from deployments.statistics import Statistics
@@ -81,19 +80,3 @@ class CachedScheduler:
             if not pending.accepted:  # still inside `submit`, whose caller takes the error
                 raise
             pending.fail(error)
-
-
-def request_key(request: InferRequest, *identity: str) -> bytes:
-    """Digest of what decides a response: 20 bytes.
-
-    Triton's key has model, version and the inputs' names and bytes. Datatype, shape and requested outputs are
-    here as well: without them a request may be answered with a tensor of another shape, or with outputs it
-    did not ask for.
-    """
-    digest = hashlib.blake2b(digest_size=20)
-    outputs = sorted(output.name for output in request.outputs)
-    shapes = [(t.name, t.datatype, t.shape, len(t.data)) for t in request.inputs]
-    digest.update(repr((identity, outputs, sorted(shapes))).encode())
-    for tensor in sorted(request.inputs, key=lambda tensor: tensor.name):
-        digest.update(tensor.data)
-    return digest.digest()

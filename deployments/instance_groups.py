@@ -130,4 +130,4 @@ def _bare(group: mc.ModelInstanceGroup, *fields: str) -> bytes:
     copy.CopyFrom(group)
     for field in fields:
         copy.ClearField(field)
-    return copy.SerializeToString(deterministic=True)
+    return bytes(copy.SerializeToString(deterministic=True))

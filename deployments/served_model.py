@@ -19,6 +19,7 @@ from app.core.request_check import RequestChecker
 from app.core.tensors import InferRequest, InferResponse, Timestamps, TracedCall
 from app.transport.loop import LoopThread
 from app.transport.regions import read_inputs, write_outputs
+from app.transport.response_cache import make_cache
 from app.transport.workspace import take
 from backends import find_backend, python_based_file
 from backends.base import Backend, Model
@@ -30,7 +31,6 @@ from deployments.readiness import ReadinessWatch
 from deployments.repository.agents import check_agents
 from deployments.repository.layout import ModelEntry
 from deployments.repository.model_files import read_labels
-from deployments.response_cache import make_cache
 from deployments.scheduling.base import Scheduler
 from deployments.scheduling.configured import dynamic_scheduler
 from deployments.scheduling.direct import DirectScheduler

@@ -5,17 +5,20 @@ bytes stay where the step's replica put them until the next replica has them, ho
 Everything runs on the data-plane loop.
 """
 
+from hashlib import blake2b
 from typing import Final, Protocol
 
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.request_check import RequestChecker
 from app.core.tensors import InferRequest
+from app.ensemble.cached_run import CachedRun, cacheable
 from app.ensemble.plan import Plan
 from app.ensemble.run import Run
 from app.ensemble.statistics import EnsembleStatistics
 from app.routing.router import Call, Sink
 from app.routing.table import VersionEntry
+from app.transport.response_cache import ResponseCache
 
 _SUBSETS: Final = 64
 """Pruned plans kept for each ensemble: requests ask for few different sets of outputs."""
@@ -38,6 +41,9 @@ class Ensemble:
         self.entry = entry
         self.checker = RequestChecker(entry.model_config)
         self.statistics = EnsembleStatistics(entry.model, entry.version)
+        digest = blake2b(entry.config, digest_size=16).hexdigest()
+        self.identity = (entry.name, str(entry.version), digest)
+        self.cached = entry.model_config.response_cache.enable and not entry.decoupled
         self._plan = Plan.of(entry.model_config)
         self._pruned: dict[frozenset[str], Plan] = {}
 
@@ -57,13 +63,19 @@ class Ensemble:
 class EnsembleRunner:
     """Runs requests of ensembles over a router, and counts those that ran here."""
 
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: Models, cache: ResponseCache | None = None) -> None:
+        """`cache` is for the ensembles that enable it."""
         self._models = models
+        self._cache = cache
         self._ensembles: dict[tuple[str, int], Ensemble] = {}
 
     def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Run:
         """Start a request; the sink is never called before this returns."""
-        run = Run(self._ensemble(entry), self._models, request, sink)
+        ensemble = self._ensemble(entry)
+        if self._cache is not None and ensemble.cached and cacheable(request):
+            run: Run = CachedRun(ensemble, self._models, request, sink, self._cache)
+        else:
+            run = Run(ensemble, self._models, request, sink)
         run.start()
         return run
 

@@ -32,6 +32,19 @@ class EnsembleStatistics:
         for duration in (stats.queue, stats.compute_input, stats.compute_output):
             duration.count += 1
 
+    def record_hit(self, ns: int, lookup_ns: int) -> None:
+        """Record a request that the response cache answers; it executes nothing."""
+        self.message.last_inference = time.time_ns() // 1_000_000
+        stats = self.message.inference_stats
+        for duration, took in ((stats.success, ns), (stats.queue, 0), (stats.cache_hit, lookup_ns)):
+            duration.count += 1
+            duration.ns += took
+
+    def record_miss(self, cache_ns: int) -> None:
+        """Record a request that the response cache did not know; `cache_ns` are look-up and insertion."""
+        self.message.inference_stats.cache_miss.count += 1
+        self.message.inference_stats.cache_miss.ns += cache_ns
+
     def record_failure(self, ns: int, reason: FailureReason) -> None:
         """Record a request that failed or was cancelled."""
         self.message.inference_stats.fail.count += 1

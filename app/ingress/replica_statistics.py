@@ -62,9 +62,14 @@ async def collect_ensembles(
     found: dict[tuple[str, int], list[ReplicaStatistics]] = {}
     for answer in await _ask(channels, "ensembles"):
         for name, version, message, failures in answer:
-            part = ReplicaStatistics(pb.ModelStatistics.FromString(message), failures)
+            part = ensemble_statistics(pb.ModelStatistics.FromString(message), failures)
             found.setdefault((name, version), []).append(part)
     return found
+
+
+def ensemble_statistics(message: pb.ModelStatistics, failures: dict[str, int]) -> ReplicaStatistics:
+    """What one process has counted of an ensemble; its response cache shows itself when it is asked."""
+    return ReplicaStatistics(message, failures, cached=message.inference_stats.cache_miss.count > 0)
 
 
 async def _ask(channels: Iterable[Channel], verb: str) -> list[Any]:

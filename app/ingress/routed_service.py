@@ -13,7 +13,13 @@ from app.core.tensors import InferRequest, InferResponse
 from app.core.version_policy import parse_version
 from app.ensemble.runner import EnsembleRunner
 from app.ingress.peers import Peers
-from app.ingress.replica_statistics import ReplicaStatistics, collect, collect_ensembles, merge
+from app.ingress.replica_statistics import (
+    ReplicaStatistics,
+    collect,
+    collect_ensembles,
+    ensemble_statistics,
+    merge,
+)
 from app.ingress.service import Call, Sink
 from app.ingress.shared_memory import SharedMemory
 from app.routing.answer import answer_of
@@ -21,6 +27,7 @@ from app.routing.router import Router
 from app.routing.table import ModelState, VersionEntry
 from app.settings import ServerSettings
 from app.transport.client import Channel
+from app.transport.response_cache import ResponseCache, make_cache
 
 VERSION = "2.73.0"
 EXTENSIONS = (
@@ -65,7 +72,7 @@ class RoutedInferenceService:
         self._settings = settings
         self._router = router
         self._repository = repository
-        self.ensembles = router.ensembles = EnsembleRunner(router)
+        self.ensembles = router.ensembles = EnsembleRunner(router, _ensemble_cache(settings))
         self.peers: Peers | None = None
         self._exiting = False
 
@@ -135,7 +142,7 @@ class RoutedInferenceService:
         found = {(entry.name, entry.version): answer for entry, answer in zip(models, answers, strict=True)}
         for entry in entries:
             if entry.ensemble:
-                here = ReplicaStatistics(*self.ensembles.statistics(entry))
+                here = ensemble_statistics(*self.ensembles.statistics(entry))
                 key = (entry.name, entry.version)
                 found[key] = [here, *elsewhere.get(key, ())]
         return found
@@ -202,3 +209,12 @@ class RoutedInferenceService:
 
 async def _none() -> dict[tuple[str, int], list[ReplicaStatistics]]:
     return {}
+
+
+def _ensemble_cache(settings: ServerSettings) -> ResponseCache | None:
+    """The response cache of ensembles: one of this process.
+
+    In Redis their entries could outlive the models that made them, of which an ensemble knows no more than
+    who serves them now.
+    """
+    return make_cache({name: values for name, values in settings.cache_settings().items() if name == "local"})

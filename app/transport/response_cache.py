@@ -1,10 +1,11 @@
 """Responses of a model version kept by the content of their requests.
 
-`--cache-config=local,size=BYTES` bounds each replica's own entries; `redis,host=...` shares them between
+`--cache-config=local,size=BYTES` bounds each process's own entries; `redis,host=...` shares them between
 replicas and restarts. A cache that fails is a miss, never a failed request.
 """
 
 import asyncio
+import hashlib
 import logging
 import time
 from abc import ABC, abstractmethod
@@ -15,7 +16,7 @@ from typing import Any
 import msgspec
 
 from app.core.errors import invalid_arg, unsupported
-from app.core.tensors import InferResponse, ParameterValue, Tensor
+from app.core.tensors import InferRequest, InferResponse, ParameterValue, Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -206,3 +207,19 @@ def make_cache(settings: Mapping[str, Mapping[str, str]]) -> ResponseCache | Non
     for name, values in settings.items():
         return LocalCache(int(values["size"])) if name == "local" else RedisCache(values)
     return None
+
+
+def request_key(request: InferRequest, *identity: str) -> bytes:
+    """Digest of what decides a response: 20 bytes.
+
+    Triton's key has model, version and the inputs' names and bytes. Datatype, shape and requested outputs are
+    here as well: without them a request may be answered with a tensor of another shape, or with outputs it
+    did not ask for.
+    """
+    digest = hashlib.blake2b(digest_size=20)
+    outputs = sorted(output.name for output in request.outputs)
+    shapes = [(t.name, t.datatype, t.shape, len(t.data)) for t in request.inputs]
+    digest.update(repr((identity, outputs, sorted(shapes))).encode())
+    for tensor in sorted(request.inputs, key=lambda tensor: tensor.name):
+        digest.update(tensor.data)
+    return digest.digest()
