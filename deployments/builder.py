@@ -1,5 +1,6 @@
 """From a model version to its Serve application; with `app/main.py` the only place that binds deployments."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -87,9 +88,14 @@ def options(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
+@cache
+def _deployment() -> Any:
+    """Made once: Serve pickles its router class for each, in a way that fails when two threads do so at once."""
+    return serve.deployment(ModelVersion)
+
+
 def build(spec: ModelSpec) -> Application:
     """The application of one model version."""
-    deployment: Any = serve.deployment(ModelVersion)
-    versioned = deployment.options(**options(spec), version="1", _internal=True)
+    versioned = _deployment().options(**options(spec), version="1", _internal=True)
     application: Application = versioned.bind(msgspec.msgpack.encode(spec))
     return application
