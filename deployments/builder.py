@@ -90,7 +90,7 @@ def options(spec: ModelSpec) -> dict[str, Any]:
 
 @cache
 def _deployment() -> Any:
-    """Made once: Serve pickles its router class for each, in a way that fails when two threads do so at once."""
+    """Made once: Serve pickles its router class for each, which fails when two threads do so at once."""
     return serve.deployment(ModelVersion)
 
 

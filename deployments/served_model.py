@@ -14,6 +14,7 @@ from app.core.buffers import make_with
 from app.core.config_normalise import normalise
 from app.core.config_validation import validate, validate_instances
 from app.core.errors import ErrorCode, InferError, internal
+from app.core.latencies import Latencies, first_responses
 from app.core.log import LogConfig, configure_logging
 from app.core.request_check import RequestChecker
 from app.core.tensors import InferRequest, InferResponse, Timestamps, TracedCall
@@ -26,7 +27,6 @@ from backends.base import Backend, Model
 from deployments.cached_scheduler import CachedScheduler
 from deployments.environments import Environment, prepare
 from deployments.instance_pool import InstancePool
-from deployments.latencies import Histogram, Latencies
 from deployments.readiness import ReadinessWatch
 from deployments.repository.agents import check_agents
 from deployments.repository.layout import ModelEntry
@@ -74,7 +74,8 @@ class ServedModel:
         """Counters of the ensembles that this model's calls have run here."""
         latencies = Latencies() if spec.summaries else None
         self.statistics = Statistics(model.name, str(model.version), latencies)
-        self._first_responses = _first_responses(model.config) if spec.histograms else None
+        decoupled = model.config.model_transaction_policy.decoupled
+        self._first_responses = first_responses(model.config) if spec.histograms and decoupled else None
         self._awaited: set[Pending] = set()  # those whose first response is to be timed
         self._scheduler = _scheduler(model, self.statistics, spec, batched)
         self._cached = _cached(model, spec, self._scheduler, self.statistics)
@@ -321,20 +322,6 @@ def _cached(
         )
         return None
     return CachedScheduler(cache, scheduler, statistics, model.name, str(model.version), spec.fingerprint)
-
-
-_FIRST_RESPONSE = "nv_inference_first_response_histogram_ms"
-_BOUNDS_MS = (100.0, 500.0, 2000.0, 5000.0)
-
-
-def _first_responses(config: mc.ModelConfig) -> Histogram | None:
-    """The histogram of a decoupled model's first responses; `model_metrics` may give its bounds."""
-    if not config.model_transaction_policy.decoupled:
-        return None
-    for control in config.model_metrics.metric_control:
-        if control.metric_identifier.family == _FIRST_RESPONSE:
-            return Histogram(tuple(control.histogram_options.buckets))
-    return Histogram(_BOUNDS_MS)
 
 
 def _calls(pending: Pending, response: InferResponse) -> tuple[TracedCall, ...]:

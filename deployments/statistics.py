@@ -10,7 +10,7 @@ from collections import Counter
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import FailureReason
-from deployments.latencies import Latencies
+from app.core.latencies import Latencies
 
 
 class Duration:

@@ -51,6 +51,7 @@ class Run:
         self._scopes = 0
         self._starting = True
         self._done = False
+        self._responded = False
         self._started_ns = time.monotonic_ns()
         # Of a traced request: its steps under way, and those that ended.
         self._noted: dict[int, CallUnderWay] = {}
@@ -231,6 +232,9 @@ class Run:
         self._send(outputs, final=True)
 
     def _send(self, outputs: tuple[Tensor, ...], final: bool) -> None:
+        if outputs and not self._responded:
+            self._responded = True
+            self._ensemble.statistics.record_first_response(time.monotonic_ns() - self._started_ns)
         version = str(self._entry.version)
         ends_only = final and self._entry.decoupled
         parameters = {} if ends_only else _sequence_parameters(self._request)

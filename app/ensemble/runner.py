@@ -6,10 +6,12 @@ Everything runs on the data-plane loop.
 """
 
 from hashlib import blake2b
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from tritonclient.grpc import service_pb2 as pb
 
+from app.core.latencies import Latencies, first_responses
+from app.core.metrics_config import MetricsConfig
 from app.core.request_check import RequestChecker
 from app.core.tensors import InferRequest
 from app.ensemble.cached_run import CachedRun, cacheable
@@ -19,6 +21,8 @@ from app.ensemble.statistics import EnsembleStatistics
 from app.routing.router import Call, Sink
 from app.routing.table import VersionEntry
 from app.transport.response_cache import ResponseCache
+
+NO_DISTRIBUTIONS: Final = MetricsConfig()
 
 _SUBSETS: Final = 64
 """Pruned plans kept for each ensemble: requests ask for few different sets of outputs."""
@@ -37,10 +41,14 @@ class Models(Protocol):
 class Ensemble:
     """What is worked out once for a version of an ensemble."""
 
-    def __init__(self, entry: VersionEntry) -> None:
+    def __init__(self, entry: VersionEntry, reported: MetricsConfig) -> None:
+        """`reported` tells which distributions are wanted."""
         self.entry = entry
         self.checker = RequestChecker(entry.model_config)
-        self.statistics = EnsembleStatistics(entry.model, entry.version)
+        latencies = Latencies() if reported.summaries else None
+        timed = reported.histograms and entry.decoupled
+        histogram = first_responses(entry.model_config) if timed else None
+        self.statistics = EnsembleStatistics(entry.model, entry.version, latencies, histogram)
         digest = blake2b(entry.config, digest_size=16).hexdigest()
         self.identity = (entry.name, str(entry.version), digest)
         self.cached = entry.model_config.response_cache.enable and not entry.decoupled
@@ -63,9 +71,12 @@ class Ensemble:
 class EnsembleRunner:
     """Runs requests of ensembles over a router, and counts those that ran here."""
 
-    def __init__(self, models: Models, cache: ResponseCache | None = None) -> None:
-        """`cache` is for the ensembles that enable it."""
+    def __init__(
+        self, models: Models, cache: ResponseCache | None = None, reported: MetricsConfig = NO_DISTRIBUTIONS
+    ) -> None:
+        """`cache` is for the ensembles that enable it; `reported` tells which distributions are wanted."""
         self._models = models
+        self._reported = reported
         self._cache = cache
         self._ensembles: dict[tuple[str, int], Ensemble] = {}
 
@@ -86,17 +97,15 @@ class EnsembleRunner:
                 return False
         return True
 
-    def statistics(self, entry: VersionEntry) -> tuple[pb.ModelStatistics, dict[str, int]]:
-        """Counters of what ran here, and failures by reason."""
+    def statistics(self, entry: VersionEntry) -> tuple[pb.ModelStatistics, dict[str, int], dict[str, Any]]:
+        """Counters of what ran here, failures by reason, and distributions."""
         statistics = self._ensemble(entry).statistics
-        return statistics.message, dict(statistics.failures)
+        return statistics.message, dict(statistics.failures), statistics.distributions()
 
-    def report(self) -> list[tuple[str, int, bytes, dict[str, int]]]:
-        """Counters of every ensemble that ran here: name, version, serialised message, failures by reason."""
-        return [
-            (*key, ensemble.statistics.message.SerializeToString(), dict(ensemble.statistics.failures))
-            for key, ensemble in self._ensembles.items()
-        ]
+    def report(self) -> list[tuple[str, int, bytes, dict[str, int], dict[str, Any]]]:
+        """Of every ensemble that ran here: name, version, and `statistics` with the message serialised."""
+        found = ((key, self.statistics(ensemble.entry)) for key, ensemble in self._ensembles.items())
+        return [(*key, message.SerializeToString(), *more) for key, (message, *more) in found]
 
     def forget(self, entries: tuple[VersionEntry, ...]) -> None:
         """Drop what belongs to none of these: what is loaded again counts from zero."""
@@ -108,7 +117,7 @@ class EnsembleRunner:
         key = (entry.name, entry.version)
         known = self._ensembles.get(key)
         if known is None or (known.entry is not entry and known.entry.config != entry.config):
-            known = self._ensembles[key] = Ensemble(entry)
+            known = self._ensembles[key] = Ensemble(entry, self._reported)
         known.entry = entry
         return known
 

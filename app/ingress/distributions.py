@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from app.core.latencies import FIRST_RESPONSE as _FIRST
 from app.core.metrics_config import SIZE_RATIO
 from app.ingress.replica_statistics import ReplicaStatistics
 
@@ -21,7 +22,6 @@ _CACHE_SUMMARIES: Final = {
     "cache_hit": "Summary of cache hit durations per model, in microseconds",
     "cache_miss": "Summary of cache miss durations per model, in microseconds",
 }
-_FIRST: Final = "nv_inference_first_response_histogram_ms"
 
 
 def quantile(sizes: dict[int, int], share: float) -> float:

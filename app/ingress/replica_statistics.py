@@ -61,15 +61,18 @@ async def collect_ensembles(
     """Ask ingresses, and replicas whose models call ensembles, for the ensembles that they ran."""
     found: dict[tuple[str, int], list[ReplicaStatistics]] = {}
     for answer in await _ask(channels, "ensembles"):
-        for name, version, message, failures in answer:
-            part = ensemble_statistics(pb.ModelStatistics.FromString(message), failures)
+        for name, version, message, failures, distributions in answer:
+            part = ensemble_statistics(pb.ModelStatistics.FromString(message), failures, distributions)
             found.setdefault((name, version), []).append(part)
     return found
 
 
-def ensemble_statistics(message: pb.ModelStatistics, failures: dict[str, int]) -> ReplicaStatistics:
+def ensemble_statistics(
+    message: pb.ModelStatistics, failures: dict[str, int], distributions: dict[str, Any]
+) -> ReplicaStatistics:
     """What one process has counted of an ensemble; its response cache shows itself when it is asked."""
-    return ReplicaStatistics(message, failures, cached=message.inference_stats.cache_miss.count > 0)
+    cached = message.inference_stats.cache_miss.count > 0
+    return ReplicaStatistics(message, failures, cached=cached, **distributions)
 
 
 async def _ask(channels: Iterable[Channel], verb: str) -> list[Any]:

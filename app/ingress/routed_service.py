@@ -72,7 +72,9 @@ class RoutedInferenceService:
         self._settings = settings
         self._router = router
         self._repository = repository
-        self.ensembles = router.ensembles = EnsembleRunner(router, _ensemble_cache(settings))
+        self.ensembles = router.ensembles = EnsembleRunner(
+            router, _ensemble_cache(settings), settings.latency_metrics()
+        )
         self.peers: Peers | None = None
         self._exiting = False
 

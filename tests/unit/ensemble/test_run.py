@@ -251,7 +251,7 @@ class TestDecoupled:
             (False, [33]),
             (True, []),
         ]
-        statistics, _ = models.runner.statistics(models.resolve("e"))
+        statistics, _, _ = models.runner.statistics(models.resolve("e"))
         assert statistics.inference_stats.success.count == 1
 
     async def test_no_response_at_all(self) -> None:
@@ -284,7 +284,7 @@ class TestStatistics:
         models.take("b").answer(tensor("y", (3, 4)))
         models.infer(tensor(shape=(1, 4)))
         models.take("a").answer(error=InferError(ErrorCode.INTERNAL, "no", FailureReason.BACKEND))
-        found, failures = models.runner.statistics(models.resolve("e"))
+        found, failures, _ = models.runner.statistics(models.resolve("e"))
         stats = found.inference_stats
         assert (found.name, found.version) == ("e", "1")
         assert (found.inference_count, found.execution_count) == (3, 1)

@@ -86,7 +86,7 @@ def test_many_requests_through_a_chain(plane: LoopThread) -> None:
             (output,) = response.outputs
             assert (output.name, output.shape) == (f"T{COUNT}", (1 + fill % 4, 4))
             assert set(output.array().ravel()) == {fill}
-        statistics, failures = models.runner.statistics(models.resolve("e"))
+        statistics, failures, _ = models.runner.statistics(models.resolve("e"))
         assert (statistics.execution_count, failures) == (50, {})
         assert served["m2"].statistics.success.count == 50
     finally:

@@ -1,4 +1,4 @@
-"""Distributions of durations in one replica, for summaries and histograms of `/metrics`.
+"""Distributions of durations in one process, for summaries and histograms of `/metrics`.
 
 A summary is kept as counts by logarithmic size (2% wide), which add up over replicas; quantiles are read from
 those of the last one to two minutes. Nothing of this runs unless `--metrics-config` asks for it.
@@ -10,6 +10,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
+
+from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.metrics_config import SIZE_RATIO
 
@@ -68,8 +70,20 @@ class Histogram:
         return self.bounds, list(self._counts), self._sum
 
 
+FIRST_RESPONSE: Final = "nv_inference_first_response_histogram_ms"
+_BOUNDS_MS: Final = (100.0, 500.0, 2000.0, 5000.0)
+
+
+def first_responses(config: mc.ModelConfig) -> Histogram:
+    """The histogram of a decoupled model's first responses; `model_metrics` may give its bounds."""
+    for control in config.model_metrics.metric_control:
+        if control.metric_identifier.family == FIRST_RESPONSE:
+            return Histogram(tuple(control.histogram_options.buckets))
+    return Histogram(_BOUNDS_MS)
+
+
 class Latencies:
-    """The summaries of one replica, by Triton's names of what they are about.
+    """The summaries of one process, by Triton's names of what they are about.
 
     As in Triton, a model with a response cache has summaries of hits and misses, and none of requests.
     """
