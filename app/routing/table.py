@@ -60,6 +60,12 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
         return mc.ModelConfig.FromString(self.config)
 
     @cached_property
+    def instances(self) -> int:
+        """How many instances of it execute in one replica, at least one."""
+        groups = [group for group in self.model_config.instance_group if not group.passive]
+        return max(1, sum(group.count * max(1, len(group.gpus)) for group in groups))
+
+    @cached_property
     def decoupled(self) -> bool:
         """Whether a request may have any number of responses."""
         return bool(self.model_config.model_transaction_policy.decoupled)

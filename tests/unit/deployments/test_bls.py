@@ -42,7 +42,8 @@ class Loading:
 class Bench:
     def __init__(self, plane: LoopThread) -> None:
         chain = ensemble(step({"x": "IN"}, {"y": "OUT"}, "m"))
-        self.models = Models(m=model(), d=model(more=DECOUPLED), e=chain)
+        two = model(more="instance_group [ { count: 2 } ]")
+        self.models = Models(m=model(), d=model(more=DECOUPLED), two=two, e=chain)
         self.loading = Loading()
         self.plane = plane
         self.taken = threading.Event()
@@ -118,11 +119,13 @@ def test_an_error_is_a_response(bench: Bench) -> None:
 def test_a_model_that_is_not_there(bench: Bench) -> None:
     response = request("nobody").exec()
     text = "Failed for execute the inference request. Model 'nobody' is not ready."
-    assert response.error().message() == text
+    assert response.error().message() == f"Model nobody - Error when running inference: {text}"
+    assert response.error().code() == pb_utils.TritonError.INTERNAL
 
 
 def test_a_decoupled_model_needs_the_flag(bench: Bench) -> None:
-    assert request("d").exec().error().message().startswith("Model d is using the decoupled.")
+    text = "Model d - Error when running inference: Model d is using the decoupled."
+    assert request("d").exec().error().message().startswith(text)
 
 
 def test_responses_of_a_decoupled_model(bench: Bench) -> None:
@@ -185,6 +188,15 @@ def test_an_ensemble_runs_here(bench: Bench) -> None:
 
 def test_a_model_that_calls_itself(bench: Bench) -> None:
     assert request("caller").exec().error().message().startswith("circular call of models: caller -> caller")
+
+
+def test_a_model_may_call_itself_while_an_instance_is_left(bench: Bench) -> None:
+    bench.answers.append(lambda asked: asked.answer(output(4)))
+    found: list[Any] = []
+    during([received(chain=("two",))], lambda: found.append(request("two").exec()))
+    during([received(chain=("two", "two"))], lambda: found.append(request("two").exec()))
+    assert [response.has_error() for response in found] == [False, True]
+    assert found[1].error().message().startswith("circular call of models: two -> two -> caller -> two")
 
 
 def during(requests: list[Call], work: Callable[[], None]) -> None:
