@@ -169,9 +169,8 @@ class ServedModel:
             pending = self._kind(request, sink, self._outbox, rows, self._shapes(request))
             (self._cached or self._scheduler).submit(pending)
         except InferError as error:
-            if (
-                error.reason is not FailureReason.OTHER
-            ):  # as in Triton, a bad request is no failure of the model
+            # As in Triton, what the client did wrong is no failure of the model.
+            if error.reason is not FailureReason.OTHER:
                 self.statistics.record_failure(time.monotonic_ns() - arrival, error.reason)
             raise
         self._live.add(pending)

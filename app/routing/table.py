@@ -63,7 +63,8 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
     def instances(self) -> int:
         """How many instances of it execute in one replica, at least one."""
         groups = [group for group in self.model_config.instance_group if not group.passive]
-        return max(1, sum(group.count * max(1, len(group.gpus)) for group in groups))
+        count: int = sum(group.count * max(1, len(group.gpus)) for group in groups)
+        return max(1, count)
 
     @cached_property
     def decoupled(self) -> bool:

@@ -43,7 +43,7 @@ def test_short_executions_wait_for_their_calls_on_the_loop(client: Driver) -> No
         ("itself", "circular call of models: bls -> bls"),
         (
             "plain_call_of_decoupled",
-            "Model repeat_int32 - Error when running inference: Model repeat_int32 is using",
+            "Model repeat_int32 - Error when running inference: Model repeat_int32 is",
         ),
     ],
 )

@@ -169,8 +169,8 @@ def test_wrong_returns(body: str, message: str, load: Load) -> None:
 
 def test_output_that_cannot_be_sent_fails_its_own_request(load: Load) -> None:
     source = execute("""
-outputs = [pb_utils.Tensor("O", np.ones(1, ">f4")), np.ones(1), pb_utils.Tensor("O", np.ones((1, 1), np.float32))]
-return [pb_utils.InferenceResponse([output]) for output in outputs]
+bad, good = (pb_utils.Tensor("O", np.ones((1, 1), kind)) for kind in (">f4", "f4"))
+return [pb_utils.InferenceResponse([output]) for output in (bad, np.ones(1), good)]
 """)
     bad, none, good = load(source)(row(1), row(1), row(1))
     assert "no data type corresponds to numpy dtype '>f4'" in bad.error
