@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import ray
 from ray.serve.handle import DeploymentHandle
 
-from app.core.errors import ErrorCode, FailureReason, InferError, invalid_arg, unavailable
+from app.core.errors import ErrorCode, FailureReason, InferError, internal, invalid_arg, unavailable
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.ensemble.runner import EnsembleRunner
 from app.routing.manager_client import ManagerClient, follow
@@ -226,14 +226,15 @@ class ModelCalls(Calls):
             entry = router.resolve(name, infer.model_version)
         except InferError as error:
             text = f"Failed for execute the inference request. Model '{name}' is not ready."
-            raise InferError(error.code, text) from error
+            raise _not_run(name, text) from error
         if entry.name in infer.chain:
             raise _circular(infer.chain, entry.name)
         if entry.decoupled and not decoupled:
-            raise invalid_arg(
+            raise _not_run(
+                name,
                 f"Model {name} is using the decoupled. The current BLS request call doesn't support models "
                 "using the decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' "
-                "or 'async_exec' calls for decoupled models.'"
+                "or 'async_exec' calls for decoupled models.'",
             )
 
     async def _load(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
@@ -262,6 +263,10 @@ async def _timed(coroutine: Coroutine[Any, Any, T]) -> tuple[T, int]:
 def _log_failure(unloaded: "Future[None]") -> None:
     if not unloaded.cancelled() and (error := unloaded.exception()) is not None:
         logger.error("a model could not unload itself: %s", error)
+
+
+def _not_run(model: str, text: str) -> InferError:
+    return internal(f"Model {model} - Error when running inference: {text}")
 
 
 def _circular(chain: tuple[str, ...], model: str) -> InferError:

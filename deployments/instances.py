@@ -32,13 +32,14 @@ RESCHEDULED = "model instance '{}' rescheduled a request, which only iterative s
 
 
 class Batch:
-    """Requests that one execution answers; times are `time.monotonic_ns`."""
+    """Requests that one execution answers, `nulls` of them nobody's; times are `time.monotonic_ns`."""
 
     __slots__ = (
         "done",
         "end_ns",
         "infer_end_ns",
         "infer_start_ns",
+        "nulls",
         "release",
         "requests",
         "rows",
@@ -49,6 +50,7 @@ class Batch:
         self.requests = requests
         self.rows = rows
         self.release = release
+        self.nulls = 0
         self.done: asyncio.Future[None] | None = None
         self.start_ns = self.infer_start_ns = self.infer_end_ns = self.end_ns = 0
 

@@ -13,7 +13,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.buffers import make_with
 from app.core.config_normalise import normalise
 from app.core.config_validation import validate, validate_instances
-from app.core.errors import ErrorCode, InferError, internal
+from app.core.errors import ErrorCode, FailureReason, InferError, internal
 from app.core.latencies import Latencies, first_responses
 from app.core.log import LogConfig, configure_logging
 from app.core.request_check import RequestChecker
@@ -172,7 +172,9 @@ class ServedModel:
             pending = self._kind(request, sink, self._outbox, rows, self._shapes(request))
             (self._cached or self._scheduler).submit(pending)
         except InferError as error:
-            self.statistics.record_failure(time.monotonic_ns() - arrival, error.reason)
+            # As in Triton, what the client did wrong is no failure of the model.
+            if error.reason is not FailureReason.OTHER:
+                self.statistics.record_failure(time.monotonic_ns() - arrival, error.reason)
             raise
         self._live.add(pending)
         pending.accepted = True

@@ -70,14 +70,17 @@ class Statistics:
         self.batches: dict[int, BatchStatistics] = {}
 
     def record_execution(
-        self, rows: int, requests: int, input_ns: int, infer_ns: int, output_ns: int
+        self, rows: int, requests: int, input_ns: int, infer_ns: int, output_ns: int, nulls: int = 0
     ) -> None:
         """Record one model execution of `requests` requests with `rows` batch items together.
+
+        `nulls` of the items belong to no request: a sequence batcher's empty slots, which Triton does not
+        count as inferences.
 
         As in Triton, each request of a batch is charged the time of the whole batch.
         """
         self.execution_count += 1
-        self.inference_count += rows
+        self.inference_count += rows - nulls
         self.last_inference_ms = time.time_ns() // 1_000_000
         self.compute_input.add(input_ns * requests, requests)
         self.compute_infer.add(infer_ns * requests, requests)

@@ -27,6 +27,7 @@ class EnsembleStatistics:
         """`latencies` and `first_responses` are there where summaries and histograms are wanted."""
         self.message = pb.ModelStatistics(name=name, version=str(version))
         self.failures: Counter[str] = Counter()
+        self._batches: dict[int, pb.InferBatchStatistics] = {}
         self._latencies = latencies
         self._first_responses = first_responses
 
@@ -51,12 +52,17 @@ class EnsembleStatistics:
         message.last_inference = time.time_ns() // 1_000_000
         message.inference_count += rows
         message.execution_count += 1
+        batch = self._batches.get(rows)
+        if batch is None:
+            batch = self._batches[rows] = message.batch_stats.add(batch_size=rows)
         stats = message.inference_stats
-        for duration, took in ((stats.success, ns), (stats.compute_infer, ns)):
+        for duration, took in ((stats.success, ns), (stats.compute_infer, ns), (batch.compute_infer, ns)):
             duration.count += 1
             duration.ns += took
         for duration in (stats.queue, stats.compute_input, stats.compute_output):
             duration.count += 1
+        batch.compute_input.count += 1
+        batch.compute_output.count += 1
         if self._latencies is not None:
             of = self._latencies
             for summary, took in ((of.request, ns), (of.queue, 0), (of.compute_infer, ns)):

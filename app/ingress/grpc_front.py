@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 import grpc
 import grpc.aio
 
-from app.core.errors import ErrorCode, InferError, unavailable, unsupported
+from app.core.errors import ErrorCode, FailureReason, InferError, unavailable, unsupported
 from app.core.live_settings import LiveSettings
 from app.core.tensors import Buffer, InferRequest, InferResponse, Tensor
 from app.ingress.grpc_call import DirectCall
@@ -297,10 +297,11 @@ async def _abort(context: Context, error: Exception) -> NoReturn:
 
 
 def _status_of(error: Exception) -> tuple[int, str]:
-    """The status of an error, and its text; a cancelled request has none, as in Triton."""
+    """The status of an error, and its text; a request that was cancelled has none, as in Triton."""
     details = _UNEXPECTED
     if isinstance(error, InferError):
-        details = "" if error.code is ErrorCode.CANCELLED else error.message[:_MAX_DETAILS]
+        cancelled = error.code is ErrorCode.CANCELLED and error.reason is not FailureReason.BACKEND
+        details = "" if cancelled else error.message[:_MAX_DETAILS]
     else:
         _log.error("gRPC request failed", exc_info=error)
     return grpc_status(error), details

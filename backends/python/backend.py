@@ -134,6 +134,7 @@ def _described(model: Model, instance: Instance | None = None) -> PythonInstance
         kind=instance.kind,
         device_id=instance.device_id,
         outputs=tuple(output.name for output in outputs),
+        states=tuple(state.output_name for state in model.config.sequence_batching.state),
         bf16=tuple(output.name for output in outputs if output.datatype == "BF16"),
         decoupled=model.config.model_transaction_policy.decoupled,
     )

@@ -77,6 +77,15 @@ def execution_failed(instance_name: str, error: BaseException, skip: str) -> Inf
     text = describe(error, skip)
     return InferError(
         ErrorCode.INTERNAL,
+        f"Failed to process the request(s) for model '{instance_name}', message: {text}",
+        FailureReason.BACKEND,
+    )
+
+
+def stub_failed(instance_name: str, text: str) -> InferError:
+    """The error of a request whose process is not there; Triton words it unlike what a model raises."""
+    return InferError(
+        ErrorCode.INTERNAL,
         f"Failed to process the request(s) for model instance '{instance_name}', message: {text}",
         FailureReason.BACKEND,
     )

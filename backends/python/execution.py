@@ -18,6 +18,7 @@ from backends.python.model_config import ModelConfig
 from backends.python.readiness import Readiness
 from backends.python.request import RELEASE_RESCHEDULE, Context, ReceivedRequest
 from backends.python.response import Encoder, InferenceResponse
+from backends.python.tensor import Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class Execution:
             loader.release(instance)
             raise loading_failed(error, loader.OUR_FOLDER) from error
         self._execute_model = self.model.execute
-        self._encoder = Encoder(instance.model_name, instance.version, instance.bf16)
+        self._encoder = Encoder(instance.model_name, instance.version, instance.returned, instance.bf16)
         self._context = Context(self._encoder, instance.outputs, instance.decoupled)
         self._decoupled = instance.decoupled
         self._loop = EventLoop(f"{instance.name} asyncio")
@@ -111,7 +112,7 @@ class Execution:
         """Hold what `execute` returned against Triton's rules; None where a sender or a next turn answers."""
         if self._decoupled and returned is not None:
             raise ContractError(
-                f"Python model '{self.instance.model_name}' is using the decoupled mode and the execute"
+                f"Python model '{self.instance.name}' is using the decoupled mode and the execute"
                 " function must return None."
             )
         if returned is None and (self._decoupled or all(map(_answers_itself, received))):
@@ -148,7 +149,7 @@ class Execution:
         try:
             return self._encoder.encode(response, infer)
         except Exception as error:
-            plain = error if isinstance(error, InferError) else ContractError(str(error))
+            plain = error if isinstance(error, InferError) else ContractError(_why_not_sent(response, error))
             return failed(execution_failed(self.instance.name, plain, loader.OUR_FOLDER), infer.id)
 
 
@@ -220,6 +221,13 @@ def _check_unusual(request: ReceivedRequest, response: Any, decoupled: bool) -> 
             "Expected an 'InferenceResponse' object in the execute function return list, found type"
             f" '{type(response)}'."
         )
+
+
+def _why_not_sent(response: InferenceResponse, error: Exception) -> str:
+    other = next((tensor for tensor in response._tensors if not isinstance(tensor, Tensor)), None)
+    if other is None:
+        return str(error)
+    return f"Expected 'Tensor' objects as the outputs of an 'InferenceResponse', found type '{type(other)}'."
 
 
 def _answers_itself(request: ReceivedRequest) -> bool:

@@ -20,6 +20,7 @@ class PythonInstance:
         kind: "CPU", "GPU" or "MODEL".
         device_id: CUDA ordinal for kind GPU.
         outputs: names in the order of the configuration.
+        states: names of the outputs that are a sequence's state.
         bf16: those of them that the configuration declares BF16.
         decoupled: the model answers a request any number of times.
     """
@@ -33,8 +34,14 @@ class PythonInstance:
     kind: str = "CPU"
     device_id: int = 0
     outputs: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
     bf16: tuple[str, ...] = ()
     decoupled: bool = False
+
+    @property
+    def returned(self) -> tuple[str, ...]:
+        """Names of everything that the model may return."""
+        return self.outputs + self.states
 
     def initialize_arguments(self) -> dict[str, str]:
         """What `initialize` is given; `model_repository` is the model's own directory, as in Triton."""

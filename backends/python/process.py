@@ -18,7 +18,7 @@ from app.core.tensors import Buffer, InferResponse, SequenceId, failed
 from backends.base import Request
 from backends.python import services
 from backends.python.activation import environment_variables
-from backends.python.errors import ContractError, execution_failed
+from backends.python.errors import stub_failed
 from backends.python.execution import Clocked
 from backends.python.instance import PythonInstance
 from backends.python.link import Link, LinkClosed, Message, Payload
@@ -226,7 +226,7 @@ class Process:
 
     def _lost(self) -> None:
         """Fail what is under way."""
-        error = execution_failed(self._name, ContractError(not_healthy(self._name)), "")
+        error = stub_failed(self._name, not_healthy(self._name))
         for number in list(self._open):
             request = self._open.pop(number, None)
             if request is not None and not request.answered:

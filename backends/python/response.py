@@ -54,14 +54,17 @@ class InferenceResponse:
 class Encoder:
     """Turns a model's responses into answers."""
 
-    def __init__(self, model_name: str, version: str, bf16: Iterable[str]) -> None:
-        """Make one; `bf16` names the outputs of that type, of which numpy has none."""
+    def __init__(self, model_name: str, version: str, outputs: Iterable[str], bf16: Iterable[str]) -> None:
+        """Make one for the outputs there are; `bf16` names those of that type, of which numpy has none."""
         self._model_name = model_name
         self._version = version
+        self._names = frozenset(outputs)
         self._bf16 = frozenset(bf16)
 
     def encode(self, response: InferenceResponse, infer: InferRequest, final: bool = True) -> InferResponse:
         """Make the answer: the outputs the request asked for, or the error.
+
+        What is no output of the configuration is dropped, as in Triton.
 
         Raises:
             InferError: INVALID_ARG for an array that no data type corresponds to.
@@ -69,13 +72,13 @@ class Encoder:
         if response._error is not None:
             return failed(response._error.as_infer_error(), infer.id, final)
         tensors = response._tensors
-        if infer.outputs:
-            requested = {output.name for output in infer.outputs}
-            tensors = [tensor for tensor in tensors if tensor._name in requested]
+        names = {output.name for output in infer.outputs} if infer.outputs else self._names
         if self._bf16:
-            outputs = tuple([t._to_wire("BF16" if t._name in self._bf16 else None) for t in tensors])
+            outputs = tuple(
+                [t._to_wire("BF16" if t._name in self._bf16 else None) for t in tensors if t._name in names]
+            )
         else:
-            outputs = tuple([tensor._to_wire() for tensor in tensors])
+            outputs = tuple([tensor._to_wire() for tensor in tensors if tensor._name in names])
         parameters = response._parameters or {}
         return InferResponse(self._model_name, self._version, outputs, infer.id, parameters, final)
 

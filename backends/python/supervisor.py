@@ -10,7 +10,7 @@ from typing import Any, Final
 from app.core.errors import ErrorCode, FailureReason, InferError, internal
 from app.core.tensors import SequenceId
 from backends.base import Request
-from backends.python.errors import ContractError, execution_failed
+from backends.python.errors import stub_failed
 from backends.python.execution import Clocked
 from backends.python.instance import PythonInstance
 from backends.python.link import LinkClosed
@@ -83,7 +83,7 @@ class Supervisor:
         if process is None or process.ended:
             process = self._awaited()
         if process is None:
-            error = execution_failed(self._instance.name, ContractError(not_healthy(self._instance.name)), "")
+            error = stub_failed(self._instance.name, not_healthy(self._instance.name))
             raise InferError(ErrorCode.UNAVAILABLE, error.message, FailureReason.BACKEND)
         process.execute(requests, clock)
 

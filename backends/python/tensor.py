@@ -55,11 +55,8 @@ class Tensor:
             raise TypeError(
                 f"tensor '{name}' must be made from a numpy.ndarray, found type '{type(numpy_array)}'"
             )
-        if numpy_array.dtype.kind in "UV":
-            raise TritonModelException(
-                "Tensor dtype used for numpy_array is not support by Python backend."
-                " Please use np.object_ instead."
-            )
+        if numpy_array.dtype.kind in "UVcmM":
+            raise TritonModelException("NumPy dtype is not supported.")
         self._name = name
         self._array: Array | None = numpy_array
         self._wire: WireTensor | None = None

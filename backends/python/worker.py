@@ -244,7 +244,7 @@ def run(descriptor: int) -> None:
 
 
 def _instance(fields: dict[str, Any]) -> PythonInstance:
-    for name in ("outputs", "bf16"):
+    for name in ("outputs", "states", "bf16"):
         fields[name] = tuple(fields[name])
     return PythonInstance(**fields)
 

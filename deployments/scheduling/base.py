@@ -56,6 +56,7 @@ class Scheduler(ABC):
                 batch.infer_start_ns - batch.start_ns,
                 batch.infer_end_ns - batch.infer_start_ns,
                 batch.end_ns - batch.infer_end_ns,
+                batch.nulls,
             )
         if batch.done is not None and not batch.done.done():
             batch.done.set_result(None)

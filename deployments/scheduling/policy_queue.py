@@ -155,7 +155,7 @@ class PolicyQueue(RequestQueue):
     def append(self, pending: Pending) -> None:
         level = self._levels.get(self._policies.level(pending.infer.priority))
         if level is not None and 0 < level.policy.max_size <= len(level):
-            raise queue_full()
+            raise queue_full(pending.infer.id)
         super().append(pending)
 
     def popleft(self) -> Pending:

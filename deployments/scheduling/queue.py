@@ -10,9 +10,10 @@ from deployments.scheduling.pending import Pending
 TIMEOUT = InferError(ErrorCode.UNAVAILABLE, "Request timeout expired", FailureReason.REJECTED)
 
 
-def queue_full() -> InferError:
+def queue_full(request_id: str) -> InferError:
     """A new error each time: one that is raised again and again keeps every frame it ever passed."""
-    return InferError(ErrorCode.UNAVAILABLE, "Exceeds maximum queue size", FailureReason.REJECTED)
+    text = f"[request id: {request_id or '<id_unknown>'}] Exceeds maximum queue size"
+    return InferError(ErrorCode.UNAVAILABLE, text, FailureReason.REJECTED)
 
 
 class RequestQueue:
@@ -73,7 +74,7 @@ class RequestQueue:
         for tensor in pending.infer.inputs:
             nbytes += len(tensor.data)
         if self._size and (self._size >= self._max_requests or self.nbytes + nbytes > self._max_bytes):
-            raise queue_full()
+            raise queue_full(pending.infer.id)
         pending.nbytes = nbytes
         self.nbytes += nbytes
         self._size += 1

@@ -33,7 +33,7 @@ class Room:
             nbytes += len(tensor.data)
         queued, total = self.requests, self.nbytes + nbytes
         if queued and not again and (queued >= self._max_requests or total > self._max_bytes):
-            raise queue_full()
+            raise queue_full(turn.infer.id)
         turn.nbytes = nbytes
         self.nbytes = total
         self.requests = queued + 1

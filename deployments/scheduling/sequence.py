@@ -250,7 +250,9 @@ class SequenceScheduler(Scheduler):
         requests: list[Pending] = [
             turn or NullTurn(turns[0], self._controls, null_states) for turn in choice.rows
         ]
-        return Batch(requests, len(requests), choice.reason)
+        batch = Batch(requests, len(requests), choice.reason)
+        batch.nulls = len(requests) - len(turns)
+        return batch
 
     def _dispatch(self, turn: Turn, now_ns: int) -> None:
         sequence = turn.sequence

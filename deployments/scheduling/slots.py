@@ -93,7 +93,7 @@ class DirectLane(Lane):
         size: slots.
         utilization: share of the slots that must have a request before `max_delay_ns` is over.
         max_delay_ns: counts from the oldest request.
-        uses_ready: slots without a request keep their row, up to the highest slot that is taken.
+        uses_ready: slots without a request keep their row, up to the highest slot that has one.
     """
 
     def __init__(self, size: int, utilization: float, max_delay_ns: int, uses_ready: bool) -> None:
@@ -139,7 +139,7 @@ class DirectLane(Lane):
         rows = ready if shapes is None else {s: turn for s, turn in ready.items() if turn.shapes == shapes}
         if not self._uses_ready:
             return Choice([rows[slot] for slot in sorted(rows)], reason="direct")
-        return Choice([rows.get(slot) for slot in range(max(self._taken) + 1)], reason="direct")
+        return Choice([rows.get(slot) for slot in range(max(ready) + 1)], reason="direct")
 
 
 class OldestLane(Lane):

@@ -39,10 +39,13 @@ def test_short_executions_wait_for_their_calls_on_the_loop(client: Driver, model
 @pytest.mark.parametrize(
     ("what", "text"),
     [
-        ("missing", "Failed for execute the inference request. Model 'nobody' is not ready."),
-        ("version", "Failed for execute the inference request. Model 'custom_identity_int32' is not ready."),
+        ("missing", "Model nobody - Error when running inference: Failed for execute the inference request."),
+        ("version", "Model custom_identity_int32 - Error when running inference: Failed for execute the"),
         ("itself", "circular call of models: bls -> bls"),
-        ("plain_call_of_decoupled", "Model repeat_int32 is using the decoupled."),
+        (
+            "plain_call_of_decoupled",
+            "Model repeat_int32 - Error when running inference: Model repeat_int32 is",
+        ),
     ],
 )
 def test_a_call_that_cannot_be(client: Driver, what: str, text: str) -> None:

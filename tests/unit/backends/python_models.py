@@ -58,6 +58,6 @@ def row(*values: float) -> Any:
 
 def failure(served: Served, *requests: Any) -> str:
     call, *_ = served(*(requests or [row(1)]))
-    prefix = "Failed to process the request(s) for model instance 'm_0_0', message: "
+    prefix = "Failed to process the request(s) for model 'm_0_0', message: "
     assert call.error.startswith(prefix)
     return call.error.removeprefix(prefix)

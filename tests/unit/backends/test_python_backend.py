@@ -169,12 +169,22 @@ def test_wrong_returns(body: str, message: str, load: Load) -> None:
 
 def test_output_that_cannot_be_sent_fails_its_own_request(load: Load) -> None:
     source = execute("""
-arrays = [np.array([1 + 2j]), np.ones((1, 1), np.float32)]
-return [pb_utils.InferenceResponse([pb_utils.Tensor("O", array)]) for array in arrays]
+bad, good = (pb_utils.Tensor("O", np.ones((1, 1), kind)) for kind in (">f4", "f4"))
+return [pb_utils.InferenceResponse([output]) for output in (bad, np.ones(1), good)]
 """)
-    bad, good = load(source)(row(1), row(1))
-    assert "no data type corresponds to numpy dtype 'complex128'" in bad.error
+    bad, none, good = load(source)(row(1), row(1), row(1))
+    assert "no data type corresponds to numpy dtype '>f4'" in bad.error
+    assert "outputs of an 'InferenceResponse', found type '<class 'numpy.ndarray'>'" in none.error
     assert good.arrays["O"].tolist() == [[1]]
+
+
+def test_what_is_no_output_of_the_configuration_is_dropped(load: Load) -> None:
+    source = execute("""
+tensors = [pb_utils.Tensor(name, np.ones((1, 1), np.float32)) for name in ("X", "O")]
+return [pb_utils.InferenceResponse(tensors)]
+""")
+    (call,) = load(source)(row(1))
+    assert list(call.arrays) == ["O"]
 
 
 def test_is_ready(load: Load) -> None:

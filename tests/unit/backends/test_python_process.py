@@ -111,7 +111,7 @@ def test_what_the_model_sees(served: Served, python: Path) -> None:
 
 
 def test_errors(served: Served) -> None:
-    prefix = "Failed to process the request(s) for model instance 'm_0_0', message: ValueError: no\n\nAt:\n  "
+    prefix = "Failed to process the request(s) for model 'm_0_0', message: ValueError: no\n\nAt:\n  "
     assert ask(served, "fails").error.startswith(prefix + str(served.model.version_directory / "model.py"))
     refused = ask(served, "refuses").responses[0].error
     assert refused is not None

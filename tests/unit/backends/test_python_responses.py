@@ -62,7 +62,7 @@ def test_decoupled_request_that_the_model_drops_ends(body: str, load: Load) -> N
 
 def test_decoupled_model_must_return_none(load: Load) -> None:
     assert failure(load(IDENTITY, DECOUPLED)) == (
-        "Python model 'm' is using the decoupled mode and the execute function must return None."
+        "Python model 'm_0_0' is using the decoupled mode and the execute function must return None."
     )
 
 
@@ -234,8 +234,9 @@ def test_strings_that_are_no_bytes_are_printed(load: Load) -> None:
 
 
 def test_tensors_refuse_unicode_arrays_and_other_objects() -> None:
-    with pytest.raises(pb_utils.TritonModelException, match=r"Please use np.object_ instead\."):
-        pb_utils.Tensor("O", np.array(["a"]))
+    for array in (np.array(["a"]), np.array([1j]), np.array(["2020-01-01"], "datetime64[s]")):
+        with pytest.raises(pb_utils.TritonModelException, match=r"NumPy dtype is not supported\."):
+            pb_utils.Tensor("O", array)
     with pytest.raises(TypeError):
         pb_utils.Tensor("O", [1, 2])  # type: ignore[arg-type]
 

@@ -118,11 +118,13 @@ def test_an_error_is_a_response(bench: Bench) -> None:
 def test_a_model_that_is_not_there(bench: Bench) -> None:
     response = request("nobody").exec()
     text = "Failed for execute the inference request. Model 'nobody' is not ready."
-    assert response.error().message() == text
+    assert response.error().message() == f"Model nobody - Error when running inference: {text}"
+    assert response.error().code() == pb_utils.TritonError.INTERNAL
 
 
 def test_a_decoupled_model_needs_the_flag(bench: Bench) -> None:
-    assert request("d").exec().error().message().startswith("Model d is using the decoupled.")
+    text = "Model d - Error when running inference: Model d is using the decoupled."
+    assert request("d").exec().error().message().startswith(text)
 
 
 def test_responses_of_a_decoupled_model(bench: Bench) -> None:

@@ -113,6 +113,12 @@ def test_null_requests_fill_empty_slots(bench: SequenceBench) -> None:
     assert inputs["READY"] == [False, False, True]
     assert inputs["CORRID"] == [0, 0, 3]
     assert inputs["INPUT"] == [0, 0, 5] and inputs["HISTORY_IN"] == [0, 0, 30]
+    assert bench.model is not None
+    counts = bench.model.statistics.message()
+    assert {batch.batch_size: batch.compute_infer.count for batch in counts.batch_stats}[3] == 2
+    assert counts.inference_count == counts.inference_stats.success.count == 5, "rows of nobody are none"
+    assert bench.infer(2, 7) == 27
+    assert bench.backend.batches[-1][1]["READY"] == [False, True], "no row above the last request"
     assert bench.infer(4, 1, start=True) == 1
     assert bench.backend.batches[-1][1]["READY"][0] is True, "the lowest free slot"
 
@@ -294,7 +300,10 @@ def test_what_is_queued_is_bounded(bench: SequenceBench) -> None:
     bench.infer(1, 1, start=True)
     waiting = [bench.submit(number, 1, start=True, end=True)[0] for number in (2, 3)]
     error = refusal(bench, 4, 1, start=True)
-    assert (error.code, error.message) == (ErrorCode.UNAVAILABLE, "Exceeds maximum queue size")
+    assert (error.code, error.message) == (
+        ErrorCode.UNAVAILABLE,
+        "[request id: <id_unknown>] Exceeds maximum queue size",
+    )
     assert not any(answer.done() for answer in waiting)
 
 

@@ -288,6 +288,9 @@ class TestStatistics:
         stats = found.inference_stats
         assert (found.name, found.version) == ("e", "1")
         assert (found.inference_count, found.execution_count) == (3, 1)
+        assert [(b.batch_size, b.compute_infer.count, b.compute_infer.ns > 0) for b in found.batch_stats] == [
+            (3, 1, True)
+        ]
         assert (stats.success.count, stats.fail.count, stats.queue.count, stats.queue.ns) == (1, 1, 1, 0)
         assert stats.success.ns > 0 and failures == {"OTHER": 1}
 
