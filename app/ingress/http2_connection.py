@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 _MAX_FRAME: Final = 1 << 20
 _CONNECTION_WINDOW: Final = 64 << 20
+_CHEAP_STREAMS: Final = 8
+"""Streams whose windows are changed at the cost of a control frame."""
 _FORM: Final = h2.PADDED | h2.PRIORITISED | h2.END_HEADERS
 
 
@@ -82,7 +84,7 @@ class Http2Connection(asyncio.Protocol):
         self._server.forget(self)
         streams, self._streams = list(self._streams.values()), {}
         for stream in streams:
-            _cancel(stream)
+            stream.give_up()
 
     def pause_writing(self) -> None:
         self._blocked_since = self._server.now()
@@ -220,7 +222,7 @@ class Http2Connection(asyncio.Protocol):
             raise h2.Http2Error(h2.PROTOCOL_ERROR, "RST_STREAM of an idle stream")
         stream = self._streams.pop(frame.stream, None)
         if stream is not None:
-            _cancel(stream)
+            stream.give_up()
             self._check_leaving()
 
     def _on_settings(self, frame: h2.Frame) -> None:
@@ -228,7 +230,7 @@ class Http2Connection(asyncio.Protocol):
             raise h2.Http2Error(h2.PROTOCOL_ERROR, "SETTINGS on a stream")
         if frame.flags & h2.ACK:
             return
-        for key, value in h2.read_settings(frame.payload):
+        for key, value in h2.read_settings(frame.payload).items():
             if key == h2.INITIAL_WINDOW_SIZE:
                 self._change_windows(value)
             elif key == h2.MAX_FRAME_SIZE:
@@ -236,11 +238,13 @@ class Http2Connection(asyncio.Protocol):
         self._output.put(h2.frame(h2.SETTINGS, h2.ACK, 0))
 
     def _change_windows(self, size: int) -> None:
+        self._age.count(False, self._server.settings.max_control_frames, len(self._streams) // _CHEAP_STREAMS)
         change = size - self._output.initial_window
         self._output.initial_window = size
         for stream in list(self._streams.values()):
             stream.window += change
-            self._output.pump(stream)
+            if stream.queue:
+                self._output.pump(stream)
 
     def _on_ping(self, frame: h2.Frame) -> None:
         if len(frame.payload) != 8:
@@ -288,7 +292,7 @@ class Http2Connection(asyncio.Protocol):
         """End a stream without a status."""
         del self._streams[stream.id]
         self._output.put(h2.rst_stream(stream.id, code))
-        _cancel(stream)
+        stream.give_up()
         self._check_leaving()
 
     # Ending.
@@ -335,13 +339,3 @@ class Http2Connection(asyncio.Protocol):
             now, settings.keepalive_s
         ):
             self._output.put(h2.frame(h2.PING, 0, 0, bytes(8)))
-
-
-def _cancel(stream: Stream) -> None:
-    """Neither side sends any more; who waits to is woken."""
-    stream.over = True
-    stream.queue = None
-    call, stream.call = stream.call, None
-    if call is not None:
-        call.cancelled()
-    stream.wake()

@@ -6,6 +6,7 @@ Serve's calls block, so each runs in a thread.
 import asyncio
 import logging
 import re
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -32,6 +33,9 @@ _ANSWER_S = 5.0
 _STATUS_S = 1.0
 _GONE = ("NOT_STARTED", "DEPLOY_FAILED", "DELETING")
 _threads = ThreadPoolExecutor(64, "serve-calls")
+_binding = threading.Lock()
+"""Serve registers the module of a request router for all threads to pickle it, and takes that back when it has:
+of two threads that do so at a time, one fails."""
 
 
 class Found(NamedTuple):
@@ -81,11 +85,10 @@ async def deploy(spec: ModelSpec) -> Description:
     Raises:
         InferError: INTERNAL when Serve cannot start the replica (it died while loading, say).
     """
-    target = serve.RunTarget(build(spec), spec.application, route_prefix=None)
     count = replica_count(mc.ModelConfig.FromString(spec.config), spec.backend_path)
     async with listing(spec.name, spec.application) as listed:
         try:
-            await _in_thread(serve.run_many, [target], wait_for_applications_running=False)
+            await _in_thread(_start, spec)
             loaded = asyncio.create_task(listed.reach(count))
             try:
                 await _wait_running(spec.application, loaded)
@@ -94,6 +97,12 @@ async def deploy(spec: ModelSpec) -> Description:
         except Exception as error:
             raise internal(await asyncio.to_thread(_start_failure, spec, error)) from error
         return await _described(listed.handle)
+
+
+def _start(spec: ModelSpec) -> None:
+    with _binding:
+        target = serve.RunTarget(build(spec), spec.application, route_prefix=None)
+        serve.run_many([target], wait_for_applications_running=False)
 
 
 async def _wait_running(application: str, loaded: "asyncio.Task[Any]") -> None:

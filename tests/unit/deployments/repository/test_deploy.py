@@ -1,6 +1,7 @@
 """What the deployment of a model version waits for, over a Serve that is made up."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -64,6 +65,27 @@ class FakeServe:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeServe:
     return FakeServe(monkeypatch)
+
+
+async def test_models_are_bound_one_after_the_other(
+    fake: FakeServe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Serve's own way of pickling their request router fails in two threads at a time."""
+    bound, may_go = threading.Semaphore(0), threading.Event()
+
+    def run_many(targets: list[Any], wait_for_applications_running: bool) -> None:
+        bound.release()
+        assert may_go.wait(30)
+
+    monkeypatch.setattr(serve, "run_many", run_many)
+    fake.status = "DEPLOYING"
+    deploying = [asyncio.create_task(deploy(SPEC)) for _ in range(2)]
+    assert await asyncio.to_thread(bound.acquire, timeout=30)
+    assert not await asyncio.to_thread(bound.acquire, timeout=0.05)
+    may_go.set()
+    assert await asyncio.to_thread(bound.acquire, timeout=30)
+    for task in deploying:
+        task.cancel()
 
 
 async def test_a_model_is_deployed_when_serve_lists_all_its_replicas(fake: FakeServe) -> None:
