@@ -67,24 +67,26 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeServe:
     return FakeServe(monkeypatch)
 
 
-async def test_models_are_bound_one_after_the_other(
+async def test_serve_makes_one_configuration_at_a_time(
     fake: FakeServe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Serve's own way of pickling their request router fails in two threads at a time."""
-    bound, may_go = threading.Semaphore(0), threading.Event()
+    """Its way of pickling request routers fails in two threads at a time: a load, or a look at the status."""
+    begun, may_go = threading.Semaphore(0), threading.Event()
 
-    def run_many(targets: list[Any], wait_for_applications_running: bool) -> None:
-        bound.release()
+    def wait(*_: Any, **__: Any) -> Any:
+        begun.release()
         assert may_go.wait(30)
+        return SimpleNamespace(applications={})
 
-    monkeypatch.setattr(serve, "run_many", run_many)
-    fake.status = "DEPLOYING"
-    deploying = [asyncio.create_task(deploy(SPEC)) for _ in range(2)]
-    assert await asyncio.to_thread(bound.acquire, timeout=30)
-    assert not await asyncio.to_thread(bound.acquire, timeout=0.05)
+    monkeypatch.setattr(serve, "run_many", wait)
+    monkeypatch.setattr(serve, "status", wait)
+    tasks = [asyncio.ensure_future(each) for each in (deploy(SPEC), deploy(SPEC), applications.listed())]
+    assert await asyncio.to_thread(begun.acquire, timeout=30)
+    assert not await asyncio.to_thread(begun.acquire, timeout=0.05)
     may_go.set()
-    assert await asyncio.to_thread(bound.acquire, timeout=30)
-    for task in deploying:
+    for _ in range(2):
+        assert await asyncio.to_thread(begun.acquire, timeout=30)
+    for task in tasks:
         task.cancel()
 
 
