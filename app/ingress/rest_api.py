@@ -150,16 +150,7 @@ class _RestApi:
 
     async def load(self, request: Request) -> Response:
         _refuse_repository(request)
-        config: str | None = None
-        files: dict[str, bytes] = {}
-        for key, value in _parameters(await self.document(request)).items():
-            text = strict_json.as_text(value)
-            if key == "config":
-                config = text
-            elif key.startswith("file:"):
-                files[key.removeprefix("file:")] = _decode_file(key, text)
-            else:
-                raise internal("unexpected error on creating Triton parameter")
+        config, files = _load_parameters(await self.document(request))
         await self._service.load_model(request.path_params["model"], config, files)
         return Response(media_type=_JSON)
 
@@ -173,11 +164,14 @@ class _RestApi:
 
     async def document(self, request: Request) -> Any:
         """Return the request's JSON, an empty object without a body."""
-        return await self.required_document(request) if await request.body() else {}
+        body = await _body(request)
+        return self._parsed(body) if body else {}
 
     async def required_document(self, request: Request) -> Any:
         """Return the request's JSON; no body is no JSON."""
-        body = await request.body()
+        return self._parsed(await _body(request))
+
+    def _parsed(self, body: bytes) -> Any:
         if len(body) > self._max_input_size:
             raise invalid_arg(
                 f"request JSON size of {len(body)} bytes exceeds the maximum allowed input size of "
@@ -186,6 +180,11 @@ class _RestApi:
         document = strict_json.parse(body)
         strict_json.check_depth(document)
         return document
+
+
+async def _body(request: Request) -> bytes:
+    """The request's body, which the request then does not keep: a load may take minutes."""
+    return b"".join([piece async for piece in request.stream()])
 
 
 def _model_version(request: Request) -> tuple[str, str]:
@@ -202,6 +201,21 @@ def _parameters(document: Any) -> dict[str, Any]:
     if not isinstance(parameters, dict):
         raise internal("attempt to get members for non-object")
     return parameters
+
+
+def _load_parameters(document: Any) -> tuple[str | None, dict[str, bytes]]:
+    """The configuration and the files of a load request."""
+    config: str | None = None
+    files: dict[str, bytes] = {}
+    for key, value in _parameters(document).items():
+        text = strict_json.as_text(value)
+        if key == "config":
+            config = text
+        elif key.startswith("file:"):
+            files[key.removeprefix("file:")] = _decode_file(key, text)
+        else:
+            raise internal("unexpected error on creating Triton parameter")
+    return config, files
 
 
 def _decode_file(key: str, text: str) -> bytes:

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 _RETRY_S = 0.5
 MAX_CALLS = 512
 """Calls of clients under way: fewer than Serve lets the manager have, for ingresses have some too."""
-MAX_FILE_BYTES = 1 << 30
+MAX_FILE_BYTES = 512 << 20
 """Of the files that come with them; one call alone may have more."""
 
 
