@@ -173,8 +173,8 @@ def _default_instances(config: mc.ModelConfig, gpus: Sequence[int]) -> None:
     instances = sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)
     if instances > MAX_INSTANCES:
         raise invalid_arg(
-            f"instance groups of model '{config.name}' ask for {instances} instances; at most {MAX_INSTANCES} "
-            "can be had"
+            f"instance groups of model '{config.name}' ask for {instances} instances, "
+            f"at most {MAX_INSTANCES} can be had"
         )
 
 

@@ -124,7 +124,7 @@ def test_instances(backend: str, group: str, gpus: list[int], normalised: str) -
 @pytest.mark.parametrize("group", ["count: 1000000", "count: 600 kind: KIND_GPU gpus: [ 0, 1 ]"])
 def test_too_many_instances_are_refused(group: str) -> None:
     """A Python model would have a process for each."""
-    with pytest.raises(InferError, match="ask for 1[0-9]+ instances; at most 1024"):
+    with pytest.raises(InferError, match=r"ask for [0-9]+ instances, at most 1024"):
         normalise(parse(f'name: "m" backend: "python" instance_group {{ {group} }}'), [0, 1])
 
 
