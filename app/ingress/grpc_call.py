@@ -86,7 +86,7 @@ class GrpcCall(ABC):
         except LookupError as error:
             text = f"Compression algorithm '{error.args[0]}' is not supported by the server"
             self.end(wire.UNIMPLEMENTED, text)
-        except ValueError as error:
+        except (ValueError, MemoryError) as error:
             self.end(wire.RESOURCE_EXHAUSTED, str(error))
         else:
             self._take(messages, size, end)

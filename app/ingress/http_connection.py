@@ -145,7 +145,11 @@ class HttpConnection(asyncio.Protocol):
             self._transport.write(_CONTINUE)
         self._ahead = b""
         self._begun = self._begun or self._server.now()
-        self._receiving = ChunkedRequest(routed, limit) if length is None else SizedBody(routed, length)
+        try:
+            self._receiving = ChunkedRequest(routed, limit) if length is None else SizedBody(routed, length)
+        except MemoryError:
+            self._reject(HttpError(503, "the server has no memory for the request"))
+            return
         self._receive(data)
 
     def _receive(self, data: bytes) -> None:

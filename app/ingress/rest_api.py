@@ -3,6 +3,7 @@
 Paths are matched whole and raw, as Triton matches them: no trailing slash, no redirect, no percent-decoding.
 """
 
+import asyncio
 import base64
 import binascii
 from collections.abc import Callable
@@ -24,6 +25,10 @@ from app.protocol.status import http_status
 from app.protocol.strict_json import explaining
 
 _JSON: Final = "application/json"
+_HEAVY: Final = 32 << 10
+"""Bytes of JSON from which a thread reads it."""
+_MAX_VALUES: Final = 1 << 18
+"""Of a document, commas in a configuration's text included."""
 _MODEL: Final = "/v2/models/{model:segment}"
 _VERSIONS: Final = ("", "/versions/{version:digits}")
 _REPOSITORIES: Final = ("/v2/repository", "/v2/repository/{repository:segment}")
@@ -165,21 +170,28 @@ class _RestApi:
     async def document(self, request: Request) -> Any:
         """Return the request's JSON, an empty object without a body."""
         body = await _body(request)
-        return self._parsed(body) if body else {}
+        return await self._parsed(body) if body else {}
 
     async def required_document(self, request: Request) -> Any:
         """Return the request's JSON; no body is no JSON."""
-        return self._parsed(await _body(request))
+        return await self._parsed(await _body(request))
 
-    def _parsed(self, body: bytes) -> Any:
+    async def _parsed(self, body: bytes) -> Any:
         if len(body) > self._max_input_size:
             raise invalid_arg(
                 f"request JSON size of {len(body)} bytes exceeds the maximum allowed input size of "
                 f"{self._max_input_size} bytes. Use --http-max-input-size to increase the limit."
             )
-        document = strict_json.parse(body)
-        strict_json.check_depth(document)
-        return document
+        if len(body) > _HEAVY:
+            return await asyncio.to_thread(_parse, body)
+        return _parse(body)
+
+
+def _parse(body: bytes) -> Any:
+    strict_json.check_count(body, b",[{", _MAX_VALUES)
+    document = strict_json.parse(body)
+    strict_json.check_depth(document)
+    return document
 
 
 async def _body(request: Request) -> bytes:

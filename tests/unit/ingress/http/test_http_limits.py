@@ -6,6 +6,7 @@ import gc
 import numpy as np
 import pytest
 
+from app.ingress import http_receiving
 from tests.unit.ingress.http.http_peer import Peer, binary_infer, fronted, json_infer, request
 from tests.unit.ingress.http_fakes import FakeService
 
@@ -67,6 +68,21 @@ def test_buffered_bytes_and_connections_are_bounded(run):
             )
             assert [task.result()[0] for task in done] == [503]
             assert await (await front.connect()).at_end()
+
+    run(scenario())
+
+
+def test_a_body_that_memory_has_no_room_for(run, monkeypatch):
+    def refuse(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(http_receiving, "take_aligned", refuse)
+
+    async def scenario():
+        async with fronted() as front:
+            peer = await front.connect()
+            await peer.send(b"POST /v2 HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n")
+            assert (await peer.response())[0] == 503
 
     run(scenario())
 
