@@ -48,6 +48,8 @@ class Http2Connection(asyncio.Protocol):
         self._block_of = (0, 0)
         self._block_size = 0
         self._blocked_since = 0.0
+        self._untaken: dict[Stream, int] = {}  # bytes of answers that wait for a window
+        self._untaken_since = 0.0
         self._leaving = self._failed = False
         self._age = ConnectionAge(server.now())
         self._output = Http2Output(server.loop, self._age, self._stream_finished)
@@ -327,6 +329,7 @@ class Http2Connection(asyncio.Protocol):
     def check_time(self, now: float) -> None:
         """Ping an idle client, close a dead, an old or a stuck one."""
         settings = self._server.settings
+        self._end_untaken(now)
         stuck = self._blocked_since and now - self._blocked_since > settings.write_timeout_s
         if stuck or self._age.is_dead(now, settings.keepalive_timeout_s):
             self.abort()
@@ -339,3 +342,21 @@ class Http2Connection(asyncio.Protocol):
             now, settings.keepalive_s
         ):
             self._output.put(h2.frame(h2.PING, 0, 0, bytes(8)))
+
+    def _end_untaken(self, now: float) -> None:
+        """Give up the answers of unary calls if for too long the client has made no room for any byte of them.
+
+        A stream of responses may wait: its handler does too, and what comes meanwhile is bounded.
+        """
+        waiting = {
+            stream: sum(map(len, stream.queue))
+            for stream in self._streams.values()
+            if stream.queue and stream.trailers is not None
+        }
+        untaken = self._untaken
+        if not untaken or any(waiting.get(stream) != size for stream, size in untaken.items()):
+            self._untaken, self._untaken_since = waiting, now
+        elif now - self._untaken_since > self._server.settings.write_timeout_s:
+            self._untaken = {}
+            for stream in untaken:
+                self._reset(stream, h2.CANCEL)

@@ -213,6 +213,29 @@ def test_streams_that_wait_for_the_connection_are_noted_once(running: Running, r
     assert sent == 2 * 70_005 - h2.DEFAULT_WINDOW and not connection._output._waiting
 
 
+def test_answers_that_nobody_takes_are_given_up(running: Running, raw: Raw) -> None:
+    raw.send(h2.settings_frame({h2.INITIAL_WINDOW_SIZE: 0}))
+    for stream in (1, 3):
+        message = wire.PREFIX.pack(0, 4) + b"9999"
+        raw.send(raw.call(stream, "blow") + h2.frame(h2.DATA, h2.END_STREAM, stream, message))
+        raw.frames(lambda frame: frame.kind == h2.HEADERS)
+    (connection,) = running.server._connections
+
+    async def check(seconds: float) -> int:
+        connection.check_time(started + seconds)
+        return len(connection._streams)
+
+    started = connection._age.heard
+    assert running.run(check(1)) == 2
+    assert running.run(check(50)) == 2
+    raw.send(h2.window_update(1, 1))  # one has moved: neither is given up
+    raw.frames(lambda frame: frame.kind == h2.DATA)
+    assert [running.run(check(seconds)) for seconds in (55, 70, 114)] == [2, 2, 2]
+    assert running.run(check(116)) == 0
+    resets = raw.frames(lambda frame: frame.kind == h2.RST_STREAM and frame.stream == 3)
+    assert [frame.stream for frame in resets if frame.kind == h2.RST_STREAM] == [1, 3]
+
+
 def test_a_compressed_bomb(start: Start) -> None:
     running = start(max_message_size=10_000)
     raw = Raw(running.port)
