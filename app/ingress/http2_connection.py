@@ -344,7 +344,7 @@ class Http2Connection(asyncio.Protocol):
             self._output.put(h2.frame(h2.PING, 0, 0, bytes(8)))
 
     def _end_untaken(self, now: float) -> None:
-        """Give up the answers of unary calls if for too long the client has made no room for any byte of them.
+        """Give up the answers of unary calls if for too long the client made no room for any byte of them.
 
         A stream of responses may wait: its handler does too, and what comes meanwhile is bounded.
         """
