@@ -9,6 +9,7 @@ import time
 from types import FrameType
 
 from app.flags import SettingsError
+from app.ray_token import require_token
 from app.settings import ServerSettings
 
 _POLL_S = 0.2
@@ -20,7 +21,7 @@ def run(settings: ServerSettings) -> int:
     Without a reachable cluster (`RAY_ADDRESS`), a local one is started, with token authentication.
     """
     _check_ports(settings)
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    require_token()
     # Ray runs its workers at niceness 15, behind anything else on the machine: not what a server wants.
     os.environ.setdefault("RAY_worker_niceness", "0")
     import ray

@@ -3,11 +3,12 @@
 `serve run` alone dies of SIGTERM, and with it the cluster it has started, whatever requests are under way.
 """
 
-import os
 import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
+
+from app.ray_token import require_token
 
 
 class Stop(BaseException):
@@ -22,7 +23,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Take the arguments of `serve run`; end with status 0 after a drain."""
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    require_token()
     import ray
     from ray import serve
     from ray.serve.scripts import cli

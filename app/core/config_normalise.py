@@ -13,6 +13,8 @@ from app.core.errors import invalid_arg
 
 ENSEMBLE: Final = "ensemble"
 SEQUENCE_IDLE_DEFAULT_US: Final = 1_000_000
+MAX_INSTANCES: Final = 1024
+"""Of one version of a model: each is a thread, a Python model's a process."""
 _INSTANCES_ON_CPU: Final = {"onnxruntime": 2, "tensorflow": 2}
 
 
@@ -117,6 +119,9 @@ def normalise(config: mc.ModelConfig, gpus: Sequence[int] = ()) -> mc.ModelConfi
     Args:
         config: with `name`, and `backend` or `platform`, already filled.
         gpus: CUDA ordinals this server may use; without any, KIND_AUTO means KIND_CPU.
+
+    Raises:
+        InferError: INVALID_ARG for more than `MAX_INSTANCES`.
     """
     result = _copy(config)
     if not result.HasField("version_policy"):
@@ -165,6 +170,12 @@ def _default_instances(config: mc.ModelConfig, gpus: Sequence[int]) -> None:
             group.count = _INSTANCES_ON_CPU.get(config.backend, 1) if on_cpu else 1
         if group.kind == mc.ModelInstanceGroup.KIND_GPU and not group.gpus:
             group.gpus.extend(gpus)
+    instances = sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)
+    if instances > MAX_INSTANCES:
+        raise invalid_arg(
+            f"instance groups of model '{config.name}' ask for {instances} instances, "
+            f"at most {MAX_INSTANCES} can be had"
+        )
 
 
 def _automatic_kind(group: mc.ModelInstanceGroup, gpus: Sequence[int]) -> int:

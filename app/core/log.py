@@ -14,6 +14,8 @@ import msgspec
 PACKAGES = ("app", "deployments", "backends")
 VERBATIM: Final[Mapping[str, object]] = {"verbatim": True}
 """`extra` of a record whose message is written as it is: our own tables, and JSON."""
+_CONTROLS: Final = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
+"""What JSON leaves as it is, and some terminals and viewers act on."""
 LOG_FORMATS: Final = ("default", "ISO8601")
 
 
@@ -86,7 +88,7 @@ class TritonFormatter(logging.Formatter):
         place = f"{os.getpid()} {record.filename}:{record.lineno}]"
         message = record.getMessage()
         if self._escape and not getattr(record, "verbatim", False):
-            message = json.dumps(message, ensure_ascii=False)
+            message = json.dumps(message, ensure_ascii=False).translate(_CONTROLS)
         if record.exc_info:
             message += "\n" + self.formatException(record.exc_info)
         if self._iso8601:

@@ -7,7 +7,6 @@ import asyncio
 import hashlib
 import logging
 import os
-import tempfile
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -34,6 +33,7 @@ from app.routing.table import RoutingTable
 from app.settings import ServerSettings
 from app.transport.loop import LoopThread, freeze_heap
 from app.transport.settings import TransportSettings
+from app.transport.sockets import private_root
 
 logger = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ class Ingress:
         address = self._settings.channel_address
         node: Any = ray.util
         host = str(node.get_node_ip_address()) if address == "node" else address
-        await peers.open(_private_root(), host, self._router.join(*self._deployment))
+        await peers.open(private_root(), host, self._router.join(*self._deployment))
         self._service.peers = peers
 
     def _follow(self, table: RoutingTable) -> None:
@@ -160,12 +160,7 @@ class Ingress:
         self._routing.set()
 
 
-def _private_root() -> str:
-    """This user's directory for what servers keep on a node."""
-    return os.path.join(tempfile.gettempdir(), f"nereid-{os.getuid()}")
-
-
 def _region_directory(key: bytes) -> str:
     """Where the server with this channel key keeps the regions of a node; a server started anew has none."""
     server = hashlib.sha256(b"regions" + key).hexdigest()[:16]
-    return os.path.join(_private_root(), f"regions-{server}")
+    return os.path.join(private_root(), f"regions-{server}")

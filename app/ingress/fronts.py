@@ -61,6 +61,7 @@ async def _open_grpc(settings: ServerSettings, service: InferenceService, observ
     limits = GrpcSettings(
         http2=settings.grpc_front == "http2",
         concurrent_rpcs=settings.max_pending_requests,
+        max_connections=settings.max_connections,
         max_message_bytes=settings.grpc_max_message_size,
         compression_level=settings.grpc_infer_response_compression_level,
         certificates=settings.grpc_certificates(),

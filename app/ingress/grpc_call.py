@@ -9,7 +9,7 @@ from app.core.tensors import Buffer
 from app.ingress.http2_stream import Stream
 from app.protocol import grpc_http2 as wire
 from app.protocol.grpc_cut import tensors_at
-from app.protocol.grpc_http2 import CallHead, MessageReader, Room
+from app.protocol.grpc_http2 import CallHead, Compressed, MessageReader, Room
 from app.protocol.restrictions import Restriction
 from app.transport.workspace import take_aligned
 
@@ -86,7 +86,7 @@ class GrpcCall(ABC):
         except LookupError as error:
             text = f"Compression algorithm '{error.args[0]}' is not supported by the server"
             self.end(wire.UNIMPLEMENTED, text)
-        except ValueError as error:
+        except (ValueError, MemoryError) as error:
             self.end(wire.RESOURCE_EXHAUSTED, str(error))
         else:
             self._take(messages, size, end)
@@ -184,8 +184,21 @@ class OneRequestCall(GrpcCall):
         message, self._message = self._message, None
         if message is None or (self._reader is not None and self._reader.partial):
             self.end(wire.INTERNAL, "the call ended without a whole message")
+        elif isinstance(message, Compressed):
+            self._server.decompress(message).add_done_callback(self._decompressed)
         else:
             self._answer_to(message)
+
+    def _decompressed(self, message: "asyncio.Future[bytes]") -> None:
+        if self._over:
+            return
+        try:
+            data = message.result()
+        except (ValueError, MemoryError) as error:
+            self.end(wire.RESOURCE_EXHAUSTED, str(error))
+        else:
+            if self._count(len(data)):
+                self._answer_to(data)
 
     @abstractmethod
     def _answer_to(self, message: Any) -> None:

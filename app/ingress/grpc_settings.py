@@ -25,6 +25,7 @@ class GrpcSettings:
     Attributes:
         http2: serve HTTP/2 by `Http2Server` rather than by grpc.aio.
         concurrent_rpcs: RPCs under way at once, streams included; further ones get RESOURCE_EXHAUSTED.
+        max_connections: open connections; more are closed at once. grpc.aio knows no such bound.
         stream: bounds of one ModelStreamInfer call.
         max_message_bytes: of a request or a response.
         compression_level: how hard responses are compressed: none, low, medium or high.
@@ -40,6 +41,7 @@ class GrpcSettings:
 
     http2: bool = True
     concurrent_rpcs: int = 65536
+    max_connections: int = 16384
     stream: StreamLimits = field(default_factory=StreamLimits)
     max_message_bytes: int = MAX_MESSAGE_BYTES
     compression_level: str = "none"
@@ -82,6 +84,7 @@ class GrpcSettings:
         return Http2Settings(
             max_message_size=self.max_message_bytes,
             max_calls=self.concurrent_rpcs,
+            max_connections=self.max_connections,
             compress=self.compression_level != "none",
             keepalive_s=self.keepalive_time_ms / 1000,
             keepalive_timeout_s=self.keepalive_timeout_ms / 1000,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from app.ingress.grpc_call import GrpcCall, OneRequestCall
 from app.ingress.http2_stream import Stream
 from app.protocol import grpc_http2 as wire
-from app.protocol.grpc_http2 import CallHead
+from app.protocol.grpc_http2 import CallHead, Compressed
 
 if TYPE_CHECKING:
     from app.ingress.http2_server import Http2Server
@@ -47,7 +47,7 @@ class TaskCall(OneRequestCall):
         else:
             GrpcCall.receive(self, data, end)
 
-    def _take(self, messages: list[bytes], size: int, end: bool) -> None:
+    def _take(self, messages: list[bytes | Compressed], size: int, end: bool) -> None:
         if self._requests is None:
             super()._take(messages, size, end)
         else:
@@ -70,6 +70,14 @@ class TaskCall(OneRequestCall):
         size = min(size, self._buffered)
         self._buffered -= size
         self._server.buffered -= size
+
+    async def decompressed(self, message: Compressed) -> bytes:
+        """A message of a stream, decompressed; the call ends with one that cannot be."""
+        try:
+            return await self._server.decompress(message)
+        except ValueError as error:
+            self.end(wire.RESOURCE_EXHAUSTED, str(error))
+            raise StopAsyncIteration from None
 
     def cancelled(self) -> None:
         """The client reset the call or is gone."""
@@ -158,12 +166,12 @@ class _Requests:
     def __init__(self, call: TaskCall, deserializer: Any) -> None:
         self._call = call
         self._deserializer = deserializer
-        self._messages: deque[bytes] = deque()
+        self._messages: deque[bytes | Compressed] = deque()
         self._withheld = 0
         self._ended = False
         self._news = asyncio.Event()
 
-    def put(self, messages: list[bytes], size: int, end: bool) -> None:
+    def put(self, messages: list[bytes | Compressed], size: int, end: bool) -> None:
         self._messages.extend(messages)
         self._ended = self._ended or end
         if len(self._messages) <= _MESSAGES_AHEAD:
@@ -182,8 +190,11 @@ class _Requests:
             self._news.clear()
             await self._news.wait()
         message = self._messages.popleft()
-        self._call.consumed(len(message) + wire.PREFIX.size)
+        packed = message.data if isinstance(message, Compressed) else message
+        self._call.consumed(len(packed) + wire.PREFIX.size)
         if self._withheld and len(self._messages) <= _MESSAGES_AHEAD:
             self._call.give_back(self._withheld)
             self._withheld = 0
+        if isinstance(message, Compressed):
+            message = await self._call.decompressed(message)
         return self._deserializer(message) if self._deserializer else message

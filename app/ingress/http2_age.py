@@ -14,11 +14,11 @@ class ConnectionAge:
         self._second = 0
         self._counts = [0, 0]
 
-    def count(self, is_reset: bool, limit: int) -> None:
-        """Count a control frame; raises ENHANCE_YOUR_CALM above `limit` of its sort a second."""
+    def count(self, is_reset: bool, limit: int, frames: int = 1) -> None:
+        """Count control frames; raises ENHANCE_YOUR_CALM above `limit` of their sort a second."""
         if int(self.heard) != self._second:
             self._second, self._counts = int(self.heard), [0, 0]
-        self._counts[is_reset] += 1
+        self._counts[is_reset] += frames
         if self._counts[is_reset] > limit:
             raise h2.Http2Error(h2.ENHANCE_YOUR_CALM, "too many resets" if is_reset else "too many frames")
 

@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 _MAX_FRAME: Final = 1 << 20
 _CONNECTION_WINDOW: Final = 64 << 20
+_CHEAP_STREAMS: Final = 8
+"""Streams whose windows are changed at the cost of a control frame."""
 _FORM: Final = h2.PADDED | h2.PRIORITISED | h2.END_HEADERS
 
 
@@ -46,6 +48,8 @@ class Http2Connection(asyncio.Protocol):
         self._block_of = (0, 0)
         self._block_size = 0
         self._blocked_since = 0.0
+        self._untaken: dict[Stream, int] = {}  # bytes of answers that wait for a window
+        self._untaken_since = 0.0
         self._leaving = self._failed = False
         self._age = ConnectionAge(server.now())
         self._output = Http2Output(server.loop, self._age, self._stream_finished)
@@ -82,7 +86,7 @@ class Http2Connection(asyncio.Protocol):
         self._server.forget(self)
         streams, self._streams = list(self._streams.values()), {}
         for stream in streams:
-            _cancel(stream)
+            stream.give_up()
 
     def pause_writing(self) -> None:
         self._blocked_since = self._server.now()
@@ -220,7 +224,7 @@ class Http2Connection(asyncio.Protocol):
             raise h2.Http2Error(h2.PROTOCOL_ERROR, "RST_STREAM of an idle stream")
         stream = self._streams.pop(frame.stream, None)
         if stream is not None:
-            _cancel(stream)
+            stream.give_up()
             self._check_leaving()
 
     def _on_settings(self, frame: h2.Frame) -> None:
@@ -228,7 +232,7 @@ class Http2Connection(asyncio.Protocol):
             raise h2.Http2Error(h2.PROTOCOL_ERROR, "SETTINGS on a stream")
         if frame.flags & h2.ACK:
             return
-        for key, value in h2.read_settings(frame.payload):
+        for key, value in h2.read_settings(frame.payload).items():
             if key == h2.INITIAL_WINDOW_SIZE:
                 self._change_windows(value)
             elif key == h2.MAX_FRAME_SIZE:
@@ -236,11 +240,13 @@ class Http2Connection(asyncio.Protocol):
         self._output.put(h2.frame(h2.SETTINGS, h2.ACK, 0))
 
     def _change_windows(self, size: int) -> None:
+        self._age.count(False, self._server.settings.max_control_frames, len(self._streams) // _CHEAP_STREAMS)
         change = size - self._output.initial_window
         self._output.initial_window = size
         for stream in list(self._streams.values()):
             stream.window += change
-            self._output.pump(stream)
+            if stream.queue:
+                self._output.pump(stream)
 
     def _on_ping(self, frame: h2.Frame) -> None:
         if len(frame.payload) != 8:
@@ -288,7 +294,7 @@ class Http2Connection(asyncio.Protocol):
         """End a stream without a status."""
         del self._streams[stream.id]
         self._output.put(h2.rst_stream(stream.id, code))
-        _cancel(stream)
+        stream.give_up()
         self._check_leaving()
 
     # Ending.
@@ -323,6 +329,7 @@ class Http2Connection(asyncio.Protocol):
     def check_time(self, now: float) -> None:
         """Ping an idle client, close a dead, an old or a stuck one."""
         settings = self._server.settings
+        self._end_untaken(now)
         stuck = self._blocked_since and now - self._blocked_since > settings.write_timeout_s
         if stuck or self._age.is_dead(now, settings.keepalive_timeout_s):
             self.abort()
@@ -336,12 +343,20 @@ class Http2Connection(asyncio.Protocol):
         ):
             self._output.put(h2.frame(h2.PING, 0, 0, bytes(8)))
 
+    def _end_untaken(self, now: float) -> None:
+        """Give up the answers of unary calls if for too long the client made no room for any byte of them.
 
-def _cancel(stream: Stream) -> None:
-    """Neither side sends any more; who waits to is woken."""
-    stream.over = True
-    stream.queue = None
-    call, stream.call = stream.call, None
-    if call is not None:
-        call.cancelled()
-    stream.wake()
+        A stream of responses may wait: its handler does too, and what comes meanwhile is bounded.
+        """
+        waiting = {
+            stream: sum(map(len, stream.queue))
+            for stream in self._streams.values()
+            if stream.queue and stream.trailers is not None
+        }
+        untaken = self._untaken
+        if not untaken or any(waiting.get(stream) != size for stream, size in untaken.items()):
+            self._untaken, self._untaken_since = waiting, now
+        elif now - self._untaken_since > self._server.settings.write_timeout_s:
+            self._untaken = {}
+            for stream in untaken:
+                self._reset(stream, h2.CANCEL)

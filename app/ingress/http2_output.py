@@ -37,7 +37,7 @@ class Http2Output:
         self._out: list[Buffer] = []
         self._flush_due = False
         self._ended = False
-        self._waiting: deque[Stream] = deque()  # for the connection's window
+        self._waiting: dict[Stream, None] = {}  # for the connection's window, in the order they came
 
     # What the client allows.
 
@@ -54,9 +54,15 @@ class Http2Output:
         self._window += size
         if not size or self._window > h2.MAX_WINDOW:
             raise h2.Http2Error(h2.FLOW_CONTROL_ERROR, "WINDOW_UPDATE out of range")
-        waiting, self._waiting = self._waiting, deque()
-        for stream in waiting:
+        waiting = self._waiting
+        while waiting and self._window > 0:
+            stream = next(iter(waiting))
+            del waiting[stream]
             self.pump(stream)
+
+    def forget(self, stream: Stream) -> None:
+        """A stream has nothing more to send."""
+        self._waiting.pop(stream, None)
 
     # Sending.
 
@@ -122,7 +128,7 @@ class Http2Output:
             self._out.extend(pieces)
         if queue:
             if stream.window > 0:
-                self._waiting.append(stream)
+                self._waiting[stream] = None
         else:
             stream.wake()
             if stream.trailers is not None and not stream.over:

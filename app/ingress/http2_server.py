@@ -4,7 +4,9 @@ grpc.aio costs 0.4 ms of processor time a call, ten times what the rest of the r
 a tenth of that. It has the part of grpc.aio's interface that the gRPC front uses.
 """
 
+import asyncio
 import ssl
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
 from app.ingress.grpc_call import Begin, DirectCall, GrpcCall, refuse, refuse_restricted
@@ -12,7 +14,7 @@ from app.ingress.grpc_task_call import TaskCall
 from app.ingress.http2_connection import Http2Connection
 from app.ingress.http2_stream import Stream
 from app.ingress.listener import Listener
-from app.protocol.grpc_http2 import CallHead
+from app.protocol.grpc_http2 import CallHead, Compressed
 from app.protocol.restrictions import Restriction, Restrictions, category_of_method
 
 _READ_BYTES: Final = 256 << 10
@@ -70,6 +72,17 @@ class Http2Server(Listener[Http2Connection]):
         self._methods: dict[str, Any] = {}
         self._direct: dict[str, Begin] = {}
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
+        # One: what several messages of gigabytes take at a time, no limit here would know of.
+        self._decompressing = ThreadPoolExecutor(1, "decompressing")
+
+    def decompress(self, message: Compressed) -> "asyncio.Future[bytes]":
+        """Decompress a message, off the loop; ValueError for one that cannot be, or becomes too large."""
+        limit = self.settings.max_message_size
+        return self.loop.run_in_executor(self._decompressing, message.decompress, limit)
+
+    async def stop(self, grace_s: float) -> None:
+        await super().stop(grace_s)
+        self._decompressing.shutdown(wait=False, cancel_futures=True)
 
     def add_generic_rpc_handlers(self, handlers: list[Any]) -> None:
         """Serve the methods of `grpc.GenericRpcHandler`s."""

@@ -82,6 +82,16 @@ class Stream:
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 
+    def give_up(self) -> None:
+        """Neither side sends any more; who waits to is woken."""
+        self.over = True
+        self.queue = None
+        self._output.forget(self)
+        call, self.call = self.call, None
+        if call is not None:
+            call.cancelled()
+        self.wake()
+
     def give_back(self, size: int) -> None:
         """Let the client send as many bytes more; small amounts are saved up."""
         self._owed += size

@@ -62,6 +62,9 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.forget(self)
         self._release()
+        if self._in_place is not None:  # a cycle: a body under way would stay until the collector runs
+            self._in_place.receiving = None
+            self._in_place = None
         self._wake()
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
@@ -145,7 +148,11 @@ class HttpConnection(asyncio.Protocol):
             self._transport.write(_CONTINUE)
         self._ahead = b""
         self._begun = self._begun or self._server.now()
-        self._receiving = ChunkedRequest(routed, limit) if length is None else SizedBody(routed, length)
+        try:
+            self._receiving = ChunkedRequest(routed, limit) if length is None else SizedBody(routed, length)
+        except MemoryError:
+            self._reject(HttpError(503, "the server has no memory for the request"))
+            return
         self._receive(data)
 
     def _receive(self, data: bytes) -> None:

@@ -3,6 +3,7 @@
 Paths are matched whole and raw, as Triton matches them: no trailing slash, no redirect, no percent-decoding.
 """
 
+import asyncio
 import base64
 import binascii
 from collections.abc import Callable
@@ -24,6 +25,10 @@ from app.protocol.status import http_status
 from app.protocol.strict_json import explaining
 
 _JSON: Final = "application/json"
+_HEAVY: Final = 32 << 10
+"""Bytes of JSON from which a thread reads it."""
+_MAX_VALUES: Final = 1 << 18
+"""Of a document, commas in a configuration's text included."""
 _MODEL: Final = "/v2/models/{model:segment}"
 _VERSIONS: Final = ("", "/versions/{version:digits}")
 _REPOSITORIES: Final = ("/v2/repository", "/v2/repository/{repository:segment}")
@@ -150,16 +155,7 @@ class _RestApi:
 
     async def load(self, request: Request) -> Response:
         _refuse_repository(request)
-        config: str | None = None
-        files: dict[str, bytes] = {}
-        for key, value in _parameters(await self.document(request)).items():
-            text = strict_json.as_text(value)
-            if key == "config":
-                config = text
-            elif key.startswith("file:"):
-                files[key.removeprefix("file:")] = _decode_file(key, text)
-            else:
-                raise internal("unexpected error on creating Triton parameter")
+        config, files = _load_parameters(await self.document(request))
         await self._service.load_model(request.path_params["model"], config, files)
         return Response(media_type=_JSON)
 
@@ -173,19 +169,34 @@ class _RestApi:
 
     async def document(self, request: Request) -> Any:
         """Return the request's JSON, an empty object without a body."""
-        return await self.required_document(request) if await request.body() else {}
+        body = await _body(request)
+        return await self._parsed(body) if body else {}
 
     async def required_document(self, request: Request) -> Any:
         """Return the request's JSON; no body is no JSON."""
-        body = await request.body()
+        return await self._parsed(await _body(request))
+
+    async def _parsed(self, body: bytes) -> Any:
         if len(body) > self._max_input_size:
             raise invalid_arg(
                 f"request JSON size of {len(body)} bytes exceeds the maximum allowed input size of "
                 f"{self._max_input_size} bytes. Use --http-max-input-size to increase the limit."
             )
-        document = strict_json.parse(body)
-        strict_json.check_depth(document)
-        return document
+        if len(body) > _HEAVY:
+            return await asyncio.to_thread(_parse, body)
+        return _parse(body)
+
+
+def _parse(body: bytes) -> Any:
+    strict_json.check_count(body, b",[{", _MAX_VALUES)
+    document = strict_json.parse(body)
+    strict_json.check_depth(document)
+    return document
+
+
+async def _body(request: Request) -> bytes:
+    """The request's body, which the request then does not keep: a load may take minutes."""
+    return b"".join([piece async for piece in request.stream()])
 
 
 def _model_version(request: Request) -> tuple[str, str]:
@@ -202,6 +213,21 @@ def _parameters(document: Any) -> dict[str, Any]:
     if not isinstance(parameters, dict):
         raise internal("attempt to get members for non-object")
     return parameters
+
+
+def _load_parameters(document: Any) -> tuple[str | None, dict[str, bytes]]:
+    """The configuration and the files of a load request."""
+    config: str | None = None
+    files: dict[str, bytes] = {}
+    for key, value in _parameters(document).items():
+        text = strict_json.as_text(value)
+        if key == "config":
+            config = text
+        elif key.startswith("file:"):
+            files[key.removeprefix("file:")] = _decode_file(key, text)
+        else:
+            raise internal("unexpected error on creating Triton parameter")
+    return config, files
 
 
 def _decode_file(key: str, text: str) -> bytes:

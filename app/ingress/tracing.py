@@ -37,7 +37,10 @@ logger = logging.getLogger(__name__)
 _TRACEPARENT: Final = re.compile("(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 """W3C Trace Context, section 3.2."""
 _MAX_WAITING: Final = 1024
-"""Traces that may wait for the writer; further ones are dropped."""
+_MAX_WAITING_BYTES: Final = 256 << 20
+"""Traces that may wait for the writer, and their tensors; further ones are dropped."""
+_MAX_HELD_BYTES: Final = 64 << 20
+"""What is held back for a file of `log_frequency` traces; it gets fewer where they are as large as that."""
 _SAVE_TRACES: Final = 256
 _SAVE_BYTES: Final = 1 << 20
 """How much is held back for a file without a number."""
@@ -101,6 +104,14 @@ class Trace:
         self.version = response.model_version or self.version
         if "TENSORS" in self.scope.setting.level:
             self.outputs += response.outputs
+
+    @property
+    def nbytes(self) -> int:
+        """Of the tensors that it holds."""
+        tensors = [*self.request.inputs, *self.outputs]
+        for child in self.children:
+            tensors += (*child.call.inputs, *child.call.outputs)
+        return sum(len(tensor.data) for tensor in tensors)
 
     def encode(self) -> bytes:
         """Triton's objects for this trace."""
@@ -174,8 +185,10 @@ class TraceScope:
             not self.remaining and self._collected == self._created
         ):
             self.save(numbered=True)
-        elif self.retired or (
-            not frequency and (len(self._held) >= _SAVE_TRACES or self._bytes >= _SAVE_BYTES)
+        elif (
+            self.retired
+            or self._bytes >= (_MAX_HELD_BYTES if frequency else _SAVE_BYTES)
+            or (not frequency and len(self._held) >= _SAVE_TRACES)
         ):
             self.save()
 
@@ -199,7 +212,9 @@ class Tracer:
         self._file = TraceFile(settings.startup.file + suffix)
         self._telemetry = _telemetry(settings.startup)
         self._writer = ThreadPoolExecutor(1, "traces")
-        self._submitted = self._done = 0  # by the loop, by the writer
+        # By the loop, by the writer.
+        self._submitted = self._done = 0
+        self._submitted_bytes = self._done_bytes = 0
         self._numbers = 0
         self._failed = False
         self._scopes = {GLOBAL: TraceScope(settings.of(), self._file)}
@@ -241,8 +256,17 @@ class Tracer:
         trace.children = list(self._numbered(trace.calls, trace.number))
         if self._telemetry is not None:
             self._telemetry.finish(trace)
-        elif self._submitted - self._done < _MAX_WAITING:
-            self._do(lambda: trace.scope.collect(trace))
+            return
+        waiting = self._submitted_bytes - self._done_bytes
+        if self._submitted - self._done < _MAX_WAITING and waiting <= _MAX_WAITING_BYTES:
+            self._submitted_bytes += trace.nbytes
+            self._do(lambda: self._collect(trace))
+
+    def _collect(self, trace: Trace) -> None:
+        try:
+            trace.scope.collect(trace)
+        finally:
+            self._done_bytes += trace.nbytes
 
     def _numbered(self, calls: Iterable[TracedCall], parent: int) -> Iterator[Child]:
         """Calls, each before what it led to."""

@@ -16,7 +16,7 @@ from app.core.model_config import WILDCARD, TensorSpec
 from app.core.tensors import Buffer, InferRequest, InferResponse, Parameters, Tensor
 from app.protocol import strict_json
 from app.protocol.http_v2 import DEFAULT_MAX_INPUT_SIZE, encode_error, json_too_large
-from app.protocol.json_header import custom_parameter, read_parameter
+from app.protocol.json_header import MAX_ARRAYS, custom_parameter, read_parameter
 from app.protocol.json_tensors import flatten, json_data, tensor_bytes
 from app.protocol.strict_json import Members, as_text, explaining
 
@@ -45,6 +45,7 @@ def decode_generate(
     """
     if len(body) > max_input_size:
         raise json_too_large(len(body), max_input_size)
+    strict_json.check_count(body, b"[{", MAX_ARRAYS)
     members = strict_json.parse_members(body)
     reader = _Reader(inputs, max_input_size)
     request_id = _request_id(members)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
+from app.core.buffers import private
 from app.core.tensors import Buffer
 from app.protocol.http2 import DATA, END_HEADERS, END_STREAM, HEADERS, Pairs, frame_head
 
@@ -147,23 +148,26 @@ def compress(message: bytes) -> bytes:
     return packer.compress(message) + packer.flush()
 
 
-def decompress(encoding: str, message: Buffer, limit: int) -> bytes:
-    """Undo a message's compression.
+class Compressed(NamedTuple):
+    """A whole message that is still to be decompressed: that may take seconds, and gigabytes."""
 
-    Raises:
-        LookupError: an encoding that is not known.
-        ValueError: not compressed that way, or larger than `limit` bytes.
-    """
-    if encoding not in _WINDOW_BITS:
-        raise LookupError(encoding)
-    unpacker = zlib.decompressobj(_WINDOW_BITS[encoding])
-    try:
-        data = unpacker.decompress(message, limit)
-    except zlib.error as error:
-        raise ValueError(str(error)) from None
-    if unpacker.unconsumed_tail or not unpacker.eof:
-        raise ValueError("too large or cut short")
-    return data
+    encoding: str
+    data: Buffer
+
+    def decompress(self, limit: int) -> bytes:
+        """The message.
+
+        Raises:
+            ValueError: not compressed that way, or larger than `limit` bytes.
+        """
+        unpacker = zlib.decompressobj(_WINDOW_BITS[self.encoding])
+        try:
+            data = unpacker.decompress(self.data, limit)
+        except zlib.error as error:
+            raise ValueError(str(error)) from None
+        if unpacker.unconsumed_tail or not unpacker.eof:
+            raise ValueError("too large or cut short")
+        return data
 
 
 def only_message(data: bytes, limit: int) -> bytes | None:
@@ -177,14 +181,14 @@ def only_message(data: bytes, limit: int) -> bytes | None:
 Room = Callable[[int, Buffer], memoryview]
 """Makes memory for a message of so many bytes, of which some have come."""
 _LONG: Final = 64 << 10
-"""Bytes from which a message has memory of its own."""
+"""Bytes from which a message comes in memory of the caller's."""
 
 
 class MessageReader:
     """Cuts the DATA of a stream into messages.
 
     Args:
-        limit: bytes a message may have, before and after decompression.
+        limit: bytes a message may have.
         room: where long messages are put together, by default in bytes of Python's.
     """
 
@@ -193,7 +197,8 @@ class MessageReader:
         self._limit = limit
         self._make_room = room
         self._room: memoryview | None = None
-        self._chunks: list[Buffer] = []
+        self._lent = False
+        self._begun = b""  # of a prefix
         self._held = 0
         # Of the message under way; -1 before its prefix was read.
         self._size = -1
@@ -202,11 +207,11 @@ class MessageReader:
     @property
     def partial(self) -> bool:
         """Whether part of a message is held."""
-        return self._held > 0 or self._size >= 0
+        return bool(self._begun) or self._size >= 0
 
-    def feed_run(self, pieces: Iterable[Buffer]) -> list[Buffer]:
+    def feed_run(self, pieces: Iterable[Buffer]) -> list[Buffer | Compressed]:
         """As `feed` with one piece after the other, which nothing is kept of."""
-        messages: list[Buffer] = []
+        messages: list[Buffer | Compressed] = []
         for piece in pieces:
             room, held = self._room, self._held
             if room is not None and held + len(piece) < self._size:
@@ -216,14 +221,14 @@ class MessageReader:
                 messages += self.feed(bytes(piece) if room is None else piece)
         return messages
 
-    def feed(self, chunk: Buffer) -> list[Buffer]:
+    def feed(self, chunk: Buffer) -> list[Buffer | Compressed]:
         """Return the messages that `chunk` completes.
 
         Raises:
-            ValueError: a message that is too large or is not compressed as its flag says.
+            ValueError: a message that is too large or has a flag that is not known.
             LookupError: a compression that is not known.
         """
-        messages: list[Buffer] = []
+        messages: list[Buffer | Compressed] = []
         while chunk:
             if self._size < 0:
                 chunk = self._read_prefix(chunk)
@@ -233,46 +238,41 @@ class MessageReader:
                     messages.append(self._complete(b""))
                     continue
             missing = self._size - self._held
-            if self._room is not None:
-                piece = chunk[:missing]
-                self._room[self._held : self._held + len(piece)] = piece
-                self._held += len(piece)
-                if len(piece) == missing:
-                    messages.append(self._complete(self._room.toreadonly()))
-                chunk = chunk[missing:]
+            piece, chunk = chunk[:missing], chunk[missing:]
+            if self._room is None:
+                messages.append(self._complete(bytes(piece)))
                 continue
-            if len(chunk) < missing:
-                self._chunks.append(chunk)
-                self._held += len(chunk)
-                break
-            if not self._held and len(chunk) == missing:
-                messages.append(self._complete(chunk))
-                break
-            self._chunks.append(chunk[:missing])
-            chunk = chunk[missing:]
-            messages.append(self._complete(b"".join(self._chunks)))
+            end = self._held + len(piece)
+            self._room[self._held : end] = piece
+            self._held = end
+            if len(piece) == missing:
+                messages.append(self._complete(self._room.toreadonly() if self._lent else bytes(self._room)))
         return messages
 
     def _read_prefix(self, chunk: Buffer) -> Buffer:
         """Take the five bytes in front of a message; what is left of `chunk` begins with the message."""
-        if self._chunks:
-            chunk = b"".join((*self._chunks, chunk))
-            self._chunks, self._held = [], 0
+        if self._begun:
+            chunk, self._begun = self._begun + chunk, b""
         if len(chunk) < PREFIX.size:
-            self._chunks, self._held = [chunk], len(chunk)
+            self._begun = bytes(chunk)
             return b""
         flag, size = PREFIX.unpack_from(chunk)
         if size > self._limit:
             raise ValueError(f"Received message larger than max ({size} vs. {self._limit})")
         if flag > 1:
             raise ValueError(f"message with the flag {flag}")
+        if flag and self._encoding not in _WINDOW_BITS:
+            raise LookupError(self._encoding)
         self._compressed = flag == 1
         self._size = size
         chunk = chunk[PREFIX.size :]
-        if self._make_room is not None and size >= _LONG and not flag:
+        self._lent = self._make_room is not None and size >= _LONG and not flag
+        if self._make_room is not None and self._lent:
             self._room = self._make_room(size, chunk)
+        elif len(chunk) < size:  # not a list of pieces: they may be of one byte each
+            self._room = private(size)
         return chunk
 
-    def _complete(self, message: Buffer) -> Buffer:
-        self._chunks, self._held, self._size, self._room = [], 0, -1, None
-        return decompress(self._encoding, message, self._limit) if self._compressed else message
+    def _complete(self, message: Buffer) -> Buffer | Compressed:
+        self._held, self._size, self._room = 0, -1, None
+        return Compressed(self._encoding, message) if self._compressed else message

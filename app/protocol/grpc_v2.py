@@ -26,6 +26,7 @@ from app.core.tensors import (
 )
 from app.protocol.grpc_cut import cut_request
 from app.protocol.grpc_parameters import decode_parameters, decode_region, encode_parameters
+from app.protocol.json_header import check_entries
 
 MAX_MESSAGE_BYTES: Final = 2**31 - 1
 Classifier = Callable[[Tensor, int], Tensor]
@@ -82,6 +83,7 @@ def decode_infer(
         InferError: INVALID_ARG with Triton's text for parameters or tensor data that do not fit the protocol.
             Whether the tensors fit the model is for the model's replica to say.
     """
+    check_entries(len(message.inputs), len(message.outputs), len(message.parameters))
     fields, parameters = decode_parameters(message.parameters) if message.parameters else ({}, {})
     inputs = _decode_inputs(message, message.raw_input_contents if raw is None else raw)
     outputs = tuple(_decode_output(output) for output in message.outputs)

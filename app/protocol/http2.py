@@ -51,6 +51,8 @@ _HEAD_SIZE: Final = 9
 _SETTING: Final = struct.Struct(">HL")
 _LONG: Final = struct.Struct(">L")
 _CACHED_BLOCKS: Final = 64
+_CACHED_BYTES: Final = 4096
+"""Of a block that is kept, with what it stands for."""
 
 
 class Http2Error(Exception):
@@ -201,8 +203,8 @@ def goaway(last_stream: int, code: int, text: str = "") -> bytes:
     return frame(GOAWAY, 0, 0, _LONG.pack(last_stream) + _LONG.pack(code) + text.encode()[:256])
 
 
-def read_settings(payload: bytes) -> list[tuple[int, int]]:
-    """Parse a SETTINGS payload.
+def read_settings(payload: bytes) -> dict[int, int]:
+    """Parse a SETTINGS payload; of a setting that comes more than once the last value counts.
 
     Raises:
         Http2Error: a size or value that the RFC forbids.
@@ -215,7 +217,7 @@ def read_settings(payload: bytes) -> list[tuple[int, int]]:
             raise Http2Error(FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is too large")
         if key == MAX_FRAME_SIZE and not DEFAULT_FRAME_SIZE <= value < 2**24:
             raise Http2Error(PROTOCOL_ERROR, "MAX_FRAME_SIZE is out of range")
-    return found
+    return dict(found)
 
 
 def read_long(payload: bytes) -> int:
@@ -288,7 +290,7 @@ class HeaderReader(Generic[Head]):
         after = self._table()
         if after[0] is not before[0] or after[1] != before[1]:
             self._known.clear()
-        elif len(self._known) < _CACHED_BLOCKS:
+        elif len(self._known) < _CACHED_BLOCKS and _size(pairs) + len(block) <= _CACHED_BYTES:
             self._known[block] = head
         return head
 
@@ -296,3 +298,7 @@ class HeaderReader(Generic[Head]):
         """The newest entry and the count: both stay as they are while the dynamic table does."""
         entries = self._decoder.header_table.dynamic_entries
         return (entries[0] if entries else None), len(entries)
+
+
+def _size(pairs: Sequence[tuple[bytes, bytes]]) -> int:
+    return sum(len(name) + len(value) for name, value in pairs)

@@ -16,6 +16,8 @@ from app.protocol.strict_json import MAX_UINT64, as_bool, as_text, as_uint, expl
 
 # No model has as many; the bound keeps a hostile request from costing more than its bytes.
 MAX_ENTRIES: Final = 4096
+MAX_ARRAYS: Final = 1 << 21
+"""Of a request, with objects."""
 
 _UInt = Annotated[int, msgspec.Meta(ge=0)]
 _Name = str
@@ -102,6 +104,7 @@ def parse_header(data: bytes | memoryview) -> InferHeader:
     Raises:
         InferError: INTERNAL for JSON errors of syntax or type, INVALID_ARG for what Triton calls invalid.
     """
+    strict_json.check_count(data, b"[{", MAX_ARRAYS)
     try:
         header: InferHeader = _fast_decoder.decode(data)
     except RecursionError:
@@ -111,9 +114,21 @@ def parse_header(data: bytes | memoryview) -> InferHeader:
     else:
         if any(entry.exceeds_64_bits() for entry in header.inputs):
             header = read_header(strict_json.parse(data))
-    if len(header.inputs) > MAX_ENTRIES or len(header.outputs) > MAX_ENTRIES:
-        raise invalid_arg(f"a request may have at most {MAX_ENTRIES} inputs and {MAX_ENTRIES} outputs")
+    check_entries(len(header.inputs), len(header.outputs), len(header.parameters))
     return header
+
+
+def check_entries(inputs: int, outputs: int, parameters: int) -> None:
+    """Refuse a request of too many parts.
+
+    Raises:
+        InferError: INVALID_ARG.
+    """
+    if max(inputs, outputs, parameters) > MAX_ENTRIES:
+        raise invalid_arg(
+            f"a request may have at most {MAX_ENTRIES} inputs and {MAX_ENTRIES} outputs"
+            + (f" and {MAX_ENTRIES} parameters" if parameters > MAX_ENTRIES else "")
+        )
 
 
 def read_header(document: Any) -> InferHeader:

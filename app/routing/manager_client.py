@@ -13,28 +13,51 @@ from app.routing.table import RoutingTable
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.5
+MAX_CALLS = 512
+"""Calls of clients under way: fewer than Serve lets the manager have, for ingresses have some too."""
+MAX_FILE_BYTES = 512 << 20
+"""Of the files that come with them; one call alone may have more."""
 
 
 class ManagerClient:
-    """The repository manager behind its Serve handle."""
+    """The repository manager behind its Serve handle.
+
+    What clients ask of it goes on when they have gone: how much of that there may be is bounded.
+    """
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
+        self._calls: dict[asyncio.Future[Any], int] = {}
 
     async def index(self) -> list[tuple[str, str, str, str]]:
-        rows: list[tuple[str, str, str, str]] = await _call(self._handle.index.remote())
+        rows: list[tuple[str, str, str, str]] = await self._ask(self._handle.index)
         return rows
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes], asker: str = "") -> None:
         """Load a model; `asker` is the replica that waits for it, "" a client."""
-        await _call(self._handle.load.remote(name, config, dict(files), asker))
+        size = sum(map(len, files.values()))
+        await self._ask(self._handle.load, name, config, dict(files), asker, nbytes=size)
 
     async def unload(self, name: str, unload_dependents: bool, asker: str = "") -> None:
-        await _call(self._handle.unload.remote(name, unload_dependents, asker))
+        await self._ask(self._handle.unload, name, unload_dependents, asker)
 
     async def configure(self, change: bytes, current: bytes) -> None:
         """Change live settings; returns when every ingress goes by them."""
-        await _call(self._handle.configure.remote(change, current))
+        await self._ask(self._handle.configure, change, current)
+
+    async def _ask(self, method: Any, *arguments: Any, nbytes: int = 0) -> Any:
+        calls = self._calls
+        if calls and (len(calls) >= MAX_CALLS or sum(calls.values()) + nbytes > MAX_FILE_BYTES):
+            raise unavailable("too many requests to the repository manager are under way")
+        call = asyncio.ensure_future(_call(method.remote(*arguments)))
+        calls[call] = nbytes
+        call.add_done_callback(self._answered)
+        return await asyncio.shield(call)
+
+    def _answered(self, call: asyncio.Future[Any]) -> None:
+        del self._calls[call]
+        if not call.cancelled():
+            call.exception()  # who asked may have gone, and asyncio would complain that nobody looked at it
 
     async def watch(self, ingress: str, applied: int) -> bytes:
         """The next routing table.

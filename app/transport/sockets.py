@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import stat
+import tempfile
 from typing import Final
 
 from app.transport.settings import TransportSettings
@@ -105,6 +106,17 @@ def listen_unix(path: str) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def private_root() -> str:
+    """This user's directory for what servers keep on a node, made when it is not there.
+
+    Raises:
+        PermissionError: somebody else made it, and might put links there for us to write through.
+    """
+    root = os.path.join(tempfile.gettempdir(), f"nereid-{os.getuid()}")
+    private_directory(root)
+    return root
 
 
 def private_directory(directory: str) -> None:

@@ -6,6 +6,7 @@ Serve's calls block, so each runs in a thread.
 import asyncio
 import logging
 import re
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -32,6 +33,11 @@ _ANSWER_S = 5.0
 _STATUS_S = 1.0
 _GONE = ("NOT_STARTED", "DEPLOY_FAILED", "DELETING")
 _threads = ThreadPoolExecutor(64, "serve-calls")
+_configuring = threading.Lock()
+"""Held while Serve makes a deployment's configuration, as it does of every status too: it registers the
+module of the request router with cloudpickle for all threads, pickles, and takes that back. Of two at a time
+one fails.
+"""
 
 
 class Found(NamedTuple):
@@ -81,11 +87,10 @@ async def deploy(spec: ModelSpec) -> Description:
     Raises:
         InferError: INTERNAL when Serve cannot start the replica (it died while loading, say).
     """
-    target = serve.RunTarget(build(spec), spec.application, route_prefix=None)
     count = replica_count(mc.ModelConfig.FromString(spec.config), spec.backend_path)
     async with listing(spec.name, spec.application) as listed:
         try:
-            await _in_thread(serve.run_many, [target], wait_for_applications_running=False)
+            await _in_thread(_start, spec)
             loaded = asyncio.create_task(listed.reach(count))
             try:
                 await _wait_running(spec.application, loaded)
@@ -94,6 +99,17 @@ async def deploy(spec: ModelSpec) -> Description:
         except Exception as error:
             raise internal(await asyncio.to_thread(_start_failure, spec, error)) from error
         return await _described(listed.handle)
+
+
+def _start(spec: ModelSpec) -> None:
+    with _configuring:
+        target = serve.RunTarget(build(spec), spec.application, route_prefix=None)
+        serve.run_many([target], wait_for_applications_running=False)
+
+
+def _status() -> Any:
+    with _configuring:
+        return serve.status()
 
 
 async def _wait_running(application: str, loaded: "asyncio.Task[Any]") -> None:
@@ -129,7 +145,7 @@ class _Statuses:
     @staticmethod
     async def _ask() -> Any:
         await asyncio.sleep(_STATUS_S)
-        return await asyncio.to_thread(serve.status)
+        return await asyncio.to_thread(_status)
 
 
 _statuses = _Statuses()
@@ -195,7 +211,7 @@ async def delete(application: str) -> None:
 
 async def listed() -> list[Found]:
     """The model applications that Serve knows of now."""
-    status = await asyncio.to_thread(serve.status)
+    status = await asyncio.to_thread(_status)
     found = []
     for name, application in status.applications.items():
         parsed = parse_application(name)
@@ -206,7 +222,7 @@ async def listed() -> list[Found]:
 
 async def running_replicas(application: str, deployment: str) -> int:
     """How many replicas of a deployment run now."""
-    status = await asyncio.to_thread(serve.status)
+    status = await asyncio.to_thread(_status)
     found = status.applications.get(application)
     if found is None or deployment not in found.deployments:
         return 0
@@ -229,7 +245,7 @@ async def routed_ensembles(application: str, deployment: str) -> set[tuple[str, 
 
 
 def _start_failure(spec: ModelSpec, error: Exception) -> str:
-    status = serve.status().applications.get(spec.application)
+    status = _status().applications.get(spec.application)
     messages = [d.message for d in status.deployments.values() if d.message] if status else []
     detail = (messages[0] if messages else str(error)).strip().splitlines()
     return f"the replica of model '{spec.name}' could not start: {detail[-1] if detail else error}"

@@ -7,7 +7,6 @@ that ends. What nobody leases may be removed: the least recently leased first, w
 import fcntl
 import os
 import shutil
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from app.core.errors import unavailable
+from app.transport import sockets
 from app.transport.sockets import private_directory
 
 _FILL_LOCKS: Final = 64
@@ -26,8 +26,8 @@ _ABANDONED_S: Final = 60.0
 
 
 def private_root() -> Path:
-    """This user's directory for what servers keep on a node."""
-    return Path(tempfile.gettempdir(), f"nereid-{os.getuid()}")
+    """See `sockets.private_root`."""
+    return Path(sockets.private_root())
 
 
 class Lease:

@@ -121,6 +121,13 @@ def test_instances(backend: str, group: str, gpus: list[int], normalised: str) -
     assert result.instance_group[0] == text_format.Parse(normalised, mc.ModelInstanceGroup())
 
 
+@pytest.mark.parametrize("group", ["count: 1000000", "count: 600 kind: KIND_GPU gpus: [ 0, 1 ]"])
+def test_too_many_instances_are_refused(group: str) -> None:
+    """A Python model would have a process for each."""
+    with pytest.raises(InferError, match=r"ask for [0-9]+ instances, at most 1024"):
+        normalise(parse(f'name: "m" backend: "python" instance_group {{ {group} }}'), [0, 1])
+
+
 def test_sequence_defaults() -> None:
     result = normalise(parse('name: "m" max_batch_size: 4 sequence_batching { oldest {} }'))
     assert result.sequence_batching.max_sequence_idle_microseconds == 1_000_000

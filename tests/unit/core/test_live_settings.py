@@ -99,6 +99,8 @@ def test_a_message_cannot_forge_a_line():
     line = TritonFormatter().format(record("\n+evil\r\nI0101 forged\x1b[2J"))
     assert "\n" not in line and "\r" not in line and "\x1b" not in line
     assert json.loads(line.partition("] ")[2]) == "\n+evil\r\nI0101 forged\x1b[2J"
+    line = TritonFormatter().format(record("größe \x9b2J\x85\u2028\x7f forged"))
+    assert line.endswith('"größe \\u009b2J\\u0085\\u2028\\u007f forged"')
     assert TritonFormatter().format(record('{"a": 1}', **VERBATIM)).endswith('file.py:12] {"a": 1}')
 
 

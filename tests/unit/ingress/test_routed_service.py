@@ -10,7 +10,7 @@ import pytest
 from app.core.errors import ErrorCode, FailureReason, InferError, invalid_arg, not_found
 from app.core.tensors import InferRequest, InferResponse
 from app.ingress.routed_service import EXTENSIONS, RoutedInferenceService
-from app.routing.manager_client import ManagerClient
+from app.routing.manager_client import MAX_CALLS, MAX_FILE_BYTES, ManagerClient
 from app.routing.router import Router
 from app.routing.table import NO_VERSION, ModelState, VersionEntry
 from app.settings import ServerSettings
@@ -280,6 +280,33 @@ async def test_a_watch_that_is_given_up_ends_at_the_manager_too() -> None:
     with pytest.raises(asyncio.CancelledError):
         await watching
     assert response.cancelled
+
+
+async def test_what_was_asked_of_the_manager_is_bounded_also_when_nobody_waits_for_it() -> None:
+    answers: list[asyncio.Future[None]] = []
+
+    def remote(*_: Any) -> asyncio.Future[None]:
+        answers.append(asyncio.get_running_loop().create_future())
+        return answers[-1]
+
+    client = ManagerClient(SimpleNamespace(load=SimpleNamespace(remote=remote)))
+    half = {"f": bytes(MAX_FILE_BYTES // 2)}
+    for files in (half, half, *[{}] * (MAX_CALLS - 2)):
+        asking = asyncio.create_task(client.load("m", None, files))
+        await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+    with pytest.raises(InferError, match="too many requests to the repository manager"):
+        await client.load("m", None, {})
+    answers[-1].set_exception(not_found("no such model"))
+    await asyncio.sleep(0.01)
+    with pytest.raises(InferError, match="too many requests to the repository manager"):
+        await client.load("m", None, {"f": b"1"})
+    asking = asyncio.create_task(client.load("m", None, {}))
+    await asyncio.sleep(0)
+    answers[-1].set_result(None)
+    await asking
 
 
 class Derived(InferError, RuntimeError):

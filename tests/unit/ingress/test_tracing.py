@@ -2,6 +2,7 @@
 
 import json
 import logging
+import threading
 from pathlib import Path
 
 import msgspec
@@ -24,6 +25,7 @@ from app.core.tensors import (
 )
 from app.core.trace_settings import GLOBAL, TraceSetting, TraceSettings
 from app.core.traced import traced_call
+from app.ingress import tracing
 from app.ingress.observer import Arrival, Observer
 from app.ingress.tracing import TraceScope, stamps_of
 
@@ -274,3 +276,29 @@ async def test_failures_leave_a_line_too(logging_observer, caplog):
     _, sink = logging_observer.observe(REQUEST, lambda _: None, ARRIVAL)
     sink(failed(unavailable("gone")))
     assert lines(caplog)[0]["error"] == "gone"
+
+
+def test_what_is_held_back_for_many_traces_a_file_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(tracing, "_MAX_HELD_BYTES", 1000)
+    watch = observer(tmp_path / "t", log_frequency=1_000_000)
+    for _ in range(10):
+        infer(watch)
+    watch._tracer._writer.submit(lambda: None).result(30)
+    saved = sorted(tmp_path.glob("t.*"))
+    watch.close()
+    assert saved and json.loads(saved[0].read_bytes())[0]["request_id"] == "r1"
+
+
+def test_tensors_that_wait_for_the_writer_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(tracing, "_MAX_WAITING_BYTES", 30)
+    watch = observer(tmp_path / "t", level=("TIMESTAMPS", "TENSORS"))
+    may_go = threading.Event()
+    watch._tracer._do(lambda: may_go.wait(30) and None)
+    for number in range(5):  # of 16 bytes each
+        infer(watch, msgspec.structs.replace(REQUEST, id=f"r{number}"))
+    may_go.set()
+    watch._tracer._writer.submit(lambda: None).result(30)
+    infer(watch, msgspec.structs.replace(REQUEST, id="later"))
+    watch.close()
+    found = [each.get("request_id") for each in json.loads((tmp_path / "t").read_bytes())]
+    assert [name for name in found if name] == ["r0", "r1", "later"]

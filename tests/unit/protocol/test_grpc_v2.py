@@ -286,3 +286,16 @@ def test_stream_errors_are_in_band():
     message = stream_message(encode_stream_error("8", invalid_arg("worse")))
     assert (message.error_message, message.infer_response.id) == ("worse", "8")
     assert not message.infer_response.parameters
+
+
+@pytest.mark.parametrize("field", ["inputs", "outputs", "parameters"])
+def test_counts_are_bounded(field):
+    message = pb.ModelInferRequest(model_name="m")
+    for number in range(5000):
+        if field == "parameters":
+            message.parameters[str(number)].int64_param = 1
+        else:
+            getattr(message, field).add(name=str(number))
+    with pytest.raises(InferError, match="a request may have at most 4096 inputs") as caught:
+        decode_infer(message)
+    assert caught.value.code is ErrorCode.INVALID_ARG

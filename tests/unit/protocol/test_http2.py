@@ -1,6 +1,7 @@
 """HTTP/2 frames and header blocks, and what gRPC puts into them."""
 
 import gzip
+import tracemalloc
 import zlib
 from typing import Any
 
@@ -238,19 +239,44 @@ def test_messages_however_they_arrive(messages: list[bytes], step: int) -> None:
     ("encoding", "packed"), [("gzip", gzip.compress(b"abc", mtime=0)), ("deflate", zlib.compress(b"abc"))]
 )
 def test_compressed_messages(encoding: str, packed: bytes) -> None:
-    assert wire.MessageReader(encoding, 100).feed(prefixed(packed, 1)) == [b"abc"]
+    for step in (1, 100):
+        reader = wire.MessageReader(encoding, 100)
+        data = prefixed(packed, 1) + prefixed(b"plain")
+        found = [each for i in range(0, len(data), step) for each in reader.feed(data[i : i + step])]
+        assert [found[0].decompress(100), *found[1:]] == [b"abc", b"plain"]
 
 
 def test_messages_that_are_refused() -> None:
     with pytest.raises(ValueError, match=r"larger than max \(101 vs. 100\)"):
         wire.MessageReader("identity", 100).feed(wire.PREFIX.pack(0, 101))
     with pytest.raises(ValueError, match="too large or cut short"):
-        wire.MessageReader("gzip", 1000).feed(prefixed(gzip.compress(bytes(100_000)), 1))
+        wire.Compressed("gzip", gzip.compress(bytes(100_000))).decompress(1000)
     with pytest.raises(ValueError, match="incorrect header"):
-        wire.MessageReader("gzip", 1000).feed(prefixed(b"abc", 1))
+        wire.Compressed("gzip", b"abc").decompress(1000)
     with pytest.raises(LookupError, match="br"):
         wire.MessageReader("br", 1000).feed(prefixed(b"abc", 1))
     with pytest.raises(ValueError, match="flag 2"):
         wire.MessageReader("identity", 1000).feed(prefixed(b"abc", 2))
     reader = wire.MessageReader("identity", 100)
     assert reader.feed(b"\0\0\0") == [] and reader.partial
+
+
+def test_only_short_header_blocks_are_kept() -> None:
+    reader = h2.HeaderReader(wire.read_head, 1 << 16)
+    for size, kept in ((1000, True), (30_000, False)):
+        block = b"".join(wire._literal(name, value) for name, value in ((":path", "/a"), ("x", "y" * size)))
+        assert (reader.read(block) is reader.read(block)) is kept
+
+
+def test_a_message_in_small_pieces_takes_its_own_size() -> None:
+    """As a list of pieces it would take twenty times that."""
+    reader = wire.MessageReader("identity", 1 << 30)
+    reader.feed(wire.PREFIX.pack(0, 200_002))
+    tracemalloc.start()
+    for number in range(100_000):
+        assert not reader.feed(number.to_bytes(3)[1:])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1_000_000
+    expected = b"".join(number.to_bytes(3)[1:] for number in range(100_000))
+    assert reader.feed(b"ab\0\0") == [expected + b"ab"] and reader.partial

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from app.core.errors import ErrorCode, InferError
+from app.protocol import json_header
 from app.protocol.http_v2 import decode_infer, parse_header_length
 from tests.unit.protocol.http_documents import ARG, INT, an_input, decode, one_output, refusal
 
@@ -285,6 +286,16 @@ def test_size_limits_concern_json_and_not_binary():
 def test_counts_are_bounded():
     assert refusal({"inputs": [], "outputs": [{"name": "o"}] * 5000})[0] is ARG
     assert refusal({"inputs": [an_input(shape=[1] * 65, data=[1])]})[0] is ARG
+    assert refusal({"inputs": [], "parameters": {f"p{n}": 1 for n in range(5000)}})[0] is ARG
+
+
+def test_arrays_are_bounded(monkeypatch):
+    """Those within a tensor's data too, which may be of any nesting."""
+    monkeypatch.setattr(json_header, "MAX_ARRAYS", 1000)
+    text = "request JSON has more than 1000 values"
+    assert refusal({"inputs": [an_input(shape=[1000], data=[[1]] * 1000)]}) == (ARG, text)
+    assert refusal({"inputs": [], "x": [{}] * 1000}) == (ARG, text)
+    decode_infer("m", "", json.dumps({"inputs": [an_input(shape=[5000], data=[1] * 5000)]}).encode())
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What the deployment of a model version waits for, over a Serve that is made up."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -64,6 +65,29 @@ class FakeServe:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeServe:
     return FakeServe(monkeypatch)
+
+
+async def test_serve_makes_one_configuration_at_a_time(
+    fake: FakeServe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its way of pickling request routers fails in two threads at a time: a load, or a look at the status."""
+    begun, may_go = threading.Semaphore(0), threading.Event()
+
+    def wait(*_: Any, **__: Any) -> Any:
+        begun.release()
+        assert may_go.wait(30)
+        return SimpleNamespace(applications={})
+
+    monkeypatch.setattr(serve, "run_many", wait)
+    monkeypatch.setattr(serve, "status", wait)
+    tasks = [asyncio.ensure_future(each) for each in (deploy(SPEC), deploy(SPEC), applications.listed())]
+    assert await asyncio.to_thread(begun.acquire, timeout=30)
+    assert not await asyncio.to_thread(begun.acquire, timeout=0.05)
+    may_go.set()
+    for _ in range(2):
+        assert await asyncio.to_thread(begun.acquire, timeout=30)
+    for task in tasks:
+        task.cancel()
 
 
 async def test_a_model_is_deployed_when_serve_lists_all_its_replicas(fake: FakeServe) -> None:

@@ -99,6 +99,8 @@ UNSAFE = "', model name must not contain quotes, control or shell characters"
         (".", "invalid model name '." + TRAVERSAL),
         ("a\0b", "invalid model name 'a\\x00b" + TRAVERSAL),
         ("a\r\nE1119 x", "invalid model name 'a\\r\\nE1119 x" + UNSAFE),
+        ("a\x9b2Jb", "invalid model name 'a\\x9b2Jb" + UNSAFE),
+        ("a\u2028b", "invalid model name 'a\\u2028b" + UNSAFE),
         ("$(reboot)", "invalid model name '$(reboot)" + UNSAFE),
         ("a;b", "invalid model name 'a;b" + UNSAFE),
         ("`x`", "invalid model name '`x`" + UNSAFE),

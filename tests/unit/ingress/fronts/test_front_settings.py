@@ -1,5 +1,6 @@
 """The fronts as the settings compose them, asked by tritonclient: forwarding, limits, compression, health."""
 
+import contextlib
 import queue
 import socket
 import threading
@@ -171,3 +172,17 @@ def test_connections_end_at_their_age(fronts):
             client.start_stream(lambda result, error: results.put(error))
             error = results.get(timeout=WAIT_S)
         assert error.status() == "StatusCode.UNAVAILABLE"
+
+
+@pytest.mark.parametrize("either_grpc_front", ["http2"], indirect=True)
+def test_connections_are_bounded_on_each_port(fronts):
+    with fronts(max_connections="1") as running:
+        for port in (running.http_port, int(running.grpc.rpartition(":")[2])):
+            with socket.create_connection(("127.0.0.1", port), WAIT_S) as first:
+                first.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+                assert first.recv(1)
+                with (
+                    socket.create_connection(("127.0.0.1", port), WAIT_S) as second,
+                    contextlib.suppress(ConnectionResetError),
+                ):
+                    assert second.recv(1) == b""

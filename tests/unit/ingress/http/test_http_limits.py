@@ -6,8 +6,11 @@ import gc
 import numpy as np
 import pytest
 
+from app.ingress import http_receiving
+from app.transport import workspace
 from tests.unit.ingress.http.http_peer import Peer, binary_infer, fronted, json_infer, request
 from tests.unit.ingress.http_fakes import FakeService
+from tests.waiting import until
 
 
 def test_slow_requests_time_out(run):
@@ -67,6 +70,44 @@ def test_buffered_bytes_and_connections_are_bounded(run):
             )
             assert [task.result()[0] for task in done] == [503]
             assert await (await front.connect()).at_end()
+
+    run(scenario())
+
+
+def test_a_body_that_is_given_up_is_gone_at_once(run):
+    """Not when the collector runs: by then a hundred more may have come, of sixty megabytes each."""
+
+    async def scenario():
+        memory = workspace._of_process()
+        async with fronted() as front:
+            gc.collect()
+            gc.disable()
+            try:
+                before = memory.live
+                peer = await front.connect()
+                await peer.send(b"POST /v2 HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n" + bytes(200_000))
+                await until(lambda: memory.live > before)
+                await until(lambda: front.buffered_bytes >= 200_000)
+                peer.close()
+                await until(lambda: not front.connections)
+                await until(lambda: memory.live == before)
+            finally:
+                gc.enable()
+
+    run(scenario())
+
+
+def test_a_body_that_memory_has_no_room_for(run, monkeypatch):
+    def refuse(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(http_receiving, "take_aligned", refuse)
+
+    async def scenario():
+        async with fronted() as front:
+            peer = await front.connect()
+            await peer.send(b"POST /v2 HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n")
+            assert (await peer.response())[0] == 503
 
     run(scenario())
 

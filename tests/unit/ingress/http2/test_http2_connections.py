@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -68,6 +69,11 @@ def raw(running: Running) -> Iterator[Raw]:
     made.socket.close()
 
 
+def _streams(raw: Raw, count: int, then: Callable[[int, int], bytes] = lambda *_: b"") -> bytes:
+    numbers = range(1, 2 * count, 2)
+    return b"".join(raw.call(stream, "hang") + then(stream, h2.CANCEL) for stream in numbers)
+
+
 def many(frame: bytes, count: int) -> bytes:
     return frame * count
 
@@ -75,8 +81,10 @@ def many(frame: bytes, count: int) -> bytes:
 @pytest.mark.parametrize(
     ("name", "data", "code"),
     [
-        ("rapid reset", None, h2.ENHANCE_YOUR_CALM),
+        ("rapid reset", lambda raw: _streams(raw, 1200, h2.rst_stream), h2.ENHANCE_YOUR_CALM),
         ("settings flood", many(h2.settings_frame({}), 25_000), h2.ENHANCE_YOUR_CALM),
+        ("windows of many streams", lambda raw: _streams(raw, 200) + many(h2.settings_frame({4: 9}), 100),
+         h2.ENHANCE_YOUR_CALM),
         ("empty frames", many(h2.frame(99, 0, 0), 25_000), h2.ENHANCE_YOUR_CALM),
         ("pings", many(h2.frame(h2.PING, 0, 0, bytes(8)), 10), h2.ENHANCE_YOUR_CALM),
         ("continuations", h2.frame(h2.HEADERS, 0, 1, b"a") + many(h2.frame(9, 0, 1, b"a" * 9000), 9),
@@ -92,15 +100,11 @@ def many(frame: bytes, count: int) -> bytes:
         ("push", h2.frame(h2.PUSH_PROMISE, 0, 1, bytes(4)), h2.PROTOCOL_ERROR),
     ],
 )  # fmt: skip
-def test_what_ends_a_connection(start: Start, name: str, data: bytes | None, code: int) -> None:
+def test_what_ends_a_connection(start: Start, name: str, data: Any, code: int) -> None:
     # A slow machine takes more than a second for a flood: the limits are a fraction of it.
     running = start(max_control_frames=1000, max_resets=50)
     raw = Raw(running.port)
-    if data is None:
-        data = b"".join(
-            raw.call(stream, "hang") + h2.rst_stream(stream, h2.CANCEL) for stream in range(1, 2401, 2)
-        )
-    raw.send(data)
+    raw.send(data(raw) if callable(data) else data)
     assert raw.goaway()[0] == code
     other = Raw(running.port)
     other.send(other.call(1) + h2.frame(h2.DATA, h2.END_STREAM, 1, wire.PREFIX.pack(0, 2) + b"ok"))
@@ -180,6 +184,56 @@ def test_a_window_that_grows_byte_by_byte(raw: Raw) -> None:
         pieces.append(raw.frames(lambda frame: frame.kind == h2.DATA)[-1].payload)
     assert b"".join(pieces) == wire.PREFIX.pack(0, 4) + b"abcd" and set(map(len, pieces)) == {1}
     raw.send(h2.window_update(1, 5))
+
+
+def test_settings_that_say_the_same_a_thousand_times_cost_as_much_as_once(running: Running, raw: Raw) -> None:
+    """Windows of every stream would be changed for each: for minutes, with what one frame has room for."""
+    raw.send(_streams(raw, 100) + h2.frame(h2.SETTINGS, 0, 0, struct.pack(">HL", 4, 99) * 100_000))
+    raw.frames(lambda frame: frame.kind == h2.SETTINGS and frame.flags & h2.ACK)
+    raw.frames(lambda frame: frame.kind == h2.SETTINGS and frame.flags & h2.ACK)
+    (connection,) = running.server._connections
+    assert connection._age._counts[False] < 100
+
+
+def test_streams_that_wait_for_the_connection_are_noted_once(running: Running, raw: Raw) -> None:
+    """And not at all any more when they were reset."""
+    raw.send(h2.settings_frame({h2.INITIAL_WINDOW_SIZE: 1 << 20}))
+    for stream in (1, 3, 5):
+        message = wire.PREFIX.pack(0, 5) + b"70000"
+        raw.send(raw.call(stream, "blow") + h2.frame(h2.DATA, h2.END_STREAM, stream, message))
+        raw.frames(lambda frame: frame.kind == h2.HEADERS)
+    raw.send(many(h2.window_update(1, 1) + h2.window_update(3, 1), 500) + h2.rst_stream(5, h2.CANCEL))
+    raw.send(h2.frame(h2.PING, 0, 0, bytes(8)))
+    raw.frames(lambda frame: frame.kind == h2.PING)
+    (connection,) = running.server._connections
+    assert [stream.id for stream in connection._output._waiting] == [1, 3]
+    raw.send(h2.window_update(0, 1 << 20))
+    received = raw.frames(lambda frame: frame.stream == 3 and frame.flags & h2.END_STREAM)
+    sent = sum(len(frame.payload) for frame in received if frame.kind == h2.DATA)
+    assert sent == 2 * 70_005 - h2.DEFAULT_WINDOW and not connection._output._waiting
+
+
+def test_answers_that_nobody_takes_are_given_up(running: Running, raw: Raw) -> None:
+    raw.send(h2.settings_frame({h2.INITIAL_WINDOW_SIZE: 0}))
+    for stream in (1, 3):
+        message = wire.PREFIX.pack(0, 4) + b"9999"
+        raw.send(raw.call(stream, "blow") + h2.frame(h2.DATA, h2.END_STREAM, stream, message))
+        raw.frames(lambda frame: frame.kind == h2.HEADERS)
+    (connection,) = running.server._connections
+
+    async def check(seconds: float) -> int:
+        connection.check_time(started + seconds)
+        return len(connection._streams)
+
+    started = connection._age.heard
+    assert running.run(check(1)) == 2
+    assert running.run(check(50)) == 2
+    raw.send(h2.window_update(1, 1))  # one has moved: neither is given up
+    raw.frames(lambda frame: frame.kind == h2.DATA)
+    assert [running.run(check(seconds)) for seconds in (55, 70, 114)] == [2, 2, 2]
+    assert running.run(check(116)) == 0
+    resets = raw.frames(lambda frame: frame.kind == h2.RST_STREAM and frame.stream == 3)
+    assert [frame.stream for frame in resets if frame.kind == h2.RST_STREAM] == [1, 3]
 
 
 def test_a_compressed_bomb(start: Start) -> None:

@@ -1,0 +1,26 @@
+"""Directories of this user's own."""
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from app.transport.sockets import private_root
+
+
+def test_the_root_of_what_servers_keep_is_nobody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    root = tmp_path / f"nereid-{os.getuid()}"
+    assert private_root() == str(root) and stat.S_IMODE(root.stat().st_mode) == 0o700
+    assert private_root() == str(root)
+    root.chmod(0o777)
+    with pytest.raises(PermissionError, match="must belong to this user alone"):
+        private_root()
+    root.rmdir()
+    root.symlink_to(tmp_path)
+    with pytest.raises(PermissionError, match="must belong to this user alone"):
+        private_root()
