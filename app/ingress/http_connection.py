@@ -62,6 +62,9 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.forget(self)
         self._release()
+        if self._in_place is not None:  # what came of a body, and a cycle: it would wait for the collector
+            self._in_place.receiving = None
+            self._in_place = None
         self._wake()
         exchange, self._exchange = self._exchange, None
         if exchange is not None:

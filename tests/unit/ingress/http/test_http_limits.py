@@ -6,8 +6,10 @@ import gc
 import numpy as np
 import pytest
 
+from app.transport.workspace import _of_process
 from tests.unit.ingress.http.http_peer import Peer, binary_infer, fronted, json_infer, request
 from tests.unit.ingress.http_fakes import FakeService
+from tests.waiting import until
 
 
 def test_slow_requests_time_out(run):
@@ -132,5 +134,28 @@ def test_requests_leave_nothing_to_the_garbage_collector(run):
                 gc.enable()
                 writer.close()
             assert min(found) < 100
+
+    run(scenario())
+
+
+def test_what_a_client_leaves_in_the_middle_goes_at_once(run):
+    """A body that never came whole was kept until the collector found its connection: megabytes each."""
+
+    async def scenario():
+        async with fronted() as front:
+            size = 1 << 20
+            held = _of_process().live
+            gc.disable()
+            try:
+                for _ in range(3):
+                    peer = await front.connect()
+                    await peer.send(f"POST /v2 HTTP/1.1\r\nContent-Length: {size}\r\n\r\n".encode())
+                    await peer.send(bytes(size // 2))
+                    await until(lambda: _of_process().live > held and front.buffered_bytes == size // 2)
+                    peer.writer.transport.abort()
+                    await until(lambda: not front.connections)
+                    await until(lambda: _of_process().live == held)
+            finally:
+                gc.enable()
 
     run(scenario())
