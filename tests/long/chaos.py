@@ -120,9 +120,11 @@ def stop(server: Server, seen: set[psutil.Process], private: Path) -> Iterator[s
 
 
 def leftovers(private: Path) -> list[Path]:
-    """Files of ours that a stopped server has left; Ray keeps the logs of its session."""
+    """Files and sockets of ours that a stopped server has left; Ray keeps the logs of its session."""
     shared = [path for path in Path("/dev/shm").iterdir() if path.name.startswith(("nereid", "soak-"))]
-    return [*shared, *(path for path in private.iterdir() if path.name not in ("ray", "server.log"))]
+    kept = {private / "ray", private / "server.log"}
+    ours = [path for entry in private.iterdir() if entry not in kept for path in (entry, *entry.rglob("*"))]
+    return [*shared, *(path for path in ours if not path.is_dir())]
 
 
 def run(duration: float, seed: int) -> list[str]:
@@ -157,7 +159,8 @@ def summary(recoveries: list[tuple[str, float]]) -> Iterator[str]:
     """Kills and recoveries in words."""
     times = sorted(seconds for _, seconds in recoveries)
     if times:
-        yield f"  {len(times)} kills, whole again after {times[len(times) // 2]:.1f} s (median), {times[-1]:.1f} s at most"
+        middle = times[len(times) // 2]
+        yield f"  {len(times)} kills, whole again after {middle:.1f} s (median), {times[-1]:.1f} s at most"
 
 
 def main() -> None:

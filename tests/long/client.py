@@ -1,4 +1,4 @@
-"""A client of the long suites: tritonclient over both protocols, and connections that break when they should."""
+"""A client of the long suites: tritonclient over both protocols, and connections that break on purpose."""
 
 import random
 import socket

@@ -20,7 +20,7 @@ class Kind(NamedTuple):
     run: Callable[[Client], None]
     weight: float = 1.0
     again: str = "^$"
-    """Pattern of errors after which a client that lost a server process tries again, besides the transient ones."""
+    """Errors that losing a server's process leads to, besides the transient ones; a pattern."""
 
     @property
     def name(self) -> str:

@@ -114,7 +114,8 @@ class Ledger:
         yield f"{self.total} requests, {self.failed.total()} failures, success {self.success:.5f}"
         for kind in sorted({*self.right, *self.failed}):
             slowest = self.slowest.get(kind, 0.0)
-            yield f"  {kind:28} {self.right[kind]:7} right {self.failed[kind]:4} failed, slowest {slowest:.1f} s"
+            right, failed = self.right[kind], self.failed[kind]
+            yield f"  {kind:28} {right:7} right {failed:4} failed, slowest {slowest:.1f} s"
         for (kind, text), count in sorted(self.refused.items()):
             yield f"  {kind:28} {count:7} refused, {text}"
         for text, count in self.retried.most_common(20):

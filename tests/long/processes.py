@@ -1,4 +1,4 @@
-"""The processes of a server over time: memory, descriptors, threads and shared memory, and whether they grow."""
+"""The processes of a server over time: memory, descriptors, threads, and whether they grow."""
 
 import itertools
 import os
@@ -74,7 +74,7 @@ def _arenas(pid: int) -> Iterator[tuple[int, float]]:
 
 
 def slope(points: Sequence[Point]) -> float:
-    """How steeply a series rises: the median over all pairs of points (Theil and Sen), blind to a few jumps."""
+    """How steeply a series rises: the median over pairs of points (Theil and Sen), blind to a few jumps."""
     step = -(-len(points) // _POINTS)
     pairs = itertools.combinations(points[::step], 2)
     return statistics.median((y - x) / (t - s) for (s, x), (t, y) in pairs)

@@ -20,8 +20,9 @@ from tests.long.server import say, seconds, started
 
 RISE_MIB: Final = 8.0
 FILES: Final = 16
-"""Descriptors and threads that a process may have more of after the second half: pools grow when they are used."""
+"""Descriptors that an idle process may have more of than when it was idle before: pools grow in use."""
 THREADS: Final = 8
+"""Likewise."""
 IDLE_S: Final = 90.0
 """Within which everything has to be released: idle sequences, and arenas after 10 s without use."""
 CONTROL: Final = "replica leaky:1"
