@@ -27,11 +27,12 @@ def test_is_model_ready(client: Driver) -> None:
     assert do(client, "ready") == [1, 0, 1]
 
 
-def test_short_executions_wait_for_their_calls_on_the_loop(client: Driver) -> None:
+@pytest.mark.parametrize("model", ["bls_plain", "bls_await"])
+def test_short_executions_wait_for_their_calls_on_the_loop(client: Driver, model: str) -> None:
     """After some short ones an execution is on the replica's loop, which also has to bring its answers."""
     for start in range(40):
         values = np.arange(start, start + 3, dtype=np.int32)
-        response = client.infer("bls_plain", [Input("INPUT", values, "INT32")])
+        response = client.infer(model, [Input("INPUT", values, "INT32")])
         assert response.array("OUTPUT").tolist() == (2 * values).tolist()
 
 

@@ -128,15 +128,38 @@ def test_response_parameters_keep_their_types(client: Driver) -> None:
     }
 
 
+def samples(server: Server, name: str) -> dict[str, float]:
+    """What `/metrics` says of a name, by its labels."""
+    _, body = server.get("/metrics", port=server.metrics_port)
+    lines = [line for line in body.decode().splitlines() if line.startswith(name + "{")]
+    return {labels.removeprefix(name): float(value) for labels, value in map(str.split, lines)}
+
+
 def test_the_identity_backend_counts_what_it_copies(http_client: Driver, nereid_server: Server) -> None:
     def count() -> float:
-        _, body = nereid_server.get("/metrics", port=nereid_server.metrics_port)
-        name = 'input_byte_size_counter{model="custom_identity_int32",version="1"} '
-        return float(next(line for line in body.decode().splitlines() if line.startswith(name)).split()[-1])
+        counters = samples(nereid_server, "input_byte_size_counter")
+        return counters['{model="custom_identity_int32",version="1"}']
 
     before = count()
     http_client.infer("custom_identity_int32", [Input("INPUT0", np.zeros((2, 3), np.int32), "INT32")])
     assert count() == before + 24
+
+
+def test_metrics_tell_of_a_batch(client: Driver, nereid_server: Server) -> None:
+    model = 'model="identity_fp32",version="1"'
+
+    def state() -> tuple[float, float, float]:
+        sizes = samples(nereid_server, "nereid_batch_size_bucket")
+        releases = samples(nereid_server, "nereid_batch_release")
+        released = sum(count for labels, count in releases.items() if model in labels)
+        return sizes[f'{{{model},le="4"}}'], sizes[f'{{{model},le="8"}}'], released
+
+    tensor = Input("INPUT0", np.zeros((5, 2), np.float32), "FP32")
+    client.infer("identity_fp32", [tensor])
+    four, eight, released = state()
+    client.infer("identity_fp32", [tensor])
+    assert state() == (four, eight + 1, released + 1)
+    assert samples(nereid_server, "nereid_queue_age_us")[f"{{{model}}}"] == 0
 
 
 @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])

@@ -49,7 +49,7 @@ async def test_models_that_load_each_other(bench: Bench, initialize: dict[str, I
     initialize.update(a=loads(made, "a", "b"), b=loads(made, "b", "c"), c=loads(made, "c", "a"))
     error = await load_error(made, "a")
     assert f"circular load of models: a -> b -> c -> a{WHY}" in error.message
-    assert len(made._turns) == 0
+    assert len(made._models.turns) == 0
     del initialize["c"]
     await load(made, "a")
     assert [row for row in await states(made) if row[2] == "READY"] == [
@@ -79,7 +79,7 @@ async def test_clients_that_load_both_of_a_circle(bench: Bench, initialize: dict
     )
     assert [type(outcome) for outcome in outcomes] == [InferError, InferError], outcomes
     assert any("circular load of models: " in str(outcome) for outcome in outcomes), outcomes
-    assert len(made._turns) == 0
+    assert len(made._models.turns) == 0
 
 
 async def test_a_client_loads_what_a_model_loads(bench: Bench, initialize: dict[str, Initialize]) -> None:
@@ -88,7 +88,7 @@ async def test_a_client_loads_what_a_model_loads(bench: Bench, initialize: dict[
     initialize["a"] = loads(made, "a", "b")
     bench.serve.gates["b"] = asyncio.Event()
     loading = asyncio.gather(load(made, "b"), load(made, "a"))
-    await until(lambda: made._turns.users("b") == 2)
+    await until(lambda: made._models.turns.users("b") == 2)
     bench.serve.gates["b"].set()
     await loading
     assert [row for row in await states(made) if row[2]] == [("a", "1", "READY"), ("b", "1", "READY")]
@@ -103,7 +103,7 @@ async def test_loads_that_wait_for_others_leave_their_places(
     first = asyncio.create_task(load(made, "d"))
     await until(lambda: bench.serve.loading == 1)
     waiting = [asyncio.create_task(load(made, name)) for name in "ca"]  # c has its turn, and no place
-    await until(lambda: made._turns.users("a") == 1)
+    await until(lambda: made._models.turns.users("a") == 1)
     assert bench.serve.deployed == ["d:1"]
     gate.set()
     await asyncio.gather(first, *waiting)
@@ -119,7 +119,7 @@ async def test_a_model_that_is_reloaded_by_what_it_loads(
     config = '{"backend": "identity", "max_batch_size": 2}'
     initialize["b"] = lambda: made.load("a", config, {}, "b")
     await asyncio.wait_for(made.load("b", None, {}, "a:1"), 10)
-    assert {"a:1@2", "b:1"} == set(made._loaded)
+    assert {"a:1@2", "b:1"} == set(made._models.loaded)
 
 
 async def test_a_model_that_is_unloaded_by_what_it_loads(
@@ -174,4 +174,4 @@ async def load_error_of(work: Awaitable[None]) -> InferError:
 async def test_a_client_that_names_no_model_waits_for_none(bench: Bench) -> None:
     made = await explicit(bench)
     await made.unload("", False)
-    assert len(made._turns) == 0
+    assert len(made._models.turns) == 0

@@ -124,7 +124,7 @@ async def test_explicit_load_unload_and_load_again(bench: Bench) -> None:
     await load(made, "m")
     assert await states(made) == [("m", "1", "READY")]
     assert bench.serve.deployed == ["m:1", "m:1@2"]
-    assert list(made._loaded) == ["m:1@2"]
+    assert list(made._models.loaded) == ["m:1@2"]
 
 
 async def test_second_unload_does_nothing(bench: Bench) -> None:
@@ -177,7 +177,12 @@ async def test_names_of_clients_leave_nothing_behind(bench: Bench) -> None:
         await load_error(made, f"nowhere{number}")
         await made.unload(f"nowhere{number}")
     await load_error(made, "../" * 1000)
-    assert (len(made._turns), made._entries, made._deployer.generations, made._loaded) == (0, {}, {}, {})
+    assert (
+        len(made._models.turns),
+        made._models.entries,
+        made._models.deployer.generations,
+        made._models.loaded,
+    ) == (0, {}, {}, {})
 
 
 async def test_operations_on_one_model_take_turns(bench: Bench) -> None:
@@ -188,7 +193,7 @@ async def test_operations_on_one_model_take_turns(bench: Bench) -> None:
     first = asyncio.create_task(load(made, "m"))
     await until(lambda: bench.serve.deployed == ["m:1"])
     second = asyncio.create_task(load(made, "m"))
-    await until(lambda: made._turns.users("m") == 2)
+    await until(lambda: made._models.turns.users("m") == 2)
     third = asyncio.create_task(made.unload("m"))
     await load(made, "n")
     assert not (second.done() or third.done())
@@ -196,7 +201,7 @@ async def test_operations_on_one_model_take_turns(bench: Bench) -> None:
     await asyncio.gather(first, second, third)
     assert bench.serve.deployed == ["m:1", "n:1"]
     assert await reason(made, "m") == "unloaded"
-    assert len(made._turns) == 0
+    assert len(made._models.turns) == 0
 
 
 async def test_cancelled_load_gives_its_turn_back(bench: Bench) -> None:
@@ -207,7 +212,7 @@ async def test_cancelled_load_gives_its_turn_back(bench: Bench) -> None:
     await until(lambda: bench.serve.loading == 1)
     loading.cancel()
     await asyncio.wait([loading])
-    assert len(made._turns) == 0
+    assert len(made._models.turns) == 0
 
 
 async def test_config_override_and_the_way_back(bench: Bench) -> None:

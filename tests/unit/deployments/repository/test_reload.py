@@ -36,7 +36,7 @@ async def test_reload_starts_beside_and_then_replaces(bench: Bench) -> None:
     await loading
     assert list(made._board.table.applications) == ["m:1@2"]
     await until(lambda: bench.serve.deleted == ["m:1"])
-    assert list(made._loaded) == ["m:1@2"]
+    assert list(made._models.loaded) == ["m:1@2"]
 
 
 async def test_failed_reload_keeps_what_was_served(bench: Bench) -> None:
@@ -59,13 +59,13 @@ async def test_failed_reload_of_one_version_ends_when_the_others_are_done(bench:
     bench.add("m", CONFIG.replace("4", "8") + policy, (1, 2))
     bench.serve.failures["m:1"] = "Internal: no such file"
     gates = {1: asyncio.Event(), 2: asyncio.Event()}
-    deploy = made._deployer.deploy
+    deploy = made._models.deployer.deploy
 
     async def gated(candidate: Any, version: int) -> Description:
         await gates[version].wait()
         return await deploy(candidate, version)
 
-    made._deployer.deploy = gated  # type: ignore[method-assign]
+    made._models.deployer.deploy = gated  # type: ignore[method-assign]
     loading = asyncio.create_task(load_error(made, "m"))
     await asyncio.sleep(0)
     gates[1].set()
@@ -121,7 +121,7 @@ THREE = TWO.replace("2", "3")
 
 def counts(made: RepositoryManager, name: str = "m") -> list[int]:
     """Of the first instance group of each version, as clients see it."""
-    entries = made._versions(name)
+    entries = made._models.versions(name)
     return [mc.ModelConfig.FromString(entry.config).instance_group[0].count for entry in entries]
 
 
@@ -145,10 +145,10 @@ async def test_a_change_of_the_configuration_that_clients_see(bench: Bench) -> N
     """They get it completed from the model file, change the count and send it back."""
     bench.add("m", CONFIG + TWO)
     made = await bench.start_explicit("m")
-    (entry,) = made._versions("m")
+    (entry,) = made._models.versions("m")
     complete = mc.ModelConfig.FromString(entry.config)
     complete.output.add(name="FOUND", data_type=mc.TYPE_FP32, dims=[1])
-    made._set(msgspec.structs.replace(entry, config=complete.SerializeToString()))
+    made._models.set(msgspec.structs.replace(entry, config=complete.SerializeToString()))
     complete.instance_group[0].count = 5
     await made.load("m", json_format.MessageToJson(complete, preserving_proto_field_name=True), {})
     assert bench.serve.deployed == ["m:1"] and counts(made) == [5]
