@@ -1,6 +1,7 @@
 """The server of the long suites and the time it gets."""
 
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -37,6 +38,7 @@ def arguments(ingress_replicas: int) -> list[str]:
 @contextmanager
 def started(ingress_replicas: int) -> Iterator[tuple[Server, Path]]:
     """A server with the models of the mix, and the directory that it has for files of its own."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # who ends this ends the server too
     # A short path, for the sockets in it.
     with tempfile.TemporaryDirectory(prefix="n", ignore_cleanup_errors=True) as private:
         log = Path(os.environ.get("LONG_LOG") or Path(private, "server.log"))
