@@ -13,7 +13,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models test lint types test-unit test-slow test-remote test-peer test-gpu bench fuzz clean
+.PHONY: serve models test lint types test-unit test-slow test-remote test-peer test-gpu bench soak chaos fuzz clean
 
 serve: models
 	@$(BIN)/python -m app.check serve_config.yaml
@@ -59,6 +59,14 @@ test-gpu: $(GPU_VENV)/.installed
 
 bench: $(VENV)/.installed-test models
 	$(BIN)/python -m benchmarks
+
+# Every kind of request at once, for SOAK_SECONDS: all answers right, nothing grows, everything lent is released.
+soak: $(VENV)/.installed-test models
+	$(BIN)/python -m tests.long.soak
+
+# The same for CHAOS_SECONDS while processes of the server are killed; CHAOS_SEED chooses which.
+chaos: $(VENV)/.installed-test models
+	$(BIN)/python -m tests.long.chaos
 
 # Coverage-guided, FUZZ_SECONDS for each target; not part of `make test`, which runs their seeds.
 FUZZ_SECONDS ?= 60

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from contextvars import Context
 from functools import cached_property, partial
 from typing import Any, Final, TypeVar
 
@@ -100,10 +101,11 @@ class ModelCalls(Calls):
         self, infer: InferRequest, sink: Sink, decoupled: bool, callers: Sequence[Request] = ()
     ) -> Callable[[], None]:
         nested = NestedCall(infer, sink, callers)
+        # Not in the execution's context: what a call opens outlives it, and would keep its requests.
         if self._plane.here:
-            self._begin_call(nested, decoupled)
+            Context().run(self._begin_call, nested, decoupled)
         else:
-            self._plane.loop.call_soon_threadsafe(self._begin_call, nested, decoupled)
+            self._plane.loop.call_soon_threadsafe(self._begin_call, nested, decoupled, context=Context())
         return partial(self._later, nested.cancel)
 
     def ask(self, infer: InferRequest, callers: Sequence[Request]) -> InferResponse:
@@ -178,7 +180,8 @@ class ModelCalls(Calls):
     async def _connection(self) -> Connection:
         """The connection, made at the first call; a failure is not kept."""
         if self._opening is None:
-            self._opening = asyncio.get_running_loop().create_task(Connection.open(self._spec))
+            made = Connection.open(self._spec)
+            self._opening = asyncio.get_running_loop().create_task(made, context=Context())
         opening = self._opening
         try:
             connection: Connection = await asyncio.shield(opening)

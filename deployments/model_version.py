@@ -115,6 +115,7 @@ class ModelVersion:
             self._local = localise(self._spec)
             self._served = ServedModel.load(self._local.spec, self._plane, rank=_rank())
             freeze_heap()
+            self._plane.keep_swept()
             self._plane.call(self._listen(self._served))
             if self._calls is not None:
                 self._calls.loaded = True

@@ -49,9 +49,8 @@ class CachedRun(Run):
             return
         self._cache_ns = time.monotonic_ns() - started
         if found is not None:
-            self._done = True
             self._ensemble.statistics.record_hit(time.monotonic_ns() - self._started_ns, self._cache_ns)
-            self._send(found.response().outputs, final=True)
+            self._deliver_last(found.response().outputs)
             return
         try:
             super()._begin()

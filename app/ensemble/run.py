@@ -210,7 +210,7 @@ class Run:
         present = [(name, scope.get(name)) for name in self._plan.outputs]
         outputs = tuple(_renamed(t, name, specs[name]) for name, t in present if t is not None)
         if self._entry.decoupled:
-            self._send(outputs, final=False)
+            self._deliver(self._sink, self._response(outputs, final=False))
             if scope is not self._root:
                 scope.close()
                 self._scopes -= 1
@@ -227,19 +227,31 @@ class Run:
             self._fail(internal(DEADLOCK))
 
     def _finish(self, outputs: tuple[Tensor, ...]) -> None:
-        self._done = True
         self._ensemble.statistics.record_success(self._rows, time.monotonic_ns() - self._started_ns)
-        self._send(outputs, final=True)
+        self._deliver_last(outputs)
 
-    def _send(self, outputs: tuple[Tensor, ...], final: bool) -> None:
+    def _deliver_last(self, outputs: tuple[Tensor, ...]) -> None:
+        sink = self._end()
+        self._deliver(sink, self._with_trace(self._response(outputs, final=True)))
+
+    def _end(self) -> Sink:
+        """Nothing more is to be done; returns whom to tell."""
+        self._done = True
+        self._ready.clear()
+        # Who receives keeps this to cancel it: with the sink in it both would be garbage for the collector,
+        # and the tensors with them.
+        sink, self._sink = self._sink, _ended
+        self._root.drop()
+        return sink
+
+    def _response(self, outputs: tuple[Tensor, ...], final: bool) -> InferResponse:
         if outputs and not self._responded:
             self._responded = True
             self._ensemble.statistics.record_first_response(time.monotonic_ns() - self._started_ns)
         version = str(self._entry.version)
         ends_only = final and self._entry.decoupled
         parameters = {} if ends_only else _sequence_parameters(self._request)
-        response = InferResponse(self._entry.model, version, outputs, self._request.id, parameters, final)
-        self._deliver(self._with_trace(response) if final else response)
+        return InferResponse(self._entry.model, version, outputs, self._request.id, parameters, final)
 
     def _with_trace(self, response: InferResponse) -> InferResponse:
         if self._traced is None:
@@ -248,18 +260,17 @@ class Run:
         times = Timestamps(started, started, request_end=time.monotonic_ns())
         return msgspec.structs.replace(response, timestamps=times, calls=tuple(self._traced.ended))
 
-    def _deliver(self, response: InferResponse) -> None:
+    def _deliver(self, sink: Sink, response: InferResponse) -> None:
         if self._starting:
-            asyncio.get_running_loop().call_soon(self._sink, response)
+            asyncio.get_running_loop().call_soon(sink, response)
         else:
-            self._sink(response)
+            sink(response)
 
     def _fail(self, error: InferError, prefixed: bool = True) -> None:
         """End with an error; `prefixed`: of what the ensemble did, rather than of the request itself."""
         if self._done:
             return
-        self._done = True
-        self._ready.clear()
+        sink = self._end()
         calls, self._calls = self._calls, {}
         for call in calls.values():
             call.cancel()
@@ -271,7 +282,11 @@ class Run:
         self._ensemble.statistics.record_failure(time.monotonic_ns() - self._started_ns, error.reason)
         # Later: the sink must be called neither before `submit` has returned nor before `cancel` has.
         response = self._with_trace(InferResponse(*named, id=self._request.id, error=error))
-        asyncio.get_running_loop().call_soon(self._sink, response)
+        asyncio.get_running_loop().call_soon(sink, response)
+
+
+def _ended(_: InferResponse) -> None:
+    """The sink of a request that had its final response."""
 
 
 def _sequence_parameters(request: InferRequest) -> Parameters:

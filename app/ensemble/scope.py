@@ -60,6 +60,12 @@ class Scope:
         if self._parent is not None and not self.children:
             self._parent.children.remove(self)
 
+    def drop(self) -> None:
+        """Undo that scopes within each other hold each other: nothing is looked up in them any more."""
+        for child in self.children:
+            child.drop()
+            child._parent = None
+
     def _outwards(self) -> Iterator["Scope"]:
         scope: Scope | None = self
         while scope is not None:

@@ -58,6 +58,7 @@ class Ingress:
         self._deployment = (context.deployment, context.app_name)
         self._plane.call(self._start())
         freeze_heap()
+        self._plane.keep_swept()
 
     def record_replica_metadata(self) -> dict[str, str]:
         """Tell the other ingresses where this one listens (a Serve hook, called once)."""

@@ -62,7 +62,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.forget(self)
         self._release()
-        if self._in_place is not None:  # a cycle: a body under way would stay until the collector runs
+        if self._in_place is not None:  # what came of a body, and a cycle: it would wait for the collector
             self._in_place.receiving = None
             self._in_place = None
         self._wake()

@@ -54,16 +54,28 @@ class SequenceCall:
         if error is not None and is_missing_start(error):
             other = None if self._cancelled else next(self._others, None)
             if other is None:
-                self._sink(self._refusal(error))
+                self._finish(self._refusal(error))
                 return
             try:
                 self._call = other.submit(self._request, self._receive)
                 return
             except InferError as refused:
                 response = failed(refused, self._request.id)
-        self._sink(response)
+        if response.final:
+            self._finish(response)
+        else:
+            self._sink(response)
+
+    def _finish(self, response: InferResponse) -> None:
+        # Who receives keeps this to cancel it: with the sink in it both would be garbage for the collector.
+        sink, self._sink = self._sink, _answered
+        sink(response)
 
     def _refusal(self, error: InferError) -> InferResponse:
         request = self._request
         told = missing_start(request.model_name, request.sequence_id, LOST) if self._lost else error
         return failed(told, request.id)
+
+
+def _answered(_: InferResponse) -> None:
+    """The sink of a request that had its final response."""

@@ -207,6 +207,8 @@ class DynamicScheduler(Scheduler):
             logger.exception("@serve.batch failed")
             if batch.done is None:  # the instance has not got it: no reason to lose its requests
                 instance.execute(batch)
+        else:
+            batch.requests = []  # Serve remembers the batch until the next one comes
 
     def _wake_by(self, when_ns: int) -> None:
         """Look at the queue again at `when_ns`, or earlier."""

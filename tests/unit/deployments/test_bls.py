@@ -4,6 +4,8 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextvars import copy_context
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -13,6 +15,7 @@ from app.core.errors import unavailable
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.transport.loop import LoopThread
 from backends.python import calls, pb_utils, services
+from backends.python.calls import ResponseIterator, executing
 from backends.python.request import InferenceTrace
 from deployments.bls import Connection, ModelCalls
 from deployments.spec import ModelSpec
@@ -301,3 +304,33 @@ def test_a_model_cannot_load_itself_while_it_is_loaded(bench: Bench, function: C
         function("m")
     assert str(caught.value) == "Model 'caller' cannot load or unload itself in 'initialize'."
     assert [asked[1] for asked in bench.loading.asked] == ["m"]
+
+
+@pytest.mark.parametrize("on_loop", [False, True])
+def test_what_a_call_opens_does_not_keep_the_caller(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, on_loop: bool
+) -> None:
+    """Tasks and transports keep the context they are made in: the requests of the first call, for ever."""
+    seen: list[Any] = []
+    submit, open_connection = bench.models.submit, Connection.open
+
+    async def opened(spec: ModelSpec) -> Connection:
+        seen.append(executing.get())
+        return await open_connection(spec)
+
+    def submitted(*args: Any) -> Any:
+        seen.append(executing.get())
+        return submit(*args)
+
+    async def begin() -> ResponseIterator:
+        return start()
+
+    def start() -> ResponseIterator:
+        executing.set((cast(Any, SimpleNamespace(answered=True)),))
+        return cast(ResponseIterator, request().exec(decoupled=True))
+
+    monkeypatch.setattr(Connection, "open", opened)
+    monkeypatch.setattr(bench.models, "submit", submitted)
+    bench.answers.append(lambda asked: asked.answer(output()))
+    next(bench.plane.call(begin()) if on_loop else copy_context().run(start))
+    assert seen == [(), ()]

@@ -1,6 +1,8 @@
 """Requests of ensembles over models that answer when the test says so."""
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import msgspec
@@ -388,3 +390,46 @@ async def test_an_untraced_request_tells_nothing() -> None:
     for name in ("a", "b"):
         models.take(name).answer(tensor("y"))
     assert (models.responses[0].calls, models.responses[0].timestamps) == ((), None)
+
+
+class Receiver:
+    """Keeps its request to cancel it, as the fronts do."""
+
+    def __init__(self, models: Models, data: Tensor) -> None:
+        self.responses = 0
+        self.call = models.submit(InferRequest("e", "", (data,)), self.take)
+
+    def take(self, response: InferResponse) -> None:
+        self.responses += 1
+
+
+@pytest.mark.parametrize("end", ["answer", "error", "cancel"])
+@pytest.mark.parametrize("decoupled", [False, True])
+async def test_what_has_ended_holds_no_memory(end: str, decoupled: bool) -> None:
+    """It would be garbage for the collector, which seldom comes, and tensors of megabytes with it."""
+    more = DECOUPLED if decoupled else ""
+    steps = step({"x": "IN"}, {"y": "MID"}, "a"), step({"x": "MID"}, {"y": "OUT"}, "b")
+    models = Models(e=ensemble(*steps, more=more), a=model(more=more), b=model())
+    gc.disable()
+    try:
+        receiver = Receiver(models, tensor())
+        gone = weakref.ref(receiver)
+        asked = models.take("a")
+        for _ in range(2 if decoupled else 1):
+            asked.answer(tensor("y"), final=not decoupled)
+        if end == "cancel":
+            receiver.call.cancel()
+        else:
+            error = unavailable("no") if end == "error" else None
+            for each in models.asked:
+                each.answer(*(() if error else (tensor("y"),)), error=error)
+            if decoupled and not error:
+                asked.answer()
+        await turn()
+        assert receiver.responses == (3 if decoupled and end == "answer" else 1)
+        models.asked.clear()
+        del receiver, asked
+        each = None
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -1,5 +1,7 @@
 """A sequence has one replica, which any process finds."""
 
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from functools import partial
 
@@ -117,3 +119,35 @@ async def test_cancel_reaches_the_replica_that_has_it(pools: list[ReplicaPool], 
     await until(lambda: bool(second.held))
     call.cancel()
     await until(lambda: len(second.cancelled) == 1)
+
+
+class Receiver:
+    """Keeps its request to cancel it, as the fronts do."""
+
+    def __init__(self, pool: ReplicaPool) -> None:
+        self.answered = False
+        self.call = SequenceCall(pool.channels_for(7), turn(7), self.take, lost=False)
+
+    def take(self, response: InferResponse) -> None:
+        self.answered = response.final
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_what_is_answered_holds_no_memory(pools: list[ReplicaPool], start: Start, known: bool) -> None:
+    """It would be garbage for the collector, and what the request has sent with it."""
+    (replica,) = await start("a")
+    await connect(pools, replica)
+    gc.disable()
+    try:
+        receiver = Receiver(pools[0])
+        gone = weakref.ref(receiver)
+        await until(partial(_asked, replica))
+        if known:
+            replica.answer()
+        else:
+            refuse(replica)
+        await until(partial(getattr, receiver, "answered"))
+        receiver = None
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,108 @@
+"""A server under every kind of load for SOAK_SECONDS: no wrong answer, and nothing that grows.
+
+After a warm-up of a quarter of the time no process may grow by more than RISE_MIB, but for the replica of the
+model `leaky`, which has to: a measurement that does not find that leak would find none. When the clients have
+gone everything they held is released: descriptors, threads, and every slab of shared memory, without which
+an arena does not give its memory back.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import psutil
+
+from tests.long.mix import KINDS, LEAK, Mix
+from tests.long.outcomes import Ledger
+from tests.long.processes import Growth, Snapshot, Watch, snapshot
+from tests.long.server import say, seconds, started
+
+RISE_MIB: Final = 8.0
+FILES: Final = 16
+"""Descriptors that an idle process may have more of than when it was idle before: pools grow in use."""
+THREADS: Final = 8
+"""Likewise."""
+IDLE_S: Final = 90.0
+"""Within which everything has to be released: idle sequences, and arenas after 10 s without use."""
+CONTROL: Final = "replica leaky:1"
+
+
+def too_much(grown: list[Growth]) -> Iterator[str]:
+    """What is wrong with the growth of the processes; the control is judged the other way round."""
+    for each in grown:
+        if (each.rise > RISE_MIB) != each.role.startswith(CONTROL):
+            yield f"{each.role} ({each.pid}) has grown by {each.rise:.1f} MiB, {each.per_hour:.0f} an hour"
+    if not any(each.role.startswith(CONTROL) for each in grown):
+        yield f"the negative control was not watched: {CONTROL}"
+
+
+def left_over(before: Snapshot, after: Snapshot) -> Iterator[str]:
+    """What the processes of an idle server have more of than when they were idle before."""
+    if after.arena_mib:
+        held = {inode: round(mib, 2) for inode, mib in after.arenas.items() if mib}
+        yield f"shared memory is still in use, MiB by arena: {held}"
+    for pid, now in after.readings.items():
+        then = before.readings.get(pid)
+        if then is None:
+            continue
+        if now.files > then.files + FILES:
+            yield f"{now.role} ({pid}) has {now.files} descriptors, {then.files} before"
+        if now.threads > then.threads + THREADS:
+            yield f"{now.role} ({pid}) has {now.threads} threads, {then.threads} before"
+
+
+def idle(root: psutil.Process) -> Snapshot:
+    """Wait until the shared memory is given back, or long enough."""
+    give_up = time.monotonic() + IDLE_S
+    while (taken := snapshot(root)).arena_mib and time.monotonic() < give_up:
+        time.sleep(1)
+    return taken
+
+
+def run(duration: float) -> list[str]:
+    """Soak a server; returns what is wrong with it."""
+    ledger = Ledger()
+    with started(ingress_replicas=1) as (server, _):
+        assert server.process is not None
+        root = psutil.Process(server.process.pid)
+        kinds = (*KINDS, LEAK)
+        with Mix(server.http_url, server.grpc_url, ledger, kinds):
+            time.sleep(duration / 4)
+        before = idle(root)
+        say(f"warm after {ledger.total} requests, {before.arena_mib:.1f} MiB of shared memory in use")
+        with Watch(root) as watch, Mix(server.http_url, server.grpc_url, ledger, kinds):
+            time.sleep(duration / 20)  # what was given back is taken again
+            since = time.monotonic()
+            time.sleep(duration * 0.7)
+        after = idle(root)
+        grown = watch.growths(since, duration / 3)
+        wrong = [*ledger.failures, *too_much(grown), *left_over(before, after)]
+        if not server.ready():
+            wrong.append("the server is not ready")
+        for line in (*ledger.lines(), *table(grown, before, after)):
+            say(line)
+        say(f"  at most {max(watch.arena_mib, default=0):.0f} MiB of shared memory in use")
+    return wrong
+
+
+def table(grown: list[Growth], before: Snapshot, after: Snapshot) -> Iterator[str]:
+    """Memory of each process under load, and when idle, in MiB."""
+    yield f"  {'process':40} {'first':>7} {'last':>7} {'rise':>6} {'an hour':>8}   idle before, after"
+    for each in grown:
+        then, now = (each.pid in taken.readings and taken.readings[each.pid].uss for taken in (before, after))
+        yield (
+            f"  {each.role[:32]:32} {each.pid:7} {each.first:7.1f} {each.last:7.1f} {each.rise:6.1f} "
+            f"{each.per_hour:8.0f}   {then:.1f} {now:.1f}"
+        )
+
+
+def main() -> None:
+    wrong = run(seconds("SOAK_SECONDS"))
+    for line in wrong:
+        say(f"FAILED: {line}")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

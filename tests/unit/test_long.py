@@ -1,0 +1,68 @@
+"""What the long suites judge by."""
+
+import math
+
+import pytest
+
+from tests.long.outcomes import NO_ANSWER, Ledger, Refusal
+from tests.long.processes import Growth, Reading, Snapshot, growth
+from tests.long.soak import CONTROL, RISE_MIB, left_over, too_much
+
+
+def noisy(rise: float, jump: float = 0.0) -> list[tuple[float, float]]:
+    """A hundred points of MiB over 990 s: waves, a jump on the way, and a steady rise in all."""
+    return [(10.0 * n, 90 + math.sin(n) + jump * (n > 90) + rise * n / 99) for n in range(100)]
+
+
+@pytest.mark.parametrize("rise", [0.0, 4.0, 30.0])
+@pytest.mark.parametrize("jump", [0.0, 20.0])
+def test_growth_is_what_goes_on(rise: float, jump: float) -> None:
+    found = growth("replica", 1, noisy(rise, jump))
+    assert found.rise == pytest.approx(rise, abs=1.5)
+    assert found.per_hour == pytest.approx(rise / 990 * 3600, abs=6)
+
+
+def grown(role: str, rise: float) -> Growth:
+    return Growth(role, 1, 600, 90, 90 + rise, rise)
+
+
+def test_the_control_has_to_grow_and_nothing_else() -> None:
+    leak, quiet = grown(CONTROL, RISE_MIB + 1), grown("replica nereid:ingress", RISE_MIB - 1)
+    assert list(too_much([leak, quiet])) == []
+    assert len(list(too_much([leak, grown("gcs", RISE_MIB + 1)]))) == 1
+    assert len(list(too_much([grown(CONTROL, 0), quiet]))) == 1
+    assert len(list(too_much([quiet]))) == 1
+
+
+def test_what_is_left_over() -> None:
+    before = Snapshot({1: Reading("ingress", 90, 120, 40, 20)}, {})
+    assert (
+        list(
+            left_over(
+                before, Snapshot({1: Reading("ingress", 91, 121, 41, 21), 2: before.readings[1]}, {7: 0})
+            )
+        )
+        == []
+    )
+    assert len(list(left_over(before, Snapshot({1: Reading("ingress", 90, 120, 90, 50)}, {7: 0.5})))) == 3
+
+
+def test_what_a_client_tries_again() -> None:
+    assert Refusal("503", "anything").transient
+    assert Refusal(NO_ANSWER, "ConnectionResetError()").transient
+    assert Refusal("", "model 'm': connection to its replica lost: closed").transient
+    assert not Refusal("", "the stream's responses are read too slowly").transient
+    assert not Refusal("500", "is not at ready state").transient
+    assert not Refusal("400", "").transient
+
+
+def test_the_ledger_counts_requests_and_not_tries() -> None:
+    ledger = Ledger()
+    for _ in range(998):
+        ledger.was_retried(Refusal("503", "busy"))
+        ledger.came_right("a", 0.1)
+    ledger.has_failed("a", "wrong")
+    ledger.was_refused("b", Refusal("400", "row 17"))
+    assert (ledger.total, ledger.success) == (1000, 0.999)
+    text = "\n".join(ledger.lines())
+    assert "998 times after 503: busy" in text and "400: row #" in text and "FAILED" in text

@@ -1,0 +1,54 @@
+"""The thread of the data plane."""
+
+import gc
+import time
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from app.transport.loop import LoopThread
+
+
+@pytest.fixture
+def plane() -> Iterator[LoopThread]:
+    made = LoopThread("test")
+    gc.disable()
+    gc.freeze()  # what other tests have made would cost each collection a second
+    yield made
+    gc.unfreeze()
+    gc.enable()
+    made.stop()
+
+
+class Circle:
+    """Garbage that its reference count does not free."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def gone(reference: "weakref.ref[Circle]") -> bool:
+    give_up = time.monotonic() + 10
+    while reference() is not None and time.monotonic() < give_up:
+        time.sleep(0.005)
+    return reference() is None
+
+
+def test_garbage_goes_though_few_objects_are_made(plane: LoopThread) -> None:
+    plane.keep_swept(0.01)
+    for _ in range(3):
+        reference = weakref.ref(Circle())  # not within an assert, which would hold what it shows
+        assert gone(reference)
+
+
+def test_old_garbage_goes_when_work_is_done(plane: LoopThread) -> None:
+    circle = Circle()
+    gc.collect()  # it is old now
+    reference = weakref.ref(circle)
+    plane.keep_swept(0.01)
+    gc.collect(1)
+    busy = [[] for _ in range(2000)]
+    del circle
+    assert gone(reference)
+    assert len(busy) == 2000
