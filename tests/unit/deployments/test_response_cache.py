@@ -15,9 +15,8 @@ from app.core.errors import ErrorCode, InferError
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
 from app.flags import SettingsError
 from app.settings import from_args
-from app.transport.response_cache import Entry, LocalCache, make_cache
-from deployments import response_cache
-from deployments.cached_scheduler import request_key
+from app.transport import response_cache
+from app.transport.response_cache import Entry, LocalCache, make_cache, request_key
 from tests.unit.deployments.served_model_bench import CONFIG, Bench
 
 CACHED = CONFIG + "response_cache { enable: true }\n"
