@@ -1,5 +1,6 @@
 """Configurations of ensembles, and models that answer when the test says so."""
 
+import asyncio
 from typing import Any
 
 from google.protobuf import text_format
@@ -121,3 +122,16 @@ class Models:
         error = self.responses[-1].error
         assert error is not None
         return error.message
+
+
+CHAIN = ensemble(step({"x": "IN"}, {"y": "MID"}, "a"), step({"x": "MID"}, {"y": "OUT"}, "b"))
+BRANCHES = ensemble(
+    step({"x": "IN"}, {"y": "L"}, "a"),
+    step({"x": "IN"}, {"y": "R"}, "b"),
+    step({"l": "L", "r": "R"}, {"y": "OUT"}, "c"),
+)
+
+
+async def turn() -> None:
+    """Let what was put off to the loop happen."""
+    await asyncio.sleep(0)
