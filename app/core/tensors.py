@@ -200,7 +200,11 @@ class InferResponse(msgspec.Struct, frozen=True, gc=False):
 
 
 def failed(error: BaseException, request_id: str = "", final: bool = True) -> InferResponse:
-    """Make the response for an error; anything but an `InferError` becomes INTERNAL with its plain text."""
+    """Make the response for an error; anything but an `InferError` becomes INTERNAL with its plain text.
+
+    The error loses its traceback: the frames would keep what they work on, tensors and whom the response goes
+    to, in a circle with it.
+    """
     if not isinstance(error, InferError):
         error = InferError(ErrorCode.INTERNAL, str(error) or type(error).__name__, FailureReason.BACKEND)
-    return InferResponse(id=request_id, final=final, error=error)
+    return InferResponse(id=request_id, final=final, error=error.with_traceback(None))
