@@ -14,7 +14,7 @@ from app.core.buffers import make_with
 from app.core.config_normalise import normalise
 from app.core.config_validation import validate, validate_instances
 from app.core.errors import ErrorCode, FailureReason, InferError, internal
-from app.core.latencies import Latencies, first_responses
+from app.core.latencies import Latencies, distributions, first_responses
 from app.core.log import LogConfig, configure_logging
 from app.core.request_check import RequestChecker
 from app.core.tensors import InferRequest, InferResponse, Timestamps, TracedCall
@@ -201,8 +201,7 @@ class ServedModel:
                 "pending": self._scheduler.pending,
                 "releases": dict(self.statistics.releases),
                 "queue_age_ns": self._scheduler.queue_age_ns,
-                "cached": self._cached is not None,
-                **self._distributions(),
+                **distributions(self.statistics.latencies, self._first_responses, self._cached is not None),
                 **await self._custom_metrics(),
             }
         if verb == UPDATE:
@@ -260,12 +259,6 @@ class ServedModel:
             return {}
         # A model in a process of its own may take its time to answer.
         return {"custom": await asyncio.get_running_loop().run_in_executor(None, self._backend.metrics)}
-
-    def _distributions(self) -> dict[str, Any]:
-        latencies, first = self.statistics.latencies, self._first_responses
-        cached = self._cached is not None
-        found: dict[str, Any] = {} if latencies is None else {"summaries": latencies.message(cached)}
-        return found if first is None else {**found, "first_response": first.message()}
 
     def _cancel(self, pending: Pending) -> None:
         pending.cancelled = True

@@ -101,3 +101,19 @@ class Latencies:
         """Summaries by name; `cached` tells whether the model has a response cache."""
         absent = ("request",) if cached else ("cache_hit", "cache_miss")
         return {name: each.message() for name, each in vars(self).items() if name not in absent}
+
+
+def distributions(latencies: Latencies | None, first: Histogram | None, cached: bool) -> dict[str, Any]:
+    """What a process tells of a model, as the fields of `ReplicaStatistics`.
+
+    Args:
+        latencies: None where summaries are not wanted.
+        first: the histogram of first responses; likewise.
+        cached: the model has a response cache.
+    """
+    found: dict[str, Any] = {"cached": cached}
+    if latencies is not None:
+        found["summaries"] = latencies.message(cached)
+    if first is not None:
+        found["first_response"] = first.message()
+    return found

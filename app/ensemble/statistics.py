@@ -7,7 +7,7 @@ from typing import Any
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import FailureReason
-from app.core.latencies import Histogram, Latencies
+from app.core.latencies import Histogram, Latencies, distributions
 
 
 class EnsembleStatistics:
@@ -32,14 +32,9 @@ class EnsembleStatistics:
         self._first_responses = first_responses
 
     def distributions(self) -> dict[str, Any]:
-        """Summaries and the histogram, for `ReplicaStatistics`."""
+        """See `latencies.distributions`; its response cache shows itself when it is asked."""
         cached = self.message.inference_stats.cache_miss.count > 0
-        found: dict[str, Any] = {}
-        if self._latencies is not None:
-            found["summaries"] = self._latencies.message(cached)
-        if self._first_responses is not None:
-            found["first_response"] = self._first_responses.message()
-        return found
+        return distributions(self._latencies, self._first_responses, cached)
 
     def record_first_response(self, ns: int) -> None:
         """Record how long a decoupled ensemble's first response took."""

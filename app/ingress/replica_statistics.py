@@ -62,17 +62,9 @@ async def collect_ensembles(
     found: dict[tuple[str, int], list[ReplicaStatistics]] = {}
     for answer in await _ask(channels, "ensembles"):
         for name, version, message, failures, distributions in answer:
-            part = ensemble_statistics(pb.ModelStatistics.FromString(message), failures, distributions)
+            part = ReplicaStatistics(pb.ModelStatistics.FromString(message), failures, **distributions)
             found.setdefault((name, version), []).append(part)
     return found
-
-
-def ensemble_statistics(
-    message: pb.ModelStatistics, failures: dict[str, int], distributions: dict[str, Any]
-) -> ReplicaStatistics:
-    """What one process has counted of an ensemble; its response cache shows itself when it is asked."""
-    cached = message.inference_stats.cache_miss.count > 0
-    return ReplicaStatistics(message, failures, cached=cached, **distributions)
 
 
 async def _ask(channels: Iterable[Channel], verb: str) -> list[Any]:

@@ -17,7 +17,6 @@ from app.ingress.replica_statistics import (
     ReplicaStatistics,
     collect,
     collect_ensembles,
-    ensemble_statistics,
     merge,
 )
 from app.ingress.service import Call, Sink
@@ -144,7 +143,8 @@ class RoutedInferenceService:
         found = {(entry.name, entry.version): answer for entry, answer in zip(models, answers, strict=True)}
         for entry in entries:
             if entry.ensemble:
-                here = ensemble_statistics(*self.ensembles.statistics(entry))
+                message, failures, distributions = self.ensembles.statistics(entry)
+                here = ReplicaStatistics(message, failures, **distributions)
                 key = (entry.name, entry.version)
                 found[key] = [here, *elsewhere.get(key, ())]
         return found

@@ -11,7 +11,7 @@ ONE_DECOUPLED = ensemble(step({"x": "IN"}, {"y": "OUT"}, "a"), more=DECOUPLED)
 async def test_distributions_where_they_are_wanted() -> None:
     """Summaries of every request, and of a decoupled ensemble how long the first response took."""
     models = Models(e=ONE_DECOUPLED, a=model(more=DECOUPLED))
-    assert models.runner.statistics(models.resolve("e"))[2] == {}
+    assert models.runner.statistics(models.resolve("e"))[2] == {"cached": False}
     models.runner = EnsembleRunner(models, reported=MetricsConfig(summaries=True, histograms=True))
     models.infer(tensor())
     asked = models.take("a")
