@@ -81,8 +81,11 @@ class Lifecycle:
 
     async def load(
         self, name: str, override: str | None, bundle: Bundle | None = None, path: tuple[str, ...] = ()
-    ) -> None:
+    ) -> str:
         """Load a model; `path` are the ensembles for which it is loaded.
+
+        Returns:
+            Which versions could not be loaded, see `load_failure`: as it is now, and not after the next load.
 
         Raises:
             InferError: what was served before still is.
@@ -98,7 +101,7 @@ class Lifecycle:
                 for entry in await asyncio.to_thread(self.ensembles.loaded, candidate):
                     self.set(entry)
                 await self._retire(plan.retire, turn)
-                return
+                return report.load_failure(name, self.effective)
             for version in plan.keep:
                 self._refresh(candidate, version)
             outcomes = await asyncio.gather(
@@ -111,6 +114,7 @@ class Lifecycle:
                     raise outcome
             # What was served goes when all is there that is to be served instead.
             await self._retire([e for e in plan.retire if all(outcomes) or not e.application], turn)
+            return report.load_failure(name, self.effective)
 
     def _refresh(self, candidate: Candidate, version: int) -> None:
         """Take over what a new configuration changes without a load: the version policy."""

@@ -85,12 +85,11 @@ class RepositoryManager:
         with self._models.ensembles.requested(models):
             try:
                 if files:
-                    await self._load_files(name, config, files)
+                    failure = await self._load_files(name, config, files)
                 else:
-                    await self._load_each(models, config)
+                    failure = await self._load_each(models, config)
             finally:
                 await self._release_overrides()
-            failure = report.load_failure(models, self._models.effective)
             await self._models.publish_settled()
         if failure:
             raise invalid_arg(failure)
@@ -204,7 +203,7 @@ class RepositoryManager:
             for entry in await asyncio.to_thread(self._models.ensembles.adopted, on_disk.values(), routed):
                 self._models.set(entry)
 
-    async def _load_files(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+    async def _load_files(self, name: str, config: str | None, files: Mapping[str, bytes]) -> str:
         try:
             if not config:
                 raise invalid_arg("Load parameter 'config' must be specified for model file override")
@@ -212,18 +211,25 @@ class RepositoryManager:
         except InferError as error:
             raise poll_failure(name, error) from error
         try:
-            await self._models.load(name, config, bundle)
+            return await self._models.load(name, config, bundle)
         finally:
             self._overrides.close(bundle)
 
-    async def _load_each(self, models: Iterable[str], config: str | None) -> None:
-        """Load the models of one name, one in each namespace; what fails does not keep the others from it."""
+    async def _load_each(self, models: Iterable[str], config: str | None) -> str:
+        """Load the models of one name, one in each namespace; what fails does not keep the others from it.
+
+        Returns:
+            See `Lifecycle.load`.
+        """
         outcomes = await asyncio.gather(
             *(self._models.load(m, config) for m in models), return_exceptions=True
         )
+        failures = []
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
+            failures.append(outcome)
+        return "\n".join(filter(None, failures))
 
     async def _release_overrides(self) -> None:
         served = {spec.bundle for spec in self._models.loaded.values()}

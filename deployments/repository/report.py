@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -79,15 +79,14 @@ async def report_progress(names: Sequence[str], entries: Mapping[str, Mapping[in
         logger.info("loading models: %d of %d done, waiting for %s", done, len(names), ", ".join(waiting))
 
 
-def load_failure(models: Collection[str], entries: Iterable[VersionEntry]) -> str:
-    """Why the load of these models failed, version by version; nothing when it did not."""
-    texts: dict[str, str] = {}
-    for entry in entries:
-        failed = entry.state is ModelState.UNAVAILABLE and not entry.deliberately_unloaded
-        if failed and entry.name in models:
-            text = f"version {entry.version} is at {entry.state.value} state: {entry.reason};\n"
-            texts[entry.name] = texts.get(entry.name, "") + text
-    return "\n".join(f"load failed for model '{name}': {text}" for name, text in texts.items())
+def load_failure(name: str, entries: Iterable[VersionEntry]) -> str:
+    """Why the load of a model failed, version by version; nothing when it did not."""
+    failed = "".join(
+        f"version {entry.version} is at {entry.state.value} state: {entry.reason};\n"
+        for entry in entries
+        if entry.name == name and entry.state is ModelState.UNAVAILABLE and not entry.deliberately_unloaded
+    )
+    return f"load failed for model '{name}': {failed}" if failed else ""
 
 
 def status_table(table: RoutingTable) -> str:

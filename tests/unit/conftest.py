@@ -1,7 +1,11 @@
 """What tests of several packages use."""
 
+import logging
+from collections.abc import Iterator
+
 import pytest
 
+from app.core.log import PACKAGES
 from tests.certificates import Authority, Pair
 
 
@@ -13,3 +17,14 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture(scope="module")
 def pair(authority: Authority) -> Pair:
     return authority.issue("server")
+
+
+@pytest.fixture(autouse=True)
+def logging_restored() -> Iterator[None]:
+    """A server whose log settings a test has changed keeps nothing from `caplog` in the tests after it."""
+    loggers = [logging.getLogger(name) for name in PACKAGES]
+    handlers = [logger.handlers for logger in loggers]
+    yield
+    for logger, kept in zip(loggers, handlers, strict=True):
+        logger.handlers, logger.propagate = kept, True
+        logger.setLevel(logging.NOTSET)

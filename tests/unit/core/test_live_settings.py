@@ -9,7 +9,7 @@ import pytest
 
 from app.core.errors import InferError
 from app.core.live_settings import LiveChange, LiveSettings, decode_change, decode_live
-from app.core.log import PACKAGES, VERBATIM, LogConfig, TritonFormatter, configure_logging
+from app.core.log import VERBATIM, LogConfig, TritonFormatter, configure_logging
 from app.core.trace_settings import GLOBAL, TraceSetting, TraceSettings, parse_trace_config
 
 BASE = TraceSetting(("TIMESTAMPS",), rate=6, file="t.json")
@@ -104,16 +104,7 @@ def test_a_message_cannot_forge_a_line():
     assert TritonFormatter().format(record('{"a": 1}', **VERBATIM)).endswith('file.py:12] {"a": 1}')
 
 
-@pytest.fixture
-def restored():
-    saved = [(logging.getLogger(name), logging.getLogger(name).handlers) for name in PACKAGES]
-    yield
-    for logger, handlers in saved:
-        logger.handlers, logger.propagate = handlers, True
-        logger.setLevel(logging.NOTSET)
-
-
-def test_severities_go_where_triton_sends_them(capsys, restored):
+def test_severities_go_where_triton_sends_them(capsys):
     configure_logging(LogConfig(log_warning=False))
     logger = logging.getLogger("app.test")
     logger.debug("verbose")
@@ -130,7 +121,7 @@ def test_severities_go_where_triton_sends_them(capsys, restored):
     assert "information" not in out and "Z I " in out and '"verbose"' in out
 
 
-def test_a_log_file_takes_all(tmp_path, capsys, restored):
+def test_a_log_file_takes_all(tmp_path, capsys):
     configure_logging(LogConfig.of(SimpleNamespace(
         log_file=str(tmp_path / "log"), log_info=True, log_warning=True, log_error=True, log_verbose=0,
         log_format="default",
