@@ -130,7 +130,7 @@ def cancelled(client: Client) -> None:
 
 
 def impatient(client: Client) -> None:
-    """A gRPC call with a deadline."""
+    """A gRPC call with a deadline, which calls that it leads to have too: one may find it over first."""
     values = client.values()
     model, more = client.random.choice((("slow", 0), ("add_one", 1), ("chain", 2), ("calls", 2)))
     try:
@@ -138,7 +138,7 @@ def impatient(client: Client) -> None:
             model, {"INPUT0": values}, "grpc", client_timeout=client.random.choice((0.001, 0.005, 0.02, 0.1))
         )
     except Refused as error:
-        if error.refusal.status not in _GIVEN_UP:
+        if error.refusal.status not in _GIVEN_UP and "Request timeout expired" not in error.refusal.text:
             raise
         return
     check(output("OUTPUT0"), values + more, f"{model} within its deadline")
