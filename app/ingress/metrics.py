@@ -16,6 +16,7 @@ from app.ingress.distributions import histogram_lines, summary_lines
 from app.ingress.machine_metrics import Machine
 from app.ingress.replica_statistics import ReplicaStatistics, merge
 from app.ingress.routed_service import RoutedInferenceService
+from app.ingress.unsent import Unsent
 
 _DEFAULTS = MetricsConfig()
 _REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
@@ -118,7 +119,10 @@ _CACHE_FAMILIES = (
 
 
 async def render(
-    service: RoutedInferenceService, config: MetricsConfig = _DEFAULTS, machine: Machine | None = None
+    service: RoutedInferenceService,
+    config: MetricsConfig = _DEFAULTS,
+    machine: Machine | None = None,
+    unsent: Unsent | None = None,
 ) -> bytes:
     """The body of `/metrics`.
 
@@ -126,6 +130,7 @@ async def render(
         service: whose replicas are asked.
         config: which kinds of metrics are reported.
         machine: the machine under them.
+        unsent: what waits for slow clients in this process.
     """
     entries = service.served()
     parts = await service.replica_statistics(entries, local=True)
@@ -145,6 +150,7 @@ async def render(
         lines += summary_lines(rows, config.quantiles)
     if config.histograms:
         lines += histogram_lines(rows)
+    lines += _unsent(unsent) if unsent is not None else ()
     for gauge in machine.read() if machine is not None else ():
         lines += _header(gauge.name, gauge.kind, gauge.help)
         lines += (f"{gauge.name}{labels} {value!r}" for labels, value in gauge.samples)
@@ -170,6 +176,16 @@ def _failures(rows: Iterable[tuple[str, ReplicaStatistics]]) -> list[str]:
         for reason in _REASONS:
             lines.append(f'{name}{{{labels},reason="{reason}"}} {stats.failures.get(reason, 0)}')
     return lines
+
+
+def _unsent(unsent: Unsent) -> list[str]:
+    bytes_name, ended_name = "nereid_unsent_bytes", "nereid_slow_client_ended"
+    return [
+        *_header(bytes_name, "gauge", "Bytes of answers that wait for slow clients of this ingress replica"),
+        f"{bytes_name} {unsent.measure()}",
+        *_header(ended_name, "counter", "Connections and streams ended because too much waited for clients"),
+        f"{ended_name} {unsent.ended}",
+    ]
 
 
 def _load_durations(rows: Iterable[tuple[str, float]]) -> list[str]:

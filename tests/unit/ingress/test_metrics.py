@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.core.errors import unavailable
 from app.ingress.metrics import render
 from app.ingress.routed_service import RoutedInferenceService
+from app.ingress.unsent import Unsent
 from app.routing.router import Router
 from tests.unit.ingress.routing_fakes import (
     CONFIG,
@@ -60,8 +61,11 @@ nv_model_load_duration_secs{model="m",version="1"} 0
 
 
 async def page(router: FakeRouter) -> str:
-    service = RoutedInferenceService(SETTINGS, cast(Router, router), FakeRepository())
-    return (await render(service)).decode()
+    return (await render(service_of(router))).decode()
+
+
+def service_of(router: FakeRouter) -> RoutedInferenceService:
+    return RoutedInferenceService(SETTINGS, cast(Router, router), FakeRepository())
 
 
 def samples(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
@@ -150,3 +154,17 @@ async def test_cache_families_of_models_that_use_it() -> None:
     labels = (("model", "m"), ("version", "1"))
     assert found["nv_cache_num_hits_per_model"] == {labels: 3}
     assert found["nv_cache_miss_duration_per_model"] == {labels: 2}
+
+
+async def test_what_waits_for_slow_clients() -> None:
+    class Client:
+        def unsent(self) -> int:
+            return 7
+
+        def give_up(self) -> None: ...
+
+    unsent = Unsent()
+    unsent.note(Client())
+    text = (await render(service_of(FakeRouter()), unsent=unsent)).decode()
+    assert "\nnereid_unsent_bytes 7\n" in text
+    assert "\nnereid_slow_client_ended 0\n" in text

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from app.ingress import http_receiving
+from app.ingress.unsent import Unsent
 from app.transport import workspace
 from tests.unit.ingress.http.http_peer import Peer, binary_infer, fronted, json_infer, request
 from tests.unit.ingress.http_fakes import FakeService
@@ -173,5 +174,26 @@ def test_requests_leave_nothing_to_the_garbage_collector(run):
                 gc.enable()
                 writer.close()
             assert min(found) < 100
+
+    run(scenario())
+
+
+def test_slow_readers_are_bounded_together(run):
+    """Each alone would be within its own bounds."""
+
+    async def scenario():
+        service = FakeService()
+        service.large_output = bytes(30 << 20)
+        unsent = Unsent(100 << 20)
+        async with fronted(service, unsent) as front:
+            peers = [await front.connect() for _ in range(6)]
+            for peer in peers:
+                await peer.send(binary_infer(np.ones((1, 1), np.float32)))
+            await until(lambda: service.requests == 6 and front.connections < 6)
+            assert 0 < unsent.measure() <= 100 << 20
+            assert unsent.ended == 6 - front.connections
+            whole = [(await peer.response())[0] for peer in peers[-2:]]  # the last that came, and now read
+            assert whole == [200, 200]
+        assert unsent.measure() == 0
 
     run(scenario())
