@@ -130,7 +130,7 @@ def _locked(directory: str) -> Iterator[None]:
 
 
 def _remove_dead(directory: str) -> None:
-    """Remove sockets named after processes that are gone, unless somebody listens (of another container, say)."""
+    """Remove sockets named after processes that are gone, unless somebody listens, in a container say."""
     for name in os.listdir(directory):
         match = _OF_PROCESS.fullmatch(name)
         if match is None or os.path.exists(f"/proc/{match[1]}"):

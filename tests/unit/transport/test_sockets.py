@@ -49,13 +49,8 @@ def test_sockets_of_dead_processes_are_removed(tmp_path: Path) -> None:
     directory.mkdir(mode=0o700)
     gone, outside = gone_pid(), tmp_path / "outside.sock"
     leave(outside)
-    for name in (
-        f"{gone}.sock",
-        f"ingress-{gone}.sock",
-        "limiter-12ec02cbeb86ac4f.sock",
-        f"{os.getpid()}.sock",
-    ):
-        leave(directory / name)
+    for name in (gone, f"ingress-{gone}", "limiter-12ec02cbeb86ac4f", os.getpid()):
+        leave(directory / f"{name}.sock")
     (directory / f"file-{gone}.sock").write_text("")
     (directory / f"link-{gone}.sock").symlink_to(outside)
     living = listen_unix(str(directory / f"elsewhere-{gone}.sock"))  # as by a process of another container
