@@ -11,8 +11,9 @@ from typing import NamedTuple
 from app.core.identifiers import name_of, namespace_of
 from app.core.metrics_config import MetricsConfig
 from app.ingress.batching_metrics import batching_lines
-from app.ingress.custom_metrics import custom_lines, escape
-from app.ingress.distributions import histogram_lines, summary_lines
+from app.ingress.custom_metrics import custom_lines
+from app.ingress.distributions import Rows, histogram_lines, summary_lines
+from app.ingress.labels import Labels
 from app.ingress.machine_metrics import Machine
 from app.ingress.replica_statistics import ReplicaStatistics, merge
 from app.ingress.routed_service import RoutedInferenceService
@@ -159,22 +160,22 @@ async def render(
     return ("\n".join(lines) + "\n").encode()
 
 
-def _family(family: Family, rows: Iterable[tuple[str, ReplicaStatistics]]) -> list[str]:
+def _family(family: Family, rows: Rows) -> list[str]:
     samples = [f"{family.name}{{{labels}}} {family.value(stats)}" for labels, stats in rows]
     return [*_header(family.name, family.kind, family.help), *samples]
 
 
-def _cache(rows: Iterable[tuple[str, ReplicaStatistics]]) -> list[str]:
+def _cache(rows: Rows) -> list[str]:
     cached = [(labels, stats) for labels, stats in rows if stats.cached]
     return [line for family in _CACHE_FAMILIES for line in _family(family, cached)] if cached else []
 
 
-def _failures(rows: Iterable[tuple[str, ReplicaStatistics]]) -> list[str]:
+def _failures(rows: Rows) -> list[str]:
     name = "nv_inference_request_failure"
     lines = _header(name, "counter", "Number of failed inference requests, all batch sizes")
     for labels, stats in rows:
         for reason in _REASONS:
-            lines.append(f'{name}{{{labels},reason="{reason}"}} {stats.failures.get(reason, 0)}')
+            lines.append(f"{name}{{{labels.also('reason', reason)}}} {stats.failures.get(reason, 0)}")
     return lines
 
 
@@ -188,7 +189,7 @@ def _unsent(unsent: Unsent) -> list[str]:
     ]
 
 
-def _load_durations(rows: Iterable[tuple[str, float]]) -> list[str]:
+def _load_durations(rows: Iterable[tuple[Labels, float]]) -> list[str]:
     name = "nv_model_load_duration_secs"
     samples = [f"{name}{{{labels}}} {seconds:g}" for labels, seconds in rows]
     return [*_header(name, "gauge", "Model load time in seconds"), *samples]
@@ -198,10 +199,9 @@ def _header(name: str, kind: str, text: str) -> list[str]:
     return [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
 
 
-def _labels(model: str, version: int, tags: dict[str, str]) -> str:
+def _labels(model: str, version: int, tags: dict[str, str]) -> Labels:
     # A tag comes from the model's author; a character that no label name may have would spoil the whole page.
     own = {"_" + re.sub(r"[^a-zA-Z0-9_]", "_", key): value for key, value in tags.items()}
     namespace = namespace_of(model)
     place = {"namespace": namespace} if namespace else {}
-    pairs = {"model": name_of(model), **place, "version": str(version), **own}
-    return ",".join(f'{key}="{escape(value)}"' for key, value in pairs.items())
+    return Labels({"model": name_of(model), **place, "version": str(version), **own})

@@ -34,8 +34,9 @@ _STATUS_S = 1.0
 _GONE = ("NOT_STARTED", "DEPLOY_FAILED", "DELETING")
 _threads = ThreadPoolExecutor(64, "serve-calls")
 _configuring = threading.Lock()
-"""Held while Serve makes a deployment's configuration, as in `_start` and of every status: it registers the module
-of the request router with cloudpickle for all threads, pickles, and takes that back. Of two at a time one fails.
+"""Held while Serve makes a deployment's configuration, as in `_start` and of every status: it registers the
+module of the request router with cloudpickle for all threads, pickles, and takes that back. Of two at a time
+one fails.
 """
 
 

@@ -50,10 +50,10 @@ nv_inference_compute_output_duration_us{model="m",version="1"} 9
 nv_inference_pending_request_count{model="m",version="1"} 2
 # HELP nv_inference_request_failure Number of failed inference requests, all batch sizes
 # TYPE nv_inference_request_failure counter
-nv_inference_request_failure{model="m",version="1",reason="REJECTED"} 1
-nv_inference_request_failure{model="m",version="1",reason="CANCELED"} 0
-nv_inference_request_failure{model="m",version="1",reason="BACKEND"} 4
-nv_inference_request_failure{model="m",version="1",reason="OTHER"} 0
+nv_inference_request_failure{model="m",reason="REJECTED",version="1"} 1
+nv_inference_request_failure{model="m",reason="CANCELED",version="1"} 0
+nv_inference_request_failure{model="m",reason="BACKEND",version="1"} 4
+nv_inference_request_failure{model="m",reason="OTHER",version="1"} 0
 # HELP nv_model_load_duration_secs Model load time in seconds
 # TYPE nv_model_load_duration_secs gauge
 nv_model_load_duration_secs{model="m",version="1"} 0
@@ -168,3 +168,14 @@ async def test_what_waits_for_slow_clients() -> None:
     text = (await render(service_of(FakeRouter()), unsent=unsent)).decode()
     assert "\nnereid_unsent_bytes 7\n" in text
     assert "\nnereid_slow_client_ended 0\n" in text
+
+
+async def test_labels_are_sorted_by_name() -> None:
+    """Of a page of tritonserver 2.51, with the same tags."""
+    tags = "".join(f"metric_tags {{ key: '{key}' value: '{key[0]}' }}" for key in ("zeta", "alpha"))
+    router = FakeRouter(entry("m", config=CONFIG + tags))
+    router.pools["m:1"] = FakePool([FakeChannel(counters())], [])
+    text = await page(router)
+    tagged, versioned = '_alpha="a",_zeta="z",model="m",', 'version="1"} 0\n'
+    assert f"\nnv_inference_count{{{tagged}{versioned}" in text
+    assert f'\nnv_inference_request_failure{{{tagged}reason="OTHER",{versioned}' in text
