@@ -23,6 +23,9 @@ class Holder(Protocol):
 RESPONSE_BYTES: Final = 1 << 10
 """What a response that waits takes besides its tensors, roughly."""
 
+_TAKEN_AT_ONCE: Final = 1 << 20
+"""What the kernel takes for any client, the slowest too: it says nothing of the pace."""
+
 
 class _Held:
     __slots__ = ("since", "size", "taken")
@@ -117,4 +120,4 @@ class Unsent:
 
 def _seconds_left(held: _Held, now: float) -> float:
     """How long a holder would take over what it holds, at its pace so far."""
-    return held.size * (now - held.since) / (held.taken + 1)
+    return held.size * (now - held.since) / (held.taken + _TAKEN_AT_ONCE)
