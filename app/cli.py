@@ -123,9 +123,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(f"{error}\n{HINT}")
     for warning in settings.warnings:
         print(warning, file=sys.stderr)
-    from app.launcher import run  # brings in Ray, which takes seconds
+    from app.launcher import run
+    from app.ray_cluster import ClusterError
 
     try:
         sys.exit(run(settings))
-    except SettingsError as error:
+    except (ClusterError, SettingsError) as error:
         sys.exit(str(error))

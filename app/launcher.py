@@ -1,6 +1,5 @@
 """Runs the server as a program: start a cluster or join one, wait until loaded, drain on a signal."""
 
-import os
 import signal
 import socket
 import sys
@@ -9,8 +8,8 @@ import time
 from types import FrameType
 
 from app.flags import SettingsError
-from app.ray_token import require_token
-from app.settings import ServerSettings
+from app.ray_cluster import join_or_start
+from app.settings import SETTINGS, ServerSettings
 
 _POLL_S = 0.2
 
@@ -19,17 +18,23 @@ def run(settings: ServerSettings) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit status (0 after a drain, 1 when the start failed).
 
     Without a reachable cluster (`RAY_ADDRESS`), a local one is started, with token authentication.
+
+    Raises:
+        ClusterError: there is no cluster.
+        SettingsError: a port is taken.
     """
     _check_ports(settings)
-    require_token()
-    # Ray runs its workers at niceness 15, behind anything else on the machine: not what a server wants.
-    os.environ.setdefault("RAY_worker_niceness", "0")
+    join_or_start(
+        loopback=settings.channel_address == SETTINGS["channel_address"].default,  # else other nodes may join
+        log_to_driver=True,
+        configure_logging=False,
+        include_dashboard=settings.allow_dashboard,
+    )
     import ray
     from ray import serve
 
     from app.main import APPLICATION, compose
 
-    ray.init(log_to_driver=True, configure_logging=False, include_dashboard=settings.allow_dashboard)
     stop = _stop_on_signal()  # after ray.init, which installs handlers of its own
     serve.start(proxy_location="Disabled")
     try:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from types import FrameType
 
-from app.ray_token import require_token
+from app.ray_cluster import ClusterError, join_or_start
 
 
 class Stop(BaseException):
@@ -22,15 +22,18 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Take the arguments of `serve run`; end with status 0 after a drain."""
-    require_token()
+    """Take the arguments of `serve run`; end with status 0 after a drain, 1 without a cluster."""
+    try:
+        # As `serve run` would; but that sets signal handlers, which ours must follow.
+        join_or_start(namespace="serve")
+    except ClusterError as error:
+        sys.exit(str(error))
     import ray
     from ray import serve
     from ray.serve.scripts import cli
 
     from app.main import APPLICATION
 
-    ray.init(namespace="serve")  # as `serve run` would, but it sets signal handlers, which ours must follow
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
     try:

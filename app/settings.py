@@ -170,6 +170,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_pending_bytes: A[int, Flag("Bytes of the requests under way in an ingress replica.", low=1)] = (
         4096 * MIB
     )
+    max_unsent_bytes: A[
+        int, Flag("Bytes of answers that wait for slow clients in an ingress replica.", low=1)
+    ] = 4096 * MIB
     http_idle_timeout_secs: A[float, Flag("Seconds an idle HTTP connection is kept; 0: always.", low=0)] = 300
     http_read_timeout_secs: A[float, Flag("Seconds an HTTP request may take to arrive; 0: any.", low=0)] = 60
     http_max_header_size: A[int, Flag("Largest request line and headers.", low=1024)] = 64 * 1024

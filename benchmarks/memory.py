@@ -62,11 +62,13 @@ def raylet(root: psutil.Process) -> psutil.Process:
 
 
 def join_environment(root: psutil.Process) -> dict[str, str]:
-    """What a driver needs to join the server's cluster: its address, and whether it wants a token."""
+    """What a driver needs to join the server's cluster: its addresses, and whether it wants a token."""
     node = raylet(root)
     found = re.search(r"--gcs-address=(\S+)", " ".join(node.cmdline()))
     settings = {
-        name: value for name, value in node.environ().items() if name.startswith(("RAY_AUTH", "RAY_SERVE"))
+        name: value
+        for name, value in node.environ().items()
+        if name.startswith(("RAY_AUTH", "RAY_SERVE", "RAY_ENABLE"))
     }
     return {**settings, "RAY_ADDRESS": found[1] if found else ""}
 

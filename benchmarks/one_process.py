@@ -23,6 +23,7 @@ from app.core.trace_settings import TraceSettings
 from app.ingress.fronts import Front, open_fronts
 from app.ingress.observer import Observer
 from app.ingress.routed_service import RoutedInferenceService
+from app.ingress.unsent import Unsent
 from app.routing import replicas
 from app.routing.replicas import ReplicaAddress
 from app.routing.router import Router
@@ -101,7 +102,7 @@ class OneProcess:
         entry = VersionEntry(MODEL, 1, ModelState.READY, application=f"{MODEL}:1", config=config)
         await self._router.apply(RoutingTable(1, True, (entry,)))
         live = LiveSettings(LogConfig.of(settings), TraceSettings(settings.trace_settings()))
-        self._fronts = await open_fronts(settings, service, _no_metrics, Observer(live))
+        self._fronts = await open_fronts(settings, service, _no_metrics, Observer(live), Unsent())
 
     async def _close(self) -> None:
         for front in self._fronts:

@@ -1,6 +1,5 @@
 """From a model version to its Serve application; with `app/main.py` the only place that binds deployments."""
 
-from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -88,14 +87,9 @@ def options(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-@cache
-def _deployment() -> Any:
-    """Made once: Serve pickles its router class for each, which fails when two threads do so at once."""
-    return serve.deployment(ModelVersion)
-
-
 def build(spec: ModelSpec) -> Application:
-    """The application of one model version."""
-    versioned = _deployment().options(**options(spec), version="1", _internal=True)
+    """The application of one model version; not to be called by two threads at a time."""
+    deployment: Any = serve.deployment(ModelVersion)  # untyped in Ray
+    versioned = deployment.options(**options(spec), version="1", _internal=True)
     application: Application = versioned.bind(msgspec.msgpack.encode(spec))
     return application

@@ -136,6 +136,16 @@ class Server:
                 found.append(process.pid)
         return sorted(found)
 
+    def listening(self) -> set[tuple[str, str]]:
+        """The title of each process that listens, with its address; the IPv6 form of an IPv4 one is that."""
+        return {
+            (process.cmdline()[0] if process.name().startswith("ray::") else process.name(), address)
+            for process in self._descendants()
+            for connection in process.net_connections("tcp")
+            if connection.status == psutil.CONN_LISTEN
+            for address in [connection.laddr.ip.removeprefix("::ffff:")]
+        }
+
     def _descendants(self) -> list[psutil.Process]:
         assert self.process is not None
         try:

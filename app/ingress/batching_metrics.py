@@ -3,15 +3,17 @@
 They appear with the first batch: a server of models that were never asked shows Triton's families only.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
+from app.ingress.distributions import Rows
+from app.ingress.labels import Labels
 from app.ingress.replica_statistics import ReplicaStatistics
 
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
-def batching_lines(rows: Iterable[tuple[str, ReplicaStatistics]]) -> list[str]:
+def batching_lines(rows: Rows) -> list[str]:
     """The lines of `/metrics` on batches: their sizes, why they were released, the age of the queue.
 
     Args:
@@ -27,14 +29,14 @@ def batching_lines(rows: Iterable[tuple[str, ReplicaStatistics]]) -> list[str]:
     name = "nereid_batch_release"
     lines += _header(name, "counter", "Batches by why the scheduler released them")
     for labels, stats in executed:
-        lines += [f'{name}{{{labels},reason="{reason}"}} {n}' for reason, n in sorted(stats.releases.items())]
+        lines += [f"{name}{{{labels.also('reason', why)}}} {n}" for why, n in sorted(stats.releases.items())]
     name = "nereid_queue_age_us"
     lines += _header(name, "gauge", "Age of the oldest queued request in microseconds")
     lines += [f"{name}{{{labels}}} {stats.queue_age_ns // 1000}" for labels, stats in executed]
     return lines
 
 
-def _sizes(name: str, labels: str, stats: ReplicaStatistics) -> list[str]:
+def _sizes(name: str, labels: Labels, stats: ReplicaStatistics) -> list[str]:
     batches = stats.statistics.batch_stats
     counts = [(batch.batch_size, batch.compute_infer.count) for batch in batches]
     total = sum(count for _, count in counts)

@@ -26,6 +26,7 @@ from app.ingress.observer import Observer
 from app.ingress.peers import Peers
 from app.ingress.routed_service import RoutedInferenceService
 from app.ingress.shared_memory import SharedMemory
+from app.ingress.unsent import Unsent
 from app.routing.handle_calls import HandleCalls
 from app.routing.manager_client import ManagerClient, follow
 from app.routing.router import Router, Sink
@@ -142,8 +143,13 @@ class Ingress:
         machine = Machine(
             settings.allow_cpu_metrics, settings.allow_gpu_metrics, settings.metrics_interval_ms
         )
+        unsent = Unsent(settings.max_unsent_bytes)
         self._fronts = await open_fronts(
-            settings, self._service, lambda: render(self._service, latencies, machine), self._observer
+            settings,
+            self._service,
+            lambda: render(self._service, latencies, machine, unsent),
+            self._observer,
+            unsent,
         )
 
     async def _join_peers(self) -> None:

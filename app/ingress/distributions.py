@@ -5,9 +5,10 @@ from typing import Final
 
 from app.core.latencies import FIRST_RESPONSE as _FIRST
 from app.core.metrics_config import SIZE_RATIO
+from app.ingress.labels import Labels
 from app.ingress.replica_statistics import ReplicaStatistics
 
-Rows = Iterable[tuple[str, ReplicaStatistics]]
+Rows = Iterable[tuple[Labels, ReplicaStatistics]]
 
 _SUMMARIES: Final = {
     "request": "Summary of inference request duration in microseconds (includes cached requests)",

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from app.ingress.observer import Observer
 from app.ingress.service import InferenceService
+from app.ingress.unsent import Unsent
 from app.protocol.forwarding import HeaderForwarder
 from app.settings import ServerSettings
 
@@ -20,6 +21,7 @@ async def open_fronts(
     service: InferenceService,
     metrics: Callable[[], Awaitable[bytes]],
     observer: Observer,
+    unsent: Unsent,
 ) -> list[Front]:
     """Start to listen for HTTP, gRPC and metrics; what is switched off is not even imported.
 
@@ -29,15 +31,17 @@ async def open_fronts(
     """
     fronts: list[Front] = []
     if settings.allow_grpc:
-        fronts.append(await _open_grpc(settings, service, observer))
+        fronts.append(await _open_grpc(settings, service, observer, unsent))
     if settings.allow_metrics:
         fronts.append(await _open_metrics(settings, metrics))
     if settings.allow_http:  # last: who hears "ready" over HTTP may use the others at once
-        fronts.append(await _open_http(settings, service, observer))
+        fronts.append(await _open_http(settings, service, observer, unsent))
     return fronts
 
 
-async def _open_http(settings: ServerSettings, service: InferenceService, observer: Observer) -> Front:
+async def _open_http(
+    settings: ServerSettings, service: InferenceService, observer: Observer, unsent: Unsent
+) -> Front:
     from app.ingress.http_front import HttpFront
 
     pattern, certificates = settings.http_header_forward_pattern, settings.http_certificates()
@@ -47,13 +51,16 @@ async def _open_http(settings: ServerSettings, service: InferenceService, observ
         observer=observer,
         restrictions=settings.http_restrictions(),
         forwarder=HeaderForwarder(pattern) if pattern else None,
+        unsent=unsent,
     )
     tls = certificates.context() if certificates else None
     await front.start(settings.http_address, settings.http_port, tls=tls)
     return front
 
 
-async def _open_grpc(settings: ServerSettings, service: InferenceService, observer: Observer) -> Front:
+async def _open_grpc(
+    settings: ServerSettings, service: InferenceService, observer: Observer, unsent: Unsent
+) -> Front:
     from app.ingress.grpc_front import GrpcFront
     from app.ingress.grpc_settings import GrpcSettings
 
@@ -77,7 +84,7 @@ async def _open_grpc(settings: ServerSettings, service: InferenceService, observ
         max_connection_age_ms=settings.grpc_max_connection_age,
         max_connection_age_grace_ms=settings.grpc_max_connection_age_grace,
     )
-    front = GrpcFront(service, limits, observer)
+    front = GrpcFront(service, limits, observer, unsent)
     await front.start(settings.grpc_address, settings.grpc_port)
     return front
 

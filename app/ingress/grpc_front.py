@@ -26,6 +26,7 @@ from app.ingress.grpc_stream import Forward, InferStream, StreamCall
 from app.ingress.http2_server import Http2Server
 from app.ingress.observer import Arrival, Observer
 from app.ingress.service import InferenceService
+from app.ingress.unsent import Unsent
 from app.protocol.classification import classify
 from app.protocol.grpc_plan import read_infer
 from app.protocol.grpc_v2 import encode_infer, encode_stream
@@ -44,6 +45,10 @@ _NOT_SERVING: Final = b"\x08\x02"
 _STATUS_CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 # A status travels in trailers, which clients refuse from 8 to 16 KB on; a character may take 3 bytes there.
 _MAX_DETAILS: Final = 4000
+_COPIES: Final = 2
+"""What grpc.aio holds of an answer on its way: the bytes, and the core's slices."""
+_COUNTED: Final = 64 << 10
+"""Below, the bound of calls bounds the bytes."""
 _UNEXPECTED: Final = "the server failed to handle the request; its log has the details"
 
 Context = Any
@@ -57,7 +62,9 @@ class GrpcFront:
         service: InferenceService,
         settings: GrpcSettings | None = None,
         observer: Observer | None = None,
+        unsent: Unsent | None = None,
     ) -> None:
+        self._unsent = unsent or Unsent()
         self._observer = observer or Observer(LiveSettings())
         self._service = service
         self._settings = settings or GrpcSettings()
@@ -83,7 +90,7 @@ class GrpcFront:
         """
         settings = self._settings
         if settings.http2:
-            self._server = Http2Server(settings.http2_limits(), settings.restrictions)
+            self._server = Http2Server(settings.http2_limits(), settings.restrictions, self._unsent)
             self._server.add_direct_method(f"/{_INFERENCE}/ModelInfer", self._begin_infer)
             self._add_services()
             tls = settings.certificates.context("h2") if settings.certificates else None
@@ -193,11 +200,27 @@ class GrpcFront:
                 response = await self._service.infer(request)
             else:
                 response = await self._observer.infer(self._service, request, arrival)
-            return b"".join(
+            answer = b"".join(
                 encode_infer(request, response, partial(self._classify, response), self._max_bytes)
             )
+            self._count(answer, context)
+            return answer
         except Exception as error:
             await _abort(context, error)
+
+    def _count(self, answer: bytes, context: Context) -> None:
+        """Count an answer, for grpc.aio, until its call is over: it keeps all that it has begun to send.
+
+        Raises:
+            InferError: UNAVAILABLE when too much waits for slow clients already.
+        """
+        size = _COPIES * len(answer)
+        if size < _COUNTED:
+            return
+        if not self._unsent.keep(size):
+            _log.warning("an answer of %d bytes is not sent: others wait for slow clients", len(answer))
+            raise unavailable("too many bytes of answers wait for clients that do not take them")
+        context.add_done_callback(lambda _: self._unsent.release(size))
 
     def _take(self, data: Buffer, context: Context) -> tuple[InferRequest, Arrival | None]:
         """Decode a request; with it, if anybody takes note of requests, how it came."""
@@ -237,6 +260,7 @@ class GrpcFront:
                 traceparent=_traceparent(context),
             ),
             self._observer,
+            self._unsent,
         )
         self._streams.add(stream)
         return stream

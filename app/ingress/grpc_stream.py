@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic_ns
+from typing import Final
 
 from tritonclient.grpc import service_pb2 as pb
 
@@ -21,8 +22,11 @@ from app.core.errors import InferError, unavailable
 from app.core.tensors import Buffer, InferRequest, InferResponse, failed
 from app.ingress.observer import Arrival, Observer
 from app.ingress.service import Call, InferenceService
+from app.ingress.unsent import RESPONSE_BYTES, Unsent
 from app.protocol.grpc_parameters import wants_empty_final
 from app.protocol.grpc_v2 import decode_infer, encode_stream_error, encode_stream_failure, parse_infer
+
+_TOO_SLOW: Final = "the stream's responses are read too slowly"
 
 Encoder = Callable[[InferRequest, InferResponse], bytes]
 Forward = Callable[[InferRequest], InferRequest]
@@ -78,9 +82,9 @@ class _Pending:
     closed: bool = False
 
     def cancel(self) -> None:
-        if self.call is not None and not self.closed:
+        closed, self.closed = self.closed, True  # first: the model may answer from within
+        if self.call is not None and not closed:
             self.call.cancel()
-        self.closed = True
 
     def is_empty_final(self, response: InferResponse) -> bool:
         """Whether a decoupled model only says that nothing more comes."""
@@ -97,6 +101,7 @@ class InferStream:
         limits: StreamLimits,
         call: StreamCall,
         observer: Observer,
+        unsent: Unsent,
     ) -> None:
         """
         Args:
@@ -105,12 +110,15 @@ class InferStream:
             limits: bounds of this stream.
             call: what holds for every request.
             observer: takes note of requests.
+            unsent: bounds what waits in all streams together.
         """
         self._service = service
         self._encode = encode
         self._limits = limits
         self._call = call
         self._observer = observer
+        self._unsent = unsent
+        self._behind = False
         # Requests under way, and of those the ordinary ones in the order their responses must leave.
         self._open: set[_Pending] = set()
         self._ordered: deque[_Pending] = deque()
@@ -169,6 +177,18 @@ class InferStream:
         self._open.clear()
         self._ordered.clear()
         self._ready.clear()
+        self._ready_bytes = 0
+        self._unsent.forget(self)
+
+    def unsent(self) -> int:
+        """Bytes of responses that the writer has not taken."""
+        return self._ready_bytes + RESPONSE_BYTES * len(self._ready)
+
+    def give_up(self) -> None:
+        """Cancel everything, and end the stream with an error in place of what waits."""
+        self.cancel()
+        self.fail(unavailable(_TOO_SLOW))
+        self._room.set()
 
     async def next(self) -> bytes | None:
         """Wait for the next message to write; None when the stream is complete.
@@ -198,6 +218,9 @@ class InferStream:
         if response.final:
             self._open.discard(pending)
         self._room.set()
+        if self._behind and not self._ready:
+            self._behind = False
+            self._unsent.forget(self)
         if pending.request is None or pending.call is None:
             assert response.error is not None, "a request that reached no model has an error"
             return encode_stream_error(pending.id, response.error)
@@ -261,9 +284,11 @@ class InferStream:
             response = _named_like(pending, response)
         if not response.final and self._is_full():
             pending.cancel()
-            response = failed(unavailable("the stream's responses are read too slowly"), pending.id)
+            response = failed(unavailable(_TOO_SLOW), pending.id)
         self._ready.append((pending, response))
         self._ready_bytes += _byte_size(response)
+        if len(self._ready) > 1:  # the writer is behind
+            self._behind = self._unsent.note(self)
 
     def _is_full(self) -> bool:
         limits = self._limits

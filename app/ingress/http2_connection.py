@@ -52,7 +52,7 @@ class Http2Connection(asyncio.Protocol):
         self._untaken_since = 0.0
         self._leaving = self._failed = False
         self._age = ConnectionAge(server.now())
-        self._output = Http2Output(server.loop, self._age, self._stream_finished)
+        self._output = Http2Output(server.loop, self._age, self._stream_finished, self._note_unsent)
         self._handlers: dict[int, Callable[[Any], None]] = {
             h2.DATA: self._on_data,
             h2.DATA_RUN: self._on_run,
@@ -84,17 +84,21 @@ class Http2Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.forget(self)
+        self._server.unsent.forget(self)
         streams, self._streams = list(self._streams.values()), {}
         for stream in streams:
             stream.give_up()
+        self._output.holding = False
 
     def pause_writing(self) -> None:
         self._blocked_since = self._server.now()
         self._transport.pause_reading()
+        self._output.holding = True  # which its flush, within which this is called, is about to look at
 
     def resume_writing(self) -> None:
         self._blocked_since = 0.0
         self._transport.resume_reading()
+        self._output.holding = self._note_unsent()
 
     def data_received(self, data: Buffer) -> None:
         if self._failed:
@@ -325,6 +329,15 @@ class Http2Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close at once."""
         self._transport.abort()
+
+    def unsent(self) -> int:
+        """Bytes of answers that wait for windows, or that the client has not taken."""
+        return self._output.queued + self._transport.get_write_buffer_size()
+
+    give_up = abort
+
+    def _note_unsent(self) -> bool:
+        return self._server.unsent.note(self)
 
     def check_time(self, now: float) -> None:
         """Ping an idle client, close a dead, an old or a stuck one."""

@@ -23,10 +23,19 @@ class Http2Output:
         loop: flushes what was sent by others than the receiving half.
         age: forgives pings when something is sent.
         finished: told of a stream whose last frame is out.
+        held: told, after a flush, that something may wait for the client; returns whether anything does.
+
+    Attributes:
+        queued: bytes that wait for windows.
+        holding: whether `held` is to be told.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, age: ConnectionAge, finished: Callable[[Stream], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        age: ConnectionAge,
+        finished: Callable[[Stream], None],
+        held: Callable[[], bool],
     ) -> None:
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.initial_window = self._window = h2.DEFAULT_WINDOW
@@ -34,6 +43,9 @@ class Http2Output:
         self._loop = loop
         self._age = age
         self._finished = finished
+        self._held = held
+        self.queued = 0
+        self.holding = False
         self._out: list[Buffer] = []
         self._flush_due = False
         self._ended = False
@@ -61,8 +73,11 @@ class Http2Output:
             self.pump(stream)
 
     def forget(self, stream: Stream) -> None:
-        """A stream has nothing more to send."""
+        """What a stream has to send is dropped."""
         self._waiting.pop(stream, None)
+        if stream.queue:
+            self.queued -= sum(map(len, stream.queue))
+            stream.queue = None
 
     # Sending.
 
@@ -84,6 +99,7 @@ class Http2Output:
             if stream.queue is None:
                 stream.queue = deque()
             stream.queue.extend([memoryview(part) for part in parts if len(part)])
+            self.queued += size
             self.pump(stream)
             return
         if size:
@@ -124,9 +140,11 @@ class Http2Output:
                     piece = piece[: allowed - size]
                 pieces.append(piece)
                 size += len(piece)
+            self.queued -= size
             self._data_head(stream, size)
             self._out.extend(pieces)
         if queue:
+            self.holding = True
             if stream.window > 0:
                 self._waiting[stream] = None
         else:
@@ -145,6 +163,7 @@ class Http2Output:
             self._out.append(piece[start : start + size])
         stream.window -= end
         self._window -= end
+        self.queued -= end
         queue[0] = piece[end:]
         return end
 
@@ -179,12 +198,13 @@ class Http2Output:
         """Write what was sent."""
         self._flush_due = False
         out, self._out = self._out, []
-        if not out or self._ended or self.transport.is_closing():
-            return
-        if sum(map(len, out)) <= _JOIN_BELOW:
-            self.transport.write(b"".join(out))
-        else:
-            self.transport.writelines(out)
+        if out and not self._ended and not self.transport.is_closing():
+            if sum(map(len, out)) <= _JOIN_BELOW:
+                self.transport.write(b"".join(out))
+            else:
+                self.transport.writelines(out)
+        if self.holding:
+            self.holding = self._held()
 
     def end(self) -> None:
         """Write what was sent, and nothing more; what comes after is dropped."""

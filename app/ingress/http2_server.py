@@ -14,6 +14,7 @@ from app.ingress.grpc_task_call import TaskCall
 from app.ingress.http2_connection import Http2Connection
 from app.ingress.http2_stream import Stream
 from app.ingress.listener import Listener
+from app.ingress.unsent import Unsent
 from app.protocol.grpc_http2 import CallHead, Compressed
 from app.protocol.restrictions import Restriction, Restrictions, category_of_method
 
@@ -63,8 +64,13 @@ class Http2Settings(NamedTuple):
 class Http2Server(Listener[Http2Connection]):
     """Holds what connections share. `buffered` counts bytes of request messages."""
 
-    def __init__(self, settings: Http2Settings, restrictions: Restrictions | None = None) -> None:
-        super().__init__(settings.max_connections)
+    def __init__(
+        self,
+        settings: Http2Settings,
+        restrictions: Restrictions | None = None,
+        unsent: Unsent | None = None,
+    ) -> None:
+        super().__init__(settings.max_connections, unsent)
         self.settings = settings
         self._restrictions = restrictions or {}
         self.calls: set[GrpcCall] = set()

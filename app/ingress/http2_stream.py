@@ -85,7 +85,6 @@ class Stream:
     def give_up(self) -> None:
         """Neither side sends any more; who waits to is woken."""
         self.over = True
-        self.queue = None
         self._output.forget(self)
         call, self.call = self.call, None
         if call is not None:

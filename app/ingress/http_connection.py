@@ -61,6 +61,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.forget(self)
+        self._server.unsent.forget(self)
         self._release()
         if self._in_place is not None:  # what came of a body, and a cycle: it would wait for the collector
             self._in_place.receiving = None
@@ -74,8 +75,10 @@ class HttpConnection(asyncio.Protocol):
         self._blocked_since = self._server.now()
         self._blocked_bytes = self._transport.get_write_buffer_size()
         self._transport.pause_reading()
+        self._server.unsent.note(self)
 
     def resume_writing(self) -> None:
+        self._server.unsent.forget(self)
         self._blocked_since = 0.0
         self._wake()
         self._transport.resume_reading()
@@ -274,6 +277,12 @@ class HttpConnection(asyncio.Protocol):
     def abort(self) -> None:
         """Close at once."""
         self._transport.abort()
+
+    def unsent(self) -> int:
+        """Bytes of responses that the client has not taken."""
+        return self._transport.get_write_buffer_size()
+
+    give_up = abort
 
     def check_time(self, now: float) -> None:
         """Close a connection whose client is too slow to send a request or to take a response."""

@@ -17,6 +17,7 @@ from app.ingress.http_server import HttpServer, HttpSettings
 from app.ingress.observer import Arrival, Observer
 from app.ingress.rest_api import build_rest_api
 from app.ingress.service import Call, InferenceService, Sink
+from app.ingress.unsent import Unsent
 from app.protocol.forwarding import HeaderForwarder
 from app.protocol.http1 import RequestHead
 from app.protocol.http_v2 import DEFAULT_MAX_INPUT_SIZE, JSON_HEADERS, Classes, encode_error
@@ -59,6 +60,7 @@ class HttpFront:
         observer: takes note of requests, and has the log and trace settings.
         restrictions: categories of the API that need a header.
         forwarder: makes request parameters of headers.
+        unsent: bounds the answers that wait, together with those of other fronts.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class HttpFront:
         observer: Observer | None = None,
         restrictions: Restrictions | None = None,
         forwarder: HeaderForwarder | None = None,
+        unsent: Unsent | None = None,
     ) -> None:
         self.service = service
         self.observer = observer or Observer(LiveSettings())
@@ -79,7 +82,8 @@ class HttpFront:
         self._rest_api: AsgiApp = rest_api or build_rest_api(service, self.max_input_size, self.observer)
         self.limits = limits or _limits(settings)
         self.tasks: set[asyncio.Task[None]] = set()
-        self._server = HttpServer(self, self.limits)
+        self.unsent = unsent or Unsent()
+        self._server = HttpServer(self, self.limits, self.unsent)
 
     def submit(self, exchange: Exchange, request: InferRequest, sink: Sink, traceparent: str) -> Call:
         """Submit a request of an exchange, with the headers that are forwarded, and take note of it."""

@@ -16,6 +16,7 @@ from app.core.model_config import input_specs
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.ingress.http_exchange import Exchange, describe_error
 from app.ingress.service import Call
+from app.ingress.unsent import RESPONSE_BYTES
 from app.protocol.generate import decode_generate, encode_generate, error_event, event
 from app.protocol.http1 import RequestHead
 from app.protocol.http_v2 import JSON_HEADERS
@@ -29,6 +30,7 @@ _EXACTLY_ONE: Final = (
     b'{"error":"generate expects model to produce exactly 1 response, use generate stream for model that '
     b'generates various number of responses"}'
 )
+_TOO_SLOW: Final = "the stream's responses are read too slowly"
 _HEAVY_REQUEST: Final = 32 << 10
 """Bytes of a request from which a thread decodes it."""
 _HEAVY_RESPONSE: Final = 256 << 10
@@ -142,7 +144,7 @@ class _Stream(_Answer):
         self._waiting: deque[InferResponse] = deque()
         self._waiting_bytes = 0
         self._closed = False
-        self._begun = False
+        self._begun = self._behind = False
         self._news = asyncio.Event()
 
     def begin(self) -> None:
@@ -154,6 +156,8 @@ class _Stream(_Answer):
         super().cancel()
         self._closed = True
         self._waiting.clear()
+        self._waiting_bytes = 0
+        self._front.unsent.forget(self)
         self._news.set()
 
     def take(self, response: InferResponse) -> None:
@@ -161,10 +165,26 @@ class _Stream(_Answer):
             return
         if not response.final and self._is_full():
             super().cancel()
-            response = failed(unavailable("the stream's responses are read too slowly"), self._id)
+            response = failed(unavailable(_TOO_SLOW), self._id)
         self._closed = response.final
         self._waiting.append(response)
         self._waiting_bytes += _byte_size(response)
+        self._news.set()
+        if len(self._waiting) > 1:  # the writer is behind
+            self._behind = self._front.unsent.note(self)
+
+    def unsent(self) -> int:
+        """Bytes of responses that were not written."""
+        return self._waiting_bytes + RESPONSE_BYTES * len(self._waiting)
+
+    def give_up(self) -> None:
+        """End with an error in place of all that waits."""
+        closed, self._closed = self._closed, True
+        if not closed:
+            super().cancel()
+        self._waiting.clear()
+        self._waiting.append(failed(unavailable(_TOO_SLOW), self._id))
+        self._waiting_bytes = 0
         self._news.set()
 
     def _is_full(self) -> bool:
@@ -181,6 +201,9 @@ class _Stream(_Answer):
                 continue
             response = self._waiting.popleft()
             self._waiting_bytes -= _byte_size(response)
+            if self._behind and not self._waiting:
+                self._behind = False
+                self._front.unsent.forget(self)
             await self._write_one(response)
             await exchange.drained()
 

@@ -7,6 +7,7 @@ from app.ingress.http_connection import HttpConnection
 from app.ingress.http_exchange import Route
 from app.ingress.http_receiving import RoutedHead
 from app.ingress.listener import Listener
+from app.ingress.unsent import Unsent
 from app.protocol.header_cache import HeaderCache
 from app.protocol.http1 import RequestHead
 
@@ -59,8 +60,8 @@ class HttpServer(Listener[HttpConnection]):
     `buffered` counts request bytes of bodies that came in more than one piece.
     """
 
-    def __init__(self, app: HttpApp, settings: HttpSettings) -> None:
-        super().__init__(settings.max_connections)
+    def __init__(self, app: HttpApp, settings: HttpSettings, unsent: Unsent | None = None) -> None:
+        super().__init__(settings.max_connections, unsent)
         self.app = app
         self.settings = settings
         self.heads = HeaderCache[RoutedHead](max_entries=4096, max_key_bytes=2048, max_bytes=4 << 20)

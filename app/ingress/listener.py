@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from app.ingress.unsent import Unsent
+
 logger = logging.getLogger(__name__)
 
 _CHECK_INTERVAL_S: Final = 1.0
@@ -33,13 +35,15 @@ class Listener(Generic[C]):
 
     Attributes:
         buffered: bytes of requests that connections hold.
+        unsent: answers that connections hold, those of other listeners too if it is shared with them.
     """
 
     loop: asyncio.AbstractEventLoop
     now: Callable[[], float]
 
-    def __init__(self, max_connections: int) -> None:
+    def __init__(self, max_connections: int, unsent: Unsent | None = None) -> None:
         self.buffered = 0
+        self.unsent = unsent or Unsent()
         self._max_connections = max_connections
         self._connections: set[C] = set()
         self._servers: list[asyncio.Server] = []

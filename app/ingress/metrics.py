@@ -11,11 +11,13 @@ from typing import NamedTuple
 from app.core.identifiers import name_of, namespace_of
 from app.core.metrics_config import MetricsConfig
 from app.ingress.batching_metrics import batching_lines
-from app.ingress.custom_metrics import custom_lines, escape
-from app.ingress.distributions import histogram_lines, summary_lines
+from app.ingress.custom_metrics import custom_lines
+from app.ingress.distributions import Rows, histogram_lines, summary_lines
+from app.ingress.labels import Labels
 from app.ingress.machine_metrics import Machine
 from app.ingress.replica_statistics import ReplicaStatistics, merge
 from app.ingress.routed_service import RoutedInferenceService
+from app.ingress.unsent import Unsent
 
 _DEFAULTS = MetricsConfig()
 _REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
@@ -118,7 +120,10 @@ _CACHE_FAMILIES = (
 
 
 async def render(
-    service: RoutedInferenceService, config: MetricsConfig = _DEFAULTS, machine: Machine | None = None
+    service: RoutedInferenceService,
+    config: MetricsConfig = _DEFAULTS,
+    machine: Machine | None = None,
+    unsent: Unsent | None = None,
 ) -> bytes:
     """The body of `/metrics`.
 
@@ -126,6 +131,7 @@ async def render(
         service: whose replicas are asked.
         config: which kinds of metrics are reported.
         machine: the machine under them.
+        unsent: what waits for slow clients in this process.
     """
     entries = service.served()
     parts = await service.replica_statistics(entries, local=True)
@@ -145,6 +151,7 @@ async def render(
         lines += summary_lines(rows, config.quantiles)
     if config.histograms:
         lines += histogram_lines(rows)
+    lines += _unsent(unsent) if unsent is not None else ()
     for gauge in machine.read() if machine is not None else ():
         lines += _header(gauge.name, gauge.kind, gauge.help)
         lines += (f"{gauge.name}{labels} {value!r}" for labels, value in gauge.samples)
@@ -153,26 +160,36 @@ async def render(
     return ("\n".join(lines) + "\n").encode()
 
 
-def _family(family: Family, rows: Iterable[tuple[str, ReplicaStatistics]]) -> list[str]:
+def _family(family: Family, rows: Rows) -> list[str]:
     samples = [f"{family.name}{{{labels}}} {family.value(stats)}" for labels, stats in rows]
     return [*_header(family.name, family.kind, family.help), *samples]
 
 
-def _cache(rows: Iterable[tuple[str, ReplicaStatistics]]) -> list[str]:
+def _cache(rows: Rows) -> list[str]:
     cached = [(labels, stats) for labels, stats in rows if stats.cached]
     return [line for family in _CACHE_FAMILIES for line in _family(family, cached)] if cached else []
 
 
-def _failures(rows: Iterable[tuple[str, ReplicaStatistics]]) -> list[str]:
+def _failures(rows: Rows) -> list[str]:
     name = "nv_inference_request_failure"
     lines = _header(name, "counter", "Number of failed inference requests, all batch sizes")
     for labels, stats in rows:
         for reason in _REASONS:
-            lines.append(f'{name}{{{labels},reason="{reason}"}} {stats.failures.get(reason, 0)}')
+            lines.append(f"{name}{{{labels.also('reason', reason)}}} {stats.failures.get(reason, 0)}")
     return lines
 
 
-def _load_durations(rows: Iterable[tuple[str, float]]) -> list[str]:
+def _unsent(unsent: Unsent) -> list[str]:
+    bytes_name, ended_name = "nereid_unsent_bytes", "nereid_slow_client_ended"
+    return [
+        *_header(bytes_name, "gauge", "Bytes of answers that wait for slow clients of this ingress replica"),
+        f"{bytes_name} {unsent.measure()}",
+        *_header(ended_name, "counter", "Connections and streams ended because too much waited for clients"),
+        f"{ended_name} {unsent.ended}",
+    ]
+
+
+def _load_durations(rows: Iterable[tuple[Labels, float]]) -> list[str]:
     name = "nv_model_load_duration_secs"
     samples = [f"{name}{{{labels}}} {seconds:g}" for labels, seconds in rows]
     return [*_header(name, "gauge", "Model load time in seconds"), *samples]
@@ -182,10 +199,9 @@ def _header(name: str, kind: str, text: str) -> list[str]:
     return [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
 
 
-def _labels(model: str, version: int, tags: dict[str, str]) -> str:
+def _labels(model: str, version: int, tags: dict[str, str]) -> Labels:
     # A tag comes from the model's author; a character that no label name may have would spoil the whole page.
     own = {"_" + re.sub(r"[^a-zA-Z0-9_]", "_", key): value for key, value in tags.items()}
     namespace = namespace_of(model)
     place = {"namespace": namespace} if namespace else {}
-    pairs = {"model": name_of(model), **place, "version": str(version), **own}
-    return ",".join(f'{key}="{escape(value)}"' for key, value in pairs.items())
+    return Labels({"model": name_of(model), **place, "version": str(version), **own})

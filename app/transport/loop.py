@@ -26,6 +26,7 @@ _FULL_EVERY: Final = 100
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 64 << 20
+_FREED_BYTES: Final = 512 << 20
 _LARGEST_KEPT: Final = 32 << 20
 """The most that glibc takes for M_MMAP_THRESHOLD."""
 
@@ -53,6 +54,26 @@ def _keep_freed_memory() -> None:
     if mallopt is not None:  # glibc
         mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT)
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+class _Mallinfo(ctypes.Structure):
+    """`struct mallinfo2` of glibc 2.33: ten numbers, the ninth being the bytes in free chunks."""
+
+    _fields_ = (("others", ctypes.c_size_t * 8), ("free", ctypes.c_size_t), ("keepcost", ctypes.c_size_t))
+
+
+def give_back_freed(above: int = _FREED_BYTES) -> None:
+    """Let the system have freed memory again that fragments at the end of a heap kept from it.
+
+    Args:
+        above: free bytes that glibc may keep; that many had to be in use once.
+    """
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallinfo2"):
+        return
+    libc.mallinfo2.restype = _Mallinfo
+    if libc.mallinfo2().free > above:
+        libc.malloc_trim(ctypes.c_size_t(_KEPT_BYTES))
 
 
 class LoopThread:
@@ -100,6 +121,7 @@ class LoopThread:
         gc.collect(2 if full else 1)
         if full:
             full_from = began + _FULL_EVERY * (time.monotonic() - began)
+            self.loop.run_in_executor(None, give_back_freed)
         self.loop.call_later(every_s, self._sweep, every_s, full_from)
 
     def stop(self) -> None:

@@ -1,15 +1,21 @@
 """Addresses, and sockets made from them: `unix:/path` and `tcp:host:port`."""
 
 import asyncio
+import contextlib
+import fcntl
 import os
+import re
 import socket
 import stat
 import tempfile
+from collections.abc import Iterator
 from typing import Final
 
 from app.transport.settings import TransportSettings
 
 _MAX_UNIX_PATH: Final = 107
+_OF_PROCESS: Final = re.compile(r"(?:[a-z]+-)?(\d{1,10})\.sock")
+"""Sockets that are named after the process which listens: it alone does, and only as long as it lives."""
 
 
 def parse_address(address: str) -> str | tuple[str, int]:
@@ -85,7 +91,8 @@ async def adopt_socket(sock: socket.socket, protocol: asyncio.BufferedProtocol) 
 def listen_unix(path: str) -> socket.socket:
     """Listen on a socket file of mode 0600 in a directory that only this user may enter.
 
-    The directory is made when it does not exist; a file left behind by a dead process is replaced.
+    The directory is made when it does not exist; a file left behind by a dead process is replaced, and those
+    of other dead processes are removed.
 
     Raises:
         ValueError: the path is too long for a unix socket.
@@ -94,18 +101,42 @@ def listen_unix(path: str) -> socket.socket:
     """
     if len(os.fsencode(path)) > _MAX_UNIX_PATH:
         raise ValueError(f"'{path}' is longer than the {_MAX_UNIX_PATH} bytes of a unix socket's path")
-    private_directory(os.path.dirname(path))
-    _remove_stale(path)
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.setblocking(False)
-        sock.bind(path)
-        os.chmod(path, 0o600)
-        sock.listen(socket.SOMAXCONN)
-    except BaseException:
-        sock.close()
-        raise
+    directory = os.path.dirname(path)
+    private_directory(directory)
+    with _locked(directory):
+        _remove_dead(directory)
+        _remove_stale(path)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            sock.bind(path)
+            os.chmod(path, 0o600)
+            sock.listen(socket.SOMAXCONN)
+        except BaseException:
+            sock.close()
+            raise
     return sock
+
+
+@contextlib.contextmanager
+def _locked(directory: str) -> Iterator[None]:
+    """Alone among those who make and remove sockets there: one that is bound does not listen at once."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_dead(directory: str) -> None:
+    """Remove sockets named after processes that are gone, unless somebody listens, in a container say."""
+    for name in os.listdir(directory):
+        match = _OF_PROCESS.fullmatch(name)
+        if match is None or os.path.exists(f"/proc/{match[1]}"):
+            continue
+        with contextlib.suppress(OSError):  # in use, no socket, or gone meanwhile
+            _remove_stale(os.path.join(directory, name))
 
 
 def private_root() -> str:

@@ -34,7 +34,7 @@ _STATUS_S = 1.0
 _GONE = ("NOT_STARTED", "DEPLOY_FAILED", "DELETING")
 _threads = ThreadPoolExecutor(64, "serve-calls")
 _configuring = threading.Lock()
-"""Held while Serve makes a deployment's configuration, as it does of every status too: it registers the
+"""Held while Serve makes a deployment's configuration, as in `_start` and of every status: it registers the
 module of the request router with cloudpickle for all threads, pickles, and takes that back. Of two at a time
 one fails.
 """
@@ -102,6 +102,7 @@ async def deploy(spec: ModelSpec) -> Description:
 
 
 def _start(spec: ModelSpec) -> None:
+    """Have Serve make an application what the spec says; returns before it is."""
     with _configuring:
         target = serve.RunTarget(build(spec), spec.application, route_prefix=None)
         serve.run_many([target], wait_for_applications_running=False)
@@ -112,16 +113,20 @@ def _status() -> Any:
         return serve.status()
 
 
-async def _wait_running(application: str, loaded: "asyncio.Task[Any]") -> None:
+async def _wait_running(application: str, *loaded: "asyncio.Task[Any]") -> None:
     """Wait until all replicas have loaded, or Serve's status says that it is over, one way or the other.
+
+    Args:
+        application: its name.
+        loaded: what is done once they have, where that can be known before Serve's status says so.
 
     Raises:
         RuntimeError: Serve has given up on the application, or it was deleted.
     """
     while True:
         asked = _statuses.ask()
-        await asyncio.wait((loaded, asked), return_when=asyncio.FIRST_COMPLETED)
-        if loaded.done():
+        await asyncio.wait((*loaded, asked), return_when=asyncio.FIRST_COMPLETED)
+        if any(task.done() for task in loaded):
             return
         found = asked.result().applications.get(application)
         if found is None or found.status in _GONE:
@@ -185,7 +190,8 @@ async def _redeploy(spec: ModelSpec) -> Description:
         InferError: INTERNAL when Serve cannot start one more.
     """
     try:
-        await _in_thread(serve.run, build(spec), name=spec.application, route_prefix=None)
+        await _in_thread(_start, spec)
+        await _wait_running(spec.application)
     except Exception as error:
         raise internal(await asyncio.to_thread(_start_failure, spec, error)) from error
     return await describe(spec.name, spec.application)

@@ -54,6 +54,7 @@ def test_the_example_calls_models(server: Server, repository: Path) -> None:
         shutil.copytree(ROOT / "model_repository" / model, repository / model)
         client.load_model(model)
     env = {"RAY_ADDRESS": cluster_address(server), "RAY_AUTH_MODE": "token", "PYTHONPATH": str(ROOT)}
+    env["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # the cluster is on 127.0.0.1
     example = [sys.executable, "-c", ENSEMBLE_CALLS, str(ROOT / "examples" / "composition.py")]
     done = subprocess.run(example, env={**os.environ, **env}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -1,6 +1,7 @@
 """A whole server with TLS, restricted APIs and header forwarding, two ingress replicas included."""
 
 import base64
+import ipaddress
 import json
 import ssl
 from collections.abc import Iterator
@@ -111,6 +112,14 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         yield started
     finally:
         server.stop()
+
+
+def test_what_asks_for_nothing_listens_on_this_machine_only(guarded: Guarded) -> None:
+    """All that does but Serve's port of each replica, which asks for Ray's token."""
+    found = guarded.server.listening()
+    assert {"gcs_server", "raylet"} <= {name for name, _ in found}
+    open_to_others = {name for name, address in found if not ipaddress.ip_address(address).is_loopback}
+    assert all(name.startswith("ray::ServeReplica") for name in open_to_others)
 
 
 @pytest.mark.parametrize(

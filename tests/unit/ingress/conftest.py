@@ -14,9 +14,7 @@ def either_grpc_front(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
     """Runs a test over the server of our own and over the grpcio package's."""
     made = GrpcFront.__init__
 
-    def make(
-        front: GrpcFront, service: Any, settings: GrpcSettings | None = None, observer: Any = None
-    ) -> None:
-        made(front, service, replace(settings or GrpcSettings(), http2=request.param == "http2"), observer)
+    def make(front: GrpcFront, service: Any, settings: GrpcSettings | None = None, *others: Any) -> None:
+        made(front, service, replace(settings or GrpcSettings(), http2=request.param == "http2"), *others)
 
     monkeypatch.setattr(GrpcFront, "__init__", make)

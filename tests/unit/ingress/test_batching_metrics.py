@@ -4,6 +4,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.grpc import service_pb2 as pb
 
 from app.ingress.batching_metrics import batching_lines
+from app.ingress.labels import Labels
 from app.ingress.replica_statistics import ReplicaStatistics, merge
 
 
@@ -15,12 +16,13 @@ def part(releases: dict[str, int], age_ns: int = 0, **batches: int) -> ReplicaSt
 
 
 def test_nothing_before_the_first_batch() -> None:
-    assert batching_lines([('model="m"', part({}))]) == []
+    assert batching_lines([(Labels({"model": "m"}), part({}))]) == []
 
 
 def test_sizes_reasons_and_age_of_all_replicas() -> None:
     total = merge([part({"full": 2, "idle": 1}, 5000, b1=1, b3=2), part({"full": 3}, 7000, b3=1, b300=2)])
-    text = "\n".join(batching_lines([('model="m",version="1"', total)])) + "\n"
+    text = "\n".join(batching_lines([(Labels({"version": "1", "model": "m"}), total)])) + "\n"
+    assert 'nereid_batch_release{model="m",reason="full",version="1"} 5\n' in text
     samples = {
         (sample.name, sample.labels.get("le") or sample.labels.get("reason")): sample.value
         for family in text_string_to_metric_families(text)

@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.core.errors import unavailable
 from app.ingress.metrics import render
 from app.ingress.routed_service import RoutedInferenceService
+from app.ingress.unsent import Unsent
 from app.routing.router import Router
 from tests.unit.ingress.routing_fakes import (
     CONFIG,
@@ -49,10 +50,10 @@ nv_inference_compute_output_duration_us{model="m",version="1"} 9
 nv_inference_pending_request_count{model="m",version="1"} 2
 # HELP nv_inference_request_failure Number of failed inference requests, all batch sizes
 # TYPE nv_inference_request_failure counter
-nv_inference_request_failure{model="m",version="1",reason="REJECTED"} 1
-nv_inference_request_failure{model="m",version="1",reason="CANCELED"} 0
-nv_inference_request_failure{model="m",version="1",reason="BACKEND"} 4
-nv_inference_request_failure{model="m",version="1",reason="OTHER"} 0
+nv_inference_request_failure{model="m",reason="REJECTED",version="1"} 1
+nv_inference_request_failure{model="m",reason="CANCELED",version="1"} 0
+nv_inference_request_failure{model="m",reason="BACKEND",version="1"} 4
+nv_inference_request_failure{model="m",reason="OTHER",version="1"} 0
 # HELP nv_model_load_duration_secs Model load time in seconds
 # TYPE nv_model_load_duration_secs gauge
 nv_model_load_duration_secs{model="m",version="1"} 0
@@ -60,8 +61,11 @@ nv_model_load_duration_secs{model="m",version="1"} 0
 
 
 async def page(router: FakeRouter) -> str:
-    service = RoutedInferenceService(SETTINGS, cast(Router, router), FakeRepository())
-    return (await render(service)).decode()
+    return (await render(service_of(router))).decode()
+
+
+def service_of(router: FakeRouter) -> RoutedInferenceService:
+    return RoutedInferenceService(SETTINGS, cast(Router, router), FakeRepository())
 
 
 def samples(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
@@ -150,3 +154,28 @@ async def test_cache_families_of_models_that_use_it() -> None:
     labels = (("model", "m"), ("version", "1"))
     assert found["nv_cache_num_hits_per_model"] == {labels: 3}
     assert found["nv_cache_miss_duration_per_model"] == {labels: 2}
+
+
+async def test_what_waits_for_slow_clients() -> None:
+    class Client:
+        def unsent(self) -> int:
+            return 7
+
+        def give_up(self) -> None: ...
+
+    unsent = Unsent()
+    unsent.note(Client())
+    text = (await render(service_of(FakeRouter()), unsent=unsent)).decode()
+    assert "\nnereid_unsent_bytes 7\n" in text
+    assert "\nnereid_slow_client_ended 0\n" in text
+
+
+async def test_labels_are_sorted_by_name() -> None:
+    """Of a page of tritonserver 2.51, with the same tags."""
+    tags = "".join(f"metric_tags {{ key: '{key}' value: '{key[0]}' }}" for key in ("zeta", "alpha"))
+    router = FakeRouter(entry("m", config=CONFIG + tags))
+    router.pools["m:1"] = FakePool([FakeChannel(counters())], [])
+    text = await page(router)
+    tagged, versioned = '_alpha="a",_zeta="z",model="m",', 'version="1"} 0\n'
+    assert f"\nnv_inference_count{{{tagged}{versioned}" in text
+    assert f'\nnv_inference_request_failure{{{tagged}reason="OTHER",{versioned}' in text

@@ -1,6 +1,9 @@
 """The thread of the data plane."""
 
+import ctypes
 import gc
+import subprocess
+import sys
 import time
 import weakref
 from collections.abc import Iterator
@@ -52,3 +55,23 @@ def test_old_garbage_goes_when_work_is_done(plane: LoopThread) -> None:
     del circle
     assert gone(reference)
     assert len(busy) == 2000
+
+
+HEAP = """
+import psutil
+from app.transport import loop
+loop.freeze_heap()
+pinned, large = [], []
+for _ in range(160):
+    large.append(bytearray(1 << 20))
+    pinned.append(bytes(5000))
+held = psutil.Process().memory_info().rss
+large.clear()
+loop.give_back_freed(64 << 20)
+assert psutil.Process().memory_info().rss < held - (128 << 20)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33")
+def test_freed_memory_below_what_still_lives_is_given_back() -> None:
+    subprocess.run([sys.executable, "-c", HEAP], check=True)

@@ -1,13 +1,17 @@
-"""Directories of this user's own."""
+"""Directories and sockets of this user's own."""
 
+import fcntl
 import os
+import socket
 import stat
+import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from app.transport.sockets import private_root
+from app.transport.sockets import listen_unix, private_root
 
 
 def test_the_root_of_what_servers_keep_is_nobody_elses(
@@ -24,3 +28,56 @@ def test_the_root_of_what_servers_keep_is_nobody_elses(
     root.symlink_to(tmp_path)
     with pytest.raises(PermissionError, match="must belong to this user alone"):
         private_root()
+
+
+def gone_pid() -> int:
+    """The number of a process that has ended."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+def leave(path: Path) -> None:
+    """Leave a socket behind as a process does that is killed."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(path))
+        sock.listen()
+
+
+def test_sockets_of_dead_processes_are_removed(tmp_path: Path) -> None:
+    directory = tmp_path / "private"
+    directory.mkdir(mode=0o700)
+    gone, outside = gone_pid(), tmp_path / "outside.sock"
+    leave(outside)
+    for name in (gone, f"ingress-{gone}", "limiter-12ec02cbeb86ac4f", os.getpid()):
+        leave(directory / f"{name}.sock")
+    (directory / f"file-{gone}.sock").write_text("")
+    (directory / f"link-{gone}.sock").symlink_to(outside)
+    living = listen_unix(str(directory / f"elsewhere-{gone}.sock"))  # as by a process of another container
+    new = listen_unix(str(directory / "new.sock"))
+    assert {entry.name for entry in directory.iterdir()} == {
+        "limiter-12ec02cbeb86ac4f.sock",
+        f"{os.getpid()}.sock",
+        f"file-{gone}.sock",
+        f"link-{gone}.sock",
+        f"elsewhere-{gone}.sock",
+        "new.sock",
+    }
+    assert outside.exists()
+    living.close()
+    new.close()
+
+
+def test_a_socket_that_does_not_listen_yet_is_not_taken_for_dead(tmp_path: Path) -> None:
+    directory = tmp_path / "private"
+    directory.mkdir(mode=0o700)
+    path = directory / f"{gone_pid()}.sock"
+    holder = os.open(directory, os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_EX)  # whoever makes a socket has it until that listens
+    with socket.socket(socket.AF_UNIX) as sock, ThreadPoolExecutor(1) as other:
+        sock.bind(str(path))
+        listening = other.submit(listen_unix, str(directory / "new.sock"))
+        sock.listen()
+        os.close(holder)
+        listening.result().close()
+        assert path.exists()

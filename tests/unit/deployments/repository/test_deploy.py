@@ -16,7 +16,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.errors import InferError
 from app.routing.replicas import ReplicaAddress
 from deployments.repository import applications
-from deployments.repository.applications import deploy
+from deployments.repository.applications import deploy, update
 from deployments.repository.replicas import ReplicaList
 from deployments.spec import Description, ModelSpec
 from tests.waiting import until
@@ -70,7 +70,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeServe:
 async def test_serve_makes_one_configuration_at_a_time(
     fake: FakeServe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its way of pickling request routers fails in two threads at a time: a load, or a look at the status."""
+    """Its way of pickling request routers fails in two threads at a time: a load, an update, or a status."""
     begun, may_go = threading.Semaphore(0), threading.Event()
 
     def wait(*_: Any, **__: Any) -> Any:
@@ -80,14 +80,33 @@ async def test_serve_makes_one_configuration_at_a_time(
 
     monkeypatch.setattr(serve, "run_many", wait)
     monkeypatch.setattr(serve, "status", wait)
-    tasks = [asyncio.ensure_future(each) for each in (deploy(SPEC), deploy(SPEC), applications.listed())]
+    monkeypatch.setattr(applications, "tell_replicas", told)
+    calls = (deploy(SPEC), deploy(SPEC), update(SPEC, SPEC), applications.listed())
+    tasks = [asyncio.ensure_future(each) for each in calls]
     assert await asyncio.to_thread(begun.acquire, timeout=30)
     assert not await asyncio.to_thread(begun.acquire, timeout=0.05)
     may_go.set()
-    for _ in range(2):
+    for _ in calls[1:]:
         assert await asyncio.to_thread(begun.acquire, timeout=30)
     for task in tasks:
         task.cancel()
+
+
+async def told(spec: ModelSpec) -> None:
+    """Replicas that change as they are told."""
+
+
+async def test_an_update_is_over_when_serve_says_that_all_run(
+    fake: FakeServe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(applications, "tell_replicas", told)
+    fake.status = "DEPLOYING"
+    updating = asyncio.create_task(update(SPEC, SPEC))
+    await until(lambda: bool(fake.deployed))
+    await asyncio.sleep(0.01)
+    assert not updating.done()
+    fake.status = "RUNNING"
+    assert (await updating).load_seconds == 7.0
 
 
 async def test_a_model_is_deployed_when_serve_lists_all_its_replicas(fake: FakeServe) -> None:

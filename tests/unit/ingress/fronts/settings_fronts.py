@@ -9,6 +9,7 @@ from tritonclient.utils import InferenceServerException
 from app.core.live_settings import LiveSettings
 from app.ingress.fronts import open_fronts
 from app.ingress.observer import Observer
+from app.ingress.unsent import Unsent
 from app.settings import from_args
 from app.transport.loop import LoopThread
 from tests.server import free_port
@@ -38,7 +39,9 @@ class Running:
         ports = {"http_port": self.http_port, "grpc_port": self.grpc_port, "allow_metrics": False}
         settings = from_args({"model_repository": str(directory), **ports, **args})
         self._loop = LoopThread("fronts")
-        self._fronts = self._loop.call(open_fronts(settings, self.service, None, Observer(LiveSettings())))
+        self._fronts = self._loop.call(
+            open_fronts(settings, self.service, None, Observer(LiveSettings()), Unsent())
+        )
         self.http, self.grpc = f"127.0.0.1:{self.http_port}", f"127.0.0.1:{self.grpc_port}"
 
     def close(self):

@@ -126,9 +126,9 @@ class FakeService:
 class Running:
     """A front on an event loop in a thread of its own."""
 
-    def __init__(self, settings=None, observer=None):
+    def __init__(self, settings=None, observer=None, unsent=None):
         self.service = FakeService()
-        self.front = GrpcFront(self.service, settings, observer)
+        self.front = GrpcFront(self.service, settings, observer, unsent)
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
@@ -153,8 +153,8 @@ class Running:
 
 
 @contextmanager
-def running(settings=None):
-    server = Running(settings)
+def running(settings=None, unsent=None):
+    server = Running(settings, unsent=unsent)
     try:
         yield server
     finally:

@@ -13,6 +13,7 @@ from app.core.errors import not_found
 from app.core.tensors import InferResponse, Tensor, failed
 from app.ingress.grpc_front import GrpcSettings
 from app.ingress.grpc_stream import StreamLimits
+from app.ingress.unsent import Unsent
 from tests.unit.ingress.grpc.grpc_running import WAIT_S, Stream, refusal, running
 
 pytestmark = pytest.mark.usefixtures("either_grpc_front")
@@ -142,3 +143,27 @@ def test_bytes_that_are_no_message_end_the_stream(server):
         start = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
         status, _ = refusal(lambda: list(start(iter([b"\xff"]), timeout=WAIT_S)))
     assert status is grpc.StatusCode.INTERNAL
+
+
+def test_what_waits_in_all_streams_together_is_bounded():
+    unsent = Unsent(1 << 20)
+    with running(unsent=unsent) as server, grpc.insecure_channel(server.url) as channel:
+        start = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer
+        sending = queue.SimpleQueue()
+        responses = start(iter(sending.get, None))
+        sending.put(pb.ModelInferRequest(model_name="stream", id="1"))
+        call = server.service.next_call()
+        response = InferResponse(
+            "stream", "1", (Tensor("OUTPUT", "INT8", (1 << 18,), bytes(1 << 18)),), final=False
+        )
+        for _ in range(100):
+            if call.cancelled.is_set():
+                break
+            server.do(call.sink, response)
+        assert call.cancelled.is_set()
+        sending.put(None)
+        with pytest.raises(grpc.RpcError) as ended:
+            list(responses)
+        assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert ended.value.details() == "the stream's responses are read too slowly"
+        assert unsent.ended == 1

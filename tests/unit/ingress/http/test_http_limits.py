@@ -9,6 +9,7 @@ import pytest
 from app.core.errors import InferError, invalid_arg
 from app.core.tensors import failed
 from app.ingress import http_receiving
+from app.ingress.unsent import Unsent
 from app.transport import workspace
 from tests.unit.ingress.http.http_peer import Peer, binary_infer, fronted, json_infer, request
 from tests.unit.ingress.http_fakes import FakeService
@@ -175,6 +176,26 @@ def test_requests_leave_nothing_to_the_garbage_collector(run):
                 gc.enable()
                 writer.close()
             assert min(found) < 100
+
+    run(scenario())
+
+
+def test_slow_readers_are_bounded_together(run):
+    """Each alone would be within its own bounds."""
+
+    async def scenario():
+        service = FakeService()
+        service.large_output = bytes(30 << 20)
+        unsent = Unsent(100 << 20)
+        async with fronted(service, unsent) as front:
+            peers = [await front.connect() for _ in range(6)]
+            for number, peer in enumerate(peers, 1):
+                await peer.send(binary_infer(np.ones((1, 1), np.float32)))
+                await until(lambda number=number: service.requests == number)
+            await until(lambda: 1 <= unsent.ended == 6 - front.connections)
+            assert 0 < unsent.measure() <= 100 << 20
+            assert (await peers[-1].response())[0] == 200  # the last that came, and reads now
+        assert unsent.measure() == 0
 
     run(scenario())
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from app.core.tensors import InferResponse, Tensor
+from app.ingress.unsent import Unsent
 from tests.unit.ingress.http.http_peer import request
 from tests.unit.ingress.http.http_streams import (
     BROKEN,
@@ -185,5 +186,25 @@ def test_a_stream_ends_before_the_server_does(run):
             assert numbers(await events(peer)) == [1, 2]
             assert await peer.at_end()
             await asyncio.wait_for(stopping, 10)
+
+    run(scenario())
+
+
+def test_what_waits_in_all_streams_together_is_bounded(run):
+    async def scenario():
+        unsent = Unsent(1 << 20)
+        async with decoupled(unsent=unsent, write_buffer_bytes=1000) as (front, peer):
+            model = await asked(front, peer, asking(STREAM))
+            for _ in range(1000):
+                if model.call.cancelled:
+                    break
+                model.answer(sized(50_000))
+                assert unsent.total <= 1 << 20
+                await asyncio.sleep(0)
+            assert model.call.cancelled
+            await head(peer)
+            *_, last = await events(peer)
+            assert last == {"error": "the stream's responses are read too slowly"}
+        assert unsent.measure() == 0
 
     run(scenario())

@@ -7,6 +7,7 @@ import grpc
 import pytest
 
 from app.ingress.http2_server import Http2Settings
+from app.ingress.unsent import Unsent
 from tests.unit.ingress.http2.http2_running import Running, Start
 
 
@@ -14,8 +15,8 @@ from tests.unit.ingress.http2.http2_running import Running, Start
 def start() -> Iterator[Start]:
     made: list[Running] = []
 
-    def make(**settings: Any) -> Running:
-        made.append(Running(Http2Settings(**settings)))
+    def make(unsent: Unsent | None = None, **settings: Any) -> Running:
+        made.append(Running(Http2Settings(**settings), unsent))
         return made[-1]
 
     yield make

@@ -10,6 +10,7 @@ import grpc
 from app.core.tensors import Buffer
 from app.ingress.grpc_call import DirectCall
 from app.ingress.http2_server import Http2Server, Http2Settings
+from app.ingress.unsent import Unsent
 
 WAIT_S = 10.0
 
@@ -83,16 +84,16 @@ class Handlers:
 class Running:
     """A server on a loop of its own."""
 
-    def __init__(self, settings: Http2Settings) -> None:
+    def __init__(self, settings: Http2Settings, unsent: Unsent | None = None) -> None:
         self.handlers = Handlers()
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
-        self.server: Http2Server = self.run(self._start(settings))
+        self.server: Http2Server = self.run(self._start(settings, unsent))
         self.port: int = self.run(self.server.listen("127.0.0.1", 0))
 
-    async def _start(self, settings: Http2Settings) -> Http2Server:
-        server = Http2Server(settings)
+    async def _start(self, settings: Http2Settings, unsent: Unsent | None) -> Http2Server:
+        server = Http2Server(settings, unsent=unsent)
         server.add_generic_rpc_handlers([self.handlers.handler()])
         server.add_direct_method("/test.Test/direct", self.handlers.direct)
         return server

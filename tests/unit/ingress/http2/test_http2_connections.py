@@ -12,6 +12,7 @@ import pytest
 
 from app.ingress.http2_age import ConnectionAge
 from app.ingress.http2_output import Http2Output
+from app.ingress.unsent import Unsent
 from app.protocol import grpc_http2 as wire
 from app.protocol import http2 as h2
 from tests.unit.ingress.http2.http2_running import WAIT_S, Running, Start
@@ -127,7 +128,7 @@ async def test_nothing_is_written_after_the_end() -> None:
     loop = asyncio.get_running_loop()
     unheard: list[object] = []
     loop.set_exception_handler(lambda _, context: unheard.append(context))
-    output = Http2Output(loop, ConnectionAge(0.0), lambda stream: None)
+    output = Http2Output(loop, ConnectionAge(0.0), lambda stream: None, lambda: False)
     output.transport, _ = await loop.create_connection(asyncio.Protocol, sock=ours)
     output.put(b"before")
     output.end()
@@ -283,3 +284,27 @@ def test_long_messages_within_windows_of_any_size(raw: Raw, size: int) -> None:
                     raw.send(h2.window_update(0, grown) + h2.window_update(stream, grown))
                 last = last or bool(frame.kind == h2.HEADERS and frame.flags & h2.END_STREAM)
         assert received == body
+
+
+def test_answers_without_a_window_are_bounded_over_all_connections(start: Start) -> None:
+    unsent = Unsent(3_000_000)
+    running = start(unsent=unsent)
+    clients = [Raw(running.port) for _ in range(4)]
+    for raw in clients:
+        raw.send(h2.settings_frame({h2.INITIAL_WINDOW_SIZE: 0}))
+        raw.send(
+            raw.call(1, "blow") + h2.frame(h2.DATA, h2.END_STREAM, 1, wire.PREFIX.pack(0, 6) + b"900000")
+        )
+        raw.frames(lambda frame: frame.kind == h2.HEADERS)
+    # Three have room. The fourth is the newest; of the others none has taken anything, the first for longest.
+    assert not any(frame.kind == h2.DATA for frame in clients[0].frames(lambda frame: False))  # it ends
+    for raw in clients[1:]:
+        raw.send(h2.window_update(1, 1_000_000) + h2.window_update(0, 1_000_000))
+        frames = raw.frames(lambda frame: bool(frame.flags & h2.END_STREAM) and frame.kind == h2.HEADERS)
+        assert sum(len(frame.payload) for frame in frames if frame.kind == h2.DATA) == 900_005
+    assert unsent.ended == 1
+    assert not running.run(_measured(unsent))
+
+
+async def _measured(unsent: Unsent) -> int:
+    return unsent.measure()

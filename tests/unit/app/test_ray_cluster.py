@@ -1,0 +1,57 @@
+"""What a user hears when there is no Ray cluster to serve on."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.ray_cluster import ClusterError, await_answer
+from tests.server import ROOT, free_port
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+def test_a_cluster_that_does_not_answer() -> None:
+    address = f"127.0.0.1:{closed_port()}"
+    with pytest.raises(ClusterError) as raised:
+        await_answer(address, 0.0)
+    text = f"error: creating server: Unavailable - nobody answers at RAY_ADDRESS '{address}': "
+    assert str(raised.value).startswith(text) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_cluster_that_answers(host: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        await_answer(f"{host}:{listener.getsockname()[1]}", 0.0)
+    await_answer("auto", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("RAY_ADDRESS", "nonsense", "cannot join the Ray cluster at 'nonsense': Invalid address"),
+        ("RAY_TMPDIR", "/dev/null", "cannot start Ray: [Errno 20] Not a directory"),
+    ],
+)
+@pytest.mark.parametrize("module", ["app", "app.serve_run"])
+def test_one_line_and_status_1(tmp_path: Path, module: str, name: str, value: str, reason: str) -> None:
+    ports = [f"--{front}-port={free_port()}" for front in ("http", "grpc", "metrics")]
+    arguments = [f"--model-repository={tmp_path}", *ports] if module == "app" else ["serve_config.yaml"]
+    env = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    ended = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT,
+        env={**env, "HOME": str(tmp_path), name: value},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert ended.returncode == 1
+    assert "Traceback" not in ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith(f"error: creating server: Unavailable - {reason}")
