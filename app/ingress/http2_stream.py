@@ -30,6 +30,7 @@ class Stream:
     """The transport side of one call.
 
     Attributes:
+        call: who takes what comes; None once it has sent its trailers.
         window: bytes that may still be sent.
         received: bytes of the client's that it was not given back.
         ended: the client has sent everything.
