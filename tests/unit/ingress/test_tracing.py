@@ -127,6 +127,22 @@ def test_the_last_of_a_count_is_saved_at_once(tmp_path):
     assert names(tmp_path / "t.0").count("REQUEST_END") == 2
 
 
+def test_a_request_that_is_refused_has_its_trace(tmp_path):
+    """It is one of the count; without it the last file would never be complete."""
+
+    class Service:
+        def submit(self, request, sink):
+            raise unavailable("no replica")
+
+    watch = observer(tmp_path / "t", count=2)
+    with pytest.raises(InferError, match="no replica"):
+        watch.submit(Service(), REQUEST, pytest.fail, ARRIVAL)
+    infer(watch)
+    watch._tracer._writer.submit(lambda: None).result(30)
+    assert names(tmp_path / "t.0").count("HTTP_SEND_END") == 2
+    watch.close()
+
+
 async def test_a_change_saves_what_was_collected_and_keeps_other_scopes(tmp_path):
     watch = observer(tmp_path / "t", rate=2)
     watch.apply(LiveSettings(trace=watch.live.trace.changed("other", {"rate": 1})))
