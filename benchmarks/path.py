@@ -20,7 +20,7 @@ import json
 import platform
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -149,12 +149,14 @@ def exceeded(found: Mapping[str, float], committed: Mapping[str, float]) -> list
     ]
 
 
-def rows(found: Mapping[str, Threads], committed: Mapping[str, Figures]) -> list[list[str]]:
+def rows(
+    found: Mapping[str, Threads], roles: Iterable[str], committed: Mapping[str, Figures]
+) -> list[list[str]]:
     lines = []
     for protocol, threads in found.items():
         known = committed.get(protocol, {})
         for name, figure in threads["all"].items():
-            shares = [thread.get(name) for role, thread in threads.items() if role != "all"]
+            shares = [threads.get(role, {}).get(name) for role in roles]
             lines.append(
                 [
                     *(protocol, name, *("" if share is None else f"{share:.2f}" for share in shares)),
@@ -175,8 +177,9 @@ def main() -> None:
     if options.json:
         print(json.dumps(found))
         return
-    threads = [name for name in found["http"] if name != "all"]
-    print(table(["", "figure", *threads, "all", "committed"], rows(found, limits())))
+    # A thread that had nothing to do for one of the protocols is not among its own.
+    roles = dict.fromkeys(name for threads in found.values() for name in threads if name != "all")
+    print(table(["", "figure", *roles, "all", "committed"], rows(found, roles, limits())))
     if options.write:
         write_limits(found)
 
