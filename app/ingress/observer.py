@@ -234,13 +234,13 @@ class _Observed:
 
     def _extend(self, trace: Trace, response: InferResponse, begun_ns: int) -> None:
         names = _ACTIVITIES[self._arrival.protocol]
-        trace.note(response)
         if response.timestamps is not None:
             call = traced_call(self.request, response, self._sent_ns, begun_ns)
             trace.stamps += stamps_of(call.timestamps)
             trace.activities = call.timestamps.activities
             trace.calls = call.calls
-        trace.stamps += (
+        trace.note(
+            response,
             ("INFER_RESPONSE_COMPLETE", begun_ns),
             (names.send_start, begun_ns),
             (names.send_end, monotonic_ns()),

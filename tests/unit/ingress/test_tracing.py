@@ -318,3 +318,17 @@ def test_tensors_that_wait_for_the_writer_are_bounded(tmp_path, monkeypatch):
     watch.close()
     found = [each.get("request_id") for each in json.loads((tmp_path / "t").read_bytes())]
     assert [name for name in found if name] == ["r0", "r1", "later"]
+
+
+def test_the_trace_of_a_stream_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(tracing, "_MAX_HELD_BYTES", 20)  # an output has 8
+    monkeypatch.setattr(tracing, "_MAX_STAMPS", 20)
+    watch = observer(tmp_path / "t", level=("TIMESTAMPS", "TENSORS"))
+    _, sink = watch.observe(REQUEST, lambda _: None, ARRIVAL)
+    for _ in range(1000):
+        sink(msgspec.structs.replace(response(), final=False, timestamps=None))
+    sink(response())
+    watch.close()
+    objects = json.loads((tmp_path / "t").read_bytes())
+    assert [each.get("activity") for each in objects].count("TENSOR_BACKEND_OUTPUT") == 3
+    assert len(names(tmp_path / "t")) == 30 and names(tmp_path / "t")[-1] == "HTTP_SEND_END"
