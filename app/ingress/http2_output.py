@@ -84,8 +84,6 @@ class Http2Output:
             if stream.queue is None:
                 stream.queue = deque()
             stream.queue.extend([memoryview(part) for part in parts if len(part)])
-            if trailers is not None:
-                stream.call = None  # it is over, and counts nothing of what the client may still send
             self.pump(stream)
             return
         if size:
