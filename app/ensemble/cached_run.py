@@ -1,14 +1,17 @@
 """A run of an ensemble whose configuration enables the response cache: what is found there needs no step.
 
 As in Triton the ensemble has entries of its own, beside those of the models it calls. They are kept in the
-process that runs it, and belong to the applications that its steps call: a reloaded model is asked again.
+process that runs it, and belong to the applications that its steps call, those within other ensembles
+included: a reloaded model is asked again.
 """
 
 import time
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from app.core.errors import InferError
 from app.core.tensors import InferRequest, InferResponse, Tensor
+from app.ensemble.plan import Plan
 from app.ensemble.run import Run
 from app.routing.router import Sink
 from app.transport.response_cache import Entry, ResponseCache, request_key
@@ -32,16 +35,18 @@ class CachedRun(Run):
         request: InferRequest,
         sink: Sink,
         cache: ResponseCache,
+        serving: Callable[[Plan], Iterable[str]],
     ) -> None:
+        """`serving` names what answers the steps of a plan now."""
         super().__init__(ensemble, models, request, sink)
         self._cache = cache
+        self._serving = serving
         self._key = b""
         self._cache_ns = 0
 
     def _begin(self) -> None:
         started = time.monotonic_ns()
-        called = [self._models.resolve(step.model, step.version).application for step in self._plan.steps]
-        self._key = request_key(self._request, *self._ensemble.identity, *called)
+        self._key = request_key(self._request, *self._ensemble.identity, *self._serving(self._plan))
         self._cache.lookup(self._key, lambda found: self._looked_up(found, started))
 
     def _looked_up(self, found: Entry | None, started: int) -> None:

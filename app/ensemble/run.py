@@ -17,6 +17,7 @@ from app.ensemble.plan import Step
 from app.ensemble.scope import Scope
 from app.routing.router import Call, Sink
 from app.routing.table import VersionEntry
+from app.transport.client import no_sink
 
 if TYPE_CHECKING:
     from app.ensemble.runner import Ensemble, Models
@@ -238,9 +239,7 @@ class Run:
         """Nothing more is to be done; returns whom to tell."""
         self._done = True
         self._ready.clear()
-        # Who receives keeps this to cancel it: with the sink in it both would be garbage for the collector,
-        # and the tensors with them.
-        sink, self._sink = self._sink, _ended
+        sink, self._sink = self._sink, no_sink
         self._root.drop()
         return sink
 
@@ -283,10 +282,6 @@ class Run:
         # Later: the sink must be called neither before `submit` has returned nor before `cancel` has.
         response = self._with_trace(InferResponse(*named, id=self._request.id, error=error))
         asyncio.get_running_loop().call_soon(sink, response)
-
-
-def _ended(_: InferResponse) -> None:
-    """The sink of a request that had its final response."""
 
 
 def _sequence_parameters(request: InferRequest) -> Parameters:

@@ -5,6 +5,7 @@ bytes stay where the step's replica put them until the next replica has them, ho
 Everything runs on the data-plane loop.
 """
 
+from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any, Final, Protocol
 
@@ -84,7 +85,7 @@ class EnsembleRunner:
         """Start a request; the sink is never called before this returns."""
         ensemble = self._ensemble(entry)
         if self._cache is not None and ensemble.cached and cacheable(request):
-            run: Run = CachedRun(ensemble, self._models, request, sink, self._cache)
+            run: Run = CachedRun(ensemble, self._models, request, sink, self._cache, self._serving)
         else:
             run = Run(ensemble, self._models, request, sink)
         run.start()
@@ -112,6 +113,17 @@ class EnsembleRunner:
         kept = {(entry.name, entry.version) for entry in entries}
         for key in self._ensembles.keys() - kept:
             del self._ensembles[key]
+
+    def _serving(self, plan: Plan) -> Iterator[str]:
+        """What answers the steps of a plan now: applications, and what makes up ensembles."""
+        for step in plan.steps:
+            entry = self._models.resolve(step.model, step.version)
+            if entry.ensemble:
+                inner = self._ensemble(entry)
+                yield from inner.identity
+                yield from self._serving(inner.plan(_NO_REQUEST))
+            else:
+                yield entry.application
 
     def _ensemble(self, entry: VersionEntry) -> Ensemble:
         key = (entry.name, entry.version)

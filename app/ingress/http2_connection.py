@@ -144,7 +144,10 @@ class Http2Connection(asyncio.Protocol):
         stream = self._admitted(frame.stream, len(frame.payload))
         if stream is not None and stream.call is not None:
             stream.ended = bool(frame.flags & h2.END_STREAM)
-            payload = h2.unpad(h2.PADDED, frame.payload) if frame.flags & h2.PADDED else frame.payload
+            payload = frame.payload
+            if frame.flags & h2.PADDED:
+                payload = h2.unpad(h2.PADDED, payload)
+                stream.give_back(len(frame.payload) - len(payload))
             stream.call.receive(payload, stream.ended)
 
     def _on_run(self, run: h2.Run) -> None:

@@ -30,6 +30,7 @@ class Stream:
     """The transport side of one call.
 
     Attributes:
+        call: who takes what comes; None once it has sent its trailers.
         window: bytes that may still be sent.
         received: bytes of the client's that it was not given back.
         ended: the client has sent everything.
@@ -66,6 +67,8 @@ class Stream:
     def send(self, block: bytes, parts: Sequence[Buffer] = (), trailers: bytes | None = None) -> None:
         """Send a header block if there is one, a message, and the trailers that end the stream."""
         self._output.send(self, block, parts, trailers)
+        if trailers is not None:
+            self.call = None  # it is over, and counts nothing of what the client may still send
 
     def answer(self, message: Sequence[Buffer], size: int) -> None:
         """Send the whole response of a call that went well: one message of `size` bytes, in pieces."""

@@ -119,23 +119,27 @@ class Observer:
 
     def observe(self, request: InferRequest, sink: Sink, arrival: Arrival) -> tuple[InferRequest, Sink]:
         """The request and the sink to submit in the place of these; the same ones if nobody cares."""
+        observed = self._observed(request, sink, arrival)
+        return (request, sink) if observed is None else (observed.request, observed.take)
+
+    def _observed(self, request: InferRequest, sink: Sink, arrival: Arrival) -> "_Observed | None":
         scope = self._tracer.scope(request.model_name)
         trace = None
         if scope.sample(arrival.traceparent):
             trace = self._tracer.begin(request, scope, arrival.begun_ns, arrival.traceparent)
         elif not self._logs:
-            return request, sink
-        observed = _Observed(self, request, sink, arrival, trace)
-        context = UNNAMED_TRACE if trace is None else trace.context
-        return msgspec.structs.replace(request, trace=context), observed.take
+            return None
+        return _Observed(self, request, sink, arrival, trace)
 
     def submit(self, service: InferenceService, request: InferRequest, sink: Sink, arrival: Arrival) -> Call:
         """`InferenceService.submit`, observed."""
-        observed, take = self.observe(request, sink, arrival)
+        observed = self._observed(request, sink, arrival)
+        if observed is None:
+            return service.submit(request, sink)
         try:
-            return service.submit(observed, take)
+            return service.submit(observed.request, observed.take)
         except InferError as error:
-            self.log_request(request, failed(error), arrival, monotonic_ns())
+            observed.note(failed(error), monotonic_ns())
             raise
 
     async def infer(
@@ -199,13 +203,14 @@ def _durations(times: Timestamps | None) -> dict[str, int]:
 class _Observed:
     """The sink of one observed request, in front of the front's own."""
 
-    __slots__ = ("_arrival", "_observer", "_request", "_sent_ns", "_sink", "_trace")
+    __slots__ = ("_arrival", "_observer", "_sent_ns", "_sink", "_trace", "request")
 
     def __init__(
         self, observer: Observer, request: InferRequest, sink: Sink, arrival: Arrival, trace: Trace | None
     ) -> None:
         self._observer = observer
-        self._request = request
+        context = UNNAMED_TRACE if trace is None else trace.context
+        self.request = msgspec.structs.replace(request, trace=context)
         self._sink = sink
         self._arrival = arrival
         self._trace = trace
@@ -218,20 +223,24 @@ class _Observed:
         """Receive a response, pass it on, and note both."""
         begun_ns = monotonic_ns()
         self._sink(response)
-        if self._trace is not None:
-            self._note(self._trace, response, begun_ns)
-        if response.final:
-            self._observer.log_request(self._request, response, self._arrival, monotonic_ns())
+        self.note(response, begun_ns)
 
-    def _note(self, trace: Trace, response: InferResponse, begun_ns: int) -> None:
+    def note(self, response: InferResponse, begun_ns: int) -> None:
+        """Note a response that there has been since `begun_ns`."""
+        if self._trace is not None:
+            self._extend(self._trace, response, begun_ns)
+        if response.final:
+            self._observer.log_request(self.request, response, self._arrival, monotonic_ns())
+
+    def _extend(self, trace: Trace, response: InferResponse, begun_ns: int) -> None:
         names = _ACTIVITIES[self._arrival.protocol]
-        trace.note(response)
         if response.timestamps is not None:
-            call = traced_call(self._request, response, self._sent_ns, begun_ns)
+            call = traced_call(self.request, response, self._sent_ns, begun_ns)
             trace.stamps += stamps_of(call.timestamps)
             trace.activities = call.timestamps.activities
             trace.calls = call.calls
-        trace.stamps += (
+        trace.note(
+            response,
             ("INFER_RESPONSE_COMPLETE", begun_ns),
             (names.send_start, begun_ns),
             (names.send_end, monotonic_ns()),

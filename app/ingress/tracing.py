@@ -40,7 +40,10 @@ _MAX_WAITING: Final = 1024
 _MAX_WAITING_BYTES: Final = 256 << 20
 """Traces that may wait for the writer, and their tensors; further ones are dropped."""
 _MAX_HELD_BYTES: Final = 64 << 20
-"""What is held back for a file of `log_frequency` traces; it gets fewer where they are as large as that."""
+"""What is held back for a file of `log_frequency` traces; it gets fewer where they are as large as that. And
+what a request's responses may have, of which further ones are left out."""
+_MAX_STAMPS: Final = 8192
+"""Likewise, of a stream of responses: its last one has its stamps."""
 _SAVE_TRACES: Final = 256
 _SAVE_BYTES: Final = 1 << 20
 """How much is held back for a file without a number."""
@@ -76,6 +79,7 @@ class Trace:
         "calls",
         "children",
         "context",
+        "kept",
         "number",
         "outputs",
         "request",
@@ -96,14 +100,18 @@ class Trace:
         # What the replica is told.
         self.context = TENSORS_TRACE if "TENSORS" in scope.setting.level else UNNAMED_TRACE
         self.outputs: list[Tensor] = []
+        self.kept = 0  # bytes of them
         self.calls: tuple[TracedCall, ...] = ()
         self.children: list[Child] = []  # `calls` and what they led to, once the trace is complete
 
-    def note(self, response: InferResponse) -> None:
-        """Keep what the level asks for of a response."""
+    def note(self, response: InferResponse, *stamps: Stamp) -> None:
+        """Keep what the level asks for of a response, and when it was there and sent."""
         self.version = response.model_version or self.version
-        if "TENSORS" in self.scope.setting.level:
+        if response.final or len(self.stamps) < _MAX_STAMPS:
+            self.stamps += stamps
+        if "TENSORS" in self.scope.setting.level and self.kept < _MAX_HELD_BYTES:
             self.outputs += response.outputs
+            self.kept += sum(len(tensor.data) for tensor in response.outputs)
 
     @property
     def nbytes(self) -> int:

@@ -215,6 +215,8 @@ def _submit_sequence(entry: VersionEntry, pool: ReplicaPool, request: InferReque
     channels = pool.channels_for(request.sequence_id)
     if not channels:
         raise not_ready(entry)
+    if request.regions and not all(channel.local for channel in channels):
+        request, sink = carried(request, sink)
     if request.sequence_start:
         return channels[0].submit(request, sink)
     lost = pool.lost_within(max(entry.sequence_idle_s, _REMEMBER_LOSS_S))

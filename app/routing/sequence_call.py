@@ -7,7 +7,7 @@ from typing import Final
 from app.core.errors import InferError
 from app.core.sequences import is_missing_start, missing_start
 from app.core.tensors import InferRequest, InferResponse, SequenceId, failed
-from app.transport.client import Call, Channel
+from app.transport.client import Call, Channel, no_sink
 
 Sink = Callable[[InferResponse], None]
 
@@ -67,15 +67,10 @@ class SequenceCall:
             self._sink(response)
 
     def _finish(self, response: InferResponse) -> None:
-        # Who receives keeps this to cancel it: with the sink in it both would be garbage for the collector.
-        sink, self._sink = self._sink, _answered
+        sink, self._sink = self._sink, no_sink
         sink(response)
 
     def _refusal(self, error: InferError) -> InferResponse:
         request = self._request
         told = missing_start(request.model_name, request.sequence_id, LOST) if self._lost else error
         return failed(told, request.id)
-
-
-def _answered(_: InferResponse) -> None:
-    """The sink of a request that had its final response."""

@@ -36,7 +36,7 @@ def lost_message(cause: str) -> str:
     return f"connection to model replica lost: {cause}"
 
 
-def _answered(response: InferResponse) -> None:
+def no_sink(_: InferResponse) -> None:
     """The sink of a request that had its final response.
 
     Who receives keeps the `Call` to cancel it: with the sink in it both would be garbage for the collector.
@@ -217,7 +217,7 @@ class Channel(Connection):
             del self._calls[stream]
             if call.bucket:
                 self._deadlines.remove(stream, call.bucket)
-            call.sink = _answered
+            call.sink = no_sink
         try:
             sink(response)
         except Exception as error:
@@ -260,7 +260,7 @@ class Channel(Connection):
         self._loop.call_soon(self._fail, call, error)
 
     def _fail(self, call: Call, error: InferError) -> None:
-        sink, call.sink = call.sink, _answered
+        sink, call.sink = call.sink, no_sink
         try:
             sink(failed(error, call.request_id))
         except Exception as raised:

@@ -120,7 +120,9 @@ class _ServerConnection(Connection):
         try:
             nbytes = self.outbox.response(self._pieces, stream, response)
         except InferError as error:
-            self._streams.pop(stream, None)
+            cancel = self._streams.pop(stream, None)
+            if cancel is not None:  # it may go on with a stream of responses that nobody gets
+                self._loop.call_soon(_run, cancel)
             nbytes = self.outbox.response(self._pieces, stream, failed(error, response.id))
         self.queued(nbytes)
         if self._queued > self.settings.write_high_water:

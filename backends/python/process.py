@@ -111,10 +111,9 @@ class Process:
             numbered[number].rescheduled = rescheduled
         for number, fields in value["responses"]:
             self._answer(number, response_of(fields, payload))
-        if not self._instance.decoupled:
-            for number, request in numbered.items():
-                if not request.detached:
-                    self._open.pop(number, None)
+        for number, request in numbered.items():
+            if request.rescheduled or not (self._instance.decoupled or request.detached):
+                self._open.pop(number, None)
 
     def finalize_sequence(self, sequence_id: SequenceId) -> None:
         """Tell the model that a sequence is over; before the batches to come."""

@@ -19,7 +19,6 @@ class _Ingress:
         self.received = 0
         self.applied = 0
         self.heard = 0.0
-        self.waiting = 0
 
 
 class Board:
@@ -71,7 +70,6 @@ class Board:
         async with self._changed:
             state = self._hear(ingress)
             state.received = state.applied = applied
-            state.waiting += 1
             self._changed.notify_all()
             try:
                 async with asyncio.timeout(WATCH_S):
@@ -79,7 +77,6 @@ class Board:
             except TimeoutError:
                 pass
             finally:
-                state.waiting -= 1
                 state.heard = time.monotonic()
         return self.table
 

@@ -17,6 +17,7 @@ from deployments.repository.deployer import Deployer, Spawn
 from deployments.repository.ensemble_loads import EnsembleLoads
 from deployments.repository.ensembles import effective, is_ensemble
 from deployments.repository.overrides import Bundle
+from deployments.repository.planner import LoadPlan
 from deployments.repository.turns import Operation, Turns
 from deployments.spec import Description, ModelSpec
 
@@ -97,24 +98,43 @@ class Lifecycle:
         async with self.turns.of(name) as turn:
             candidate = await asyncio.to_thread(self._catalog.candidate, name, override, bundle)
             plan = await asyncio.to_thread(candidate.plan, self.versions(name), self.loaded)
-            if is_ensemble(candidate.config):
-                for entry in await asyncio.to_thread(self.ensembles.loaded, candidate):
-                    self.set(entry)
-                await self._retire(plan.retire, turn)
-                return report.load_failure(name, self.effective)
-            for version in plan.keep:
-                self._refresh(candidate, version)
-            outcomes = await asyncio.gather(
-                *(self._start_version(candidate, version) for version in plan.start),
-                *(self._update_version(candidate, version) for version in plan.update),
-                return_exceptions=True,
-            )
-            for outcome in outcomes:  # only now: no version may still be loading when the model is free again
-                if isinstance(outcome, BaseException):
-                    raise outcome
+            begin = self._start_ensemble if is_ensemble(candidate.config) else self._start
+            complete = await begin(candidate, plan)
             # What was served goes when all is there that is to be served instead.
-            await self._retire([e for e in plan.retire if all(outcomes) or not e.application], turn)
+            await self._retire([e for e in plan.retire if complete or not e.application], turn)
             return report.load_failure(name, self.effective)
+
+    async def _start_ensemble(self, candidate: Candidate, plan: LoadPlan) -> bool:
+        """Serve an ensemble, also in the place of models that were of its name; returns True."""
+        replaced = [
+            application
+            for application, spec in self.loaded.items()
+            if spec.identifier == candidate.name and spec.version in candidate.versions
+        ]
+        for entry in await asyncio.to_thread(self.ensembles.loaded, candidate):
+            self.set(entry)
+        for application in replaced:
+            await self._switch(application)
+        return True
+
+    async def _start(self, candidate: Candidate, plan: LoadPlan) -> bool:
+        """Do what is planned for the versions that are wanted; returns whether all of them serve now.
+
+        Raises:
+            InferError: what was served before still is.
+        """
+        for version in plan.keep:
+            self._refresh(candidate, version)
+        outcomes = await asyncio.gather(
+            *(self._start_version(candidate, version) for version in plan.start),
+            *(self._update_version(candidate, version) for version in plan.update),
+            return_exceptions=True,
+        )
+        for outcome in outcomes:  # only now: no version may still be loading when the model is free again
+            if isinstance(outcome, BaseException):
+                await self.publish_settled()  # other versions may serve now
+                raise outcome
+        return all(outcomes)
 
     def _refresh(self, candidate: Candidate, version: int) -> None:
         """Take over what a new configuration changes without a load: the version policy."""
@@ -146,8 +166,8 @@ class Lifecycle:
             self.set(VersionEntry(name, version, ModelState.UNAVAILABLE, description.error))
             return False
         self.serve(description)
-        if ready and previous is not None:
-            await self._switch(previous)
+        if ready and previous is not None and previous.application:  # an ensemble has none
+            await self._switch(previous.application)
         logger.info("successfully loaded '%s' version %d", name, version)
         return True
 
@@ -167,11 +187,11 @@ class Lifecycle:
         logger.info("successfully updated the instances of '%s' version %d", name, version)
         return True
 
-    async def _switch(self, previous: VersionEntry) -> None:
-        """Route to the new application, then let the old one finish and go."""
+    async def _switch(self, previous: str) -> None:
+        """Route to what is new, then let an application finish and go."""
         await self.publish_settled()
-        self.loaded.pop(previous.application, None)
-        self._spawn(applications.delete(previous.application))
+        self.loaded.pop(previous, None)
+        self._spawn(applications.delete(previous))
 
     async def _retire(self, entries: Iterable[VersionEntry], turn: Operation) -> None:
         """Take versions out of service: first no ingress routes to them, then their applications go."""

@@ -115,7 +115,7 @@ class SequenceScheduler(Scheduler):
 
     def cancel(self, pending: Pending) -> None:
         sequence = cast(Turn, pending).sequence
-        if not pending.answered and sequence.running is not pending:
+        if not pending.answered and pending in sequence.turns:  # one that was executed changes nothing more
             self._abandon(sequence, CANCELLED)
             self.release()
 

@@ -19,7 +19,7 @@ class Kind(NamedTuple):
 
     run: Callable[[Client], None]
     weight: float = 1.0
-    again: str = "^$"
+    again: str = "(?!)"
     """Errors that losing a server's process leads to, besides the transient ones; a pattern."""
 
     @property
@@ -106,7 +106,7 @@ class Mix:
         for thread in self._threads:
             thread.join(120 + self._retry_s)
             if thread.is_alive():
-                self._ledger.has_failed("client", "a request does not end")
+                self._ledger.has_failed("client", "a request does not end", wrong=True)
 
     def _infer(self, kinds: tuple[Kind, ...], seed: int) -> None:
         client = Client(*self._addresses, seed)
@@ -139,7 +139,7 @@ class Mix:
                 return False
             self._ledger.has_failed(kind.name, f"after {time.monotonic() - started:.1f} s {refusal}")
         except Wrong as error:
-            self._ledger.has_failed(kind.name, f"WRONG {error}")
+            self._ledger.has_failed(kind.name, f"WRONG {error}", wrong=True)
         except Exception:
             self._ledger.has_failed(kind.name, traceback.format_exc())
         else:

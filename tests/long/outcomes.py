@@ -1,4 +1,4 @@
-"""What became of requests: right, refused as they may be, or a failure that is described."""
+"""What became of requests: right, perhaps not at the first try, or a failure that is described."""
 
 import re
 import threading
@@ -70,16 +70,18 @@ class Ledger:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.right: Counter[str] = Counter()
-        self.refused: Counter[tuple[str, str]] = Counter()
         self.retried: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
         self.failures: list[str] = []
+        """The first of them, in words."""
+        self.wrong: list[str] = []
+        """Of those not one is forgiven."""
         self.slowest: dict[str, float] = {}
 
     @property
     def total(self) -> int:
         """Requests, each counted once however often it was tried."""
-        return self.right.total() + self.refused.total() + self.failed.total()
+        return self.right.total() + self.failed.total()
 
     @property
     def success(self) -> float:
@@ -92,22 +94,19 @@ class Ledger:
             self.right[kind] += 1
             self.slowest[kind] = max(self.slowest.get(kind, 0.0), seconds)
 
-    def was_refused(self, kind: str, refusal: Refusal) -> None:
-        """A request was refused, and might be."""
-        with self._lock:
-            self.refused[kind, refusal.kind] += 1
-
     def was_retried(self, refusal: Refusal) -> None:
         """A request was refused for now."""
         with self._lock:
             self.retried[refusal.kind] += 1
 
-    def has_failed(self, kind: str, what: str) -> None:
-        """A request ended as none may."""
+    def has_failed(self, kind: str, what: str, wrong: bool = False) -> None:
+        """A request ended as few may, or as none may (`wrong`)."""
+        line = f"{time.strftime('%H:%M:%S')} {kind}: {what}"
         with self._lock:
             self.failed[kind] += 1
-            if len(self.failures) < _KEPT:
-                self.failures.append(f"{time.strftime('%H:%M:%S')} {kind}: {what}")
+            for kept in (self.failures, self.wrong) if wrong else (self.failures,):
+                if len(kept) < _KEPT:
+                    kept.append(line)
 
     def lines(self) -> Iterator[str]:
         """The run in words."""
@@ -116,8 +115,6 @@ class Ledger:
             slowest = self.slowest.get(kind, 0.0)
             right, failed = self.right[kind], self.failed[kind]
             yield f"  {kind:28} {right:7} right {failed:4} failed, slowest {slowest:.1f} s"
-        for (kind, text), count in sorted(self.refused.items()):
-            yield f"  {kind:28} {count:7} refused, {text}"
         for text, count in self.retried.most_common(20):
             yield f"  tried again {count:7} times after {text}"
-        yield from (f"  FAILED {failure}" for failure in self.failures)
+        yield from (f"  FAILED {failure}" for failure in dict.fromkeys((*self.failures, *self.wrong)))

@@ -61,8 +61,19 @@ def test_the_ledger_counts_requests_and_not_tries() -> None:
     for _ in range(998):
         ledger.was_retried(Refusal("503", "busy"))
         ledger.came_right("a", 0.1)
-    ledger.has_failed("a", "wrong")
-    ledger.was_refused("b", Refusal("400", "row 17"))
+    ledger.was_retried(Refusal("400", "row 17"))
+    ledger.came_right("b", 0.1)
+    ledger.has_failed("a", "late")
     assert (ledger.total, ledger.success) == (1000, 0.999)
     text = "\n".join(ledger.lines())
     assert "998 times after 503: busy" in text and "400: row #" in text and "FAILED" in text
+
+
+def test_a_wrong_answer_is_kept_however_many_other_failures_there_were() -> None:
+    ledger = Ledger()
+    for _ in range(1000):
+        ledger.has_failed("a", "refused")
+    ledger.has_failed("b", "another's answer", wrong=True)
+    assert len(ledger.failures) < 1000
+    assert [line.split(" ", 1)[1] for line in ledger.wrong] == ["b: another's answer"]
+    assert "another's answer" in "\n".join(ledger.lines())

@@ -215,6 +215,20 @@ for request in requests:
     served.close()
 
 
+def test_a_decoupled_request_that_is_rescheduled_is_let_go(python: Path, tmp_path: Path) -> None:
+    source = execute("""
+for request in requests:
+    output = pb_utils.Tensor("O", request.inputs()[0].as_numpy())
+    request.get_response_sender().send(pb_utils.InferenceResponse([output]))
+    request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+""")
+    served = Served(PythonBackend, config(DECOUPLED), write(tmp_path, source), interpreter=python)
+    (call,) = served(infer({"I": np.ones((1, 1), np.float32)}))
+    assert call.rescheduled and [response.final for response in call.responses] == [False]
+    assert not served.instance.state._process._open
+    served.close()
+
+
 def test_what_it_prints_is_logged(python: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="backends"):
         served = Served(PythonBackend, config(text()), write(tmp_path, MODEL), interpreter=python)

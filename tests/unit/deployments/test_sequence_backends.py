@@ -291,6 +291,17 @@ def test_responses_of_the_oldest_strategy_keep_their_order(load: Load, ordered: 
     assert late.result(10).error is None and other.result(10).error is None
 
 
+@pytest.mark.parametrize("end", [False, True])
+def test_a_request_given_up_after_its_execution_leaves_its_sequence_alone(load: Load, end: bool) -> None:
+    bench = load("python", LONG + OLDEST + STRING_CORRID, source=PYTHON_LATE, extra=DECOUPLED)
+    late, cancel = bench.submit("late", 1, start=True, end=end)
+    bench.infer("other", 1, start=True, end=True)
+    cancel()
+    sys.modules["1.model"].later.set()
+    assert late.result(10).error is None
+    bench.infer("late", 1, start=end)
+
+
 PYTHON_ITERATIVE = """
 import numpy as np
 import triton_python_backend_utils as pb_utils

@@ -74,12 +74,20 @@ async def test_an_error_is_not_kept() -> None:
     assert counts(made)["cache_miss"] == 1
 
 
-async def test_a_reloaded_step_is_asked_again() -> None:
-    made = models()
+WITHIN = ensemble(step({"IN": "IN"}, {"OUT": "OUT"}, "inner"), more=CACHE)
+INNER = ensemble(step({"x": "IN"}, {"y": "OUT"}, "a"))
+
+
+@pytest.mark.parametrize("config", [ONE, WITHIN], ids=["step", "within"])
+async def test_a_reloaded_step_is_asked_again(config: str) -> None:
+    made = models(e=config, inner=INNER)
     await ask(made, fill=1)
-    reloaded = msgspec.structs.replace(made.resolve("a"), application="a:1@2")
-    entries = (made.resolve("e"), reloaded)
-    made.table = msgspec.structs.replace(made.table, entries=entries)
+    assert await ask(made) == bytes([1]) * 16
+    entries = [
+        msgspec.structs.replace(entry, application="a:1@2") if entry.name == "a" else entry
+        for entry in made.table.entries
+    ]
+    made.table = msgspec.structs.replace(made.table, entries=tuple(entries))
     assert await ask(made, fill=2) == bytes([2]) * 16
 
 

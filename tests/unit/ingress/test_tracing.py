@@ -127,6 +127,22 @@ def test_the_last_of_a_count_is_saved_at_once(tmp_path):
     assert names(tmp_path / "t.0").count("REQUEST_END") == 2
 
 
+def test_a_request_that_is_refused_has_its_trace(tmp_path):
+    """It is one of the count; without it the last file would never be complete."""
+
+    class Service:
+        def submit(self, request, sink):
+            raise unavailable("no replica")
+
+    watch = observer(tmp_path / "t", count=2)
+    with pytest.raises(InferError, match="no replica"):
+        watch.submit(Service(), REQUEST, pytest.fail, ARRIVAL)
+    infer(watch)
+    watch._tracer._writer.submit(lambda: None).result(30)
+    assert names(tmp_path / "t.0").count("HTTP_SEND_END") == 2
+    watch.close()
+
+
 async def test_a_change_saves_what_was_collected_and_keeps_other_scopes(tmp_path):
     watch = observer(tmp_path / "t", rate=2)
     watch.apply(LiveSettings(trace=watch.live.trace.changed("other", {"rate": 1})))
@@ -302,3 +318,17 @@ def test_tensors_that_wait_for_the_writer_are_bounded(tmp_path, monkeypatch):
     watch.close()
     found = [each.get("request_id") for each in json.loads((tmp_path / "t").read_bytes())]
     assert [name for name in found if name] == ["r0", "r1", "later"]
+
+
+def test_the_trace_of_a_stream_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(tracing, "_MAX_HELD_BYTES", 20)  # an output has 8
+    monkeypatch.setattr(tracing, "_MAX_STAMPS", 20)
+    watch = observer(tmp_path / "t", level=("TIMESTAMPS", "TENSORS"))
+    _, sink = watch.observe(REQUEST, lambda _: None, ARRIVAL)
+    for _ in range(1000):
+        sink(msgspec.structs.replace(response(), final=False, timestamps=None))
+    sink(response())
+    watch.close()
+    objects = json.loads((tmp_path / "t").read_bytes())
+    assert [each.get("activity") for each in objects].count("TENSOR_BACKEND_OUTPUT") == 3
+    assert len(names(tmp_path / "t")) == 30 and names(tmp_path / "t")[-1] == "HTTP_SEND_END"

@@ -96,6 +96,19 @@ async def test_a_response_that_cannot_be_encoded_is_an_error(start: Start) -> No
     pair.handler.replies[0](InferResponse(parameters={"p": object()}))  # type: ignore[dict-item]
     await until(lambda: len(seen) == 1)
     assert seen[0].error is not None and seen[0].error.code == ErrorCode.INTERNAL
+    assert not pair.handler.cancelled
+
+
+async def test_a_stream_ends_with_a_response_that_cannot_be_encoded(start: Start) -> None:
+    pair = await start()
+    channel = await pair.connect()
+    seen: list[InferResponse] = []
+    channel.submit(make_request(model="hold", id="endless"), seen.append)
+    await until(lambda: len(pair.handler.replies) == 1)
+    pair.handler.replies[0](InferResponse(parameters={"p": object()}, final=False))  # type: ignore[dict-item]
+    await until(lambda: len(seen) == 1)
+    assert seen[0].error is not None and seen[0].final
+    assert pair.handler.cancelled == ["endless"]
 
 
 async def test_replies_after_the_final_one_are_not_sent(

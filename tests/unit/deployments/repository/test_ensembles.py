@@ -283,3 +283,18 @@ class TestManager:
         await started(again)
         found = await states(again)
         assert found["f"] == ("READY", "") and found.get("e", ("", ""))[0] != "READY"
+
+    async def test_an_ensemble_takes_the_place_of_a_model(self, bench: Bench) -> None:
+        bench.add("m", model())
+        manager = await bench.start_explicit("a", "b", "m")
+        bench.add("m", CHAIN)
+        await manager.load("m", None, {})
+        assert (await states(manager))["m"] == ("READY", "")
+        assert bench.serve.deleted == ["m:1"] and sorted(manager._models.loaded) == ["a:1", "b:1"]
+
+    async def test_a_model_takes_the_place_of_an_ensemble(self, bench: Bench) -> None:
+        manager = await bench.start_explicit("e")
+        bench.add("e", model())
+        await manager.load("e", None, {})
+        assert sorted(manager._board.table.applications) == ["a:1", "b:1", "e:1"]
+        assert not bench.serve.deleted

@@ -75,6 +75,7 @@ async def test_failed_reload_of_one_version_ends_when_the_others_are_done(bench:
     gates[2].set()
     assert "version 1: Internal: no such file" in (await loading).message
     assert await states(made) == [("m", "1", "READY"), ("m", "2", "READY")]
+    assert [entry.version for entry in made._board.table.ready] == [1, 2], "and the ingresses know"
 
 
 async def test_failing_new_version_leaves_the_old_one_in_service(bench: Bench) -> None:

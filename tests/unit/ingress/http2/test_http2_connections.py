@@ -16,6 +16,7 @@ from app.ingress.unsent import Unsent
 from app.protocol import grpc_http2 as wire
 from app.protocol import http2 as h2
 from tests.unit.ingress.http2.http2_running import WAIT_S, Running, Start
+from tests.waiting import until
 
 
 def _decoded(block: bytes) -> Any:
@@ -34,10 +35,10 @@ class Raw:
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
 
-    def call(self, stream: int, name: str = "echo", flags: int = 0) -> bytes:
+    def call(self, stream: int, name: str = "echo", flags: int = 0, *more: tuple[str, str]) -> bytes:
         path = f"/test.Test/{name}"
         block = self.encoder.encode(
-            [(":method", "POST"), (":path", path), ("content-type", "application/grpc")]
+            [(":method", "POST"), (":path", path), ("content-type", "application/grpc"), *more]
         )
         return h2.frame(h2.HEADERS, h2.END_HEADERS | flags, stream, block)
 
@@ -235,6 +236,27 @@ def test_answers_that_nobody_takes_are_given_up(running: Running, raw: Raw) -> N
     assert running.run(check(116)) == 0
     resets = raw.frames(lambda frame: frame.kind == h2.RST_STREAM and frame.stream == 3)
     assert [frame.stream for frame in resets if frame.kind == h2.RST_STREAM] == [1, 3]
+
+
+def test_what_comes_for_a_call_whose_end_waits_for_a_window_counts_nowhere(
+    running: Running, raw: Raw
+) -> None:
+    raw.send(h2.settings_frame({h2.INITIAL_WINDOW_SIZE: 0}))
+    message = h2.frame(h2.DATA, 0, 1, wire.PREFIX.pack(0, 4) + b"abcd")
+    raw.send(raw.call(1, "both", 0, ("grpc-timeout", "50m")) + message)
+    raw.frames(lambda frame: frame.kind == h2.HEADERS)
+    (connection,) = running.server._connections
+    running.run(until(lambda: connection._streams[1].trailers is not None))
+    raw.send(message + h2.window_update(1, 1000))
+    raw.frames(lambda frame: frame.kind == h2.RST_STREAM)
+    assert not running.server.buffered
+
+
+def test_padding_is_given_back(raw: Raw) -> None:
+    padded = h2.frame(h2.DATA, h2.PADDED, 1, b"\xff" + wire.PREFIX.pack(0, 0) + bytes(255))
+    raw.send(raw.call(1, "both") + many(padded, 20_000) + h2.frame(h2.PING, 0, 0, bytes(8)))
+    frames = raw.frames(lambda frame: frame.kind == h2.PING)
+    assert not [frame for frame in frames if frame.kind == h2.RST_STREAM]
 
 
 def test_a_compressed_bomb(start: Start) -> None:
