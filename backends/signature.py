@@ -86,11 +86,13 @@ class Signature:
     def check(self, output: Output, array: np.ndarray[Any, Any], check_dims: bool = True) -> None:
         """Compare what a model returned with its configuration.
 
+        The shape too with `check_dims`, or where the client gets another one.
+
         Raises:
             InferError: INTERNAL naming the output and both sides.
         """
         dtype = array.dtype
-        check_dims = check_dims and not output.scatter
+        check_dims = (check_dims or output.reshaped) and not output.scatter
         if dtype is output.dtype and (not check_dims or _fits(array.shape, output.expected)):
             return
         if dtype != output.dtype and not (output.datatype == "BYTES" and dtype.kind in "SU"):
