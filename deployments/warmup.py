@@ -12,6 +12,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.datatypes import BY_CONFIG_NAME, DataType
 from app.core.errors import InferError, internal, invalid_arg
+from app.core.model_config import WILDCARD
 from app.core.request_check import RequestChecker
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from backends.base import Backend, Instance, Model, Request
@@ -54,10 +55,13 @@ def _errors(backend: Backend, instance: Instance, batch: Sequence[InferRequest])
         if response.final:
             finished.release()
 
+    size, limit = len(batch), instance.model.config.max_batch_size
+    if size > max(1, limit):
+        return [f"batch size {size} for '{instance.name}', max allowed is {limit}"] * size
     try:
         backend.instance_execute(instance, [Request(request, reply, lambda: False) for request in batch])
     except Exception as error:
-        return [error.message if isinstance(error, InferError) else str(error)] * len(batch)
+        return [error.message if isinstance(error, InferError) else str(error)] * size
     for _ in batch:
         if not finished.acquire(timeout=_TIMEOUT_S):
             return ["no response"]
@@ -77,12 +81,12 @@ def _request(model: Model, sample: mc.ModelWarmup) -> InferRequest:
 def _tensor(model: Model, name: str, source: mc.ModelWarmup.Input) -> Tensor:
     datatype = BY_CONFIG_NAME.get(mc.DataType.Name(source.data_type), _NO_TYPE)
     dims = tuple(source.dims)
-    if any(dim < 0 for dim in dims):
+    if WILDCARD in dims:
         raise invalid_arg(
             f"warmup setting expects all variable-size dimensions are specified for input '{name}'"
         )
     shape = (1, *dims) if model.config.max_batch_size > 0 else dims
-    data = _data(model, name, source, datatype, prod(dims) if dims else 0)
+    data = _data(model, name, source, datatype, max(0, prod(dims)) if dims else 0)
     return Tensor(name, datatype.name, shape, data)
 
 

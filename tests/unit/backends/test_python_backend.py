@@ -85,7 +85,7 @@ def test_what_a_request_tells(load: Load) -> None:
     source = execute("""
 r = requests[0]
 told = [r.request_id(), r.correlation_id(), r.flags(), r.timeout(), r.parameters(),
-        r.requested_output_names(), r.is_cancelled(), [t.name() for t in r.inputs()],
+        sorted(r.requested_output_names()), r.is_cancelled(), [t.name() for t in r.inputs()],
         r.inputs()[0].shape(), r.inputs()[0].triton_dtype(),
         r.inputs()[0].is_cpu(), r.inputs()[0] is r.inputs()[0], r.trace().get_context()]
 return [pb_utils.InferenceResponse([pb_utils.Tensor("O", np.array([json.dumps(told)], dtype=object))],

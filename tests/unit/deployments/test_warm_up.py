@@ -86,6 +86,10 @@ def sample(value: str, name: str = "INPUT0", size: int = 1) -> str:
             "[request id: <id_unknown>] warmup setting expects 4 bytes, but the data provided from three only"
             " has 3 bytes",
         ),
+        (
+            sample("data_type: TYPE_UINT8 dims: [ 4 ] zero_data: true", size=9),
+            "failed to run warmup sample 's': " + 9 * "batch size 9 for 'm_0', max allowed is 8; ",
+        ),
     ],
 )
 def test_samples_that_do_not_fit(text: str, message: str, bench: Bench) -> None:
@@ -97,10 +101,9 @@ def test_samples_that_do_not_fit(text: str, message: str, bench: Bench) -> None:
     assert caught.value.message == message
 
 
-def test_more_than_a_sample_needs(bench: Bench) -> None:
-    """The first bytes of a longer file, and all requests at once of a model that does not batch."""
+def test_a_file_longer_than_its_tensor(bench: Bench) -> None:
     (bench.directory / "m" / "warmup").mkdir()
     (bench.directory / "m" / "warmup" / "nine").write_bytes(bytes(9))
     text = sample('data_type: TYPE_UINT8 dims: [ 4 ] input_data_file: "nine"', size=2)
-    bench.load(CONFIG.replace("max_batch_size: 8", "") + text)
+    bench.load(CONFIG + text)
     assert [call[2] for call in bench.backend.calls if call[0] == "execute"] == [["", ""]]
