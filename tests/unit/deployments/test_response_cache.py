@@ -163,7 +163,7 @@ def test_without_its_redis_a_model_serves_on(
         (["local,size=x"], "expected size=BYTES, got 'size=x'"),
         (["local,size=0"], "expected size=BYTES"),
         (["disk,size=1"], "unknown cache 'disk', expected 'local' or 'redis'"),
-        (["local,size=1", "redis,host=a"], "only one response cache"),
+        (["local,size=1", "redis,host=a"], "found multiple cache configurations, but only a single cache is"),
     ],
 )
 def test_settings(entries: list[str], text: str, tmp_path: Path) -> None:
