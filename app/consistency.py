@@ -53,7 +53,8 @@ def _check_namespaces(settings: "ServerSettings") -> None:
 def _check_cache(caches: Mapping[str, Mapping[str, str]]) -> None:
     if len(caches) > 1:
         raise SettingsError(
-            "--cache-config: found multiple cache configurations, but only a single cache is currently supported"
+            "--cache-config: found multiple cache configurations, but only a single cache is currently"
+            " supported"
         )
     for name, values in caches.items():
         if name not in ("local", "redis"):
