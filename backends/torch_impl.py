@@ -152,7 +152,9 @@ class TorchBackend(ArrayBackend):
             return _open(model, device)
         shared: _Shared = model.state
         with shared.lock:
-            if str(device) not in shared.by_device:
+            if str(device) in shared.by_device:
+                logger.info("Reusing TorchScript model for instance '%s'", instance.name)
+            else:
                 shared.by_device[str(device)] = _open(model, device)
             return shared.by_device[str(device)]
 

@@ -333,12 +333,14 @@ def test_second_default_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("sharing", "modules"), [("true", 1), ("false", 2)])
-def test_weight_sharing(sharing: str, modules: int, tmp_path: Path) -> None:
+def test_weight_sharing(sharing: str, modules: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     extra = f'parameters {{ key: "ENABLE_WEIGHT_SHARING" value {{ string_value: "{sharing}" }} }}'
     served = serve(one("TYPE_FP32", extra=extra), save(Same(), tmp_path))
     second = Instance(served.model, "x_0_1")
     served.backend.instance_initialize(second)
     assert len({id(instance.state.module) for instance in (served.instance, second)}) == modules
+    assert ("Reusing TorchScript model for instance 'x_0_1'" in caplog.messages) == (modules == 1)
 
 
 def test_parameters_are_accepted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

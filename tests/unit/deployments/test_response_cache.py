@@ -115,7 +115,7 @@ def test_the_key_tells_apart_what_the_answer_may_depend_on() -> None:
     assert request_key(ask(b"abcd", "1", parameters={"x": 1})) == request_key(ask(b"abcd", "2"))
 
 
-def test_local_cache_keeps_to_its_size() -> None:
+def test_local_cache_keeps_to_its_size(caplog: pytest.LogCaptureFixture) -> None:
     def entry(size: int) -> Entry:
         return Entry.of(InferResponse(outputs=(Tensor("O", "UINT8", (size,), bytes(size)),)))
 
@@ -127,6 +127,7 @@ def test_local_cache_keeps_to_its_size() -> None:
         assert cache.nbytes <= 10_000
     assert len(cache) == 6 and all(found)  # 1512 bytes each; the one in use stays
     cache.insert(b"large", entry(20_000))
+    assert f"Failed to insert key [{b'large'.hex()}] into response cache: " in caplog.text
     assert len(cache) == 6
 
 
