@@ -153,7 +153,8 @@ def unpack(archive: Path, root: Path, max_bytes: int) -> None:
                 total += member.size
                 if total > max_bytes:
                     raise unavailable(f"archive '{archive}' holds more than {max_bytes} bytes")
-                members.extract(member, root, filter="tar")
+                member.mode &= 0o755  # as tarfile's own filter has it, which Python 3.11 before .4 lacks
+                members.extract(member, root)
     except (tarfile.TarError, EOFError, OSError) as error:
         raise invalid_arg(f"unable to unpack '{archive}': {error}") from error
 

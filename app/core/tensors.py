@@ -198,13 +198,27 @@ class InferResponse(msgspec.Struct, frozen=True, gc=False):
         """Whether it tells nothing but that no more comes, as a decoupled model's last response may."""
         return self.final and not (self.error is not None or self.outputs or self.parameters)
 
+    def raise_error(self) -> None:
+        """Raise the error of a failed response.
+
+        It is a copy. An error keeps the frames it has passed, and those keep the response: with the error in
+        it that would be a circle, through an object that the garbage collector does not look at.
+
+        Raises:
+            InferError: of this code, message and reason.
+        """
+        error = self.error
+        if error is not None:
+            raise InferError(error.code, error.message, error.reason)
+
 
 def failed(error: BaseException, request_id: str = "", final: bool = True) -> InferResponse:
     """Make the response for an error; anything but an `InferError` becomes INTERNAL with its plain text.
 
-    The error loses its traceback: the frames would keep what they work on, tensors and whom the response goes
-    to, in a circle with it.
+    The error loses its traceback, and its causes: the frames would keep what they work on, tensors and whom
+    the response goes to, in a circle with it.
     """
     if not isinstance(error, InferError):
         error = InferError(ErrorCode.INTERNAL, str(error) or type(error).__name__, FailureReason.BACKEND)
+    error.__cause__ = error.__context__ = None
     return InferResponse(id=request_id, final=final, error=error.with_traceback(None))

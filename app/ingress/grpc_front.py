@@ -178,8 +178,7 @@ class GrpcFront:
         if call.over:
             return
         try:
-            if response.error is not None:
-                raise response.error
+            response.raise_error()
             parts = encode_infer(request, response, partial(self._classify, response), self._max_bytes)
         except Exception as error:
             call.fail(*_status_of(error))

@@ -201,8 +201,8 @@ class InferStream:
         if pending.request is None or pending.call is None:
             assert response.error is not None, "a request that reached no model has an error"
             return encode_stream_error(pending.id, response.error)
-        if response.error is not None and self._call.fail_fast:
-            raise response.error
+        if self._call.fail_fast:
+            response.raise_error()
         return self._encoded(pending.request, response)
 
     def _encoded(self, request: InferRequest, response: InferResponse) -> bytes:

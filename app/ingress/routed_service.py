@@ -187,8 +187,7 @@ class RoutedInferenceService:
         if entry.decoupled:
             raise unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
         response = await answer_of(lambda sink: self.submit(request, sink).cancel)
-        if response.error is not None:
-            raise response.error
+        response.raise_error()
         return response
 
     def _known(self, name: str, version: str) -> bool:

@@ -142,8 +142,7 @@ def encode_generate(request_id: str, response: InferResponse) -> bytes:
         InferError: the response's own error; INVALID_ARG for FP16 and BF16; INTERNAL when data and shape of
             an output differ.
     """
-    if response.error is not None:
-        raise response.error
+    response.raise_error()
     identifier = response.id or request_id
     fields: dict[str, Any] = {"id": identifier} if identifier else {}
     fields |= {"model_name": response.model_name, "model_version": response.model_version}

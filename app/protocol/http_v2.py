@@ -209,8 +209,7 @@ def encode_infer(
         InferError: the response's own error; INVALID_ARG for FP16 or BF16 as JSON and for a classification
             of another data type; INTERNAL when data and shape of an output differ.
     """
-    if response.error is not None:
-        raise response.error
+    response.raise_error()
     if not (infer.prints or response.parameters or infer.request.id or response.id or infer.request.regions):
         encoded = _binary_response(infer, response)
         if encoded is not None:

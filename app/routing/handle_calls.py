@@ -121,6 +121,5 @@ class _Responses:
 
 
 def _arrays(response: InferResponse) -> Arrays:
-    if response.error is not None:
-        raise response.error
+    response.raise_error()
     return {tensor.name: tensor.array() for tensor in response.outputs}

@@ -64,7 +64,7 @@ MANAGEMENT: Final = (Kind(management.reload), Kind(management.come_and_go))
 
 
 class Mix:
-    """Clients that send requests of random kinds, and one that loads and unloads, until they are stopped."""
+    """Clients that send requests of random kinds, and those that load and unload, until they are stopped."""
 
     def __init__(
         self,
@@ -73,6 +73,7 @@ class Mix:
         ledger: Ledger,
         kinds: Iterable[Kind],
         clients: int = 6,
+        managers: int = 1,
         retry_s: float = 0.0,
     ) -> None:
         """
@@ -80,8 +81,9 @@ class Mix:
             http: address, `host:port`.
             grpc: likewise.
             ledger: takes what becomes of the requests.
-            kinds: those to send; a client more takes turns in `MANAGEMENT`.
-            clients: requests at a time.
+            kinds: those to send.
+            clients: how many send them, one request at a time.
+            managers: how many take turns in `MANAGEMENT`.
             retry_s: how long clients try again what is refused for now.
         """
         self._addresses = http, grpc
@@ -92,7 +94,7 @@ class Mix:
         self._threads = [
             threading.Thread(target=self._infer, args=(kinds, seed), daemon=True) for seed in range(clients)
         ]
-        self._threads.append(threading.Thread(target=self._manage, daemon=True))
+        self._threads += [threading.Thread(target=self._manage, daemon=True) for _ in range(managers)]
 
     def __enter__(self) -> "Mix":
         for thread in self._threads:

@@ -179,8 +179,7 @@ class SequenceBench:
 
 def output(answer: "Future[InferResponse]", name: str = "OUTPUT") -> int:
     response = answer.result(5)
-    if response.error is not None:
-        raise response.error
+    response.raise_error()
     return next(int(tensor.array().ravel()[0]) for tensor in response.outputs if tensor.name == name)
 
 

@@ -109,12 +109,15 @@ def test_an_archive_is_unpacked_once(folder: Path, tmp_path: Path) -> None:
             link.write_text(f'#!/bin/sh\nexec {target} "$@"\n')
             link.chmod(0o700)
     (root / "bin" / "again").symlink_to("python3")
+    (root / "bin" / "open").touch()
+    (root / "bin" / "open").chmod(0o6777)
     with tarfile.open(folder / "env.tar.gz", "w:gz") as archive:
         archive.add(root, ".")
     first = prepared(folder, "$$TRITON_MODEL_DIRECTORY/env.tar.gz")
     assert first.python is not None and first.lease is not None
     assert first.python.is_relative_to(tmp_path / "node" / "environments")
     assert (first.python.parent / "again").read_bytes() == first.python.read_bytes()
+    assert (first.python.parent / "open").stat().st_mode & 0o7777 == 0o755
     assert subprocess.run([first.python, "-c", "print(7)"], capture_output=True).stdout == b"7\n"
     (first.python.parent / "mark").touch()
     second = prepared(folder, "$$TRITON_MODEL_DIRECTORY/env.tar.gz")

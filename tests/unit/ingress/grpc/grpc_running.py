@@ -116,8 +116,7 @@ class FakeService:
         except asyncio.CancelledError:
             call.cancel()
             raise
-        if response.error is not None:
-            raise response.error
+        response.raise_error()
         return response
 
     def next_call(self):

@@ -1,6 +1,7 @@
 """The gRPC front over a real connection: tritonclient on one side, a scripted service on the other."""
 
 import asyncio
+import gc
 import queue
 import time
 
@@ -11,6 +12,7 @@ import tritonclient.grpc as client
 import tritonclient.grpc.aio as aio_client
 from tritonclient.utils import InferenceServerException
 
+from app.core.errors import InferError
 from app.ingress.grpc_front import SHUTDOWN_TEXT
 from tests.unit.ingress.grpc.grpc_running import WAIT_S, Stream, int_input, refusal
 
@@ -52,6 +54,19 @@ def test_unknown_methods_are_unimplemented(server):
     with grpc.insecure_channel(server.url) as channel, pytest.raises(grpc.RpcError) as raised:
         channel.unary_unary("/inference.GRPCInferenceService/Nothing")(b"", timeout=WAIT_S)
     assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_failed_requests_leave_nothing(server, triton):
+    def alive():
+        gc.collect()
+        return sum(isinstance(each, InferError) for each in gc.get_objects())
+
+    before = alive()
+    for _ in range(20):
+        code, text = refusal(lambda: triton.infer("echo", [int_input(1)], request_id="bad"))
+        assert (code, text) == ("StatusCode.INVALID_ARGUMENT", "bad request")
+        server.service.next_call()  # which knows its response
+    assert alive() < before + 10
 
 
 def test_infer(server, triton):

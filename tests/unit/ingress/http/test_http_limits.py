@@ -6,6 +6,8 @@ import gc
 import numpy as np
 import pytest
 
+from app.core.errors import InferError, invalid_arg
+from app.core.tensors import failed
 from app.ingress import http_receiving
 from app.transport import workspace
 from tests.unit.ingress.http.http_peer import Peer, binary_infer, fronted, json_infer, request
@@ -175,3 +177,22 @@ def test_requests_leave_nothing_to_the_garbage_collector(run):
             assert min(found) < 100
 
     run(scenario())
+
+
+def test_failed_requests_leave_nothing(run):
+    async def scenario():
+        async with fronted() as front:
+            front.fake.answer = lambda request: failed(invalid_arg("no"))
+            peer = await front.connect()
+            before = alive(InferError)
+            for data in (json_infer(), binary_infer(np.ones((1, 4), np.float32))) * 10:
+                assert (await peer.ask(data))[0] == 400
+            assert alive(InferError) < before + 10
+
+    run(scenario())
+
+
+def alive(kind: type) -> int:
+    """How many objects of a class there are, once the collector has looked."""
+    gc.collect()
+    return sum(isinstance(each, kind) for each in gc.get_objects())
