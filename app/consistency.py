@@ -52,7 +52,10 @@ def _check_namespaces(settings: "ServerSettings") -> None:
 
 def _check_cache(caches: Mapping[str, Mapping[str, str]]) -> None:
     if len(caches) > 1:
-        raise SettingsError(f"--cache-config: only one response cache may be used, got {', '.join(caches)}")
+        raise SettingsError(
+            "--cache-config: found multiple cache configurations, but only a single cache is currently"
+            " supported"
+        )
     for name, values in caches.items():
         if name not in ("local", "redis"):
             raise SettingsError(f"--cache-config: unknown cache '{name}', expected 'local' or 'redis'")

@@ -77,6 +77,10 @@ class OnnxRuntimeBackend(ArrayBackend):
     `share_session_between_instances` decides otherwise.
     """
 
+    # What the model declares is compared once, when it is loaded. Many an exported model declares less than
+    # it returns, of which ONNX Runtime warns; Triton sends what there is.
+    checks_dims = False
+
     def initialize(self, config: Mapping[str, str]) -> None:
         if uses_global_threads(config):
             intra = int(config.get("intra-op-thread-count", "0"))

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import onnxruntime as ort
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import internal, invalid_arg
+from app.core.errors import internal, invalid_arg, unsupported
 from app.core.model_config import dims_text
 from backends.base import Model
 from backends.declared import controls, unexpected
@@ -38,11 +38,15 @@ _TYPES: Final = {
     "tensor(string)": "TYPE_STRING",
 }
 
+# What is no tensor: ONNX Runtime's name of it in Python and in C.
+_KINDS: Final = {"seq": "SEQUENCE", "map": "MAP", "sparse_tensor": "SPARSETENSOR"}
+
 
 class OnnxTensor(NamedTuple):
     """An input or output of a session; -1 stands for a dimension without a fixed size.
 
-    ONNX Runtime gives the shape [] for a scalar and for a tensor of unknown rank alike.
+    An element type that Triton does not have, such as complex64, is TYPE_INVALID. ONNX Runtime gives the
+    shape [] for a scalar and for a tensor of unknown rank alike.
     """
 
     config_type: str
@@ -62,7 +66,7 @@ def read_io(session: ort.InferenceSession) -> OnnxIO:
     """Read the tensors of a session.
 
     Raises:
-        InferError: INVALID_ARG for a sequence, map or sparse tensor.
+        InferError: UNSUPPORTED for a sequence, map or sparse tensor.
     """
     return OnnxIO(
         {node.name: _tensor(node) for node in session.get_inputs()},
@@ -132,13 +136,14 @@ def check(config: mc.ModelConfig, io: OnnxIO) -> None:
 
 
 def _tensor(node: ort.NodeArg) -> OnnxTensor:
-    if node.type not in _TYPES:
-        kind = node.type.partition("(")[0].upper()
-        raise invalid_arg(
-            f"Unsupported ONNX Type 'ONNX_TYPE_{kind}' for I/O '{node.name}', expected 'ONNX_TYPE_TENSOR'."
+    kind, _, element = node.type[:-1].partition("(")
+    if kind != "tensor":
+        raise unsupported(
+            f"Unsupported ONNX Type 'ONNX_TYPE_{_KINDS.get(kind, 'UNKNOWN')}' for I/O '{node.name}',"
+            " expected 'ONNX_TYPE_TENSOR'."
         )
     shape = tuple(dim if isinstance(dim, int) and dim >= 0 else -1 for dim in node.shape or ())
-    return OnnxTensor(_TYPES[node.type], node.type[len("tensor(") : -1].upper(), shape)
+    return OnnxTensor(_TYPES.get(node.type, "TYPE_INVALID"), element.upper(), shape)
 
 
 def _fields(tensors: Mapping[str, OnnxTensor], max_batch_size: int) -> Iterator[dict[str, object]]:
@@ -238,7 +243,7 @@ def _check_shape(
 def _compatible(shape: Shape, dims: Shape, exact: bool) -> bool:
     if exact or len(shape) != len(dims):
         return shape == dims
-    return all(a == b or -1 in (a, b) for a, b in zip(shape, dims, strict=True))
+    return all(size in (-1, dim) for size, dim in zip(shape, dims, strict=True))
 
 
 def _check_scalar(config: mc.ModelConfig, name: str, dims: Shape) -> None:

@@ -15,7 +15,7 @@ def integer(model: Model, key: str, default: int = 0) -> int:
         return int(value) if value else default
     except ValueError:
         raise invalid_arg(
-            f"failed to convert parameter '{key}' value '{value}' of model '{model.name}' to integral number"
+            f"parameter '{key}' of model '{model.name}': failed to convert '{value}' to integral number"
         ) from None
 
 
@@ -46,4 +46,4 @@ def parse_boolean(key: str, value: str) -> bool:
         return True
     if lowered in ("0", "false", "off"):
         return False
-    raise invalid_arg(f"failed to convert parameter '{key}' value '{value}' to boolean")
+    raise invalid_arg(f"parameter '{key}': failed to convert '{value}' to boolean")

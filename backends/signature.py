@@ -46,6 +46,7 @@ class Signature:
         model_name: the model.
         batched: max_batch_size > 0.
         reshapes: any input is reshaped.
+        reshaped: any input or output is.
         inputs: by name. Controls and states of sequences are not listed; they have no reshape.
         outputs: in configuration order, then outputs of sequence states that are not outputs as well.
             States are part of every response; the sequence scheduler takes them out.
@@ -69,6 +70,7 @@ class Signature:
         specs += tuple(self._state(state) for state in states if state.output_name not in listed)
         self.outputs = tuple(self._output(spec, spec.name in kept) for spec in specs)
         self.names = [output.name for output in self.outputs]
+        self.reshaped = self.reshapes or any(output.reshaped for output in self.outputs)
 
     def select(self, requested: Sequence[RequestedOutput]) -> tuple[Output, ...]:
         """The outputs of a response to a request that asks for `requested`; none asks for all."""
@@ -86,11 +88,13 @@ class Signature:
     def check(self, output: Output, array: np.ndarray[Any, Any], check_dims: bool = True) -> None:
         """Compare what a model returned with its configuration.
 
+        The shape too with `check_dims`, or where the client gets another one.
+
         Raises:
             InferError: INTERNAL naming the output and both sides.
         """
         dtype = array.dtype
-        check_dims = check_dims and not output.scatter
+        check_dims = (check_dims or output.reshaped) and not output.scatter
         if dtype is output.dtype and (not check_dims or _fits(array.shape, output.expected)):
             return
         if dtype != output.dtype and not (output.datatype == "BYTES" and dtype.kind in "SU"):

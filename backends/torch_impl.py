@@ -17,6 +17,7 @@ from app.core.model_config import datatype_name
 from backends.base import ArrayBackend, Instance, Model
 from backends.cpus import threads_per_instance
 from backends.cuda_device import CudaDevice
+from backends.declared import controls
 from backends.parameters import boolean, integer, positive
 from backends.torch_naming import input_arguments, output_indices
 
@@ -41,13 +42,26 @@ _TYPES: Final = {
 }
 _BY_NUMPY: Final = {str(kind).removeprefix("torch."): kind for kind in _TYPES}
 _CPU: Final = torch.device("cpu")
-_SUPPORTED: Final = frozenset({*_TYPES.values(), "TYPE_STRING"})
+_TENSORS: Final = frozenset(_TYPES.values())
+_SUPPORTED: Final = _TENSORS | {"TYPE_STRING"}
 
 # Parameters that change the process, which serves this model only, and what sets them.
 _PROCESS_SWITCHES: Final = {
     "ENABLE_JIT_EXECUTOR": torch._C._jit_set_profiling_executor,
     "ENABLE_JIT_PROFILING": torch._C._jit_set_profiling_mode,
     "ENABLE_TENSOR_FUSER": torch._C._jit_set_texpr_fuser_enabled,
+}
+
+# Parameters that are on or off, and what the log calls that.
+_SWITCHES: Final = {
+    "DISABLE_OPTIMIZED_EXECUTION": "Optimized execution",
+    "ENABLE_CACHE_CLEANING": "Cache Cleaning",
+    "INFERENCE_MODE": "Inference Mode",
+    "DISABLE_CUDNN": "cuDNN",
+    "ENABLE_TENSOR_FUSER": "Tensor fuser",
+    "ENABLE_WEIGHT_SHARING": "Weight sharing",
+    "ENABLE_JIT_PROFILING": "Jit profiling",
+    "ENABLE_JIT_EXECUTOR": "Jit executor",
 }
 
 
@@ -103,6 +117,7 @@ class TorchBackend(ArrayBackend):
 
     def model_initialize(self, model: Model) -> None:
         model.state = _Shared()
+        _log_switches(model)
         torch.set_num_threads(positive(model, "INTRA_OP_THREAD_COUNT", threads_per_instance(model.config)))
         inter_op = integer(model, "INTER_OP_THREAD_COUNT")
         if inter_op > 0:
@@ -137,7 +152,9 @@ class TorchBackend(ArrayBackend):
             return _open(model, device)
         shared: _Shared = model.state
         with shared.lock:
-            if str(device) not in shared.by_device:
+            if str(device) in shared.by_device:
+                logger.info("Reusing TorchScript model for instance '%s'", instance.name)
+            else:
                 shared.by_device[str(device)] = _open(model, device)
             return shared.by_device[str(device)]
 
@@ -172,8 +189,19 @@ class TorchBackend(ArrayBackend):
         return model.config
 
 
+def _log_switches(model: Model) -> None:
+    for key, what in _SWITCHES.items():
+        if key in model.config.parameters:
+            enabled = boolean(model, key) != key.startswith("DISABLE_")
+            state = "enabled" if enabled else "disabled"
+            logger.info("%s is %s for model instance '%s'", what, state, model.name)
+
+
 def _open(model: Model, device: torch.device | None) -> Any:
     path: Path = model.artifact("model.pt")
+    if not (path.is_file() or model.config.default_model_filename):
+        second = model.artifact("model.pt2")
+        path = second if second.is_file() else path
     if not path.is_file():
         raise unavailable(f"unable to find '{path}' for model instance '{model.name}'")
     try:
@@ -207,6 +235,15 @@ def _forward_arguments(module: Any) -> tuple[list[str], bool]:
 
 
 def _check_types(config: mc.ModelConfig) -> None:
+    for name, kind in controls(config):
+        if kind not in _TENSORS:
+            raise internal(f"input '{name}' type '{kind}' is not supported by PyTorch.")
+    for state in config.sequence_batching.state:
+        kind = datatype_name(state.data_type)
+        if kind not in _SUPPORTED:
+            raise internal(
+                f"unsupported datatype {kind} for input state '{state.input_name}' for model '{config.name}'"
+            )
     for direction, tensors in (("input", config.input), ("output", config.output)):
         for tensor in tensors:
             kind = datatype_name(tensor.data_type)
@@ -224,7 +261,7 @@ def _check_types(config: mc.ModelConfig) -> None:
 
 def _to_torch(loaded: _Loaded, name: str, array: Array) -> Any:
     if array.dtype.kind == "O":
-        return [element.decode() for element in array.ravel()]
+        return array.ravel().tolist()  # strings of TorchScript are bytes; only Python takes theirs for UTF-8
     if loaded.gpu is not None:
         return _to_gpu(loaded.gpu, name, array, loaded.types.get(name) == "TYPE_BF16")
     if not array.flags.writeable:
@@ -250,7 +287,12 @@ def _results(result: Any) -> Sequence[Any]:
         InferError: INTERNAL for anything but tensors, lists of strings and tuples of them.
     """
     if isinstance(result, tuple):
+        for index, element in enumerate(result):
+            if isinstance(element, list):
+                _check_strings(f"output at index {index}", element)
         return result
+    if isinstance(result, list):
+        _check_strings("output", result)
     if isinstance(result, torch.Tensor | list):
         return [result]
     raise internal(
@@ -269,7 +311,7 @@ def _from_torch(loaded: _Loaded, name: str, results: Sequence[Any]) -> Any:
         )
     result = results[index]
     if isinstance(result, list):
-        return _strings(name, result)
+        return _strings(result)
     if not isinstance(result, torch.Tensor):
         raise invalid_arg(f"output '{name}' must be of type Tensor or List[str].")
     expected, actual = loaded.types[name], _TYPES.get(result.dtype, str(result.dtype))
@@ -293,15 +335,19 @@ def _to_numpy(host: Any) -> Array:
     return np.asarray(host.numpy())
 
 
-def _strings(name: str, result: list[Any]) -> Array:
-    if not all(isinstance(element, str) for element in result):
-        raise internal(
-            f"PyTorch execute failure: output '{name}' must be of type Tensor or List[str], received a list"
-            " of another type"
-        )
+def _strings(result: list[str]) -> Array:
     array = np.empty(len(result), dtype=object)
     array[:] = result
     return array
+
+
+def _check_strings(what: str, result: list[Any]) -> None:
+    other = next((element for element in result if not isinstance(element, str)), None)
+    if other is not None:
+        kind = "Tensor" if isinstance(other, torch.Tensor) else type(other).__name__
+        raise internal(
+            f"PyTorch execute failure: {what} must be of type Tensor or List[str], received List[{kind}]"
+        )
 
 
 def _explained(error: Exception) -> InferError:

@@ -8,12 +8,18 @@ and texts are those of Triton's pytorch backend.
 import logging
 import re
 from collections.abc import Sequence
+from typing import Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import internal, invalid_arg
 
 logger = logging.getLogger(__name__)
+
+_FALLBACK: Final = {
+    "input": "input '%s' or previous input(s) are neither an input argument to the model '%s' nor do they",
+    "output": "output '%s' or previous output(s) of the model '%s' do not",
+}
 
 
 def input_arguments(config: mc.ModelConfig, arguments: Sequence[str]) -> dict[str, str]:
@@ -23,10 +29,12 @@ def input_arguments(config: mc.ModelConfig, arguments: Sequence[str]) -> dict[st
         InferError: INVALID_ARG or INTERNAL when counts or names do not fit.
     """
     names = [tensor.name for tensor in config.input]
-    controls = [control.name for control in config.sequence_batching.control_input]
+    indices = {
+        control.name: _control_index(control.name) for control in config.sequence_batching.control_input
+    }
     states = [state.input_name for state in config.sequence_batching.state]
-    extra = [name for batch_input in config.batch_input for name in batch_input.target_name]
-    count = len(names) + len(controls) + len(states) + len(extra)
+    made = [name for batch_input in config.batch_input for name in batch_input.target_name]
+    count = len(names) + len(indices) + len(states) + len(made)
     if count != len(arguments):
         raise invalid_arg(
             f"unable to load model '{config.name}', configuration expects {count} inputs, model provides"
@@ -35,13 +43,12 @@ def input_arguments(config: mc.ModelConfig, arguments: Sequence[str]) -> dict[st
     if not names:
         raise internal("model configuration must contain at least one input, none were specified.")
     if all(name in arguments for name in names) and not states:
-        indices = {name: arguments.index(name) for name in names}
+        indices |= {name: arguments.index(name) for name in names}
     else:
-        indices = _indices(config, "input", names)
+        indices |= _indices(config, "input", names)
     _check_states(config, states, names)
-    indices |= {name: _control_index(name) for name in controls}
     indices |= {name: _state_index(config, name) for name in states}
-    indices |= {name: len(names) + position for position, name in enumerate(extra)}
+    indices |= _made_indices(made, names, arguments)
     return {name: _argument(config, arguments, name, index) for name, index in indices.items()}
 
 
@@ -67,14 +74,23 @@ def _indices(config: mc.ModelConfig, direction: str, names: Sequence[str]) -> di
             continue
         if "__" in name:
             logger.warning(
-                "%s '%s' of the model '%s' does not follow the <name>__<index> naming convention. Falling"
-                " back to enforcing strict ordering from model configuration.",
-                direction,
+                f"{_FALLBACK[direction]} follow the <name>__<index> naming convention. Falling back to"
+                " enforcing strict ordering from model configuration.",
                 name,
                 config.name,
             )
         return {name: position for position, name in enumerate(names)}
     return {name: _index(name) or 0 for name in names}
+
+
+def _made_indices(made: Sequence[str], names: Sequence[str], arguments: Sequence[str]) -> dict[str, int]:
+    """Inputs made from a batch are named in the way that the inputs are, or come after them in order."""
+    every = (*names, *made)
+    if all(name in arguments for name in every):
+        return {name: arguments.index(name) for name in made}
+    if all(_index(name) is not None for name in every):
+        return {name: _index(name) or 0 for name in made}
+    return {name: len(names) + position for position, name in enumerate(made)}
 
 
 def _index(name: str) -> int | None:

@@ -41,7 +41,7 @@ def validate(config: mc.ModelConfig, gpus: Sequence[int] = ()) -> None:
         _check_no_sequence_cache(config)
         validate_sequence_batching(config)
     _check_ensemble(config)
-    _check_cache(config)
+    check_cache(config)
     _check_metrics(config.model_metrics)
     validate_io(config)
     validate_instances(config, gpus)
@@ -83,7 +83,12 @@ def _check_ensemble(config: mc.ModelConfig) -> None:
         )
 
 
-def _check_cache(config: mc.ModelConfig) -> None:
+def check_cache(config: mc.ModelConfig) -> None:
+    """Refuse a response cache for a model that is decoupled.
+
+    Raises:
+        InferError: INVALID_ARG with Triton's text.
+    """
     if config.model_transaction_policy.decoupled and config.response_cache.enable:
         raise invalid_arg(
             f"{_NO_CACHE} {config.name} with 'decoupled' transaction policy. "

@@ -95,7 +95,8 @@ class LocalCache(ResponseCache):
     def insert(self, key: bytes, entry: Entry) -> None:
         nbytes = _ENTRY_OVERHEAD + sum(len(tensor.data) for tensor in entry.outputs)
         if nbytes > self._size:
-            logger.warning("response of %d bytes does not fit into a cache of %d bytes", nbytes, self._size)
+            reason = f"its response of {nbytes} bytes does not fit into {self._size} bytes"
+            logger.warning("Failed to insert key [%s] into response cache: %s", key.hex(), reason)
             return
         if key in self._entries:
             return

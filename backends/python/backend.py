@@ -24,6 +24,7 @@ from backends.python.execution import Execution, completed
 from backends.python.instance import PythonInstance
 from backends.python.portable import is_portable
 from backends.python.process import Process
+from backends.python.reshaping import Reshaped
 from backends.python.supervisor import Supervisor
 
 _COMPLETED_S: Final = 5.0
@@ -77,6 +78,8 @@ class PythonBackend(Backend):
         return any(part in source for part in (b".exec", b"async"))
 
     def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
+        if instance.model.signature.reshaped:
+            requests = [Reshaped(request, instance.model.signature) for request in requests]
         instance.state.execute(requests, instance)
 
     def metrics(self) -> list[Any]:

@@ -51,7 +51,7 @@ def wire_request(
         name,
         str(version) if version > 0 else "",
         tuple([tensor._to_wire(viewed=waits) for tensor in request.inputs()]),
-        tuple([RequestedOutput(output) for output in request.requested_output_names()]),
+        tuple([RequestedOutput(output) for output in sorted(request.requested_output_names())]),
         request.request_id(),
         {} if parameters == NO_PARAMETERS else json.loads(parameters),
         request.correlation_id(),

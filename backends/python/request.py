@@ -1,7 +1,7 @@
 """`pb_utils.InferenceRequest`: what a model executes, and what it makes to call another model."""
 
 import json
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from app.core.tensors import TENSORS_TRACE, UNNAMED_TRACE, ParameterValue
@@ -69,7 +69,7 @@ class InferenceRequest:
         request_id: str = "",
         correlation_id: int | str = 0,
         inputs: Sequence[Tensor] = (),
-        requested_output_names: Sequence[str] = (),
+        requested_output_names: Iterable[str] = (),
         model_name: str = "",
         model_version: int = -1,
         flags: int = 0,
@@ -88,7 +88,7 @@ class InferenceRequest:
         self._inputs: list[Tensor] | None = list(inputs)
         self._request_id = request_id
         self._correlation_id = correlation_id
-        self._requested = list(requested_output_names)
+        self._requested = set(requested_output_names)
         self._target = (model_name, model_version)
         self._flags = flags
         self._timeout = timeout
@@ -111,8 +111,8 @@ class InferenceRequest:
         """The sequence's id, or 0."""
         return self._correlation_id
 
-    def requested_output_names(self) -> list[str]:
-        """Names of the outputs to return."""
+    def requested_output_names(self) -> set[str]:
+        """Names of the outputs to return; a set, as Triton's is."""
         return self._requested
 
     def target(self) -> tuple[str, int]:
@@ -218,9 +218,9 @@ class ReceivedRequest(InferenceRequest):
     def correlation_id(self) -> int | str:
         return self._request.infer.sequence_id
 
-    def requested_output_names(self) -> list[str]:
+    def requested_output_names(self) -> set[str]:
         outputs = self._request.infer.outputs
-        return [output.name for output in outputs] if outputs else list(self._context.output_names)
+        return {output.name for output in outputs} if outputs else set(self._context.output_names)
 
     def target(self) -> tuple[str, int]:
         version = self._request.infer.model_version

@@ -5,7 +5,7 @@ from them: whether it is decoupled, and the labels of its outputs. The texts are
 ValidateEnsembleConfig (src/ensemble_scheduler/ensemble_utils.cc) and its dependency graph.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -13,6 +13,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config_ensemble import conditions
 from app.core.config_normalise import ENSEMBLE
+from app.core.config_validation import check_cache
 from app.core.errors import InferError, invalid_arg
 from app.core.identifiers import identifier, name_of, namespace_of
 from app.core.model_config import WILDCARD, datatype_name, dims_text
@@ -94,7 +95,9 @@ class _Resolver:
             step.model_namespace = namespace_of(called.name)
         check_tensors(config, [step.model_config for step in steps])
         if any(step.decoupled for step in steps):
+            check_origins(config, [step.decoupled for step in steps])
             config.model_transaction_policy.decoupled = True
+            check_cache(config)
         return msgspec.structs.replace(
             entry,
             config=config.SerializeToString(deterministic=True),
@@ -212,6 +215,37 @@ def check_tensors(config: mc.ModelConfig, models: list[mc.ModelConfig]) -> None:
                 f"in ensemble {config.name}, ensemble tensor {when.tensor} decides about step {index} "
                 "and must be TYPE_BOOL"
             )
+
+
+def check_origins(config: mc.ModelConfig, decoupled: Sequence[bool]) -> None:
+    """Whether what a step reads together, and what a response holds, can belong together.
+
+    A decoupled step's response has no counterpart among those of another one. What was there before the
+    step belongs to each of its responses; Triton refuses that as well.
+
+    Raises:
+        InferError: INVALID_ARG for a step, or the ensemble's outputs, of two decoupled steps.
+    """
+    # Of each tensor, the decoupled steps that it comes from, the first one first.
+    origins: dict[str, tuple[int, ...]] = {io.name: () for io in config.input}
+    waiting = dict(enumerate(config.ensemble_scheduling.step))
+    while ready := [index for index, step in waiting.items() if origins.keys() >= {*step.input_map.values()}]:
+        for index in ready:
+            step = waiting.pop(index)
+            origin = _origin(config.name, step.model_name, [origins[x] for x in step.input_map.values()])
+            origin += (index,) if decoupled[index] else ()
+            origins.update((tensor, origin) for tensor in step.output_map.values())
+    _origin(config.name, config.name, [origins[io.name] for io in config.output if io.name in origins])
+
+
+def _origin(ensemble: str, reader: str, origins: list[tuple[int, ...]]) -> tuple[int, ...]:
+    longest = max(origins, key=len, default=())
+    if any(origin != longest[: len(origin)] for origin in origins):
+        raise invalid_arg(
+            f"in ensemble {ensemble}, step of model '{reader}' receives inputs originated from different"
+            " decoupled models"
+        )
+    return longest
 
 
 def _check_step(

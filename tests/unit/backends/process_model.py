@@ -52,7 +52,7 @@ class TritonPythonModel:
         tensor = request.inputs()[0]
         return [only_here.WHERE, sys.prefix, self.args["model_instance_name"], __name__,
                 request.request_id(), request.correlation_id(), request.flags(), request.timeout(),
-                request.requested_output_names(),
+                sorted(request.requested_output_names()),
                 request.trace().get_context(), tensor.shape(), tensor.triton_dtype(),
                 pb_utils.get_model_dir(), sorted(set(sys.modules) & {"msgspec", "google.protobuf", "ray"})]
 

@@ -77,7 +77,7 @@ REQUEST: Final = {
     "[Q(correlation_id=c).correlation_id() for c in (7, 'c')]": [7, "c"],
     "raised(Q, correlation_id=1.5)": "TritonModelException: Correlation ID must be integer or string",
     "[tensor.name() for tensor in Q().inputs()]": ["x"],
-    "Q().requested_output_names()": ["y"],
+    "sorted({'z'} | Q().requested_output_names() | R.requested_output_names())": ["O", "y", "z"],
     "Q(parameters={'a': 1, 'b': True, 'c': 'd'}).parameters()": '{"a": 1, "b": true, "c": "d"}',
     "raised(Q, parameters={'a': [1]})": (
         "TritonModelException: Expect parameters values to have type bool/int/str, found type <class 'list'>"

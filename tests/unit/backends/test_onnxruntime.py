@@ -160,10 +160,45 @@ def test_model_directory(tmp_path: Path) -> None:
 
 
 def test_failure_is_one_plain_line(tmp_path: Path) -> None:
-    served = serve(one("TYPE_FP32", "dims: 16").replace("dims: 16", "dims: -1", 1), identity(tmp_path))
-    (call,) = served(infer({"I": np.zeros((1, 3), np.float32)}))
-    assert call.error == (
-        "onnx runtime error 2: Got invalid dimensions for input: I for the following indices"
+    nodes = [helper.make_node("Reshape", ["I", "S"], ["O"])]
+    inputs = [("I", FLOAT, ("b", "n")), ("S", TensorProto.INT64, ("b",))]
+    ragged = "dims: 1 reshape { }"
+    text = one("TYPE_FP32", "dims: -1").replace(
+        "output", f'input {{ name: "S" data_type: TYPE_INT64 {ragged} }} output'
+    )
+    served = serve(text, save(tmp_path, nodes, inputs, [("O", FLOAT, ("b", "n"))]))
+    (call,) = served(infer({"I": np.zeros((1, 3), np.float32), "S": np.array([[7]])}))
+    assert call.error.startswith("onnx runtime error 1: Non-zero status code returned while running Reshape")
+    assert "\n" not in call.error
+
+
+def test_what_the_model_returns_is_sent_in_its_own_shape(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Concat", ["I", "I"], ["O"], axis=1)]
+    shape = ("b", "n")
+    folder = save(tmp_path, nodes, [("I", FLOAT, shape)], [("O", FLOAT, shape)])
+    path = folder / "1" / "model.onnx"
+    model = onnx.load(path)
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 3
+    path.write_bytes(model.SerializeToString())
+    text = (
+        one("TYPE_FP32", "dims: -1").replace("dims: -1 } ", "dims: 3 } ", 2).replace("dims: 3", "dims: -1", 1)
+    )
+    (call,) = serve(text, folder)(infer({"I": np.ones((1, 4), np.float32)}))
+    assert call.arrays["O"].shape == (1, 8)
+
+
+def test_io_of_other_kinds(tmp_path: Path) -> None:
+    nodes = [helper.make_node("SequenceConstruct", ["I"], ["O"])]
+    value = helper.make_tensor_sequence_value_info("O", FLOAT, None)
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("I", FLOAT, ["b"])], [value])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(InferError) as caught:
+        completed('name: "x"', tmp_path)
+    assert caught.value.code is ErrorCode.UNSUPPORTED
+    assert caught.value.message == (
+        "Unsupported ONNX Type 'ONNX_TYPE_SEQUENCE' for I/O 'O', expected 'ONNX_TYPE_TENSOR'."
     )
 
 
@@ -218,6 +253,14 @@ def test_auto_complete_of_scalars(tmp_path: Path) -> None:
             "model 'x', tensor 'INPUT0': the model expects 2 dimensions (shape [-1,16]) but the"
             " model configuration"
             " specifies 3 dimensions (shape [1,2,3])",
+        ),
+        (
+            ADD_SUB.replace("dims: 16", "dims: -1", 1),
+            "model 'x', tensor 'INPUT0': the model expects 2 dimensions (shape [-1,16]) but the"
+            " model configuration"
+            " specifies 2 dimensions (an initial batch dimension because max_batch_size > 0"
+            " followed by the explicit"
+            " tensor shape, making complete shape [-1,-1])",
         ),
         (
             ADD_SUB.replace('input { name: "INPUT1" data_type: TYPE_INT32 dims: 16 }', ""),

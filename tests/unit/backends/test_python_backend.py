@@ -85,7 +85,7 @@ def test_what_a_request_tells(load: Load) -> None:
     source = execute("""
 r = requests[0]
 told = [r.request_id(), r.correlation_id(), r.flags(), r.timeout(), r.parameters(),
-        r.requested_output_names(), r.is_cancelled(), [t.name() for t in r.inputs()],
+        sorted(r.requested_output_names()), r.is_cancelled(), [t.name() for t in r.inputs()],
         r.inputs()[0].shape(), r.inputs()[0].triton_dtype(),
         r.inputs()[0].is_cpu(), r.inputs()[0] is r.inputs()[0], r.trace().get_context()]
 return [pb_utils.InferenceResponse([pb_utils.Tensor("O", np.array([json.dumps(told)], dtype=object))],
@@ -251,3 +251,14 @@ def test_parameter_force_cpu_only(load: Load) -> None:
     load(IDENTITY, text(extra=extra.format("no")))
     with pytest.raises(InferError, match="Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: maybe"):
         load(IDENTITY, text(extra=extra.format("maybe")))
+
+
+def test_reshape_is_between_client_and_model(load: Load) -> None:
+    source = execute("""
+seen = np.array([float(len(r.inputs()[0].shape())) for r in requests], np.float32)
+return [pb_utils.InferenceResponse([pb_utils.Tensor("O", seen[:1])]) for r in requests]
+""")
+    configuration = text("TYPE_FP32").replace("dims: -1", "dims: 1 reshape { }")
+    assert configuration.count("reshape") == 2
+    (call,) = load(source, configuration)(infer({"I": np.ones((1, 1), np.float32)}))
+    assert call.arrays["O"].tolist() == [[1.0]]

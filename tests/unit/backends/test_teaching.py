@@ -188,8 +188,8 @@ def test_identity_delays(monkeypatch: pytest.MonkeyPatch) -> None:
             "expected input and output datatype to match, got TYPE_INT8 and TYPE_FP32",
         ),
         (pair(output="dims: 3"), "expected input and output shape to match, got [-1] and [3]"),
-        (pair(extra=parameter("enable_custom_tracing", "yes")), "value 'yes' to boolean"),
-        (pair(extra=parameter("execute_delay_ms", "soon")), "value 'soon' of model 'i' to integral number"),
+        (pair(extra=parameter("enable_custom_tracing", "yes")), "failed to convert 'yes' to boolean"),
+        (pair(extra=parameter("execute_delay_ms", "soon")), "failed to convert 'soon' to integral number"),
     ],
 )
 def test_identity_refuses_other_configurations(text: str, message: str) -> None:

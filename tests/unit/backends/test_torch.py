@@ -33,6 +33,21 @@ class Words(torch.nn.Module):
         return [word + "!" for word in x]
 
 
+class Lengths(torch.nn.Module):
+    def forward(self, x: List[str]) -> torch.Tensor:  # noqa: UP006
+        return torch.tensor([len(word) for word in x])
+
+
+class Numbers(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> List[int]:  # noqa: UP006
+        return [1, 2]
+
+
+class NumbersBeside(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> Tuple[torch.Tensor, List[torch.Tensor]]:  # noqa: UP006
+        return x, [x]
+
+
 class Keeps(torch.nn.Module):
     """Returns the same buffer each time, and changes its input."""
 
@@ -140,6 +155,38 @@ def test_list_of_strings(tmp_path: Path) -> None:
     assert [call.arrays["OUTPUT__0"].tolist() for call in calls] == [[[b"a!"]], [["é!".encode()]]]
 
 
+def test_strings_that_are_not_utf_8(tmp_path: Path) -> None:
+    text = one("TYPE_STRING", "dims: 1 reshape { }")
+    lengths = text.replace('"OUTPUT__0" data_type: TYPE_STRING', '"OUTPUT__0" data_type: TYPE_INT64')
+    request = infer({"INPUT__0": np.array([[b"\xff\x00\xfe"]], dtype=object)})
+    (call,) = serve(lengths, save(Lengths(), tmp_path / "lengths"))(request)
+    assert call.arrays["OUTPUT__0"].tolist() == [[3]]
+    (call,) = serve(text, save(Words(), tmp_path / "words"))(request)
+    assert call.error.startswith("PyTorch execute failure: 'utf-8' codec can't decode")
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        (Numbers(), "output must be of type Tensor or List[str], received List[int]"),
+        (NumbersBeside(), "output at index 1 must be of type Tensor or List[str], received List[Tensor]"),
+    ],
+)
+def test_lists_of_something_else(module: Any, text: str, tmp_path: Path) -> None:
+    served = serve(one("TYPE_FP32"), save(module, tmp_path))
+    (call,) = served(infer({"INPUT__0": np.zeros((1, 2), np.float32)}))
+    assert call.error == f"PyTorch execute failure: {text}"
+
+
+def test_reshaped_output_of_another_shape(tmp_path: Path) -> None:
+    text = one("TYPE_FP32").replace(
+        '"OUTPUT__0" data_type: TYPE_FP32 dims: 2', '"O" data_type: TYPE_FP32 dims: 1 reshape { }'
+    )
+    served = serve(text, save(Same(), tmp_path))
+    (call,) = served(infer({"INPUT__0": np.zeros((1, 2), np.float32)}))
+    assert "configuration expects [-1], model provides [1,2]" in call.error
+
+
 def test_responses_do_not_change_when_the_model_executes_again(tmp_path: Path) -> None:
     served = serve(one("TYPE_FP32"), save(Keeps(), tmp_path))
     data = np.array([[1, 2]], np.float32).tobytes()
@@ -233,6 +280,41 @@ def test_states_and_controls_need_indices() -> None:
         input_arguments(config(text.replace("START__1", "START")), ["x", "start", "state"])
 
 
+@pytest.mark.parametrize(
+    ("inputs", "made", "expected"),
+    [
+        (("x", "y"), "lengths", {"x": "x", "y": "y", "lengths": "lengths"}),
+        (("X__1", "Y__2"), "LENGTHS__0", {"X__1": "x", "Y__2": "y", "LENGTHS__0": "lengths"}),
+        (("first", "second"), "LENGTHS", {"first": "lengths", "second": "x", "LENGTHS": "y"}),
+    ],
+)
+def test_inputs_made_from_a_batch(inputs: tuple[str, str], made: str, expected: dict[str, str]) -> None:
+    batch_input = f'kind: BATCH_ELEMENT_COUNT target_name: "{made}" data_type: TYPE_FP32 source_input: "x"'
+    text = add_sub(inputs, ("a", "b"), f"batch_input {{ {batch_input} }}")
+    assert input_arguments(config(text), ["lengths", "x", "y"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("sequence", "message"),
+    [
+        (
+            'control_input { name: "ID__1" control { kind: CONTROL_SEQUENCE_CORRID'
+            " data_type: TYPE_UINT32 } }",
+            "input 'ID__1' type 'TYPE_UINT32' is not supported by PyTorch.",
+        ),
+        (
+            'state { input_name: "S__1" output_name: "S__1" data_type: TYPE_UINT64 dims: 2 }',
+            "unsupported datatype TYPE_UINT64 for input state 'S__1' for model 'x'",
+        ),
+    ],
+)
+def test_types_of_controls_and_states(sequence: str, message: str, tmp_path: Path) -> None:
+    folder = save(AddSub(), tmp_path)
+    with pytest.raises(InferError) as caught:
+        serve(one("TYPE_FP32", extra=f"sequence_batching {{ {sequence} }}"), folder)
+    assert caught.value.message == message
+
+
 def test_missing_and_broken_files(tmp_path: Path) -> None:
     with pytest.raises(InferError, match=r"unable to find '.*model.pt' for model instance 'x'"):
         serve(INDEXED, tmp_path)
@@ -242,16 +324,27 @@ def test_missing_and_broken_files(tmp_path: Path) -> None:
         serve(INDEXED, tmp_path)
 
 
+def test_second_default_name(tmp_path: Path) -> None:
+    save(Same(), tmp_path)
+    (tmp_path / "1" / "model.pt").rename(tmp_path / "1" / "model.pt2")
+    serve(one("TYPE_FP32"), tmp_path)
+    with pytest.raises(InferError, match=r"unable to find '.*/mine.pt' for model instance 'x'"):
+        serve(one("TYPE_FP32", extra='default_model_filename: "mine.pt"'), tmp_path)
+
+
 @pytest.mark.parametrize(("sharing", "modules"), [("true", 1), ("false", 2)])
-def test_weight_sharing(sharing: str, modules: int, tmp_path: Path) -> None:
+def test_weight_sharing(sharing: str, modules: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     extra = f'parameters {{ key: "ENABLE_WEIGHT_SHARING" value {{ string_value: "{sharing}" }} }}'
     served = serve(one("TYPE_FP32", extra=extra), save(Same(), tmp_path))
     second = Instance(served.model, "x_0_1")
     served.backend.instance_initialize(second)
     assert len({id(instance.state.module) for instance in (served.instance, second)}) == modules
+    assert ("Reusing TorchScript model for instance 'x_0_1'" in caplog.messages) == (modules == 1)
 
 
-def test_parameters_are_accepted(tmp_path: Path) -> None:
+def test_parameters_are_accepted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     keys = {
         "DISABLE_OPTIMIZED_EXECUTION": "true",
         "INFERENCE_MODE": "false",
@@ -264,6 +357,10 @@ def test_parameters_are_accepted(tmp_path: Path) -> None:
     extra = " ".join(f'parameters {{ key: "{k}" value {{ string_value: "{v}" }} }}' for k, v in keys.items())
     served = serve(one("TYPE_FP32", extra=extra), save(Same(), tmp_path))
     assert served(infer({"INPUT__0": np.ones((1, 2), np.float32)}))[0].arrays["OUTPUT__0"].all()
+    assert "Optimized execution is disabled for model instance 'x'" in caplog.messages
+    assert "Jit profiling is enabled for model instance 'x'" in caplog.messages
+    with pytest.raises(InferError, match="failed to convert 'perhaps' to boolean"):
+        serve(one("TYPE_FP32", extra=extra.replace('"false"', '"perhaps"')), tmp_path)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA device")

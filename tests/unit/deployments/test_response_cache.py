@@ -115,7 +115,7 @@ def test_the_key_tells_apart_what_the_answer_may_depend_on() -> None:
     assert request_key(ask(b"abcd", "1", parameters={"x": 1})) == request_key(ask(b"abcd", "2"))
 
 
-def test_local_cache_keeps_to_its_size() -> None:
+def test_local_cache_keeps_to_its_size(caplog: pytest.LogCaptureFixture) -> None:
     def entry(size: int) -> Entry:
         return Entry.of(InferResponse(outputs=(Tensor("O", "UINT8", (size,), bytes(size)),)))
 
@@ -127,6 +127,7 @@ def test_local_cache_keeps_to_its_size() -> None:
         assert cache.nbytes <= 10_000
     assert len(cache) == 6 and all(found)  # 1512 bytes each; the one in use stays
     cache.insert(b"large", entry(20_000))
+    assert f"Failed to insert key [{b'large'.hex()}] into response cache: " in caplog.text
     assert len(cache) == 6
 
 
@@ -163,7 +164,7 @@ def test_without_its_redis_a_model_serves_on(
         (["local,size=x"], "expected size=BYTES, got 'size=x'"),
         (["local,size=0"], "expected size=BYTES"),
         (["disk,size=1"], "unknown cache 'disk', expected 'local' or 'redis'"),
-        (["local,size=1", "redis,host=a"], "only one response cache"),
+        (["local,size=1", "redis,host=a"], "found multiple cache configurations, but only a single cache is"),
     ],
 )
 def test_settings(entries: list[str], text: str, tmp_path: Path) -> None:

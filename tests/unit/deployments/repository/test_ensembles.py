@@ -145,6 +145,28 @@ class TestReasons:
     def test_what_does_not_fit(self, config: str, step_model: str, text: str) -> None:
         assert reason(config, entry("m", step_model)) == f"Invalid argument: {text}"
 
+    def test_a_cache_and_a_decoupled_step(self) -> None:
+        config = ensemble(step({"x": "IN"}, {"y": "OUT"}, "m"), more="response_cache { enable: true }")
+        assert reason(config, entry("m", model(more=DECOUPLED))) == (
+            "Invalid argument: Response Cache does not currently support model e with 'decoupled' transaction"
+            " policy. Please disable the response cache."
+        )
+
+    def test_responses_of_two_decoupled_steps(self) -> None:
+        both = step({"x": "IN"}, {"y": "P"}, "m"), step({"x": "IN"}, {"y": "Q"}, "m")
+        models = entry("m", model(more=DECOUPLED)), entry("b", model("x z"))
+        joined = ensemble(step({"x": "P", "z": "Q"}, {"y": "OUT"}, "b"), *both)
+        text = "receives inputs originated from different decoupled models"
+        assert reason(joined, *models) == f"Invalid argument: in ensemble e, step of model 'b' {text}"
+        together = ensemble(*both, outputs="P Q")
+        assert reason(together, *models) == f"Invalid argument: in ensemble e, step of model 'e' {text}"
+        one_by_one = ensemble(
+            step({"x": "IN"}, {"y": "P"}, "m"),
+            step({"x": "P"}, {"y": "Q"}, "m"),
+            step({"x": "P", "z": "Q"}, {"y": "OUT"}, "b"),
+        )
+        assert state_of(entry("e", one_by_one), *models).decoupled
+
     def test_batching_and_non_batching_models_mix(self) -> None:
         config = ensemble(step({"x": "IN"}, {"y": "MID"}, "a"), step({"x": "MID"}, {"y": "OUT"}, "b"))
         assert state_of(entry("e", config), A, entry("b", model(batch=8))).state is ModelState.READY

@@ -1,0 +1,58 @@
+"""`reshape` of a configuration: a Python model sees and returns other shapes than its clients do.
+
+Triton's core does so for every backend (InferenceRequest::Normalize, InferenceResponse::AddOutput).
+"""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from app.core.tensors import InferResponse, Tensor
+from backends.base import Request
+from backends.signature import Signature
+
+
+class Reshaped(Request):
+    """A request in the model's shapes; all but its tensors is that of the request it stands for."""
+
+    __slots__ = ("_request", "_signature")
+
+    def __init__(self, request: Request, signature: Signature) -> None:
+        inputs = request.infer.inputs
+        shapes = [signature.model_shape(tensor.name, tensor.shape) for tensor in inputs]
+        changed = tuple(replace(each, shape=shape) for each, shape in zip(inputs, shapes, strict=True))
+        self.infer = replace(request.infer, inputs=changed)
+        self._request = request
+        self._signature = signature
+
+    def is_cancelled(self) -> bool:
+        return self._request.is_cancelled()
+
+    def report_activity(self, name: str) -> None:
+        self._request.report_activity(name)
+
+    def reply(self, response: InferResponse) -> None:
+        outputs = tuple(self._to_client(tensor) for tensor in response.outputs)
+        self._request.reply(replace(response, outputs=outputs))
+
+    def _to_client(self, tensor: Tensor) -> Tensor:
+        for output in self._signature.outputs:
+            if output.name == tensor.name and output.reshaped and len(tensor.shape) == len(output.expected):
+                return replace(tensor, shape=output.spec.client_shape(tensor.shape))
+        return tensor
+
+
+def _shared(name: str) -> property:
+    """An attribute of the request that a `Reshaped` stands for."""
+
+    def get(self: Reshaped) -> Any:
+        return getattr(self._request, name)
+
+    def put(self: Reshaped, value: Any) -> None:
+        setattr(self._request, name, value)
+
+    return property(get, put)
+
+
+for _name in ("answered", "detached", "rescheduled", "nested"):
+    setattr(Reshaped, _name, _shared(_name))
