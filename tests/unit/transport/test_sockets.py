@@ -6,6 +6,7 @@ import socket
 import stat
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -44,10 +45,17 @@ def leave(path: Path) -> None:
         sock.listen()
 
 
-def test_sockets_of_dead_processes_are_removed(tmp_path: Path) -> None:
-    directory = tmp_path / "private"
-    directory.mkdir(mode=0o700)
-    gone, outside = gone_pid(), tmp_path / "outside.sock"
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A private one, with a short path: a socket's may have 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="nereid-test-") as path:
+        private = Path(path, "private")
+        private.mkdir(mode=0o700)
+        yield private
+
+
+def test_sockets_of_dead_processes_are_removed(directory: Path) -> None:
+    gone, outside = gone_pid(), directory.parent / "outside.sock"
     leave(outside)
     for name in (gone, f"ingress-{gone}", "limiter-12ec02cbeb86ac4f", os.getpid()):
         leave(directory / f"{name}.sock")
@@ -68,9 +76,7 @@ def test_sockets_of_dead_processes_are_removed(tmp_path: Path) -> None:
     new.close()
 
 
-def test_a_socket_that_does_not_listen_yet_is_not_taken_for_dead(tmp_path: Path) -> None:
-    directory = tmp_path / "private"
-    directory.mkdir(mode=0o700)
+def test_a_socket_that_does_not_listen_yet_is_not_taken_for_dead(directory: Path) -> None:
     path = directory / f"{gone_pid()}.sock"
     holder = os.open(directory, os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_EX)  # whoever makes a socket has it until that listens
