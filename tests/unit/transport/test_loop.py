@@ -63,8 +63,8 @@ from app.transport import loop
 loop.freeze_heap()
 pinned, large = [], []
 for _ in range(160):
-    large.append(bytearray(1 << 20))
-    pinned.append(bytes(5000))
+    large.append(b"x" * (1 << 20))
+    pinned.append(b"x" * 100_000)
 held = psutil.Process().memory_info().rss
 large.clear()
 loop.give_back_freed(64 << 20)

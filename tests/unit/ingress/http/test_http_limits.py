@@ -216,4 +216,4 @@ def test_failed_requests_leave_nothing(run):
 def alive(kind: type) -> int:
     """How many objects of a class there are, once the collector has looked."""
     gc.collect()
-    return sum(isinstance(each, kind) for each in gc.get_objects())
+    return sum(type(each) is kind for each in gc.get_objects())
