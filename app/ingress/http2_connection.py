@@ -252,6 +252,8 @@ class Http2Connection(asyncio.Protocol):
         self._output.initial_window = size
         for stream in list(self._streams.values()):
             stream.window += change
+            if stream.window > h2.MAX_WINDOW:
+                raise h2.Http2Error(h2.FLOW_CONTROL_ERROR, "the window of a stream is too large")
             if stream.queue:
                 self._output.pump(stream)
 

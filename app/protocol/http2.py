@@ -95,7 +95,9 @@ class FrameReader:
     def __init__(self, max_frame: int, long: int = MAX_WINDOW) -> None:
         self._max_frame = max_frame
         self._long = long
-        self._rest = b""
+        # The beginning of a frame, and how much of it there must be to go on: it may come byte by byte.
+        self._rest = bytearray()
+        self._needed = 0
         # Of a DATA frame under way: its length, bytes to come, flags, stream.
         self._length = 0
         self._left = 0
@@ -116,7 +118,10 @@ class FrameReader:
             else:
                 position = self._run(data, 0, self._stream, frames)
         elif self._rest:
-            data = self._rest + data
+            self._rest += data
+            if len(self._rest) < self._needed:
+                return frames
+            data, self._rest = self._rest, bytearray()
         end = len(data)
         while end - position >= _HEAD_SIZE:
             high, low, kind, flags, stream = _HEAD.unpack_from(data, position)
@@ -138,8 +143,17 @@ class FrameReader:
                 self._length, self._left, self._flags, self._stream = length, stop - end, flags, stream
                 position = end
             break
-        self._rest = bytes(data[position:])
+        if position < end:
+            self._keep(data[position:])
         return frames
+
+    def _keep(self, begun: Buffer) -> None:
+        self._rest += begun
+        self._needed = _HEAD_SIZE
+        if len(begun) >= _HEAD_SIZE:
+            high, low, kind, flags, _ = _HEAD.unpack_from(begun)
+            in_pieces = kind == DATA and not flags & PADDED
+            self._needed += 1 if in_pieces else high << 8 | low
 
     def _continue(self, data: Buffer, frames: list[Frame | Run]) -> int:
         piece = bytes(data[: self._left])

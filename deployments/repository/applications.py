@@ -88,22 +88,31 @@ async def deploy(spec: ModelSpec) -> Description:
         InferError: INTERNAL when Serve cannot start the replica (it died while loading, say).
     """
     count = replica_count(mc.ModelConfig.FromString(spec.config), spec.backend_path)
+    given_up = threading.Event()
     async with listing(spec.name, spec.application) as listed:
         try:
-            await _in_thread(_start, spec)
+            await _in_thread(_start, spec, given_up)
             loaded = asyncio.create_task(listed.reach(count))
             try:
                 await _wait_running(spec.application, loaded)
             finally:
                 loaded.cancel()
+        except asyncio.CancelledError:
+            given_up.set()
+            raise
         except Exception as error:
             raise internal(await asyncio.to_thread(_start_failure, spec, error)) from error
         return await _described(listed.handle)
 
 
-def _start(spec: ModelSpec) -> None:
-    """Have Serve make an application what the spec says; returns before it is."""
+def _start(spec: ModelSpec, given_up: threading.Event | None = None) -> None:
+    """Have Serve make an application what the spec says; returns before it is.
+
+    Does nothing when it comes to it after `given_up` is set: nobody would delete the application.
+    """
     with _configuring:
+        if given_up is not None and given_up.is_set():
+            return
         target = serve.RunTarget(build(spec), spec.application, route_prefix=None)
         serve.run_many([target], wait_for_applications_running=False)
 
@@ -210,9 +219,15 @@ async def _described(handle: Any) -> Description:
 async def delete(application: str) -> None:
     """Delete an application; its replicas drain first. Failures are logged: nobody can act on them."""
     try:
-        await _in_thread(serve.delete, application)
+        await _in_thread(_delete, application)
     except Exception:
         logger.exception("deleting application '%s'", application)
+
+
+def _delete(application: str) -> None:
+    with _configuring:
+        pass  # what a load that was given up has begun is there by now
+    serve.delete(application)
 
 
 async def listed() -> list[Found]:

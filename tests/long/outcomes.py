@@ -15,7 +15,9 @@ from tritonclient.utils import InferenceServerException
 
 NO_ANSWER: Final = "no answer"
 _KEPT: Final = 40
-_TRANSIENT: Final = re.compile("connection to (its|model) replica lost|is not at ready state")
+_TRANSIENT: Final = re.compile(
+    "connection to (its|model) replica lost|is not at ready state|stream is no longer in valid state"
+)
 
 
 class Wrong(Exception):

@@ -1,6 +1,7 @@
 """HTTP/2 frames and header blocks, and what gRPC puts into them."""
 
 import gzip
+import time
 import tracemalloc
 import zlib
 from typing import Any
@@ -83,6 +84,17 @@ def test_a_run_stops_at_a_frame_above_the_limit() -> None:
     data = h2.frame(h2.DATA, 0, 1, bytes(200)) + h2.frame_head(1001, h2.DATA, 0, 1) + b"x"
     with pytest.raises(h2.Http2Error):
         reader.feed(data)
+
+
+def test_a_long_frame_that_comes_byte_by_byte_is_not_copied_each_time() -> None:
+    reader = h2.FrameReader(1 << 20)
+    data = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, bytes(1 << 20))
+    began = time.process_time()
+    frames = reader.feed(data[: 1 << 19])
+    for at in range(1 << 19, (1 << 19) + 50_000):
+        frames += reader.feed(data[at : at + 1])
+    assert not frames and time.process_time() - began < 0.5  # 50,000 copies of it are 25 GB
+    assert reader.feed(data[at + 1 :]) == [(h2.HEADERS, h2.END_HEADERS, 1, data[9:])]
 
 
 def test_a_frame_above_the_limit() -> None:

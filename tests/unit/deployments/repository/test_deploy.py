@@ -92,6 +92,34 @@ async def test_serve_makes_one_configuration_at_a_time(
         task.cancel()
 
 
+async def test_a_load_that_is_given_up_starts_nothing_after_its_deletion(
+    fake: FakeServe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One waits for its turn to start, one is being started: the deletion of either comes last."""
+    done: list[str] = []
+    begun, may_go = threading.Event(), threading.Event()
+
+    def start(targets: list[Any], **_: Any) -> None:
+        begun.set()
+        assert may_go.wait(30)
+        done.append(f"started {targets[0].name}")
+
+    monkeypatch.setattr(serve, "run_many", start)
+    monkeypatch.setattr(serve, "delete", lambda application: done.append(f"deleted {application}"))
+    loads = [asyncio.create_task(deploy(SPEC))]
+    assert await asyncio.to_thread(begun.wait, 30)
+    loads.append(asyncio.create_task(deploy(SPEC)))
+    await asyncio.sleep(0)
+    for load in loads:
+        load.cancel()
+    await asyncio.wait(loads)
+    deletions = [asyncio.create_task(applications.delete("m:1")) for _ in loads]
+    await asyncio.sleep(0.01)
+    may_go.set()
+    await asyncio.gather(*deletions)
+    assert done == ["started m:1", "deleted m:1", "deleted m:1"]
+
+
 async def told(spec: ModelSpec) -> None:
     """Replicas that change as they are told."""
 

@@ -97,6 +97,10 @@ def many(frame: bytes, count: int) -> bytes:
         ("even stream", h2.frame(h2.HEADERS, h2.END_HEADERS, 2, b"\x88"), h2.PROTOCOL_ERROR),
         ("bad header block", h2.frame(h2.HEADERS, h2.END_HEADERS, 1, b"\xff\xff\xff"), h2.COMPRESSION_ERROR),
         ("window overflow", h2.window_update(0, h2.MAX_WINDOW), h2.FLOW_CONTROL_ERROR),
+        ("window overflow by settings",
+         lambda raw: _streams(raw, 1) + h2.window_update(1, h2.MAX_WINDOW - h2.DEFAULT_WINDOW)
+         + h2.settings_frame({4: h2.DEFAULT_WINDOW + 1}),
+         h2.FLOW_CONTROL_ERROR),
         ("zero window update", h2.window_update(0, 0), h2.FLOW_CONTROL_ERROR),
         ("huge frame", h2.frame_head(1 << 23, h2.DATA, 0, 1), h2.FRAME_SIZE_ERROR),
         ("push", h2.frame(h2.PUSH_PROMISE, 0, 1, bytes(4)), h2.PROTOCOL_ERROR),
