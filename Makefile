@@ -38,7 +38,7 @@ lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 
 types: $(VENV)/.installed-test
-	$(BIN)/mypy --num-workers=2
+	$(BIN)/mypy
 
 test-unit: $(VENV)/.installed-test models
 	$(BIN)/python -m pytest tests/unit
