@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic_ns
-from typing import Final
 
 from tritonclient.grpc import service_pb2 as pb
 
@@ -22,11 +21,9 @@ from app.core.errors import InferError, unavailable
 from app.core.tensors import Buffer, InferRequest, InferResponse, failed
 from app.ingress.observer import Arrival, Observer
 from app.ingress.service import Call, InferenceService
-from app.ingress.unsent import RESPONSE_BYTES, Unsent
+from app.ingress.unsent import RESPONSE_BYTES, TOO_SLOW, Unsent
 from app.protocol.grpc_parameters import wants_empty_final
 from app.protocol.grpc_v2 import decode_infer, encode_stream_error, encode_stream_failure, parse_infer
-
-_TOO_SLOW: Final = "the stream's responses are read too slowly"
 
 Encoder = Callable[[InferRequest, InferResponse], bytes]
 Forward = Callable[[InferRequest], InferRequest]
@@ -187,7 +184,7 @@ class InferStream:
     def give_up(self) -> None:
         """Cancel everything, and end the stream with an error in place of what waits."""
         self.cancel()
-        self.fail(unavailable(_TOO_SLOW))
+        self.fail(unavailable(TOO_SLOW))
         self._room.set()
 
     async def next(self) -> bytes | None:
@@ -284,7 +281,7 @@ class InferStream:
             response = _named_like(pending, response)
         if not response.final and self._is_full():
             pending.cancel()
-            response = failed(unavailable(_TOO_SLOW), pending.id)
+            response = failed(unavailable(TOO_SLOW), pending.id)
         self._ready.append((pending, response))
         self._ready_bytes += _byte_size(response)
         if len(self._ready) > 1:  # the writer is behind

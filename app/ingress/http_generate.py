@@ -16,7 +16,7 @@ from app.core.model_config import input_specs
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.ingress.http_exchange import Exchange, describe_error
 from app.ingress.service import Call
-from app.ingress.unsent import RESPONSE_BYTES
+from app.ingress.unsent import RESPONSE_BYTES, TOO_SLOW
 from app.protocol.generate import decode_generate, encode_generate, error_event, event
 from app.protocol.http1 import RequestHead
 from app.protocol.http_v2 import JSON_HEADERS
@@ -30,7 +30,6 @@ _EXACTLY_ONE: Final = (
     b'{"error":"generate expects model to produce exactly 1 response, use generate stream for model that '
     b'generates various number of responses"}'
 )
-_TOO_SLOW: Final = "the stream's responses are read too slowly"
 _HEAVY_REQUEST: Final = 32 << 10
 """Bytes of a request from which a thread decodes it."""
 _HEAVY_RESPONSE: Final = 256 << 10
@@ -165,7 +164,7 @@ class _Stream(_Answer):
             return
         if not response.final and self._is_full():
             super().cancel()
-            response = failed(unavailable(_TOO_SLOW), self._id)
+            response = failed(unavailable(TOO_SLOW), self._id)
         self._closed = response.final
         self._waiting.append(response)
         self._waiting_bytes += _byte_size(response)
@@ -183,7 +182,7 @@ class _Stream(_Answer):
         if not closed:
             super().cancel()
         self._waiting.clear()
-        self._waiting.append(failed(unavailable(_TOO_SLOW), self._id))
+        self._waiting.append(failed(unavailable(TOO_SLOW), self._id))
         self._waiting_bytes = 0
         self._news.set()
 

@@ -8,6 +8,8 @@ from typing import Final, Protocol
 logger = logging.getLogger(__name__)
 
 DEFAULT_BYTES: Final = 4 << 30
+TOO_SLOW: Final = "the stream's responses are read too slowly"
+"""What ends a stream whose client is too far behind."""
 
 
 class Holder(Protocol):

@@ -1,7 +1,6 @@
 """The gRPC front over a real connection: tritonclient on one side, a scripted service on the other."""
 
 import asyncio
-import gc
 import queue
 import time
 
@@ -14,6 +13,7 @@ from tritonclient.utils import InferenceServerException
 
 from app.core.errors import InferError
 from app.ingress.grpc_front import SHUTDOWN_TEXT
+from tests.unit.garbage import alive
 from tests.unit.ingress.grpc.grpc_running import WAIT_S, Stream, int_input, refusal
 
 pytestmark = pytest.mark.usefixtures("either_grpc_front")
@@ -57,16 +57,12 @@ def test_unknown_methods_are_unimplemented(server):
 
 
 def test_failed_requests_leave_nothing(server, triton):
-    def alive():
-        gc.collect()
-        return sum(type(each) is InferError for each in gc.get_objects())
-
-    before = alive()
+    before = alive(InferError)
     for _ in range(20):
         code, text = refusal(lambda: triton.infer("echo", [int_input(1)], request_id="bad"))
         assert (code, text) == ("StatusCode.INVALID_ARGUMENT", "bad request")
         server.service.next_call()  # which knows its response
-    assert alive() < before + 10
+    assert alive(InferError) < before + 10
 
 
 def test_infer(server, triton):

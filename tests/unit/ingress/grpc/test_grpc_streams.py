@@ -117,24 +117,28 @@ def test_reading_pauses_while_the_slots_are_taken():
         assert [pair[0] for pair in stream.next_values(4)] == ["1", "2", "3", "4"]
 
 
+def overrun(server, channel):
+    """Let a model answer faster than its client reads, until it is cancelled; what there is to read."""
+    start = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer
+    sending = queue.SimpleQueue()
+    responses = start(iter(sending.get, None))
+    sending.put(pb.ModelInferRequest(model_name="stream", id="1"))
+    call = server.service.next_call()
+    chunk = Tensor("OUTPUT", "INT8", (1 << 18,), bytes(1 << 18))
+    response = InferResponse("stream", "1", (chunk,), final=False)
+    for _ in range(100):
+        if call.cancelled.is_set():
+            break
+        server.do(call.sink, response)
+    assert call.cancelled.is_set()
+    sending.put(None)
+    return responses
+
+
 def test_a_decoupled_request_that_overruns_its_reader_is_cancelled(server):
     settings = GrpcSettings(stream=StreamLimits(byte_size=1 << 20))
     with running(settings) as server, grpc.insecure_channel(server.url) as channel:
-        start = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer
-        sending = queue.SimpleQueue()
-        responses = start(iter(sending.get, None))
-        message = pb.ModelInferRequest(model_name="stream", id="1")
-        sending.put(message)
-        call = server.service.next_call()
-        chunk = Tensor("OUTPUT", "INT8", (1 << 18,), bytes(1 << 18))
-        response = InferResponse("stream", "1", (chunk,), final=False)
-        for _ in range(100):
-            if call.cancelled.is_set():
-                break
-            server.do(call.sink, response)
-        assert call.cancelled.is_set()
-        sending.put(None)
-        *_, last = responses
+        *_, last = overrun(server, channel)
         assert last.error_message == "the stream's responses are read too slowly"
 
 
@@ -148,20 +152,7 @@ def test_bytes_that_are_no_message_end_the_stream(server):
 def test_what_waits_in_all_streams_together_is_bounded():
     unsent = Unsent(1 << 20)
     with running(unsent=unsent) as server, grpc.insecure_channel(server.url) as channel:
-        start = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer
-        sending = queue.SimpleQueue()
-        responses = start(iter(sending.get, None))
-        sending.put(pb.ModelInferRequest(model_name="stream", id="1"))
-        call = server.service.next_call()
-        response = InferResponse(
-            "stream", "1", (Tensor("OUTPUT", "INT8", (1 << 18,), bytes(1 << 18)),), final=False
-        )
-        for _ in range(100):
-            if call.cancelled.is_set():
-                break
-            server.do(call.sink, response)
-        assert call.cancelled.is_set()
-        sending.put(None)
+        responses = overrun(server, channel)
         with pytest.raises(grpc.RpcError) as ended:
             list(responses)
         assert ended.value.code() is grpc.StatusCode.UNAVAILABLE

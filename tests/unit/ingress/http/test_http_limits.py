@@ -11,6 +11,7 @@ from app.core.tensors import failed
 from app.ingress import http_receiving
 from app.ingress.unsent import Unsent
 from app.transport import workspace
+from tests.unit.garbage import alive
 from tests.unit.ingress.http.http_peer import Peer, binary_infer, fronted, json_infer, request
 from tests.unit.ingress.http_fakes import FakeService
 from tests.waiting import until
@@ -211,9 +212,3 @@ def test_failed_requests_leave_nothing(run):
             assert alive(InferError) < before + 10
 
     run(scenario())
-
-
-def alive(kind: type) -> int:
-    """How many objects of a class there are, once the collector has looked."""
-    gc.collect()
-    return sum(type(each) is kind for each in gc.get_objects())
