@@ -20,7 +20,7 @@ export PYTHONUNBUFFERED ?= 1
 .PHONY: serve models test lint types test-unit test-slow test-remote test-peer test-gpu bench soak chaos fuzz clean
 
 serve: models
-	@$(BIN)/python -m app.check serve_config.yaml
+	@$(BIN)/python -m app.settings.check_config serve_config.yaml
 	exec $(BIN)/python -m app.serve_run serve_config.yaml
 
 # Each replica would compile what has changed, where Python may write no bytecode.

@@ -4,10 +4,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from app.deprecated import DEPRECATED
-from app.flags import Setting, SettingsError
-from app.ignored import IGNORED
-from app.settings import SETTINGS, ServerSettings, from_args, known_names, suggestion
+from app.settings.deprecated import DEPRECATED
+from app.settings.flags import Setting, SettingsError
+from app.settings.ignored import IGNORED
+from app.settings.settings import SETTINGS, ServerSettings, from_args, known_names, suggestion
 
 HINT: Final = "Usage: nereid --model-repository=DIRECTORY [--FLAG=VALUE ...]\nAll flags: nereid --help"
 

@@ -22,7 +22,7 @@ from app.core.errors import unavailable
 from app.main import APPLICATION, INGRESS, MANAGER
 from app.routing.manager_client import ManagerClient, follow
 from app.routing.table import RoutingTable
-from app.transport.loop import LoopThread
+from app.transport.event_loop_thread import LoopThread
 
 _FIRST_TABLE_S: Final = 15.0
 

@@ -7,9 +7,9 @@ import threading
 import time
 from types import FrameType
 
-from app.flags import SettingsError
 from app.ray_cluster import join_or_start
-from app.settings import SETTINGS, ServerSettings
+from app.settings.flags import SettingsError
+from app.settings.settings import SETTINGS, ServerSettings
 
 _POLL_S = 0.2
 

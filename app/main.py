@@ -7,10 +7,10 @@ from ray import serve
 from ray.serve.deployment import Application
 
 from app.ingress.deployment import Ingress
-from app.settings import ServerSettings, from_args
+from app.settings.settings import ServerSettings, from_args
 from deployments import spec
 from deployments.builder import QUIET, ROUTER_CONFIG
-from deployments.repository.manager import RepositoryManager
+from deployments.manager.manager import RepositoryManager
 
 APPLICATION = "nereid"
 MANAGER = spec.MANAGER

@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP: Final = "nereid.backends"
 
 BUILT_IN: Final[dict[str, str]] = {
-    "onnxruntime": "backends.onnxruntime_impl:OnnxRuntimeBackend",
-    "pytorch": "backends.torch_impl:TorchBackend",
-    "tensorrt": "backends.tensorrt_impl:TensorRtBackend",
+    "onnxruntime": "backends.onnxruntime.backend:OnnxRuntimeBackend",
+    "pytorch": "backends.pytorch.backend:TorchBackend",
+    "tensorrt": "backends.tensorrt.backend:TensorRtBackend",
     "python": "backends.python.backend:PythonBackend",
-    "identity": "backends.identity_impl:IdentityBackend",
-    "repeat": "backends.repeat_impl:RepeatBackend",
-    "square": "backends.square_impl:SquareBackend",
-    "sequence": "backends.sequence_impl:SequenceBackend",
-    "dyna_sequence": "backends.sequence_impl:DynaSequenceBackend",
-    "iterative_sequence": "backends.iterative_sequence_impl:IterativeSequenceBackend",
+    "identity": "backends.teaching.identity:IdentityBackend",
+    "repeat": "backends.teaching.repeat:RepeatBackend",
+    "square": "backends.teaching.square:SquareBackend",
+    "sequence": "backends.teaching.sequence:SequenceBackend",
+    "dyna_sequence": "backends.teaching.sequence:DynaSequenceBackend",
+    "iterative_sequence": "backends.teaching.iterative_sequence:IterativeSequenceBackend",
 }
 
 # Built-in backend: the modules it needs, by what to call them, and the extra that has them.

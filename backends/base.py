@@ -277,7 +277,7 @@ class Backend(ABC):
         return True
 
     def metrics(self) -> list[Any]:
-        """Custom metrics of the models of this process, as `backends.python.metrics.snapshot` gives them.
+        """Custom metrics of the models of this process, as `backends.python.api.metrics.snapshot` gives them.
 
         Called when somebody reads `/metrics`, on a thread of its own.
         """
@@ -360,6 +360,6 @@ class ArrayBackend(Backend):
         self.close(instance.state)
 
     def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
-        from backends.merge import execute_merged
+        from backends.array_backend import execute_merged
 
         execute_merged(self, instance, requests)

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.config.model_config import WILDCARD, datatype_name
 from app.core.datatypes import BY_CONFIG_NAME
 from app.core.errors import invalid_arg
-from app.core.model_config import WILDCARD, datatype_name
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]

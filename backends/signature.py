@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.config.model_config import TensorSpec, dims_text, input_specs, output_specs
 from app.core.datatypes import DATATYPES
 from app.core.errors import internal
-from app.core.model_config import TensorSpec, dims_text, input_specs, output_specs
 from app.core.tensors import RequestedOutput
 from backends.ragged import Ragged
 

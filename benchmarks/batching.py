@@ -23,11 +23,11 @@ from typing import NamedTuple
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config_normalise import normalise
+from app.core.config.normalise import normalise
 from app.core.tensors import InferRequest, InferResponse, Tensor
-from app.transport.loop import LoopThread
-from deployments.scheduling.dynamic import Execute, Item
-from deployments.served_model import ServedModel
+from app.transport.event_loop_thread import LoopThread
+from deployments.replica.served_model import ServedModel
+from deployments.scheduling.dynamic.scheduler import Execute, Item
 from deployments.spec import ModelSpec
 
 MAX_BATCH = 64

@@ -12,18 +12,19 @@ from typing import Any, Final, NamedTuple, cast
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config_normalise import normalise
+from app.core.config.normalise import normalise
+from app.core.inference import Call, Sink
 from app.core.tensors import InferRequest
 from app.ensemble.runner import EnsembleRunner
-from app.routing.router import Call, Ensembles, Sink
+from app.routing.router import Ensembles
 from app.routing.table import ModelState, RoutingTable, VersionEntry
-from app.transport.client import Channel
-from app.transport.loop import LoopThread, freeze_heap
-from app.transport.server import Cancel, ChannelServer, Reply
-from backends.python import services
+from app.transport.channel.client import Channel
+from app.transport.channel.server import Cancel, ChannelServer, Reply
+from app.transport.event_loop_thread import LoopThread, freeze_heap
+from backends.python.api import server_api
 from benchmarks.batching import without_serve
-from deployments.bls import Connection, ModelCalls
-from deployments.served_model import ServedModel
+from deployments.bls.service import Connection, ModelCalls
+from deployments.replica.served_model import ServedModel
 from deployments.spec import ModelSpec
 
 KEY: Final = b"a key for a benchmark"
@@ -214,7 +215,7 @@ def serve(directory: Path, name: str, pipe: Pipe) -> None:
     fleet = None
     if name in _SOURCES:
         fleet = plane.call(Fleet.connect(directory, MODELS[:BLS_STEPS]))
-        services.install(Calls(spec, plane, fleet))
+        server_api.install(Calls(spec, plane, fleet))
     model = ServedModel.load(spec, plane, without_serve)
     plane.call(model.open())
     freeze_heap()

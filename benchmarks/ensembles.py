@@ -29,11 +29,11 @@ import numpy as np
 import uvloop
 
 from app.core.tensors import InferRequest, InferResponse, Tensor
-from app.ingress.grpc_front import GrpcFront
-from app.ingress.http_front import HttpFront
-from app.ingress.routed_service import RoutedInferenceService
-from app.settings import ServerSettings
-from app.transport.loop import freeze_heap
+from app.ingress.grpc.front import GrpcFront
+from app.ingress.rest.front import HttpFront
+from app.ingress.service.routed import RoutedInferenceService
+from app.settings.settings import ServerSettings
+from app.transport.event_loop_thread import freeze_heap
 from benchmarks.composition import MODELS, Costs, Fleet, start
 from benchmarks.tools import ROOT
 

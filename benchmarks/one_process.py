@@ -16,25 +16,25 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config_normalise import normalise
+from app.core.config.normalise import normalise
 from app.core.live_settings import LiveSettings
 from app.core.log import LogConfig
 from app.core.trace_settings import TraceSettings
 from app.ingress.fronts import Front, open_fronts
-from app.ingress.observer import Observer
-from app.ingress.routed_service import RoutedInferenceService
-from app.ingress.unsent import Unsent
+from app.ingress.net.slow_clients import SendBufferLimit
+from app.ingress.service.routed import RoutedInferenceService
+from app.ingress.tracing.observer import Observer
 from app.routing import replicas
 from app.routing.replicas import ReplicaAddress
 from app.routing.router import Router
 from app.routing.table import ModelState, RoutingTable, VersionEntry
-from app.settings import ServerSettings
-from app.transport.loop import LoopThread
-from app.transport.server import ChannelServer
+from app.settings.settings import ServerSettings
+from app.transport.channel.server import ChannelServer
+from app.transport.event_loop_thread import LoopThread
 from app.transport.settings import TransportSettings
 from benchmarks.servers import free_ports
 from benchmarks.tools import ROOT
-from deployments.served_model import ServedModel
+from deployments.replica.served_model import ServedModel
 from deployments.spec import ModelSpec
 
 KEY = b"a key for one process, 32 bytes."
@@ -102,7 +102,7 @@ class OneProcess:
         entry = VersionEntry(MODEL, 1, ModelState.READY, application=f"{MODEL}:1", config=config)
         await self._router.apply(RoutingTable(1, True, (entry,)))
         live = LiveSettings(LogConfig.of(settings), TraceSettings(settings.trace_settings()))
-        self._fronts = await open_fronts(settings, service, _no_metrics, Observer(live), Unsent())
+        self._fronts = await open_fronts(settings, service, _no_metrics, Observer(live), SendBufferLimit())
 
     async def _close(self) -> None:
         for front in self._fronts:

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from app.ingress import listener
-from app.transport.arena import ArenaWriter
-from app.transport.connection import Connection
+from app.ingress.net import listener
+from app.transport.channel.connection import Connection
+from app.transport.memory.arena import ArenaWriter
 from benchmarks.counting import Counter, Work
 from benchmarks.one_process import Callers, running
 from benchmarks.report import table

@@ -46,10 +46,10 @@ class Cell(NamedTuple):
 
 def serve_replica(model: str, directory: Path) -> None:
     """Load an example model and answer a channel until the parent hangs up."""
-    from app.transport.loop import LoopThread, freeze_heap
-    from app.transport.server import ChannelServer
+    from app.transport.channel.server import ChannelServer
+    from app.transport.event_loop_thread import LoopThread, freeze_heap
     from benchmarks.one_process import KEY
-    from deployments.served_model import ServedModel
+    from deployments.replica.served_model import ServedModel
 
     plane = LoopThread("data-plane")
     served = ServedModel.load(_spec(model, directory), plane, _without_serve)
@@ -65,7 +65,7 @@ def serve_replica(model: str, directory: Path) -> None:
 
 
 def _spec(model: str, directory: Path) -> Any:
-    from app.core.config_normalise import normalise
+    from app.core.config.normalise import normalise
     from benchmarks.one_process import KEY
     from benchmarks.workloads import read_config
     from deployments.spec import ModelSpec
@@ -97,7 +97,7 @@ def _without_serve(execute: Any, max_rows: int, concurrent: int) -> Any:
 
 def serve_ingress(model: str, address: str) -> None:
     """Both fronts in front of one replica, until the parent hangs up."""
-    from app.transport.loop import LoopThread, freeze_heap
+    from app.transport.event_loop_thread import LoopThread, freeze_heap
 
     plane = LoopThread("data-plane")
     kept: list[Any] = []
@@ -108,11 +108,11 @@ def serve_ingress(model: str, address: str) -> None:
 
 
 async def _open_ingress(model: str, address: str, kept: list[Any]) -> tuple[int, int]:
-    from app.ingress.grpc_front import GrpcFront
-    from app.ingress.http_front import HttpFront
-    from app.ingress.routed_service import RoutedInferenceService
+    from app.ingress.grpc.front import GrpcFront
+    from app.ingress.rest.front import HttpFront
+    from app.ingress.service.routed import RoutedInferenceService
     from app.routing.table import ModelState, RoutingTable, VersionEntry
-    from app.settings import ServerSettings
+    from app.settings.settings import ServerSettings
     from benchmarks.one_process import TellingRouter
     from benchmarks.workloads import read_config
 

@@ -20,8 +20,8 @@ import numpy as np
 import uvloop
 
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
-from app.transport.client import Channel
-from app.transport.server import ChannelServer
+from app.transport.channel.client import Channel
+from app.transport.channel.server import ChannelServer
 from app.transport.settings import TransportSettings
 
 KEY = b"a key for a benchmark"

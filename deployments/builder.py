@@ -11,7 +11,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import invalid_arg
 from backends import process_per_instance
-from deployments.model_version import ModelVersion
+from deployments.replica.deployment import ModelVersion
 from deployments.spec import ModelSpec
 
 ROUTER = "app.routing.serve_router:DirectRouter"

@@ -27,8 +27,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
     brought configuration or files. `summaries` and `histograms` say which distributions of durations the
     replica keeps. `namespace` is that of the model, with `--model-namespacing`. `log` is
     how the replica logs, until an ingress tells it otherwise. `rate_limits` are the explicit counts of
-    resources (`app/core/rate_limit.py`), None without a rate limiter. `host_policy` are the settings of host
-    policies by name. `revision` counts the changes of instances since the load.
+    resources (`app/core/config/rate_limit.py`), None without a rate limiter. `host_policy` are the
+    settings of host policies by name. `revision` counts the changes of instances since the load.
     """
 
     name: str

@@ -11,9 +11,9 @@ from typing import Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.config.model_config import WILDCARD, TensorSpec, dims_text, input_specs, output_specs
 from app.core.datatypes import DATATYPES
 from app.core.errors import InferError, invalid_arg
-from app.core.model_config import WILDCARD, TensorSpec, dims_text, input_specs, output_specs
 from app.core.tensors import Buffer, InferRequest, Tensor
 
 _INT64_MAX: Final = (1 << 63) - 1

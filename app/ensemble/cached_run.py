@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from app.cache.response_cache import Entry, ResponseCache, request_key
 from app.core.errors import InferError
+from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, Tensor
-from app.ensemble.plan import Plan
-from app.ensemble.run import Run
-from app.routing.router import Sink
-from app.transport.response_cache import Entry, ResponseCache, request_key
+from app.ensemble.execution import EnsembleExecution
+from app.ensemble.graph import EnsembleGraph
 
 if TYPE_CHECKING:
     from app.ensemble.runner import Ensemble, Models
@@ -25,7 +25,7 @@ def cacheable(request: InferRequest) -> bool:
     return not (request.regions or request.sequence_id)
 
 
-class CachedRun(Run):
+class CachedRun(EnsembleExecution):
     """Looks the request up before it begins, and keeps the response."""
 
     def __init__(
@@ -35,7 +35,7 @@ class CachedRun(Run):
         request: InferRequest,
         sink: Sink,
         cache: ResponseCache,
-        serving: Callable[[Plan], Iterable[str]],
+        serving: Callable[[EnsembleGraph], Iterable[str]],
     ) -> None:
         """`serving` names what answers the steps of a plan now."""
         super().__init__(ensemble, models, request, sink)

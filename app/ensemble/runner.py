@@ -11,17 +11,17 @@ from typing import Any, Final, Protocol
 
 from tritonclient.grpc import service_pb2 as pb
 
+from app.cache.response_cache import ResponseCache
+from app.core.inference import Call, Sink
 from app.core.latencies import Latencies, first_responses
 from app.core.metrics_config import MetricsConfig
 from app.core.request_check import RequestChecker
 from app.core.tensors import InferRequest
 from app.ensemble.cached_run import CachedRun, cacheable
-from app.ensemble.plan import Plan
-from app.ensemble.run import Run
+from app.ensemble.execution import EnsembleExecution
+from app.ensemble.graph import EnsembleGraph
 from app.ensemble.statistics import EnsembleStatistics
-from app.routing.router import Call, Sink
 from app.routing.table import VersionEntry
-from app.transport.response_cache import ResponseCache
 
 NO_DISTRIBUTIONS: Final = MetricsConfig()
 
@@ -53,10 +53,10 @@ class Ensemble:
         digest = blake2b(entry.config, digest_size=16).hexdigest()
         self.identity = (entry.name, str(entry.version), digest)
         self.cached = entry.model_config.response_cache.enable and not entry.decoupled
-        self._plan = Plan.of(entry.model_config)
-        self._pruned: dict[frozenset[str], Plan] = {}
+        self._plan = EnsembleGraph.of(entry.model_config)
+        self._pruned: dict[frozenset[str], EnsembleGraph] = {}
 
-    def plan(self, request: InferRequest) -> Plan:
+    def plan(self, request: InferRequest) -> EnsembleGraph:
         """The steps this request needs."""
         if not request.outputs:
             return self._plan
@@ -81,13 +81,15 @@ class EnsembleRunner:
         self._cache = cache
         self._ensembles: dict[tuple[str, int], Ensemble] = {}
 
-    def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Run:
+    def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> EnsembleExecution:
         """Start a request; the sink is never called before this returns."""
         ensemble = self._ensemble(entry)
         if self._cache is not None and ensemble.cached and cacheable(request):
-            run: Run = CachedRun(ensemble, self._models, request, sink, self._cache, self._serving)
+            run: EnsembleExecution = CachedRun(
+                ensemble, self._models, request, sink, self._cache, self._serving
+            )
         else:
-            run = Run(ensemble, self._models, request, sink)
+            run = EnsembleExecution(ensemble, self._models, request, sink)
         run.start()
         return run
 
@@ -114,7 +116,7 @@ class EnsembleRunner:
         for key in self._ensembles.keys() - kept:
             del self._ensembles[key]
 
-    def _serving(self, plan: Plan) -> Iterator[str]:
+    def _serving(self, plan: EnsembleGraph) -> Iterator[str]:
         """What answers the steps of a plan now: applications, and what makes up ensembles."""
         for step in plan.steps:
             entry = self._models.resolve(step.model, step.version)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from app.core.tensors import Tensor
 
 
-class Scope:
+class TensorScope:
     """Tensors that exist so far, by name; None stands for one that there will never be.
 
     Each response of a decoupled step opens a scope within that of its request: it sees what is outside, and
@@ -14,11 +14,11 @@ class Scope:
 
     __slots__ = ("_parent", "_started", "_tensors", "answered", "children")
 
-    def __init__(self, parent: "Scope | None" = None) -> None:
+    def __init__(self, parent: "TensorScope | None" = None) -> None:
         self._parent = parent
         self._tensors: dict[str, Tensor | None] = {}
         self._started: set[int] = set()
-        self.children: list[Scope] = []
+        self.children: list[TensorScope] = []
         self.answered = False
         if parent is not None:
             parent.children.append(self)
@@ -49,7 +49,7 @@ class Scope:
         self.answered = True
         return True
 
-    def inwards(self) -> Iterator["Scope"]:
+    def inwards(self) -> Iterator["TensorScope"]:
         """This scope and all within it."""
         yield self
         for child in list(self.children):
@@ -66,8 +66,8 @@ class Scope:
             child.drop()
             child._parent = None
 
-    def _outwards(self) -> Iterator["Scope"]:
-        scope: Scope | None = self
+    def _outwards(self) -> Iterator["TensorScope"]:
+        scope: TensorScope | None = self
         while scope is not None:
             yield scope
             scope = scope._parent

@@ -15,26 +15,27 @@ import msgspec
 import ray
 from ray import serve
 
+from app.core.inference import Sink
 from app.core.live_settings import LiveSettings
 from app.core.log import LogConfig, configure_logging
 from app.core.tensors import InferRequest
 from app.core.trace_settings import TraceSettings
+from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.fronts import Front, open_fronts
-from app.ingress.machine_metrics import Machine
-from app.ingress.metrics import render
-from app.ingress.observer import Observer
-from app.ingress.peers import Peers
-from app.ingress.routed_service import RoutedInferenceService
-from app.ingress.shared_memory import SharedMemory
-from app.ingress.unsent import Unsent
+from app.ingress.metrics.machine import Machine
+from app.ingress.metrics.page import render
+from app.ingress.net.slow_clients import SendBufferLimit
+from app.ingress.service.peers import Peers
+from app.ingress.service.routed import RoutedInferenceService
+from app.ingress.tracing.observer import Observer
 from app.routing.handle_calls import HandleCalls
 from app.routing.manager_client import ManagerClient, follow
-from app.routing.router import Router, Sink
+from app.routing.router import Router
 from app.routing.table import RoutingTable
-from app.settings import ServerSettings
-from app.transport.loop import LoopThread, freeze_heap
+from app.settings.settings import ServerSettings
+from app.transport.channel.sockets import private_root
+from app.transport.event_loop_thread import LoopThread, freeze_heap
 from app.transport.settings import TransportSettings
-from app.transport.sockets import private_root
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +144,7 @@ class Ingress:
         machine = Machine(
             settings.allow_cpu_metrics, settings.allow_gpu_metrics, settings.metrics_interval_ms
         )
-        unsent = Unsent(settings.max_unsent_bytes)
+        unsent = SendBufferLimit(settings.max_unsent_bytes)
         self._fronts = await open_fronts(
             settings,
             self._service,

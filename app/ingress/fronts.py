@@ -3,11 +3,11 @@
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from app.ingress.observer import Observer
-from app.ingress.service import InferenceService
-from app.ingress.unsent import Unsent
+from app.ingress.net.slow_clients import SendBufferLimit
+from app.ingress.service.interface import InferenceService
+from app.ingress.tracing.observer import Observer
 from app.protocol.forwarding import HeaderForwarder
-from app.settings import ServerSettings
+from app.settings.settings import ServerSettings
 
 
 class Front(Protocol):
@@ -21,7 +21,7 @@ async def open_fronts(
     service: InferenceService,
     metrics: Callable[[], Awaitable[bytes]],
     observer: Observer,
-    unsent: Unsent,
+    unsent: SendBufferLimit,
 ) -> list[Front]:
     """Start to listen for HTTP, gRPC and metrics; what is switched off is not even imported.
 
@@ -40,9 +40,9 @@ async def open_fronts(
 
 
 async def _open_http(
-    settings: ServerSettings, service: InferenceService, observer: Observer, unsent: Unsent
+    settings: ServerSettings, service: InferenceService, observer: Observer, unsent: SendBufferLimit
 ) -> Front:
-    from app.ingress.http_front import HttpFront
+    from app.ingress.rest.front import HttpFront
 
     pattern, certificates = settings.http_header_forward_pattern, settings.http_certificates()
     front = HttpFront(
@@ -59,10 +59,10 @@ async def _open_http(
 
 
 async def _open_grpc(
-    settings: ServerSettings, service: InferenceService, observer: Observer, unsent: Unsent
+    settings: ServerSettings, service: InferenceService, observer: Observer, unsent: SendBufferLimit
 ) -> Front:
-    from app.ingress.grpc_front import GrpcFront
-    from app.ingress.grpc_settings import GrpcSettings
+    from app.ingress.grpc.front import GrpcFront
+    from app.ingress.grpc.settings import GrpcSettings
 
     pattern = settings.grpc_header_forward_pattern
     limits = GrpcSettings(
@@ -90,7 +90,7 @@ async def _open_grpc(
 
 
 async def _open_metrics(settings: ServerSettings, metrics: Callable[[], Awaitable[bytes]]) -> Front:
-    from app.ingress.metrics_front import MetricsFront
+    from app.ingress.metrics.front import MetricsFront
 
     front = MetricsFront(metrics)
     await front.start(settings.metrics_address, settings.metrics_port)

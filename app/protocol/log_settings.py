@@ -8,7 +8,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import InferError, invalid_arg, unavailable, unsupported
 from app.core.log import LOG_FORMATS, LogConfig
-from app.protocol import strict_json
+from app.protocol.http import strict_json
 
 _FLAGS: Final = ("log_info", "log_warning", "log_error")
 _MAX_LEVEL: Final = (1 << 31) - 1

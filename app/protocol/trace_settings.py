@@ -8,7 +8,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import internal, invalid_arg, unsupported
 from app.core.trace_settings import LEVELS, OFF, TraceSetting
-from app.protocol import strict_json
+from app.protocol.http import strict_json
 
 _NUMBERS: Final[Mapping[str, tuple[str, int, int]]] = {
     "trace_rate": ("rate", 0, (1 << 32) - 1),

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Callable
 
+from app.core.inference import Sink
 from app.core.tensors import InferResponse
-from app.routing.router import Sink
 
 
-async def answer_of(submit: Callable[[Sink], Callable[[], None]]) -> InferResponse:
+async def await_single_response(submit: Callable[[Sink], Callable[[], None]]) -> InferResponse:
     """Submit a request and wait for its response; giving up on that cancels it.
 
     `submit` returns what cancels the request.

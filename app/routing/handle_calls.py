@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.config.model_config import input_specs
 from app.core.errors import unavailable
-from app.core.model_config import input_specs
 from app.core.tensors import InferRequest, InferResponse, Parameters, RequestedOutput, Tensor, failed
-from app.routing.answer import answer_of
-from app.transport.loop import LoopThread
+from app.routing.answer import await_single_response
+from app.transport.event_loop_thread import LoopThread
 
 Arrays = dict[str, npt.NDArray[Any]]
 Submit = Callable[[InferRequest, Callable[[InferResponse], None]], Callable[[], None]]
@@ -75,7 +75,7 @@ class HandleCalls:
         return Tensor.of(name, array, "BF16" if patterns else "")
 
     async def _answer(self, request: InferRequest) -> InferResponse:
-        return await answer_of(partial(self._submit, request))
+        return await await_single_response(partial(self._submit, request))
 
     async def _stream(self, request: InferRequest) -> AsyncGenerator[Arrays, None]:
         responses = _Responses(asyncio.get_running_loop())

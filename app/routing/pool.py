@@ -4,21 +4,20 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from app.core.tensors import InferRequest, InferResponse, SequenceId
+from app.core.inference import Sink
+from app.core.tensors import InferRequest, SequenceId
 from app.routing.replicas import ReplicaAddress
 from app.routing.sequence_call import rank
-from app.transport.client import Call, Channel
-from app.transport.regions import carried
+from app.transport.channel.client import Channel, ChannelCall
+from app.transport.memory.client_regions import with_inlined_regions
 from app.transport.settings import TransportSettings
 
 logger = logging.getLogger(__name__)
 
-Sink = Callable[[InferResponse], None]
 _RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -68,7 +67,7 @@ class ReplicaPool:
             if self._wanted.get(replica_id, _NOWHERE).node_id == self._node_id
         ]
 
-    def submit(self, request: InferRequest, sink: Sink) -> Call | None:
+    def submit(self, request: InferRequest, sink: Sink) -> ChannelCall | None:
         """Send to the replica with the fewest outstanding requests; None when there is none to send to."""
         best: Channel | None = None
         for channel in self._preferred:
@@ -79,7 +78,7 @@ class ReplicaPool:
         if best is None:
             return None
         if request.regions and not best.local:
-            request, sink = carried(request, sink)
+            request, sink = with_inlined_regions(request, sink)
         return best.submit(request, sink)
 
     def channels_for(self, sequence_id: SequenceId) -> list[Channel]:

@@ -2,36 +2,28 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
 from ray.serve.handle import DeploymentHandle
 
 from app.core.errors import unavailable
-from app.core.tensors import InferRequest, InferResponse
+from app.core.inference import Call, Sink
+from app.core.tensors import InferRequest
 from app.routing import replicas
 from app.routing.pool import ReplicaPool
 from app.routing.sequence_call import SequenceCall
 from app.routing.table import ModelState, RoutingTable, VersionEntry, not_ready
-from app.transport.regions import carried
+from app.transport.memory.client_regions import with_inlined_regions
 from app.transport.settings import TransportSettings
 
 logger = logging.getLogger(__name__)
 
-Sink = Callable[[InferResponse], None]
 
 _CONNECT_S = 10.0
 _CLOSE_S = 60.0
 _FOLLOW_RETRY_S = 1.0
 _REMEMBER_LOSS_S = 60.0
-
-
-class Call(Protocol):
-    """A request under way."""
-
-    def cancel(self) -> None:
-        """Ask for cancellation; the sink gets a final CANCELLED error, unless it had a final response."""
 
 
 class Ensembles(Protocol):
@@ -160,7 +152,7 @@ class Router:
         if ensembles is None:
             return None
         if request.regions:  # the steps' replicas see tensors, whichever node they are on
-            request, sink = carried(request, sink)
+            request, sink = with_inlined_regions(request, sink)
         return ensembles.submit(entry, request, sink)
 
     def _open(self, deployment: str, application: str, settings: TransportSettings) -> ReplicaPool:
@@ -216,7 +208,7 @@ def _submit_sequence(entry: VersionEntry, pool: ReplicaPool, request: InferReque
     if not channels:
         raise not_ready(entry)
     if request.regions and not all(channel.local for channel in channels):
-        request, sink = carried(request, sink)
+        request, sink = with_inlined_regions(request, sink)
     if request.sequence_start:
         return channels[0].submit(request, sink)
     lost = pool.lost_within(max(entry.sequence_idle_s, _REMEMBER_LOSS_S))

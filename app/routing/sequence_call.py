@@ -1,15 +1,14 @@
 """Finding the replica that has a sequence, without a table that processes would have to share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final
 
 from app.core.errors import InferError
+from app.core.inference import Sink
 from app.core.sequences import is_missing_start, missing_start
 from app.core.tensors import InferRequest, InferResponse, SequenceId, failed
-from app.transport.client import Call, Channel, no_sink
-
-Sink = Callable[[InferResponse], None]
+from app.transport.channel.client import Channel, ChannelCall, no_sink
 
 LOST: Final = (
     "a replica of the model was lost, and the state of its sequences with it; restart the sequence with the"
@@ -42,7 +41,7 @@ class SequenceCall:
         self._sink = sink
         self._lost = lost
         self._cancelled = False
-        self._call: Call = channels[0].submit(request, self._receive)
+        self._call: ChannelCall = channels[0].submit(request, self._receive)
 
     def cancel(self) -> None:
         """As `Call.cancel`."""

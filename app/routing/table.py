@@ -9,12 +9,12 @@ from functools import cached_property
 import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.config.model_config import TensorSpec, input_specs, output_specs
+from app.core.config.version_policy import parse_version
 from app.core.errors import InferError, invalid_arg, not_found, unavailable
 from app.core.identifiers import name_of
 from app.core.live_settings import LiveSettings
-from app.core.model_config import TensorSpec, input_specs, output_specs
 from app.core.sequences import keeps_sequences
-from app.core.version_policy import parse_version
 
 NO_VERSION = -1
 

@@ -14,18 +14,19 @@ from typing import Any, Final
 from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config_json import config_to_json
+from app.core.config.json import config_to_json
 from app.core.errors import invalid_arg
 from app.core.tensors import SequenceId
 from backends.base import Backend, Instance, Model, Request
-from backends.python import loader, metrics
-from backends.python.errors import loading_failed
-from backends.python.execution import Execution, completed
-from backends.python.instance import PythonInstance
-from backends.python.portable import is_portable
-from backends.python.process import Process
-from backends.python.reshaping import Reshaped
-from backends.python.supervisor import Supervisor
+from backends.python.api import metrics
+from backends.python.api.errors import loading_failed
+from backends.python.execution import loader
+from backends.python.execution.event_loop_safety import is_portable
+from backends.python.execution.execution import Execution, completed
+from backends.python.execution.instance import PythonInstance
+from backends.python.execution.reshaping import Reshaped
+from backends.python.worker.process import Process
+from backends.python.worker.supervisor import Supervisor
 
 _COMPLETED_S: Final = 5.0
 

@@ -5,7 +5,7 @@ from collections.abc import Hashable, Mapping
 from operator import attrgetter
 from typing import Generic, TypeVar
 
-from app.core.rate_limit import Demand, Explicit, Resource, limits
+from app.core.config.rate_limit import Demand, Explicit, Resource, limits
 
 K = TypeVar("K", bound=Hashable)
 

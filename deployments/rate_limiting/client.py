@@ -14,17 +14,17 @@ from typing import Final, cast
 
 import msgspec
 
+from app.core.config.rate_limit import Demand, Explicit
 from app.core.errors import invalid_arg, unavailable
-from app.core.rate_limit import Demand, Explicit
 from deployments.rate_limiting.wire import (
-    Enrol,
+    AcquireRequest,
     Enrolled,
     Leave,
     Reader,
+    Register,
     Release,
     ToArbiter,
     ToReplica,
-    Wish,
     frame,
 )
 
@@ -45,7 +45,7 @@ class _State(Enum):
     HELD = 2
 
 
-class Turns:
+class Permits:
     """The turns of one instance. Lives on the data-plane loop."""
 
     def __init__(self, limiter: "RateLimiter", number: int, demand: Demand) -> None:
@@ -60,7 +60,7 @@ class Turns:
         """Call `granted` once, when the instance may execute."""
         self.wish += 1
         self.state, self._granted = _State.WAITING, granted
-        self._limiter.send(Wish(self.number, self.wish))
+        self._limiter.send(AcquireRequest(self.number, self.wish))
 
     def release(self) -> None:
         """Give the turn back, or wait for it no longer."""
@@ -90,7 +90,7 @@ class RateLimiter:
         server = blake2b(key, digest_size=8, person=b"rate-limit").hexdigest()
         self._path = Path(directory, f"limiter-{server}.sock")
         self._explicit = explicit
-        self._turns: dict[int, Turns] = {}
+        self._turns: dict[int, Permits] = {}
         self._numbers = itertools.count()
         self._answers: dict[int, asyncio.Future[str]] = {}
         self._unsent: list[bytes] = []
@@ -98,13 +98,13 @@ class RateLimiter:
         self._connected = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._stay_connected())
 
-    async def enrol(self, demands: Mapping[int, Demand]) -> dict[int, Turns]:
+    async def enrol(self, demands: Mapping[int, Demand]) -> dict[int, Permits]:
         """Add instances, by any numbers of the caller's; returns their turns by the same.
 
         Raises:
             InferError: INVALID_ARG when one of them could never execute; UNAVAILABLE without an arbiter.
         """
-        made = {number: Turns(self, next(self._numbers), demand) for number, demand in demands.items()}
+        made = {number: Permits(self, next(self._numbers), demand) for number, demand in demands.items()}
         try:
             async with asyncio.timeout(_ENROL_S):
                 error = await self._enrolled(made.values())
@@ -117,7 +117,7 @@ class RateLimiter:
         self._turns.update((turns.number, turns) for turns in made.values())
         return made
 
-    def leave(self, turns: Turns) -> None:
+    def leave(self, turns: Permits) -> None:
         """An instance is no more."""
         if self._turns.pop(turns.number, None) is not None:
             self.send(Leave(turns.number))
@@ -145,10 +145,10 @@ class RateLimiter:
         members = self._turns.values()
         if members:
             held = [turns.number for turns in members if turns.state is _State.HELD]
-            self.send(Enrol(-1, {turns.number: turns.demand for turns in members}, held))
+            self.send(Register(-1, {turns.number: turns.demand for turns in members}, held))
         for turns in members:
             if turns.state is _State.WAITING:
-                self.send(Wish(turns.number, turns.wish))
+                self.send(AcquireRequest(turns.number, turns.wish))
         self._connected.set()
 
     def connection_lost(self) -> None:
@@ -170,8 +170,8 @@ class RateLimiter:
         elif message.instance in self._turns:
             self._turns[message.instance].granted(message.wish)
 
-    async def _enrolled(self, turns: Iterable[Turns]) -> str:
-        request = Enrol(next(self._numbers), {each.number: each.demand for each in turns})
+    async def _enrolled(self, turns: Iterable[Permits]) -> str:
+        request = Register(next(self._numbers), {each.number: each.demand for each in turns})
         while True:
             await self._connected.wait()
             answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()

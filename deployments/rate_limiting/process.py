@@ -19,20 +19,20 @@ from typing import Final, cast
 
 import msgspec
 
+from app.core.config.rate_limit import Explicit
 from app.core.errors import InferError
-from app.core.rate_limit import Explicit
-from app.transport.sockets import listen_unix
+from app.transport.channel.sockets import listen_unix
 from deployments.rate_limiting.arbiter import Arbiter
 from deployments.rate_limiting.wire import (
-    Enrol,
+    AcquireRequest,
     Enrolled,
     Granted,
     Leave,
     Reader,
+    Register,
     Release,
     ToArbiter,
     ToReplica,
-    Wish,
     frame,
 )
 
@@ -108,7 +108,7 @@ class _Replica(asyncio.Protocol):
 
     def _receive(self, message: ToArbiter) -> None:
         arbiter = self._node.arbiter
-        if isinstance(message, Wish):
+        if isinstance(message, AcquireRequest):
             arbiter.wish((self, message.instance))
             self._wishes[message.instance] = message.wish
         elif isinstance(message, Release):
@@ -119,7 +119,7 @@ class _Replica(asyncio.Protocol):
         else:
             self._send(Enrolled(message.request, self._enrol(message)))
 
-    def _enrol(self, message: Enrol) -> str:
+    def _enrol(self, message: Register) -> str:
         arbiter = self._node.arbiter
         try:
             arbiter.enrol({(self, number): demand for number, demand in message.demands.items()})

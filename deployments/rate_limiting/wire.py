@@ -5,14 +5,14 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from app.core.rate_limit import Demand
+from app.core.config.rate_limit import Demand
 
 MAX_MESSAGE: Final = 1 << 20
 _LENGTH: Final = 4
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Enrol(msgspec.Struct, frozen=True, tag=1, array_like=True):
+class Register(msgspec.Struct, frozen=True, tag=1, array_like=True):
     """Instances by number; `held` are executing, which a new arbiter does not know."""
 
     request: int
@@ -26,7 +26,7 @@ class Leave(msgspec.Struct, frozen=True, tag=2, array_like=True):
     instance: int
 
 
-class Wish(msgspec.Struct, frozen=True, tag=3, array_like=True):
+class AcquireRequest(msgspec.Struct, frozen=True, tag=3, array_like=True):
     """An instance wants to execute; `wish` numbers its wishes."""
 
     instance: int
@@ -40,20 +40,20 @@ class Release(msgspec.Struct, frozen=True, tag=4, array_like=True):
 
 
 class Enrolled(msgspec.Struct, frozen=True, tag=5, array_like=True):
-    """The answer to `Enrol`: why not, if not."""
+    """The answer to `Register`: why not, if not."""
 
     request: int
     error: str = ""
 
 
 class Granted(msgspec.Struct, frozen=True, tag=6, array_like=True):
-    """The answer to `Wish`."""
+    """The answer to `AcquireRequest`."""
 
     instance: int
     wish: int
 
 
-ToArbiter = Enrol | Leave | Wish | Release
+ToArbiter = Register | Leave | AcquireRequest | Release
 ToReplica = Enrolled | Granted
 M = TypeVar("M")
 

@@ -6,10 +6,10 @@ import time
 from abc import ABC, abstractmethod
 from typing import Final
 
-from deployments.instances import Batch, InstanceThread
-from deployments.scheduling.pending import CANCELLED, Pending
+from deployments.execution.instance_thread import Batch, InstanceThread
+from deployments.execution.queued_request import CANCELLED, QueuedRequest
+from deployments.execution.statistics import Statistics
 from deployments.scheduling.queue import RequestQueue
-from deployments.statistics import Statistics
 
 NEVER: Final = sys.maxsize
 
@@ -80,7 +80,7 @@ class Scheduler(ABC):
         oldest_ns = self._queue.oldest_ns
         return time.monotonic_ns() - oldest_ns if oldest_ns else 0
 
-    def submit(self, pending: Pending) -> None:
+    def submit(self, pending: QueuedRequest) -> None:
         """Queue a request, or execute it at once.
 
         Raises:
@@ -90,7 +90,7 @@ class Scheduler(ABC):
         if self._free or len(self._queue) >= self._prepare_at:
             self.release()
 
-    def cancel(self, pending: Pending) -> None:
+    def cancel(self, pending: QueuedRequest) -> None:
         """A queued or executing request was cancelled; its `cancelled` is set already."""
         if not pending.dispatch_ns and not pending.answered:
             pending.fail(CANCELLED)

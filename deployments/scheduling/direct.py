@@ -2,7 +2,7 @@
 
 import time
 
-from deployments.instances import Batch
+from deployments.execution.instance_thread import Batch
 from deployments.scheduling.base import Scheduler
 
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from app.core.errors import ErrorCode, FailureReason, InferError
-from deployments.scheduling.pending import Pending
+from deployments.execution.queued_request import QueuedRequest
 
 TIMEOUT = InferError(ErrorCode.UNAVAILABLE, "Request timeout expired", FailureReason.REJECTED)
 
@@ -35,8 +35,8 @@ class RequestQueue:
     def __init__(self, max_requests: int, max_bytes: int) -> None:
         self._max_requests = max_requests
         self._max_bytes = max_bytes
-        self._places: deque[Pending] = deque()
-        self._insert: Callable[[Pending], None] = self._places.append
+        self._places: deque[QueuedRequest] = deque()
+        self._insert: Callable[[QueuedRequest], None] = self._places.append
         self._cancelled = 0
         self._size = 0
         self._timed = 0
@@ -50,7 +50,7 @@ class RequestQueue:
         """How many requests have a deadline."""
         return self._timed
 
-    def head(self, size: int) -> Sequence[Pending]:
+    def head(self, size: int) -> Sequence[QueuedRequest]:
         """At least the first `size` requests in order; those within the last `tidy` are all wanted."""
         return self._places
 
@@ -64,7 +64,7 @@ class RequestQueue:
         """When the next timeout is over, 0 for never."""
         return 0
 
-    def append(self, pending: Pending) -> None:
+    def append(self, pending: QueuedRequest) -> None:
         """Queue a request; one alone may be of any size.
 
         Raises:
@@ -82,13 +82,13 @@ class RequestQueue:
             self._timed += 1
         self._insert(pending)
 
-    def popleft(self) -> Pending:
+    def popleft(self) -> QueuedRequest:
         """Take the first request; `tidy` first."""
         pending = self._places.popleft()
         self._forget(pending)
         return pending
 
-    def cancel(self, pending: Pending) -> None:
+    def cancel(self, pending: QueuedRequest) -> None:
         """A queued request was answered in the model's stead and is not wanted any more."""
         self._forget(pending)
         self._cancelled += 1
@@ -108,7 +108,7 @@ class RequestQueue:
         return bool(self._places)
 
     def _clear(self, count: int, now: float) -> None:
-        kept: list[Pending] = []
+        kept: list[QueuedRequest] = []
         places = self._places
         while places and len(kept) < count:
             pending = places.popleft()
@@ -122,7 +122,7 @@ class RequestQueue:
                 kept.append(pending)
         places.extendleft(reversed(kept))
 
-    def _forget(self, pending: Pending) -> None:
+    def _forget(self, pending: QueuedRequest) -> None:
         self._size -= 1
         self.nbytes -= pending.nbytes
         if pending.infer.deadline:

@@ -18,15 +18,18 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 from tritonclient.grpc import service_pb2 as pb
 
-from app.core.config_normalise import normalise
-from app.core.config_text import parse_config_json, parse_pbtxt
-from app.core.config_validation import validate
+from app.core.config.model_config import input_specs
+from app.core.config.normalise import normalise
+from app.core.config.text import parse_config_json, parse_pbtxt
+from app.core.config.validation import validate
 from app.core.errors import InferError
-from app.core.model_config import input_specs
 from app.core.request_check import RequestChecker
 from app.core.tensors import InferRequest, RegionSlice
-from app.protocol import content_coding, generate, grpc_http2, grpc_plan, grpc_v2, http1, http2, http_v2
-from app.transport import frames, messages, notices
+from app.protocol.grpc import framing, http2, request_template
+from app.protocol.grpc import v2 as grpc_v2
+from app.protocol.http import content_coding, generate, http1
+from app.protocol.http import v2 as http_v2
+from app.transport.wire import control_messages, frames, messages
 
 MODELS = Path(__file__).parents[2] / "model_repository"
 LIMIT = 1 << 16
@@ -94,9 +97,9 @@ def http_compressed(data: bytes) -> None:
 def grpc_infer(data: bytes) -> None:
     """The quick way of reading, twice because it keeps plans, says what the plain one says."""
     plain = _outcome(lambda: grpc_v2.decode_infer(*grpc_v2.parse_infer(data)))
-    assert _outcome(lambda: grpc_plan.read_infer(data)) == plain
-    assert _outcome(lambda: grpc_plan.read_infer(data)) == plain
-    _checker.check(grpc_plan.read_infer(data))
+    assert _outcome(lambda: request_template.read_infer(data)) == plain
+    assert _outcome(lambda: request_template.read_infer(data)) == plain
+    _checker.check(request_template.read_infer(data))
 
 
 def _outcome(read: Callable[[], InferRequest]) -> object:
@@ -112,10 +115,10 @@ def _outcome(read: Callable[[], InferRequest]) -> object:
 
 
 def grpc_messages(data: bytes) -> None:
-    reader = grpc_http2.MessageReader("gzip", LIMIT)
+    reader = framing.MessageReader("gzip", LIMIT)
     for start in range(0, len(data), 11):
         for message in reader.feed(data[start : start + 11]):
-            packed = isinstance(message, grpc_http2.Compressed)
+            packed = isinstance(message, framing.Compressed)
             assert len(message.decompress(LIMIT) if packed else message) <= LIMIT
 
 
@@ -133,7 +136,7 @@ def http2_frames(data: bytes) -> None:
 
 def http2_headers(data: bytes) -> None:
     """Blocks of one connection, each behind two bytes with its length."""
-    reader = http2.HeaderReader(grpc_http2.read_head, 1 << 13)
+    reader = http2.HeaderReader(framing.read_head, 1 << 13)
     while data:
         length, data = _cut(data)
         reader.read(data[:length])
@@ -159,10 +162,10 @@ def _read_request(frame: frames.Frame) -> InferRequest:
 _READERS: dict[int, Callable[[frames.Frame], object]] = {
     frames.Kind.INFER: _read_request,
     frames.Kind.RESPONSE: lambda frame: messages.decode_response(frame, None),
-    frames.Kind.RELEASE: notices.decode_release,
-    frames.Kind.CONTROL: notices.decode_control,
-    frames.Kind.CONTROL_REPLY: notices.decode_value,
-    frames.Kind.OFFER: notices.decode_offer,
+    frames.Kind.RELEASE: control_messages.decode_release,
+    frames.Kind.CONTROL: control_messages.decode_control,
+    frames.Kind.CONTROL_REPLY: control_messages.decode_value,
+    frames.Kind.OFFER: control_messages.decode_offer,
 }
 
 
@@ -209,8 +212,8 @@ def _header_blocks() -> bytes:
 
 
 def _channel_bytes() -> bytes:
-    return frames.encode_frame(frames.Kind.CONTROL, 1, notices.encode_control("stats", None)) + (
-        frames.encode_frame(frames.Kind.RELEASE, 0, notices.encode_release([64, 128]))
+    return frames.encode_frame(frames.Kind.CONTROL, 1, control_messages.encode_control("stats", None)) + (
+        frames.encode_frame(frames.Kind.RELEASE, 0, control_messages.encode_release([64, 128]))
     )
 
 

@@ -13,7 +13,7 @@ pytest.importorskip("onnxruntime")
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 
-from app.ingress.machine_metrics import Machine
+from app.ingress.metrics.machine import Machine
 from tests.gpu import engines
 from tests.server import Server
 from tests.unit.backends import test_onnxruntime, test_torch

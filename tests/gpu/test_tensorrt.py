@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("tensorrt")
 
-from app.core.config_normalise import normalise
+from app.core.config.normalise import normalise
 from app.core.errors import InferError
 from backends import find_backend
 from backends.base import Instance, Model

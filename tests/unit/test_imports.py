@@ -15,6 +15,7 @@ MAY_IMPORT = {
     "app.protocol": ("app.core", "app.protocol"),
     "app.transport": ("app.core", "app.transport"),
     "app.routing": ("app.core", "app.transport", "app.routing"),
+    "app.cache": ("app.core", "app.cache"),
     "app.ensemble": ("app.core", "app.transport", "app.routing", "app.ensemble"),
     "app.ingress": (
         "app.core",
@@ -22,7 +23,7 @@ MAY_IMPORT = {
         "app.transport",
         "app.routing",
         "app.ensemble",
-        "app.settings",
+        "app.settings.settings",
         "app.ingress",
     ),
     "backends": ("app.core", "backends"),
@@ -31,8 +32,8 @@ MAY_IMPORT = {
         "app.transport",
         "app.routing",
         "app.ensemble",
-        "app.repositories",
-        "app.settings",
+        "app.settings.repositories",
+        "app.settings.settings",
         "backends",
         "deployments",
     ),
@@ -77,12 +78,12 @@ def test_direction(package: str) -> None:
 def test_a_replica_starts_without_what_few_models_need() -> None:
     """Each costs every load CPU time: calls to other models, and clients of remote storage."""
     unwanted = [
-        "deployments.bls",
+        "deployments.bls.service",
         "app.ensemble",
         "backends.python",
-        "deployments.repository.storage",
+        "deployments.model_store.storage",
         "fsspec",
     ]
-    code = f"import sys, deployments.model_version; print([m for m in {unwanted} if m in sys.modules])"
+    code = f"import sys, deployments.replica.deployment; print([m for m in {unwanted} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert done.stdout == "[]\n", done.stderr[-2000:]

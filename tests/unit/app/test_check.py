@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from app.check import check
-from app.flags import SettingsError
+from app.settings.check_config import check
+from app.settings.flags import SettingsError
 
 CONFIG = """
 applications:

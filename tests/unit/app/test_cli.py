@@ -9,10 +9,10 @@ from types import ModuleType
 import pytest
 
 from app.cli import HINT, HelpRequested, main, parse, usage
-from app.deprecated import DEPRECATED
-from app.flags import SettingsError
-from app.ignored import IGNORED
-from app.settings import SETTINGS, ServerSettings
+from app.settings.deprecated import DEPRECATED
+from app.settings.flags import SettingsError
+from app.settings.ignored import IGNORED
+from app.settings.settings import SETTINGS, ServerSettings
 
 # fmt: off
 TRITONSERVER_FLAGS = [

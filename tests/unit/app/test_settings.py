@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from app.deprecated import DEPRECATED
-from app.flags import SettingsError
-from app.ignored import IGNORED
-from app.settings import SETTINGS, ServerSettings, from_args
+from app.settings.deprecated import DEPRECATED
+from app.settings.flags import SettingsError
+from app.settings.ignored import IGNORED
+from app.settings.settings import SETTINGS, ServerSettings, from_args
 
 ROOT = Path(__file__).parents[3]
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from backends.base import Instance
-from backends.cuda_device import CudaDevice, pins
-from backends.host_buffers import HostBuffers
+from backends.cuda.device import CudaDevice, pins
+from backends.cuda.host_buffers import HostBuffers
 
 
 class HostDevice(CudaDevice):

@@ -15,11 +15,12 @@ onnx = pytest.importorskip("onnx")
 
 from onnx import TensorProto, helper  # noqa: E402
 
-import backends.cuda_device  # noqa: E402
+import backends.cuda.device  # noqa: E402
 from app.core.errors import ErrorCode, InferError  # noqa: E402
 from app.core.tensors import Tensor  # noqa: E402
-from backends import onnxruntime_impl, torch_impl  # noqa: E402
-from backends.host_buffers import HostBuffers  # noqa: E402
+from backends.cuda.host_buffers import HostBuffers  # noqa: E402
+from backends.onnxruntime import backend as onnxruntime_backend  # noqa: E402
+from backends.pytorch import backend as pytorch_backend  # noqa: E402
 from tests.unit.backends import test_onnxruntime, test_torch  # noqa: E402
 from tests.unit.backends.harness import Served, infer  # noqa: E402
 from tests.unit.backends.host_device import HostDevice  # noqa: E402
@@ -57,12 +58,12 @@ def test_what_is_in_its_block_is_not_copied_again() -> None:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Instances of kind GPU find the stand-in."""
-    monkeypatch.setattr(backends.cuda_device, "CudaDevice", HostDevice)
-    monkeypatch.setattr(torch_impl, "CudaDevice", HostDevice)
+    monkeypatch.setattr(backends.cuda.device, "CudaDevice", HostDevice)
+    monkeypatch.setattr(pytorch_backend, "CudaDevice", HostDevice)
     monkeypatch.setattr(
-        onnxruntime_impl, "providers", lambda instance, stream: [("CPUExecutionProvider", {})]
+        onnxruntime_backend, "providers", lambda instance, stream: [("CPUExecutionProvider", {})]
     )
-    monkeypatch.setattr(onnxruntime_impl, "_check_gpu", lambda instance, session: None)
+    monkeypatch.setattr(onnxruntime_backend, "_check_gpu", lambda instance, session: None)
 
 
 def onnx_served(text: str, folder: Path) -> Served:
@@ -181,9 +182,9 @@ def test_onnx_strings_stay_on_the_host(gpu: None, tmp_path: Path) -> None:
 def test_a_session_that_fell_back_to_the_cpu_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backends.cuda_device, "CudaDevice", HostDevice)
+    monkeypatch.setattr(backends.cuda.device, "CudaDevice", HostDevice)
     monkeypatch.setattr(
-        onnxruntime_impl, "providers", lambda instance, stream: [("CPUExecutionProvider", {})]
+        onnxruntime_backend, "providers", lambda instance, stream: [("CPUExecutionProvider", {})]
     )
     with pytest.raises(InferError, match="ONNX Runtime cannot use CUDA on this machine") as caught:
         test_onnxruntime.serve(test_onnxruntime.ADD_SUB, test_onnxruntime.add_sub(tmp_path), kind="GPU")
@@ -191,7 +192,7 @@ def test_a_session_that_fell_back_to_the_cpu_is_refused(
 
 
 def test_options_of_the_cuda_provider(monkeypatch: pytest.MonkeyPatch) -> None:
-    from backends.onnxruntime_session import providers
+    from backends.onnxruntime.session import providers
 
     available = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: available)

@@ -3,7 +3,7 @@
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from backends.cuda_graphs import GraphSpec, GraphTable, graph_shapes, graph_specs
+from backends.cuda.graphs import GraphSpec, GraphTable, graph_shapes, graph_specs
 from tests.unit.backends.harness import config
 
 PREFERRED = {"A": (4, 5), "B": (4,)}

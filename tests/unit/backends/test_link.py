@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from app.core.errors import ErrorCode, InferError, not_found
-from backends.python import link as link_module
-from backends.python.link import SHARED_BYTES, Link, LinkClosed, Message, Payload
+from backends.python.worker import link as link_module
+from backends.python.worker.link import SHARED_BYTES, Link, LinkClosed, Message, Payload
 
 HEAD = link_module._HEAD
 LARGE = bytes(range(256)) * (SHARED_BYTES // 256)

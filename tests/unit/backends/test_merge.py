@@ -9,7 +9,7 @@ import pytest
 
 from app.core.errors import ErrorCode, FailureReason
 from app.core.tensors import Tensor
-from app.transport.workspace import Workspace
+from app.transport.memory.shared_pool import SharedBufferPool
 from backends.base import ArrayBackend, Instance
 from tests.unit.backends.harness import Served, config, infer
 
@@ -57,7 +57,7 @@ def test_one_request_is_not_copied() -> None:
 def test_memory_stays_while_the_backend_holds_an_input() -> None:
     """It is a part of shared memory, say, which is written again as soon as nobody views it."""
     served = Served(Recorder, config(PLAIN))
-    workspace = Workspace(1 << 16)
+    workspace = SharedBufferPool(1 << 16)
     taken = workspace.take(1 << 16)
     assert taken is not None
     taken[:16] = rows(1).tobytes()

@@ -17,8 +17,8 @@ from app.core.errors import ErrorCode, InferError  # noqa: E402
 from app.core.tensors import Tensor  # noqa: E402
 from backends.base import Instance, Model  # noqa: E402
 from backends.cpus import available_cpus, threads_per_instance  # noqa: E402
-from backends.onnxruntime_impl import OnnxRuntimeBackend  # noqa: E402
-from backends.onnxruntime_session import providers, session_options  # noqa: E402
+from backends.onnxruntime.backend import OnnxRuntimeBackend  # noqa: E402
+from backends.onnxruntime.session import providers, session_options  # noqa: E402
 from tests.unit.backends.harness import Served, config, infer  # noqa: E402
 
 FLOAT = TensorProto.FLOAT

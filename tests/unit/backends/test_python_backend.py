@@ -10,7 +10,7 @@ import pytest
 
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import Tensor
-from backends.python import pb_utils
+from backends.python.api import pb_utils
 from backends.python.backend import PythonBackend
 from tests.unit.backends.harness import Served, config, infer
 from tests.unit.backends.python_models import IDENTITY, Load, execute, failure, row, text, write
@@ -159,7 +159,7 @@ def test_exception_in_execute(load: Load, tmp_path: Path) -> None:
             "requests[0].set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)\n"
             "return [pb_utils.InferenceResponse([])]",
             "Expected a None object in the execute function return list for reschduled request, found type"
-            " '<class 'backends.python.response.InferenceResponse'>'.",
+            " '<class 'backends.python.api.response.InferenceResponse'>'.",
         ),
     ],
 )

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from backends.python import metrics
-from backends.python.metrics import MetricFamily, snapshot
-from backends.python.pb_utils import TritonModelException
+from backends.python.api import metrics
+from backends.python.api.metrics import MetricFamily, snapshot
+from backends.python.api.pb_utils import TritonModelException
 from tests.unit.backends.python_models import Load, execute, row
 
 COUNTER, GAUGE, HISTOGRAM = MetricFamily.COUNTER, MetricFamily.GAUGE, MetricFamily.HISTOGRAM

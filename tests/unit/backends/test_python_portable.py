@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.python.portable import is_portable
+from backends.python.execution.event_loop_safety import is_portable
 
 EXAMPLES = Path(__file__).parents[3] / "model_repository"
 MODEL = """

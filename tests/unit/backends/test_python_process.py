@@ -15,10 +15,10 @@ import pytest
 from app.core.errors import ErrorCode, InferError, unavailable
 from app.core.tensors import InferRequest, InferResponse, Tensor, failed
 from backends.base import Model, Request
-from backends.python import services
+from backends.python.api import server_api
+from backends.python.api.calls import Calls
+from backends.python.api.errors import TritonModelException
 from backends.python.backend import PythonBackend
-from backends.python.calls import Calls
-from backends.python.errors import TritonModelException
 from tests.unit.backends.harness import Call, Served, config, infer
 from tests.unit.backends.process_model import MODEL, SECONDS, ask, told, until
 from tests.unit.backends.python_models import DECOUPLED, execute, text, write
@@ -146,7 +146,7 @@ def test_rescheduled_and_detached_requests(served: Served) -> None:
 
 def test_calls_of_other_models(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     rest = Answering()
-    monkeypatch.setattr(services._Installed, "services", rest)
+    monkeypatch.setattr(server_api._Installed, "services", rest)
     assert told(ask(served, "calls", trace="-")) == [0, 2, 4]
     assert (rest.asked[0].model_name, rest.asked[0].trace, rest.asked[0].chain) == ("m2", "-", ("m",))
     assert told(ask(served, "calls_twice")) == [1, 1]
@@ -185,7 +185,7 @@ def test_is_ready_and_auto_complete(python: Path, tmp_path: Path) -> None:
 
 
 def test_no_calls_in_initialize(python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(services._Installed, "services", Answering())
+    monkeypatch.setattr(server_api._Installed, "services", Answering())
     body = 'pb_utils.InferenceRequest(model_name="m2", inputs=[pb_utils.Tensor("I", np.ones(1))]).exec()'
     source = (
         f"class TritonPythonModel:\n    def initialize(self, args):\n        {body}\n    execute = None\n"
@@ -245,7 +245,7 @@ def test_giving_up_on_an_async_call_cancels_it(
         def submit(self, *_: Any) -> Callable[[], None]:
             return cancelled.set
 
-    monkeypatch.setattr(services._Installed, "services", Silent())
+    monkeypatch.setattr(server_api._Installed, "services", Silent())
     source = execute("""
 async def hurry():
     try:

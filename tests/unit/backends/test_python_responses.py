@@ -8,7 +8,7 @@ import pytest
 
 from app.core import buffers
 from app.core.tensors import Tensor
-from backends.python import pb_utils
+from backends.python.api import pb_utils
 from tests.unit.backends.harness import infer
 from tests.unit.backends.python_models import (
     DECOUPLED,

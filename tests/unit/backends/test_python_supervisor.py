@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from backends.python.activation import environment_variables
 from backends.python.backend import PythonBackend
-from backends.python.supervisor import Supervisor, delay
+from backends.python.worker.activation import environment_variables
+from backends.python.worker.supervisor import Supervisor, delay
 from tests.unit.backends import environments
 from tests.unit.backends.harness import Served, config, infer
 from tests.unit.backends.process_model import MODEL, SECONDS, ask, until

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from backends.python import pb_utils, services
+from backends.python.api import pb_utils, server_api
 from backends.python.backend import PythonBackend
 from tests.unit.backends.harness import Served, config, infer
 from tests.unit.backends.python_models import text, write
@@ -30,7 +30,7 @@ def served(
 
 @pytest.mark.parametrize("expression", EVERYTHING)
 def test_each(expression: str, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(services._Installed, "services", Answering())
+    monkeypatch.setattr(server_api._Installed, "services", Answering())
     (call,) = served(infer({"I": [[b"x"]]}, parameters={"evaluate": expression}, id="asked"))
     assert json.loads(call.arrays["O"][0, 0]) == EVERYTHING[expression]
 

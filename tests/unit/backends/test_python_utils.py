@@ -10,7 +10,7 @@ from google.protobuf import text_format
 
 from app.core.errors import InferError
 from backends.base import Model
-from backends.python import pb_utils, services
+from backends.python.api import pb_utils, server_api
 from backends.python.backend import PythonBackend
 from tests.unit.backends.harness import config
 from tests.unit.backends.python_models import IDENTITY, Load, execute, failure, row, write
@@ -33,11 +33,11 @@ def test_calls_to_other_models_say_that_they_are_not_available(load: Load) -> No
 
 
 def test_services_can_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Offered(services.Unavailable):
+    class Offered(server_api.NoServerApi):
         def exec(self, request: Any, decoupled: bool) -> Any:
             return request.target(), request.inputs()[0].name(), decoupled
 
-    monkeypatch.setattr(services._Installed, "services", Offered())
+    monkeypatch.setattr(server_api._Installed, "services", Offered())
     request = pb_utils.InferenceRequest(
         model_name="n", model_version=2, inputs=[pb_utils.Tensor("I", np.ones(1))]
     )
@@ -76,7 +76,7 @@ def calling(function: str, how: str = "exec()", call: str = "call") -> str:
     return CALLING.format(function=function, how=how, call=call, static=static)
 
 
-class Called(services.Unavailable):
+class Called(server_api.NoServerApi):
     """Answers each call with nothing, and counts."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class Called(services.Unavailable):
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> Called:
     made = Called()
-    monkeypatch.setattr(services._Installed, "services", made)
+    monkeypatch.setattr(server_api._Installed, "services", made)
     return made
 
 

@@ -147,7 +147,7 @@ def sums(tmp_path: Path) -> Served:
     """SUM[i] is the sum of the i-th request's elements: a difference of prefix sums; DOUBLE is 2 * R."""
     pytest.importorskip("onnxruntime")
     onnx = pytest.importorskip("onnx")
-    from backends.onnxruntime_impl import OnnxRuntimeBackend
+    from backends.onnxruntime.backend import OnnxRuntimeBackend
 
     node, value = onnx.helper.make_node, onnx.helper.make_tensor_value_info
     constants = {"zero": ("FLOAT", [0.0]), "axis": ("INT64", [0]), "column": ("INT64", [1])}

@@ -11,7 +11,7 @@ import pytest
 import backends
 from app.core.errors import ErrorCode, InferError
 from backends.base import Backend, Model
-from backends.identity_impl import IdentityBackend
+from backends.teaching.identity import IdentityBackend
 from deployments.builder import replica_count
 from tests.unit.backends.environments import make
 from tests.unit.backends.harness import Served, config, infer
@@ -188,7 +188,7 @@ def test_unknown_backend(custom: Path) -> None:
 
 
 def test_missing_framework_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "backends.torch_impl", raising=False)
+    monkeypatch.delitem(sys.modules, "backends.pytorch.backend", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(InferError) as caught:
         backends.find_backend("pytorch")

@@ -12,10 +12,10 @@ from app.core.datatypes import DATATYPES
 from app.core.errors import InferError
 from app.core.tensors import UNNAMED_TRACE, Tensor
 from backends.base import Instance, Request
-from backends.identity_impl import RESPONSE_PARAMETERS, IdentityBackend
-from backends.repeat_impl import RepeatBackend
-from backends.square_impl import SquareBackend
-from backends.timeline import Timeline
+from backends.teaching.identity import RESPONSE_PARAMETERS, IdentityBackend
+from backends.teaching.repeat import RepeatBackend
+from backends.teaching.square import SquareBackend
+from backends.teaching.timeline import Timeline
 from tests.unit.backends.harness import Served, config, infer
 
 REPEAT = """

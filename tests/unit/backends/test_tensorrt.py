@@ -20,7 +20,7 @@ from tests.unit.backends.fake_tensorrt import Io, TensorIOMode  # noqa: E402
 from tests.unit.backends.harness import Served, config, infer  # noqa: E402
 from tests.unit.backends.host_device import HostDevice  # noqa: E402
 
-MODULE = "backends.tensorrt_impl"
+MODULE = "backends.tensorrt.backend"
 X3 = """
     name: "m" backend: "tensorrt" max_batch_size: 8
     input { name: "X" data_type: TYPE_FP32 dims: 3 } output { name: "Y" data_type: TYPE_FP32 dims: 3 }

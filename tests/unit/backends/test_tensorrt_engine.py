@@ -3,8 +3,8 @@
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from backends.tensorrt_engine import EngineIO, check, complete, read_io
-from backends.tensorrt_profiles import Profile, Range, choose, profiles_of
+from backends.tensorrt.engine import EngineIO, check, complete, read_io
+from backends.tensorrt.profiles import Profile, Range, choose, profiles_of
 from tests.unit.backends import fake_tensorrt as trt
 from tests.unit.backends.fake_tensorrt import Io, TensorIOMode
 from tests.unit.backends.harness import config

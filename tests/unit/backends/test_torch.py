@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 from app.core.errors import InferError  # noqa: E402
 from app.core.tensors import Tensor  # noqa: E402
 from backends.base import Instance  # noqa: E402
-from backends.torch_impl import TorchBackend  # noqa: E402
-from backends.torch_naming import input_arguments, output_indices  # noqa: E402
+from backends.pytorch.backend import TorchBackend  # noqa: E402
+from backends.pytorch.naming import input_arguments, output_indices  # noqa: E402
 from tests.unit.backends.harness import Served, config, infer  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

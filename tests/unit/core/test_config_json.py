@@ -7,9 +7,9 @@ from google.protobuf import text_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core import config_json
-from app.core.config_json import config_to_json
-from app.core.config_text import parse_config_json
+from app.core.config import json as config_json
+from app.core.config.json import config_to_json
+from app.core.config.text import parse_config_json
 
 # ValidateModelConfigInt64 in Triton's core lists these; a new one needs a decision in config_json.
 INT64_FIELDS = {

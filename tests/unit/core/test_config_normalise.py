@@ -4,9 +4,9 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config_normalise import infer_backend, normalise
+from app.core.config.model_config import change_requires_reload, dims_text, input_specs, output_specs
+from app.core.config.normalise import infer_backend, normalise
 from app.core.errors import ErrorCode, InferError
-from app.core.model_config import change_requires_reload, dims_text, input_specs, output_specs
 
 
 def parse(text: str) -> mc.ModelConfig:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.core.config_text import MAX_CONFIG_BYTES, parse_config_json, parse_pbtxt
+from app.core.config.text import MAX_CONFIG_BYTES, parse_config_json, parse_pbtxt
 from app.core.errors import ErrorCode, InferError
 
 SOURCE = "/models/m/config.pbtxt"

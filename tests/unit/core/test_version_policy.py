@@ -4,8 +4,14 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.config.version_policy import (
+    absent_versions,
+    latest,
+    parse_version,
+    require_versions,
+    served_versions,
+)
 from app.core.errors import ErrorCode, InferError
-from app.core.version_policy import absent_versions, latest, parse_version, require_versions, served_versions
 
 
 def policy(text: str) -> mc.ModelVersionPolicy:

@@ -5,10 +5,10 @@ from typing import cast
 
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import InferRequest, InferResponse, Tensor
-from deployments.instances import Batch, InstanceThread
+from deployments.execution.instance_thread import Batch, InstanceThread
+from deployments.execution.queued_request import QueuedRequest, ResponseQueue
 from deployments.scheduling.base import Scheduler
-from deployments.scheduling.dynamic import Execute, Item
-from deployments.scheduling.pending import Outbox, Pending
+from deployments.scheduling.dynamic.scheduler import Execute, Item
 
 MS = 1_000_000
 """Nanoseconds."""
@@ -20,7 +20,7 @@ class Answers:
     def __init__(self) -> None:
         self.finals: dict[str, InferResponse] = {}
 
-    def put(self, pending: Pending, response: InferResponse) -> None:
+    def put(self, pending: QueuedRequest, response: InferResponse) -> None:
         if response.final:
             assert pending.infer.id not in self.finals, "a second final response"
             self.finals[pending.infer.id] = response
@@ -46,9 +46,9 @@ def pending(
     shapes: tuple[object, ...] | None = None,
     nbytes: int = 4,
     deadline: float = 0.0,
-) -> Pending:
+) -> QueuedRequest:
     infer = infer_request(request_id, nbytes, deadline)
-    return Pending(infer, lambda response: None, cast(Outbox, answers), rows, shapes)
+    return QueuedRequest(infer, lambda response: None, cast(ResponseQueue, answers), rows, shapes)
 
 
 class HeldInstance:

@@ -10,8 +10,8 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.errors import InferError
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from backends.base import Backend, Instance, Model, Request
-from deployments.instances import Batch, InstanceThread
-from deployments.scheduling.pending import Outbox, Pending
+from deployments.execution.instance_thread import Batch, InstanceThread
+from deployments.execution.queued_request import QueuedRequest, ResponseQueue
 from tests.waiting import until
 
 Behaviour = Callable[[Sequence[Request]], None]
@@ -55,12 +55,12 @@ class Bench:
         self.responses: dict[str, list[InferResponse]] = {}
         self.finished: list[Batch] = []
         self.order: list[str] = []
-        self.outbox = Outbox(loop, self._deliver)
+        self.outbox = ResponseQueue(loop, self._deliver)
         model = Model(mc.ModelConfig(name="m"), 1, Path("m"))
         instance = Instance(model, "m_0_0")
         self.thread = InstanceThread(backend, instance, self.outbox, decoupled, loop, self._finished)
 
-    def _deliver(self, pending: Pending, response: InferResponse) -> None:
+    def _deliver(self, pending: QueuedRequest, response: InferResponse) -> None:
         self.order.append(pending.infer.id)
         self.responses.setdefault(pending.infer.id, []).append(response)
 
@@ -71,7 +71,7 @@ class Bench:
     def batch(self, *ids: str, data: object = b"") -> Batch:
         tensor = Tensor("INPUT0", "UINT8", (0,), data)
         requests = [InferRequest("m", "", (tensor,), id=request_id) for request_id in ids]
-        pendings = [Pending(r, lambda response: None, self.outbox, 1, None) for r in requests]
+        pendings = [QueuedRequest(r, lambda response: None, self.outbox, 1, None) for r in requests]
         return Batch(pendings, len(pendings))
 
     async def execute(self, *ids: str) -> Batch:

@@ -10,8 +10,8 @@ import numpy as np
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.tensors import InferRequest, InferResponse, Tensor
-from app.transport.loop import LoopThread
-from deployments.served_model import ServedModel
+from app.transport.event_loop_thread import LoopThread
+from deployments.replica.served_model import ServedModel
 from tests.unit.deployments.fakes import FakeServeBatch
 from tests.unit.deployments.served_model_bench import model_spec
 

@@ -11,10 +11,10 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 from tritonclient.grpc import service_pb2 as pb
 
-from app.core.config_normalise import normalise
+from app.core.config.normalise import normalise
 from app.core.tensors import InferRequest, InferResponse, Tensor
-from app.transport.loop import LoopThread
-from deployments.served_model import ServedModel
+from app.transport.event_loop_thread import LoopThread
+from deployments.replica.served_model import ServedModel
 from deployments.spec import ModelSpec
 from tests.unit.deployments.fakes import FakeServeBatch
 

@@ -13,11 +13,11 @@ import pytest
 
 from app.core.errors import unavailable
 from app.core.tensors import InferRequest, InferResponse, Tensor
-from app.transport.loop import LoopThread
-from backends.python import calls, pb_utils, services
-from backends.python.calls import ResponseIterator, executing
-from backends.python.request import InferenceTrace
-from deployments.bls import Connection, ModelCalls
+from app.transport.event_loop_thread import LoopThread
+from backends.python.api import calls, pb_utils, server_api
+from backends.python.api.calls import ResponseIterator, executing
+from backends.python.api.request import InferenceTrace
+from deployments.bls.service import Connection, ModelCalls
 from deployments.spec import ModelSpec
 from tests.unit.backends.harness import Call
 from tests.unit.ensemble.ensembles import DECOUPLED, Asked, Models, ensemble, model, step
@@ -72,7 +72,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         return Connection(cast(Any, made.models), cast(Any, made.loading))
 
     monkeypatch.setattr(Connection, "open", open_connection)
-    monkeypatch.setattr(services._Installed, "services", ModelCalls(SPEC, plane))
+    monkeypatch.setattr(server_api._Installed, "services", ModelCalls(SPEC, plane))
     yield made
     plane.stop()
 
@@ -256,7 +256,7 @@ def test_the_repository(bench: Bench) -> None:
 
 
 def test_once_loaded_a_model_asks_as_what_serves(bench: Bench) -> None:
-    services.current().loaded = True  # type: ignore[attr-defined]
+    server_api.current().loaded = True  # type: ignore[attr-defined]
     pb_utils.load_model("m")
     assert bench.loading.asked == [("load", "m", None, {}, "caller:1")]
 
@@ -298,7 +298,7 @@ def test_a_model_that_unloads_itself_does_not_wait(bench: Bench) -> None:
 
 @pytest.mark.parametrize("function", [pb_utils.load_model, pb_utils.unload_model])
 def test_a_model_cannot_load_itself_while_it_is_loaded(bench: Bench, function: Callable[[str], None]) -> None:
-    with services.no_calls("'initialize'"):
+    with server_api.no_calls("'initialize'"):
         with pytest.raises(pb_utils.TritonModelException) as caught:
             function("caller")
         function("m")

@@ -10,14 +10,14 @@ from app.core.errors import FailureReason
 from app.core.tensors import InferResponse
 from backends.base import Request
 from backends.strategy import BatchStrategy
-from deployments.scheduling.dynamic import DynamicScheduler, execute
-from deployments.scheduling.formation import BatchPolicy
-from deployments.scheduling.hooks import backlog_delay_scheduler, delay_scheduler
-from deployments.scheduling.ordering import ResponseOrder
-from deployments.scheduling.pending import Pending
-from deployments.scheduling.policy_queue import PolicyQueue, QueuePolicies, QueuePolicy
+from deployments.execution.queued_request import QueuedRequest
+from deployments.execution.statistics import Statistics
+from deployments.scheduling.delays import backlog_delay_scheduler, delay_scheduler
+from deployments.scheduling.dynamic.batch_policy import BatchPolicy
+from deployments.scheduling.dynamic.ordering import ResponseOrder
+from deployments.scheduling.dynamic.policy_queue import PolicyQueue, QueuePolicies, QueuePolicy
+from deployments.scheduling.dynamic.scheduler import DynamicScheduler, execute
 from deployments.scheduling.queue import RequestQueue
-from deployments.statistics import Statistics
 from tests.unit.deployments.fakes import MS, Answers, FakeServeBatch, offer, pending
 from tests.waiting import until
 
@@ -38,7 +38,7 @@ def answers() -> Answers:
     return Answers()
 
 
-def request(answers: Answers, request_id: str, nbytes: int = 4, **fields: Any) -> Pending:
+def request(answers: Answers, request_id: str, nbytes: int = 4, **fields: Any) -> QueuedRequest:
     made = pending(answers, request_id, nbytes=nbytes)
     made.infer = msgspec.structs.replace(made.infer, **fields)
     return made
@@ -97,7 +97,7 @@ async def test_responses_leave_in_the_order_of_arrival() -> None:
     class Delivering(Answers):
         """Calls the sink at once, as the loop does."""
 
-        def put(self, request: Pending, response: InferResponse) -> None:
+        def put(self, request: QueuedRequest, response: InferResponse) -> None:
             request.sink(response)
 
     def sink_of(request_id: str) -> Callable[[InferResponse], None]:

@@ -14,8 +14,8 @@ import pytest
 from app.core.errors import ErrorCode, InferError, internal
 from backends.base import Model
 from backends.python.backend import PythonBackend
-from deployments import environments
-from deployments.environments import Environment, prepare, unpack
+from deployments.environments import prepare as prepare_module
+from deployments.environments.prepare import Environment, prepare, unpack
 from deployments.spec import ModelSpec
 from tests.unit.backends.environments import make
 from tests.unit.backends.harness import Served, config, infer
@@ -29,7 +29,7 @@ PATH = 'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{}" }} }
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model's directory; what is unpacked and installed goes beside it."""
-    monkeypatch.setattr(environments, "private_root", lambda: tmp_path / "node")
+    monkeypatch.setattr(prepare_module, "private_root", lambda: tmp_path / "node")
     (tmp_path / "m" / "1").mkdir(parents=True)
     return tmp_path / "m"
 
@@ -210,7 +210,7 @@ def test_what_an_installed_environment_is_for(folder: Path, monkeypatch: pytest.
         make(root)
         installed.append(requirements)
 
-    monkeypatch.setattr(environments, "_install", install)
+    monkeypatch.setattr(prepare, "_install", install)
     (folder / "requirements.txt").write_text("-c versions.txt\n")
     pythons = []
     for versions in ("a==1\n", "a==1\n", "a==2\n"):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from deployments.scheduling.formation import BatchPolicy, Formation, form
+from deployments.scheduling.dynamic.batch_policy import BatchDecision, BatchPolicy, decide_batch
 
 MS = 1_000_000
 
@@ -38,22 +38,24 @@ CASES = [
 def test_release(
     policy: BatchPolicy, items: list[Item], now_ms: int, size: int, rows: int, reason: str
 ) -> None:
-    formation = form(policy, items, now_ms * MS)
-    assert formation == Formation(size, rows, 0, reason)
+    formation = decide_batch(policy, items, now_ms * MS)
+    assert formation == BatchDecision(size, rows, 0, reason)
 
 
 def test_waits_for_the_delay_of_the_oldest() -> None:
     policy = BatchPolicy(8, (8,), 5 * MS)
-    assert form(policy, [Item(1, 10), Item(1, 12)], 13 * MS) == Formation(0, wait_until_ns=15 * MS)
+    assert decide_batch(policy, [Item(1, 10), Item(1, 12)], 13 * MS) == BatchDecision(
+        0, wait_until_ns=15 * MS
+    )
 
 
 def test_other_shape_closes_the_batch() -> None:
     items = [Item(shapes=((2,),)), Item(shapes=((2,),)), Item(shapes=((3,),)), Item(shapes=((2,),))]
-    assert form(BatchPolicy(8, (8,), 5 * MS), items, 0) == Formation(2, 2, 0, "full")
+    assert decide_batch(BatchPolicy(8, (8,), 5 * MS), items, 0) == BatchDecision(2, 2, 0, "full")
 
 
 def test_never_more_rows_than_the_maximum() -> None:
     for first in range(1, 9):
         for second in range(1, 9):
-            formation = form(BatchPolicy(8), queue(first, second, 1), 0)
+            formation = decide_batch(BatchPolicy(8), queue(first, second, 1), 0)
             assert 1 <= formation.rows <= 8

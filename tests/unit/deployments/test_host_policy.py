@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from deployments.host_policy import apply, parse_cores
+from deployments.execution.host_policy import apply, parse_cores
 
 
 def in_thread(call: Callable[[], object]) -> "list[object]":

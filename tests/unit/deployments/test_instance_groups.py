@@ -6,10 +6,10 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.rate_limit import GLOBAL, Demand
+from app.core.config.rate_limit import GLOBAL, Demand
 from backends.base import Model, SecondaryDevice
 from deployments.builder import replica_count
-from deployments.instance_groups import Placement, change, placements, updates_in_place
+from deployments.execution.instance_groups import Placement, change, placements, updates_in_place
 
 
 def config(groups: str, backend: str = "identity", more: str = "") -> mc.ModelConfig:

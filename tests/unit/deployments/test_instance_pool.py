@@ -12,13 +12,13 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.config.rate_limit import Demand
 from app.core.errors import ErrorCode, InferError
-from app.core.rate_limit import Demand
 from app.core.tensors import InferResponse
-from app.transport.loop import LoopThread
+from app.transport.event_loop_thread import LoopThread
+from deployments.rate_limiting.client import Permits as RateTurns
 from deployments.rate_limiting.client import RateLimiter
-from deployments.rate_limiting.client import Turns as RateTurns
-from deployments.served_model import ServedModel
+from deployments.replica.served_model import ServedModel
 from deployments.spec import UPDATE
 from tests.unit.deployments.served_model_bench import BATCHING, CONFIG, Bench, request
 

@@ -12,8 +12,8 @@ import pytest
 from app.core.errors import ErrorCode, FailureReason, InferError, invalid_arg
 from app.core.tensors import InferResponse
 from backends.base import Request
-from deployments import instances
-from deployments.scheduling.pending import Pending
+from deployments.execution import instance_thread
+from deployments.execution.queued_request import QueuedRequest
 from tests.unit.deployments.instance_bench import Behaviour, Bench, FakeBackend, Start, answer_all
 from tests.waiting import until
 
@@ -64,12 +64,12 @@ def threads(bench: Bench, count: int) -> list[str]:
 async def test_short_executions_of_a_portable_instance_move_to_the_loop(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(instances, "_SHORT_NS", 10**12)  # whatever the machine
+    monkeypatch.setattr(instance_thread, "_SHORT_NS", 10**12)  # whatever the machine
     bench = start(answer_all, portable=True)
-    for i in range(instances._SHORT_RUNS):
+    for i in range(instance_thread._SHORT_RUNS):
         assert not bench.thread.on_loop
         await bench.execute(str(i))
-    assert set(threads(bench, instances._SHORT_RUNS)) == {"m_0_0"}
+    assert set(threads(bench, instance_thread._SHORT_RUNS)) == {"m_0_0"}
     bench.order.clear()
     await bench.execute("a", "b")
     assert threads(bench, 1) == [threading.current_thread().name]
@@ -80,11 +80,11 @@ async def test_short_executions_of_a_portable_instance_move_to_the_loop(
 async def test_one_of_several_instances_stays_on_the_loop_for_brief_executions_only(
     start: Start, monkeypatch: pytest.MonkeyPatch, brief_ns: int, stays: bool
 ) -> None:
-    monkeypatch.setattr(instances, "_SHORT_NS", 10**12)
-    monkeypatch.setattr(instances, "_BRIEF_NS", brief_ns)
+    monkeypatch.setattr(instance_thread, "_SHORT_NS", 10**12)
+    monkeypatch.setattr(instance_thread, "_BRIEF_NS", brief_ns)
     bench = start(answer_all, portable=True)
     bench.thread.alone = False
-    for i in range(instances._SHORT_RUNS):
+    for i in range(instance_thread._SHORT_RUNS):
         await bench.execute(str(i))
     assert bench.thread.on_loop
     for i in range(3):
@@ -95,18 +95,18 @@ async def test_one_of_several_instances_stays_on_the_loop_for_brief_executions_o
 async def test_a_long_execution_on_the_loop_goes_back_to_the_thread(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(instances, "_SHORT_NS", 10**12)
+    monkeypatch.setattr(instance_thread, "_SHORT_NS", 10**12)
     bench = start(answer_all, portable=True)
-    for i in range(instances._SHORT_RUNS):
+    for i in range(instance_thread._SHORT_RUNS):
         await bench.execute(str(i))
-    monkeypatch.setattr(instances, "_SHORT_NS", 0)
-    monkeypatch.setattr(instances, "_LONG_NS", 0)
+    monkeypatch.setattr(instance_thread, "_SHORT_NS", 0)
+    monkeypatch.setattr(instance_thread, "_LONG_NS", 0)
     await bench.execute("long")
     assert threads(bench, 1) == [threading.current_thread().name]
-    monkeypatch.setattr(instances, "_SHORT_NS", 10**12)
-    for i in range(2 * instances._SHORT_RUNS):
+    monkeypatch.setattr(instance_thread, "_SHORT_NS", 10**12)
+    for i in range(2 * instance_thread._SHORT_RUNS):
         await bench.execute(f"again {i}")
-    assert set(threads(bench, 2 * instances._SHORT_RUNS)) == {"m_0_0"}
+    assert set(threads(bench, 2 * instance_thread._SHORT_RUNS)) == {"m_0_0"}
     assert bench.thread.on_loop
 
 
@@ -118,9 +118,9 @@ async def test_failures_on_the_loop_are_those_of_their_batch(
             sys.exit(3)
         answer_all(requests)
 
-    monkeypatch.setattr(instances, "_SHORT_NS", 10**12)
+    monkeypatch.setattr(instance_thread, "_SHORT_NS", 10**12)
     bench = start(execute, portable=True)
-    for i in range(instances._SHORT_RUNS):
+    for i in range(instance_thread._SHORT_RUNS):
         await bench.execute(str(i))
     await bench.execute("bad")
     assert threads(bench, 1) == [threading.current_thread().name]
@@ -133,19 +133,19 @@ async def test_failures_on_the_loop_are_those_of_their_batch(
 async def test_other_instances_keep_to_their_thread(
     start: Start, monkeypatch: pytest.MonkeyPatch, portable: bool, decoupled: bool
 ) -> None:
-    monkeypatch.setattr(instances, "_SHORT_NS", 10**12)
+    monkeypatch.setattr(instance_thread, "_SHORT_NS", 10**12)
     bench = start(answer_all, decoupled, portable)
-    for i in range(instances._SHORT_RUNS + 2):
+    for i in range(instance_thread._SHORT_RUNS + 2):
         await bench.execute(str(i))
-    assert set(threads(bench, instances._SHORT_RUNS + 2)) == {"m_0_0"}
+    assert set(threads(bench, instance_thread._SHORT_RUNS + 2)) == {"m_0_0"}
 
 
 async def test_a_batch_for_the_loop_after_the_end_executes_nothing(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(instances, "_SHORT_NS", 10**12)
+    monkeypatch.setattr(instance_thread, "_SHORT_NS", 10**12)
     bench = start(answer_all, portable=True)
-    for i in range(instances._SHORT_RUNS):
+    for i in range(instance_thread._SHORT_RUNS):
         await bench.execute(str(i))
     assert bench.thread.on_loop
     bench.thread.execute(bench.batch("late"))
@@ -334,7 +334,7 @@ async def test_a_response_that_cannot_be_delivered_holds_no_other_up(start: Star
     bench = start(answer_all)
     deliver = bench._deliver
 
-    def failing(pending: Pending, response: InferResponse) -> None:
+    def failing(pending: QueuedRequest, response: InferResponse) -> None:
         if pending.infer.id == "a":
             raise RuntimeError("the connection is in no state for this")
         deliver(pending, response)

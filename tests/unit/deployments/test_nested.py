@@ -11,10 +11,10 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config_normalise import normalise
+from app.core.config.normalise import normalise
 from app.core.errors import ErrorCode
 from app.core.tensors import TENSORS_TRACE, UNNAMED_TRACE, InferRequest, InferResponse, Tensor, Timestamps
-from deployments.served_model import ServedModel
+from deployments.replica.served_model import ServedModel
 from deployments.spec import ModelSpec
 from tests.server import wait_until
 from tests.unit.backends.environments import make
@@ -188,9 +188,9 @@ def test_an_ordinary_request_tells_nothing(caller: Caller) -> None:
 
 
 def test_no_call_is_made_for_a_cancelled_request(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    from deployments.nested import NestedCall
+    from deployments.bls.calls import BlsCall
 
-    monkeypatch.setattr(NestedCall, "unwanted", True)
+    monkeypatch.setattr(BlsCall, "unwanted", True)
     caller.infer()
     assert caller.answered.wait(20)
     error = caller.responses[0].error

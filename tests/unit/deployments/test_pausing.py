@@ -13,19 +13,19 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config_normalise import normalise
+from app.core.config.normalise import normalise
 from app.core.errors import InferError
 from app.core.tensors import InferResponse
 from app.routing.handle_calls import HandleCalls
-from app.transport.loop import LoopThread
+from app.transport.event_loop_thread import LoopThread
 from backends.base import Instance, Request
-from backends.python import services
+from backends.python.api import server_api
 from backends.python.event_loop import EventLoop
-from deployments import instances
-from deployments.bls import Connection, ModelCalls
-from deployments.guest_loop import GuestLoop
-from deployments.pausing import Answer, run_pausable, waited
-from deployments.served_model import ServedModel
+from deployments.bls.inline_loop import InlineEventLoop
+from deployments.bls.service import Connection, ModelCalls
+from deployments.bls.suspension import ResponseFuture, run_suspendable, waited
+from deployments.execution import instance_thread
+from deployments.replica.served_model import ServedModel
 from tests.unit.deployments.fakes import FakeServeBatch
 from tests.unit.deployments.test_bls import SPEC, output, request
 from tests.unit.deployments.test_bls import Bench as Plane
@@ -35,7 +35,7 @@ from tests.unit.ensemble.ensembles import Asked, Models, model
 
 
 def test_a_thread_waits_until_the_answer_is_given() -> None:
-    answer = Answer[InferResponse]()
+    answer = ResponseFuture[InferResponse]()
     threading.Timer(0.01, answer.give, [InferResponse(id="x")]).start()
     before = waited.ns
     assert answer.wait().id == "x"
@@ -43,15 +43,15 @@ def test_a_thread_waits_until_the_answer_is_given() -> None:
 
 
 async def test_the_loop_goes_on_while_an_execution_waits() -> None:
-    answers: list[Answer[InferResponse]] = []
+    answers: list[ResponseFuture[InferResponse]] = []
     seen: list[Any] = []
 
     def execute(count: int) -> None:
         for _ in range(count):
-            answers.append(Answer())
+            answers.append(ResponseFuture())
             seen.append((answers[-1].wait().id, threading.get_ident()))
 
-    run_pausable(execute, 2)
+    run_suspendable(execute, 2)
     for name in ("first", "second"):
         await asyncio.sleep(0)
         answers[-1].give(InferResponse(id=name))
@@ -62,11 +62,11 @@ async def test_an_answer_that_is_there_already_costs_no_wait() -> None:
     seen: list[str] = []
 
     def execute() -> None:
-        answer = Answer[InferResponse]()
+        answer = ResponseFuture[InferResponse]()
         answer.give(InferResponse(id="x"))
         seen.append(answer.wait().id)
 
-    run_pausable(execute)
+    run_suspendable(execute)
     assert seen == ["x"]
 
 
@@ -122,10 +122,10 @@ async def calling(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Calling]:
         return Connection(cast(Any, made.models), cast(Any, None))
 
     monkeypatch.setattr(Connection, "open", open_connection)
-    monkeypatch.setattr(services._Installed, "services", calls)
+    monkeypatch.setattr(server_api._Installed, "services", calls)
     # Whatever the machine.
-    monkeypatch.setattr(instances, "_SHORT_NS", 10**12)
-    monkeypatch.setattr(instances, "_LONG_NS", 10**12)
+    monkeypatch.setattr(instance_thread, "_SHORT_NS", 10**12)
+    monkeypatch.setattr(instance_thread, "_LONG_NS", 10**12)
     made.bench.thread.start()
     made.bench.thread.wait_loaded()
     yield made
@@ -133,7 +133,7 @@ async def calling(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Calling]:
 
 
 async def move_to_the_loop(calling: Calling) -> None:
-    for i in range(instances._SHORT_RUNS):
+    for i in range(instance_thread._SHORT_RUNS):
         await calling.execute(str(i))
         assert calling.thread() == "m_0_0"
     assert calling.bench.thread.on_loop
@@ -142,7 +142,7 @@ async def move_to_the_loop(calling: Calling) -> None:
 async def test_one_of_several_that_call_keeps_to_its_thread(calling: Calling) -> None:
     """On one loop they would wait within each other, and each count the others' waiting as its own."""
     calling.bench.thread.alone = False
-    for i in range(instances._SHORT_RUNS + 2):
+    for i in range(instance_thread._SHORT_RUNS + 2):
         await calling.execute(str(i))
         assert calling.thread() == "m_0_0"
 
@@ -258,13 +258,13 @@ async def served_caller(bench: Plane, directory: Path, source: str) -> ServedMod
 async def test_a_python_model_that_calls_moves_to_the_loop(
     bench: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, calls: int
 ) -> None:
-    monkeypatch.setattr(instances, "_SHORT_NS", 10**12)
-    monkeypatch.setattr(instances, "_LONG_NS", 10**12)
+    monkeypatch.setattr(instance_thread, "_SHORT_NS", 10**12)
+    monkeypatch.setattr(instance_thread, "_LONG_NS", 10**12)
     served = await served_caller(bench, tmp_path, source)
     handle = HandleCalls(served.config, served.submit, bench.plane)
     thread = served._instances._placed[0].thread
-    for i in range(instances._SHORT_RUNS + 3):
-        assert thread.on_loop == (i >= instances._SHORT_RUNS)
+    for i in range(instance_thread._SHORT_RUNS + 3):
+        assert thread.on_loop == (i >= instance_thread._SHORT_RUNS)
         bench.answers += [*(answer_with(0) for _ in range(calls - 1)), answer_with(i)]
         found = await handle.call({"IN": np.ones(4, np.float32)})
         assert isinstance(found, dict) and found["OUT"].tolist() == [i] * 4
@@ -276,15 +276,15 @@ async def test_a_coroutine_that_fails_on_the_loop(
     bench: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str
 ) -> None:
     """Before its call, and after it."""
-    monkeypatch.setattr(instances, "_SHORT_NS", 10**12)
-    monkeypatch.setattr(instances, "_LONG_NS", 10**12)
+    monkeypatch.setattr(instance_thread, "_SHORT_NS", 10**12)
+    monkeypatch.setattr(instance_thread, "_LONG_NS", 10**12)
     failing = f"if np.array_equal(tensor.as_numpy(), [{{}}] * 4): raise {error}\n"
     source = AWAITING.replace("import", "import numpy as np\nimport", 1)
     source = source.replace("for _ in", f"{failing.format(5)}        for _ in")
     source = source.replace("return pb_utils", f"{failing.format(6)}        return pb_utils")
     served = await served_caller(bench, tmp_path, source)
     handle = HandleCalls(served.config, served.submit, bench.plane)
-    for _ in range(instances._SHORT_RUNS):
+    for _ in range(instance_thread._SHORT_RUNS):
         bench.answers += [answer_with(0), answer_with(1)]
         await handle.call({"IN": np.ones(4, np.float32)})
     with pytest.raises(InferError, match="odd"):
@@ -297,7 +297,7 @@ async def test_a_coroutine_that_fails_on_the_loop(
 
 
 async def test_what_a_coroutine_computes_is_no_waiting() -> None:
-    loop = GuestLoop(asyncio.get_running_loop())
+    loop = InlineEventLoop(asyncio.get_running_loop())
     given: list[asyncio.Future[None]] = []
     ended: list[int] = []
 
@@ -310,7 +310,7 @@ async def test_what_a_coroutine_computes_is_no_waiting() -> None:
         return 7
 
     before, began = waited.ns, time.monotonic_ns()
-    run_pausable(lambda: ended.append(loop.run(compute())))
+    run_suspendable(lambda: ended.append(loop.run(compute())))
     assert not ended and asyncio.get_running_loop() is not given[0].get_loop()
     loop.call_soon_threadsafe(given[0].set_result, None)
     assert ended == [7]

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, FailureReason, InferError
-from deployments.scheduling.pending import Pending
-from deployments.scheduling.policy_queue import PolicyQueue, QueuePolicies, QueuePolicy
+from deployments.execution.queued_request import QueuedRequest
+from deployments.scheduling.dynamic.policy_queue import PolicyQueue, QueuePolicies, QueuePolicy
 from tests.unit.deployments.fakes import MS, Answers, pending
 
 MANY = 1 << 20
@@ -32,7 +32,7 @@ class Bench:
         self.answers = Answers()
         self.queue = PolicyQueue(max_requests, max_bytes, policies, self.clock)
 
-    def add(self, request_id: str, nbytes: int = 4, **fields: Any) -> Pending:
+    def add(self, request_id: str, nbytes: int = 4, **fields: Any) -> QueuedRequest:
         made = pending(self.answers, request_id, nbytes=nbytes)
         made.infer = msgspec.structs.replace(made.infer, **fields)
         self.queue.append(made)
@@ -199,7 +199,7 @@ def test_any_use_loses_nothing_and_keeps_the_bounds(
 ) -> None:
     policies = QueuePolicies(3, 2, default, {1: first})
     bench = Bench(policies, max_requests=limit, max_bytes=20)
-    queue, inside, left = bench.queue, dict[str, Pending](), list[Pending]()
+    queue, inside, left = bench.queue, dict[str, QueuedRequest](), list[QueuedRequest]()
     for number, (verb, value, nbytes, timeout_ms) in enumerate(actions):
         if verb == "add":
             try:
@@ -224,7 +224,7 @@ def test_any_use_loses_nothing_and_keeps_the_bounds(
     assert not any(request.answered for request in left), "answered after it left the queue"
 
 
-def check(bench: Bench, inside: dict[str, Pending], policies: QueuePolicies, limit: int) -> None:
+def check(bench: Bench, inside: dict[str, QueuedRequest], policies: QueuePolicies, limit: int) -> None:
     queue = bench.queue
     order = list(queue.head(MANY))
     assert {request.infer.id for request in order} == set(inside) and len(order) == len(inside) == len(queue)

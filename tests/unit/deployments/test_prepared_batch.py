@@ -6,13 +6,13 @@ from typing import Any, cast
 
 import pytest
 
-from deployments.instances import InstanceThread
+from deployments.execution.instance_thread import InstanceThread
+from deployments.execution.statistics import Statistics
 from deployments.scheduling.base import Scheduler
-from deployments.scheduling.dynamic import PREPARED_FROM_NS, DynamicScheduler, execute
-from deployments.scheduling.formation import BatchPolicy
-from deployments.scheduling.policy_queue import PolicyQueue, QueuePolicies
+from deployments.scheduling.dynamic.batch_policy import BatchPolicy
+from deployments.scheduling.dynamic.policy_queue import PolicyQueue, QueuePolicies
+from deployments.scheduling.dynamic.scheduler import PREPARED_FROM_NS, DynamicScheduler, execute
 from deployments.scheduling.queue import RequestQueue
-from deployments.statistics import Statistics
 from tests.unit.deployments.fakes import Answers, FakeServeBatch, HeldInstance, pending
 from tests.unit.deployments.test_scheduling import until
 

@@ -9,8 +9,8 @@ import pytest
 from tritonclient.grpc import model_config_pb2 as mc
 
 from backends.base import Backend, Instance, Model, Request
-from deployments import readiness
-from deployments.readiness import ReadinessWatch
+from deployments.replica import readiness
+from deployments.replica.readiness import ReadinessWatch
 
 
 class Plain(Backend):

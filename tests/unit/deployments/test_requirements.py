@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from deployments import requirements
-from deployments.requirements import contents
+from deployments.environments import requirements
+from deployments.environments.requirements import contents
 
 
 @pytest.fixture

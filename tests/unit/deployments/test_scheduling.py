@@ -12,12 +12,17 @@ import pytest
 
 from app.core.errors import ErrorCode, FailureReason, InferError
 from app.core.tensors import InferRequest, Tensor
+from deployments.execution.statistics import Statistics
 from deployments.scheduling.base import Scheduler
 from deployments.scheduling.direct import DirectScheduler
-from deployments.scheduling.dynamic import BATCHED_FROM_NS, GATHERED_FROM_NS, DynamicScheduler, execute
-from deployments.scheduling.formation import BatchPolicy
+from deployments.scheduling.dynamic.batch_policy import BatchPolicy
+from deployments.scheduling.dynamic.scheduler import (
+    BATCHED_FROM_NS,
+    GATHERED_FROM_NS,
+    DynamicScheduler,
+    execute,
+)
 from deployments.scheduling.queue import RequestQueue
-from deployments.statistics import Statistics
 from tests.unit.deployments.fakes import MS, Answers, FakeServeBatch, HeldInstance, offer, pending
 from tests.waiting import until
 

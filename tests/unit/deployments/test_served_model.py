@@ -14,8 +14,8 @@ import pytest
 from app.core.errors import ErrorCode, InferError
 from app.core.log import LogConfig
 from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
-from deployments import served_model
-from deployments.served_model import ServedModel
+from deployments.replica import served_model
+from deployments.replica.served_model import ServedModel
 from tests.unit.deployments.served_model_bench import CONFIG, Bench, request
 
 

@@ -5,7 +5,7 @@ import time
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import FailureReason
-from deployments.statistics import Statistics
+from deployments.execution.statistics import Statistics
 
 
 def test_new_replica_has_counted_nothing() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.inference import Call, Sink
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.ensemble.runner import EnsembleRunner
-from app.routing.router import Call, Sink
 from app.routing.table import ModelState, RoutingTable, VersionEntry
 
 FP32 = "data_type: TYPE_FP32 dims: [ 4 ]"

@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from app.cache.response_cache import LocalCache
 from app.core.errors import InferError, internal
 from app.core.tensors import RequestedOutput, Tensor
 from app.ensemble.runner import EnsembleRunner
-from app.transport.response_cache import LocalCache
 
 from .ensembles import DECOUPLED, Models, ensemble, model, step, tensor
 

@@ -4,9 +4,9 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config_ensemble import validate_ensemble
+from app.core.config.ensemble import validate_ensemble
 from app.core.errors import InferError
-from app.ensemble.plan import Plan
+from app.ensemble.graph import EnsembleGraph
 
 from .ensembles import ensemble, step
 
@@ -21,8 +21,8 @@ def config_of(text: str) -> mc.ModelConfig:
     return text_format.Parse(text, mc.ModelConfig(name="e"))
 
 
-def plan(*steps: str, outputs: str = "A B C", **more: str) -> Plan:
-    return Plan.of(config_of(ensemble(*(steps or STEPS), outputs=outputs, **more)))
+def plan(*steps: str, outputs: str = "A B C", **more: str) -> EnsembleGraph:
+    return EnsembleGraph.of(config_of(ensemble(*(steps or STEPS), outputs=outputs, **more)))
 
 
 def test_versions_and_outputs() -> None:

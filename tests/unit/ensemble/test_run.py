@@ -13,7 +13,7 @@ from app.core.tensors import (
     RequestedOutput,
     Tensor,
 )
-from app.ensemble.run import DEADLOCK
+from app.ensemble.execution import DEADLOCK
 
 from .ensembles import BRANCHES, CHAIN, DECOUPLED, Models, ensemble, model, step, tensor, turn
 

@@ -9,11 +9,11 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config_normalise import normalise
+from app.core.config.normalise import normalise
+from app.core.inference import Call, Sink
 from app.core.tensors import InferRequest, InferResponse, Tensor
-from app.routing.router import Call, Sink
-from app.transport.loop import LoopThread
-from deployments.served_model import ServedModel
+from app.transport.event_loop_thread import LoopThread
+from deployments.replica.served_model import ServedModel
 from deployments.spec import ModelSpec
 from tests.unit.deployments.fakes import FakeServeBatch
 

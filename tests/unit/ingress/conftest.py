@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.ingress.grpc_front import GrpcFront
-from app.ingress.grpc_settings import GrpcSettings
+from app.ingress.grpc.front import GrpcFront
+from app.ingress.grpc.settings import GrpcSettings
 
 
 @pytest.fixture(params=["http2", "grpcio"])

@@ -8,9 +8,9 @@ from tritonclient.grpc import model_config_pb2 as mc
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import InferError, not_found
+from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, Tensor
-from app.ingress.service import Sink
-from app.ingress.shared_memory import SharedMemory
+from app.ingress.client_memory.registry import SharedMemory
 from tests.unit.ingress.routing_fakes import FakeCall
 from tests.waiting import until
 

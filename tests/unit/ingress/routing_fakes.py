@@ -9,7 +9,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from app.core.tensors import InferRequest, InferResponse
 from app.routing.table import ModelState, RoutingTable, VersionEntry
-from app.settings import ServerSettings
+from app.settings.settings import ServerSettings
 
 CONFIG = """
 backend: "identity"

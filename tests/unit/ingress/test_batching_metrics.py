@@ -3,9 +3,9 @@
 from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.grpc import service_pb2 as pb
 
-from app.ingress.batching_metrics import batching_lines
-from app.ingress.labels import Labels
-from app.ingress.replica_statistics import ReplicaStatistics, merge
+from app.ingress.metrics.batching import batching_lines
+from app.ingress.metrics.labels import Labels
+from app.ingress.service.replica_statistics import ReplicaStatistics, merge
 
 
 def part(releases: dict[str, int], age_ns: int = 0, **batches: int) -> ReplicaStatistics:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.ingress.custom_metrics import custom_lines
+from app.ingress.metrics.custom import custom_lines
 
 
 def family(name: str, kind: str, *samples: Any) -> Any:

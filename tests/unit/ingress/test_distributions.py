@@ -12,10 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.core.latencies import Histogram, Summary
 from app.core.metrics_config import MetricsConfig, parse_metrics_config
-from app.ingress.distributions import quantile
-from app.ingress.machine_metrics import Machine
-from app.ingress.metrics import render
-from app.ingress.routed_service import RoutedInferenceService
+from app.ingress.metrics.distributions import quantile
+from app.ingress.metrics.machine import Machine
+from app.ingress.metrics.page import render
+from app.ingress.service.routed import RoutedInferenceService
 from app.routing.router import Router
 from tests.unit.ingress.routing_fakes import (
     SETTINGS,

@@ -5,9 +5,9 @@ from typing import cast
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.core.errors import unavailable
-from app.ingress.metrics import render
-from app.ingress.routed_service import RoutedInferenceService
-from app.ingress.unsent import Unsent
+from app.ingress.metrics.page import render
+from app.ingress.net.slow_clients import SendBufferLimit
+from app.ingress.service.routed import RoutedInferenceService
 from app.routing.router import Router
 from tests.unit.ingress.routing_fakes import (
     CONFIG,
@@ -163,7 +163,7 @@ async def test_what_waits_for_slow_clients() -> None:
 
         def give_up(self) -> None: ...
 
-    unsent = Unsent()
+    unsent = SendBufferLimit()
     unsent.note(Client())
     text = (await render(service_of(FakeRouter()), unsent=unsent)).decode()
     assert "\nnereid_unsent_bytes 7\n" in text

@@ -11,9 +11,9 @@ from tritonclient.utils import InferenceServerException
 
 from app.core.live_settings import LiveSettings
 from app.core.trace_settings import TraceSetting, TraceSettings
-from app.ingress.http_front import HttpFront
-from app.ingress.observer import Observer
-from app.ingress.rest_api import build_rest_api
+from app.ingress.rest.front import HttpFront
+from app.ingress.rest.management import build_rest_api
+from app.ingress.tracing.observer import Observer
 from tests.unit.ingress.grpc.grpc_running import Running, int_input
 from tests.unit.ingress.http.http_peer import infer_document, request
 from tests.unit.ingress.http_fakes import FakeService

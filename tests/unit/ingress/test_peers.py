@@ -11,8 +11,8 @@ import pytest
 from app.core.errors import InferError
 from app.core.tensors import InferRequest
 from app.ensemble.runner import EnsembleRunner
-from app.ingress.peers import Peers
-from app.ingress.routed_service import RoutedInferenceService
+from app.ingress.service.peers import Peers
+from app.ingress.service.routed import RoutedInferenceService
 from app.routing.pool import ReplicaPool
 from app.routing.replicas import ReplicaAddress
 from app.routing.router import Router

@@ -6,7 +6,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import unavailable
-from app.ingress.replica_statistics import ReplicaStatistics, collect, merge
+from app.ingress.service.replica_statistics import ReplicaStatistics, collect, merge
 from tests.unit.ingress.routing_fakes import FakeChannel, counters, entry
 
 

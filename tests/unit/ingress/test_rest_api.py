@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from app.core.errors import internal, unavailable
-from app.ingress.rest_api import build_rest_api
-from app.ingress.shared_memory import DISABLED, SharedMemory
+from app.ingress.client_memory.registry import DISABLED, SharedMemory
+from app.ingress.rest.management import build_rest_api
 from tests.unit.ingress.http_fakes import FakeService
 from tests.unit.ingress.rest_calls import call, error
 

@@ -9,11 +9,11 @@ import pytest
 
 from app.core.errors import ErrorCode, FailureReason, InferError, invalid_arg, not_found
 from app.core.tensors import InferRequest, InferResponse
-from app.ingress.routed_service import EXTENSIONS, RoutedInferenceService
+from app.ingress.service.routed import EXTENSIONS, RoutedInferenceService
 from app.routing.manager_client import MAX_CALLS, MAX_FILE_BYTES, ManagerClient
 from app.routing.router import Router
 from app.routing.table import NO_VERSION, ModelState, VersionEntry
-from app.settings import ServerSettings
+from app.settings.settings import ServerSettings
 from tests.unit.ingress.routing_fakes import (
     SETTINGS,
     FakeChannel,

@@ -10,9 +10,9 @@ import pytest
 
 from app.core.errors import ErrorCode, InferError, internal
 from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
-from app.ingress.region_files import Region
-from app.ingress.shared_memory import DISABLED, SharedMemory
-from app.transport.regions import SHM_DIRECTORY
+from app.ingress.client_memory.region_files import Region
+from app.ingress.client_memory.registry import DISABLED, SharedMemory
+from app.transport.memory.client_regions import SHM_DIRECTORY
 
 KEY = f"/nereid-test-{os.getpid()}"
 FILE = Path(SHM_DIRECTORY + KEY)

@@ -14,9 +14,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from app.core.live_settings import LiveSettings
 from app.core.tensors import InferRequest, InferResponse, Tensor, Timestamps, TracedCall
 from app.core.trace_settings import TraceSettings, parse_trace_config
-from app.flags import SettingsError
-from app.ingress.observer import Arrival, Observer
-from app.settings import ServerSettings
+from app.ingress.tracing.observer import Observer, RequestOrigin
+from app.settings.flags import SettingsError
+from app.settings.settings import ServerSettings
 
 PARENT = f"00-{'ab' * 16}-{'cd' * 8}-01"
 REQUEST = InferRequest("m", "", (Tensor.of("IN", np.ones(1, np.float32)),), id="r1")
@@ -71,7 +71,7 @@ def observer(collector: Collector, *entries: str) -> Observer:
 
 
 def infer(watch: Observer, traceparent: str = "") -> InferRequest:
-    observed, sink = watch.observe(REQUEST, lambda _: None, Arrival("http", 50, traceparent))
+    observed, sink = watch.observe(REQUEST, lambda _: None, RequestOrigin("http", 50, traceparent))
     sink(InferResponse("m", "3", timestamps=Timestamps(*range(100, 107))))
     return observed
 
@@ -101,7 +101,7 @@ def test_one_trace_from_the_client_to_what_a_step_calls(collector: Collector) ->
     watch = observer(collector, "rate=0")
     called = TracedCall("called", "1", "", Timestamps(103, request_end=104))
     step = TracedCall("step", "2", "r1", Timestamps(*range(101, 108)), (called,))
-    _, sink = watch.observe(REQUEST, lambda _: None, Arrival("grpc", 50, PARENT))
+    _, sink = watch.observe(REQUEST, lambda _: None, RequestOrigin("grpc", 50, PARENT))
     sink(InferResponse("m", "3", timestamps=Timestamps(100, 100, request_end=108), calls=(step,)))
     watch.close()
     spans = collector.spans()
@@ -116,7 +116,7 @@ def test_one_trace_from_the_client_to_what_a_step_calls(collector: Collector) ->
 def ended(stamps: list[tuple[str, int]], collector: Collector) -> dict[str, tuple[str, int, int, list[str]]]:
     """Spans that a backend's activities have led to: parent, begin and end from the model's, and events."""
     watch = observer(collector, "rate=1")
-    _, sink = watch.observe(REQUEST, lambda _: None, Arrival("http", 50))
+    _, sink = watch.observe(REQUEST, lambda _: None, RequestOrigin("http", 50))
     times = Timestamps(*range(100, 106), request_end=200, activities=tuple(stamps))
     sink(InferResponse("m", "3", timestamps=times))
     watch.close()
@@ -160,6 +160,6 @@ def test_rate_zero_traces_what_its_client_traces(collector: Collector) -> None:
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.settings.find_spec", lambda name: None)
+    monkeypatch.setattr("app.settings.settings.find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"pip install 'nereid\[otel\]'"):
         ServerSettings(trace_config=("mode=opentelemetry",)).trace_settings()

@@ -25,12 +25,12 @@ from app.core.tensors import (
 )
 from app.core.trace_settings import GLOBAL, TraceSetting, TraceSettings
 from app.core.traced import traced_call
-from app.ingress import tracing
-from app.ingress.observer import Arrival, Observer
-from app.ingress.tracing import TraceScope, stamps_of
+from app.ingress.tracing import sampling
+from app.ingress.tracing.observer import Observer, RequestOrigin
+from app.ingress.tracing.sampling import TraceScope, stamps_of
 
 REQUEST = InferRequest("m", "", (Tensor.of("IN", np.array([[1, -2]], np.int32)),), id="r1")
-ARRIVAL = Arrival("http", 50)
+ARRIVAL = RequestOrigin("http", 50)
 
 
 def response(start: int = 100, **fields: object) -> InferResponse:
@@ -44,7 +44,7 @@ def observer(path: Path, level=("TIMESTAMPS",), **setting) -> Observer:
     return Observer(LiveSettings(trace=TraceSettings(TraceSetting(level, file=str(path), **setting))))
 
 
-def infer(watch: Observer, request: InferRequest = REQUEST, arrival: Arrival = ARRIVAL) -> InferRequest:
+def infer(watch: Observer, request: InferRequest = REQUEST, arrival: RequestOrigin = ARRIVAL) -> InferRequest:
     """One request through an observer; returns what the service would have got."""
     answers: list[InferResponse] = []
     observed, sink = watch.observe(request, answers.append, arrival)
@@ -76,7 +76,7 @@ def test_a_trace_has_tritons_objects(tmp_path):
 
 def test_grpc_activities(tmp_path):
     watch = observer(tmp_path / "t")
-    infer(watch, arrival=Arrival("grpc", 50))
+    infer(watch, arrival=RequestOrigin("grpc", 50))
     watch.close()
     assert names(tmp_path / "t")[:2] == ["GRPC_WAITREAD_START", "GRPC_WAITREAD_END"]
     assert names(tmp_path / "t")[-2:] == ["GRPC_SEND_START", "GRPC_SEND_END"]
@@ -259,7 +259,7 @@ def logging_observer(caplog):
 
 
 def test_one_line_a_request(logging_observer, caplog):
-    infer(logging_observer, arrival=Arrival("grpc", 50, "00-ab"))
+    infer(logging_observer, arrival=RequestOrigin("grpc", 50, "00-ab"))
     (line,) = lines(caplog)
     total = line.pop("total_us")
     assert total > 0
@@ -295,7 +295,7 @@ async def test_failures_leave_a_line_too(logging_observer, caplog):
 
 
 def test_what_is_held_back_for_many_traces_a_file_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(tracing, "_MAX_HELD_BYTES", 1000)
+    monkeypatch.setattr(sampling, "_MAX_HELD_BYTES", 1000)
     watch = observer(tmp_path / "t", log_frequency=1_000_000)
     for _ in range(10):
         infer(watch)
@@ -306,7 +306,7 @@ def test_what_is_held_back_for_many_traces_a_file_is_bounded(tmp_path, monkeypat
 
 
 def test_tensors_that_wait_for_the_writer_are_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(tracing, "_MAX_WAITING_BYTES", 30)
+    monkeypatch.setattr(sampling, "_MAX_WAITING_BYTES", 30)
     watch = observer(tmp_path / "t", level=("TIMESTAMPS", "TENSORS"))
     may_go = threading.Event()
     watch._tracer._do(lambda: may_go.wait(30) and None)
@@ -321,8 +321,8 @@ def test_tensors_that_wait_for_the_writer_are_bounded(tmp_path, monkeypatch):
 
 
 def test_the_trace_of_a_stream_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(tracing, "_MAX_HELD_BYTES", 20)  # an output has 8
-    monkeypatch.setattr(tracing, "_MAX_STAMPS", 20)
+    monkeypatch.setattr(sampling, "_MAX_HELD_BYTES", 20)  # an output has 8
+    monkeypatch.setattr(sampling, "_MAX_STAMPS", 20)
     watch = observer(tmp_path / "t", level=("TIMESTAMPS", "TENSORS"))
     _, sink = watch.observe(REQUEST, lambda _: None, ARRIVAL)
     for _ in range(1000):

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from app.ingress.unsent import Unsent
+from app.ingress.net.slow_clients import SendBufferLimit
 
 
 class Client:
@@ -33,7 +33,7 @@ class Clock:
 def test_who_would_take_the_longest_goes_first(caplog: pytest.LogCaptureFixture) -> None:
     """Not the quick client of a large answer, which holds most; not only one that takes nothing at all."""
     clock = Clock()
-    unsent = Unsent(1000, clock)
+    unsent = SendBufferLimit(1000, clock)
     trickle, stalled, quick = Client(300), Client(200), Client(900)
     unsent.note(trickle)
     unsent.note(stalled)
@@ -49,7 +49,7 @@ def test_who_would_take_the_longest_goes_first(caplog: pytest.LogCaptureFixture)
 
 
 def test_what_was_taken_meanwhile_makes_room() -> None:
-    unsent = Unsent(1000, Clock())
+    unsent = SendBufferLimit(1000, Clock())
     first, second = Client(900), Client(900)
     unsent.note(first)
     first.size = 50
@@ -61,14 +61,14 @@ def test_what_was_taken_meanwhile_makes_room() -> None:
 
 
 def test_nobody_holds_more_than_the_bound_alone() -> None:
-    unsent = Unsent(1000, Clock())
+    unsent = SendBufferLimit(1000, Clock())
     client = Client(1001)
     assert not unsent.note(client)
     assert client.gone and unsent.total == 0
 
 
 def test_forgotten_holders_count_no_more() -> None:
-    unsent = Unsent(1000, Clock())
+    unsent = SendBufferLimit(1000, Clock())
     client = Client(600)
     assert unsent.note(client)
     unsent.forget(client)

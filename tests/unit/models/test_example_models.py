@@ -174,7 +174,7 @@ def file_features(content: bytes) -> npt.NDArray[np.int32]:
 @pytest.mark.parametrize(
     ("file", "label"),
     [
-        ("app/settings.py", "python"),
+        ("app/settings/settings.py", "python"),
         ("Makefile", "makefile"),
         ("serve_config.yaml", "yaml"),
         ("pyproject.toml", "toml"),

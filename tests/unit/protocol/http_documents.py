@@ -5,7 +5,7 @@ import json
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from app.protocol.http_v2 import decode_infer
+from app.protocol.http.v2 import decode_infer
 
 INT, ARG = ErrorCode.INTERNAL, ErrorCode.INVALID_ARG
 

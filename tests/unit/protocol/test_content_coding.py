@@ -6,7 +6,7 @@ import zlib
 import pytest
 
 from app.core.errors import InferError
-from app.protocol.content_coding import compress, decompress, response_encoding
+from app.protocol.http.content_coding import compress, decompress, response_encoding
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.core.config.model_config import TensorSpec
 from app.core.errors import ErrorCode, InferError, unavailable
-from app.core.model_config import TensorSpec
 from app.core.tensors import InferRequest, InferResponse, Tensor
-from app.protocol.generate import decode_generate, encode_generate, error_event, event, fitted_shape
+from app.protocol.http.generate import decode_generate, encode_generate, error_event, event, fitted_shape
 
 INT, ARG = ErrorCode.INTERNAL, ErrorCode.INVALID_ARG
 

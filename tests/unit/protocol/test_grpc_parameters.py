@@ -4,8 +4,8 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import ErrorCode, InferError
-from app.protocol.grpc_parameters import decode_parameters, wants_empty_final
-from app.protocol.grpc_repository import decode_load, decode_unload
+from app.protocol.grpc.parameters import decode_parameters, wants_empty_final
+from app.protocol.grpc.repository import decode_load, decode_unload
 
 
 def parameters(**entries):

@@ -9,10 +9,10 @@ from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import InferRequest
-from app.protocol import grpc_plan
-from app.protocol.grpc_cut import cut_request
-from app.protocol.grpc_plan import read_infer
-from app.protocol.grpc_v2 import decode_infer
+from app.protocol.grpc import request_template
+from app.protocol.grpc.request_splitter import cut_request
+from app.protocol.grpc.request_template import read_infer
+from app.protocol.grpc.v2 import decode_infer
 
 
 def message(raw: tuple[bytes, ...] = (b"1234",), **fields: Any) -> pb.ModelInferRequest:
@@ -53,7 +53,7 @@ def test_equals_what_protobuf_reads(
 
 def test_what_is_alike_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read_infer(message(model_version="77", id="first").SerializeToString())
-    monkeypatch.setattr(grpc_plan, "decode_infer", None)
+    monkeypatch.setattr(request_template, "decode_infer", None)
     request = read_infer(message((b"abcd",), model_version="77", id="ö").SerializeToString(), 1.0)
     assert (request.id, request.inputs[0].data, request.deadline) == ("ö", b"abcd", 1.0)
 
@@ -82,7 +82,7 @@ def test_requests_with_contents_of_their_own_are_not_remembered(field: str, valu
         getattr(tensor.contents, field).append(value * number)
         assert read_infer(sent.SerializeToString()) == decode_infer(sent)
         cut = cut_request(sent.SerializeToString())
-        assert cut is not None and grpc_plan._plans.get(cut.header) is None
+        assert cut is not None and request_template._plans.get(cut.header) is None
 
 
 def test_fields_of_later_versions_and_those_given_twice() -> None:

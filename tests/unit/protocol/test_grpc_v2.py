@@ -8,8 +8,8 @@ from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import ErrorCode, InferError, invalid_arg
 from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
-from app.protocol import grpc_v2
-from app.protocol.grpc_v2 import (
+from app.protocol.grpc import v2
+from app.protocol.grpc.v2 import (
     decode_infer,
     encode_infer,
     encode_stream,
@@ -73,14 +73,14 @@ def test_large_raw_contents_are_views_of_the_received_bytes():
 )
 @pytest.mark.parametrize("cut_from", [0, 1 << 30])
 def test_bytes_that_are_no_message_are_refused(data, cut_from, monkeypatch):
-    monkeypatch.setattr(grpc_v2, "_CUT_FROM_BYTES", cut_from)
+    monkeypatch.setattr(v2, "_CUT_FROM_BYTES", cut_from)
     with pytest.raises(InferError) as caught:
         parse_infer(data)
     assert caught.value.code is ErrorCode.INTERNAL
 
 
 def test_fields_of_another_wire_type_are_left_to_protobuf(monkeypatch):
-    monkeypatch.setattr(grpc_v2, "_CUT_FROM_BYTES", 0)
+    monkeypatch.setattr(v2, "_CUT_FROM_BYTES", 0)
     unknown = b"\x78\x01" + b"\x82\x01\x03abc"  # field 15 a varint, field 16 bytes
     parsed, raw = parse_infer(unknown + request_message(raw_input_contents=[b"12"]).SerializeToString())
     assert (parsed.model_name, list(raw)) == ("m", [b"12"])

@@ -1,7 +1,7 @@
 import pytest
 
 from app.protocol.header_cache import HeaderCache
-from app.protocol.http1 import MAX_CHUNKS, ChunkedBody, HttpError, parse_head, response_head
+from app.protocol.http.http1 import MAX_CHUNKS, ChunkedBody, HttpError, parse_head, response_head
 
 
 def head(line="GET / HTTP/1.1", *headers):

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.protocol import grpc_http2 as wire
-from app.protocol import http2 as h2
+from app.protocol.grpc import framing as wire
+from app.protocol.grpc import http2 as h2
 
 LIMIT = 1 << 16
 
@@ -72,7 +72,7 @@ def test_long_data_frames_come_in_runs(step: int) -> None:
             assert frame.stream not in ended
             payload = frame.payload if isinstance(frame, h2.Frame) else b"".join(frame.payload)
             found[frame.stream] = found.get(frame.stream, b"") + payload
-            runs += isinstance(frame, h2.Run)
+            runs += isinstance(frame, h2.DataSegments)
             ended += [frame.stream] if frame.flags & h2.END_STREAM else []
     assert found == {1: one + b"\x00" + bytes(200), 3: other * 2, 0: b"12345678", 5: b"short" + one}
     assert ended == [3, 1, 5]

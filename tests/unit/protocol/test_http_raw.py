@@ -5,7 +5,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError
-from app.protocol.http_v2 import decode_raw
+from app.protocol.http.v2 import decode_raw
 
 
 def a_config(text):

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from app.protocol import json_header
-from app.protocol.http_v2 import decode_infer, parse_header_length
+from app.protocol.http import json_header
+from app.protocol.http.v2 import decode_infer, parse_header_length
 from tests.unit.protocol.http_documents import ARG, INT, an_input, decode, one_output, refusal
 
 NO_SOURCE = (

@@ -7,7 +7,7 @@ import pytest
 
 from app.core.errors import InferError
 from app.core.tensors import InferResponse, Tensor
-from app.protocol.http_v2 import Classes, encode_error, encode_infer
+from app.protocol.http.v2 import Classes, encode_error, encode_infer
 from tests.unit.protocol.http_documents import ARG, INT, decode, one_output
 
 

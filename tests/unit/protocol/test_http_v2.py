@@ -9,7 +9,7 @@ import pytest
 
 from app.core.datatypes import DATATYPES
 from app.core.tensors import InferResponse, RegionSlice, RequestedOutput, Tensor
-from app.protocol.http_v2 import decode_infer, encode_infer, parse_header_length
+from app.protocol.http.v2 import decode_infer, encode_infer, parse_header_length
 from tests.unit.protocol.http_documents import ARG, an_input, body, decode, one_output, refusal
 
 

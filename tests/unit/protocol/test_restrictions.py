@@ -5,7 +5,7 @@ import re
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from app.ingress.rest_api import build_rest_api
+from app.ingress.rest.management import build_rest_api
 from app.protocol.restrictions import (
     CATEGORIES,
     GRPC_PREFIX,

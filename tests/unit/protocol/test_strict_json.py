@@ -7,8 +7,8 @@ import pytest
 
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import Tensor
-from app.protocol.json_tensors import json_data
-from app.protocol.strict_json import parse
+from app.protocol.http.json_tensors import json_data
+from app.protocol.http.strict_json import parse
 
 FAULTS = {
     b"": "The document is empty. at 0",

@@ -8,7 +8,7 @@ import pytest
 
 from app.core.tensors import InferRequest, InferResponse
 from app.routing.replicas import ReplicaAddress
-from app.transport.server import ChannelServer
+from app.transport.channel.server import ChannelServer
 from app.transport.settings import TransportSettings
 
 KEY = b"a key of the cluster, 32 bytes.."

@@ -13,12 +13,12 @@ from google.protobuf import text_format
 from ray.exceptions import RayTaskError
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config_normalise import normalise
+from app.core.config.normalise import normalise
 from app.core.errors import ErrorCode, InferError
 from app.routing import handle_calls
 from app.routing.handle_calls import HandleCalls
-from app.transport.loop import LoopThread
-from deployments.served_model import ServedModel
+from app.transport.event_loop_thread import LoopThread
+from deployments.replica.served_model import ServedModel
 from deployments.spec import ModelSpec
 from tests.unit.deployments.fakes import FakeServeBatch
 

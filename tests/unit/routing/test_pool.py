@@ -10,7 +10,7 @@ from app.core.errors import ErrorCode
 from app.routing import pool as pool_module
 from app.routing.pool import ReplicaPool
 from app.routing.replicas import ReplicaAddress
-from app.transport.client import Channel
+from app.transport.channel.client import Channel
 from tests.waiting import until
 
 from .conftest import KEY, NODE, SETTINGS, Replica, Sink, Start, request

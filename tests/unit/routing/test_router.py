@@ -16,7 +16,7 @@ from app.routing import replicas
 from app.routing import router as router_module
 from app.routing.router import Router
 from app.routing.table import ModelState, RoutingTable, VersionEntry
-from app.transport.regions import SHM_DIRECTORY
+from app.transport.memory.client_regions import SHM_DIRECTORY
 from tests.waiting import until
 
 from .conftest import KEY, NODE, SETTINGS, Replica, Sink, Start, request

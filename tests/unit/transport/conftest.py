@@ -13,8 +13,8 @@ import uvloop
 
 from app.core.errors import InferError, not_found
 from app.core.tensors import InferRequest, InferResponse, Tensor
-from app.transport.client import Channel
-from app.transport.server import ChannelServer
+from app.transport.channel.client import Channel
+from app.transport.channel.server import ChannelServer
 from app.transport.settings import TransportSettings
 from tests.waiting import until
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from app.core.tensors import InferRequest, InferResponse, Tensor
-from app.transport.server import ChannelServer
+from app.transport.channel.server import ChannelServer
 
 
 class Replica:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from app.transport.arena import SMALLEST_SLAB, ArenaReader, ArenaWriter
-from app.transport.frames import ProtocolError
+from app.transport.memory.arena import SMALLEST_SLAB, ArenaReader, ArenaWriter
+from app.transport.wire.frames import ProtocolError
 
 MIB = 1 << 20
 

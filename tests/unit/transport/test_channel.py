@@ -15,11 +15,11 @@ import pytest
 
 from app.core.errors import ErrorCode, FailureReason, InferError
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
-from app.transport.client import DEADLINE_EXCEEDED, Channel
-from app.transport.frames import Frame
-from app.transport.outbox import IN_META
-from app.transport.server import ChannelServer
+from app.transport.channel.client import DEADLINE_EXCEEDED, Channel
+from app.transport.channel.server import ChannelServer
 from app.transport.settings import TransportSettings
+from app.transport.wire.encoder import IN_META
+from app.transport.wire.frames import Frame
 from tests.waiting import until
 
 from .conftest import KEY, Pair, Scripted, error_of, infer, make_request

@@ -11,7 +11,7 @@ import pytest
 
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import RegionSlice
-from app.transport import cuda_memory
+from app.transport.memory import cuda_memory
 
 HANDLE = bytes(range(64))
 
@@ -81,7 +81,7 @@ def test_a_failure_names_the_region_and_closes_the_handle(runtime: FakeRuntime) 
 
 OWNER = """
 import base64, ctypes, sys
-from app.transport.cuda_memory import _load, _Handle
+from app.transport.memory.cuda_memory import _load, _Handle
 cuda, pointer, handle = _load(), ctypes.c_void_p(), _Handle()
 host = ctypes.create_string_buffer(b"0123456789abcdef", 16)
 assert cuda.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(16)) == 0

@@ -11,10 +11,10 @@ import pytest
 
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import InferResponse, Tensor
-from app.transport.client import Channel
-from app.transport.frames import HEADER, Kind, encode_frame
-from app.transport.notices import encode_release
+from app.transport.channel.client import Channel
 from app.transport.settings import TransportSettings
+from app.transport.wire.control_messages import encode_release
+from app.transport.wire.frames import HEADER, Kind, encode_frame
 from tests.waiting import until
 
 from .conftest import KEY, Pair, ReplicaProcess, error_of, infer, make_request

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.transport.frames import (
+from app.transport.wire.frames import (
     HEADER,
     HEADER_SIZE,
     FrameDecoder,

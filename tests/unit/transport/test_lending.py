@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from app.core.tensors import InferRequest, InferResponse, Tensor
-from app.transport.arena import ArenaReader, ArenaWriter, slab_of
-from app.transport.client import Channel
-from app.transport.frames import ProtocolError
-from app.transport.lending import MAX_ARENAS, Borrower, Lender, released_key
+from app.transport.channel.client import Channel
+from app.transport.memory.arena import ArenaReader, ArenaWriter, slab_of
+from app.transport.memory.lending import MAX_ARENAS, Borrower, Lender, released_key
 from app.transport.settings import TransportSettings
+from app.transport.wire.frames import ProtocolError
 from tests.waiting import until
 
 from .conftest import Pair, ReplicaProcess, infer, make_request

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.transport.loop import LoopThread
+from app.transport.event_loop_thread import LoopThread
 
 
 @pytest.fixture

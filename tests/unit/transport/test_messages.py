@@ -11,14 +11,9 @@ from hypothesis import strategies as st
 
 from app.core.errors import ErrorCode, FailureReason, InferError
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor, Timestamps, TracedCall
-from app.transport.arena import ArenaReader, ArenaWriter
-from app.transport.frames import Frame, FrameDecoder, Kind, ProtocolError
-from app.transport.messages import (
-    MAX_TENSORS,
-    decode_request,
-    decode_response,
-)
-from app.transport.notices import (
+from app.transport.memory.arena import ArenaReader, ArenaWriter
+from app.transport.settings import TransportSettings
+from app.transport.wire.control_messages import (
     decode_control,
     decode_error,
     decode_release,
@@ -26,8 +21,13 @@ from app.transport.notices import (
     encode_control,
     encode_error,
 )
-from app.transport.outbox import IN_META, Outbox
-from app.transport.settings import TransportSettings
+from app.transport.wire.encoder import IN_META, FrameEncoder
+from app.transport.wire.frames import Frame, FrameDecoder, Kind, ProtocolError
+from app.transport.wire.messages import (
+    MAX_TENSORS,
+    decode_request,
+    decode_response,
+)
 
 SETTINGS = TransportSettings()
 pack = msgspec.msgpack.encode
@@ -92,7 +92,7 @@ requests = st.builds(
 @given(requests)
 def test_requests_round_trip(request: InferRequest) -> None:
     queue: list[Any] = []
-    size = Outbox(SETTINGS, None).request(queue, 7, request, 1500)
+    size = FrameEncoder(SETTINGS, None).request(queue, 7, request, 1500)
     assert size == sum(len(piece) for piece in queue)
     frame = received(queue)
     result = decode_request(frame, 12.5, None)
@@ -136,7 +136,7 @@ def test_responses_round_trip(
     inner = TracedCall("inner", "1", "", Timestamps(2), (), (Tensor("I", "INT8", (2,), b"ab"),))
     calls = (TracedCall("called", "", "c", timestamps, (inner,)), inner) if timestamps else ()
     response = InferResponse("m", "2", outputs, "id", values, final, error, timestamps, calls)
-    Outbox(SETTINGS, None).response(queue, 9, response)
+    FrameEncoder(SETTINGS, None).response(queue, 9, response)
     result = decode_response(received(queue), None)
     assert plain(result.outputs) == plain(outputs)
     assert (result.model_name, result.model_version, result.id) == ("m", "2", "id")
@@ -150,7 +150,7 @@ def test_responses_round_trip(
 def test_golden_request() -> None:
     request = InferRequest("m", "", (Tensor("I", "FP32", (1, 1), b"\0\0\x80?"),), (RequestedOutput("O"),))
     queue: list[Any] = []
-    Outbox(SETTINGS, None).request(queue, 1, request, 0)
+    FrameEncoder(SETTINGS, None).request(queue, 1, request, 0)
     assert b"".join(queue).hex() == (
         "010000001a000000" "0000000000000000" "0100000000000000" "0000000000000000"
         "95" "a16d" "a0" "91" "94a149a446503332920101c4040000803f" "91a14f" "a0"
@@ -160,7 +160,7 @@ def test_golden_request() -> None:
 def test_payload_tensors_lie_at_multiples_of_64_of_the_frame() -> None:
     big = b"x" * (IN_META + 1)
     queue: list[Any] = []
-    Outbox(SETTINGS, None).request(
+    FrameEncoder(SETTINGS, None).request(
         queue, 1, InferRequest("m", "", (Tensor("A", "UINT8", (1,), big), Tensor("B", "UINT8", (1,), big))), 0
     )
     data = b"".join(queue)
@@ -173,7 +173,7 @@ def test_payload_tensors_lie_at_multiples_of_64_of_the_frame() -> None:
 def test_small_tensors_of_a_large_frame_keep_nothing_alive() -> None:
     queue: list[Any] = []
     sent = tuple(Tensor(str(n), "UINT8", (n,), bytes(n)) for n in (5000, 1_000_000))
-    Outbox(SETTINGS, None).request(queue, 1, InferRequest("m", "", sent), 0)
+    FrameEncoder(SETTINGS, None).request(queue, 1, InferRequest("m", "", sent), 0)
     frame = received(queue)
     owned = Frame(frame.kind, 0, 1, 0, frame.meta, frame.payload, True)
     small, large = decode_request(owned, 0.0, None).inputs
@@ -187,7 +187,7 @@ def test_arena_round_trip_and_release() -> None:
     reader = ArenaReader(writer.fd, writer.nbytes, released.append)
     data = bytes(range(256)) * 256
     queue: list[Any] = []
-    Outbox(SETTINGS, writer).response(
+    FrameEncoder(SETTINGS, writer).response(
         queue, 1, InferResponse("m", "1", (Tensor("O", "UINT8", (65536,), data),))
     )
     assert sum(len(piece) for piece in queue) < 200
@@ -201,7 +201,7 @@ def test_arena_round_trip_and_release() -> None:
 
 def test_unencodable_values_are_refused_and_give_their_slab_back() -> None:
     writer = ArenaWriter(1 << 20)
-    outbox = Outbox(SETTINGS, writer)
+    outbox = FrameEncoder(SETTINGS, writer)
     large = Tensor("I", "UINT8", (65536,), bytes(65536))
     queue: list[Any] = []
     for value in (2**64, object(), "\ud800"):
@@ -231,7 +231,7 @@ def test_unencodable_values_are_refused_and_give_their_slab_back() -> None:
 def test_what_the_peer_would_refuse_is_not_sent(request_: InferRequest, message: str) -> None:
     large = Tensor("L", "UINT8", (70_000,), bytes(70_000))
     writer = ArenaWriter(1 << 20)
-    outbox = Outbox(TransportSettings(max_meta_bytes=100, max_frame_bytes=10_100), writer)
+    outbox = FrameEncoder(TransportSettings(max_meta_bytes=100, max_frame_bytes=10_100), writer)
     queue: list[Any] = []
     with pytest.raises(InferError, match=message):
         outbox.request(queue, 1, msgspec.structs.replace(request_, inputs=(large, *request_.inputs)), 0)
@@ -245,7 +245,7 @@ def test_what_the_peer_would_refuse_is_not_sent(request_: InferRequest, message:
 def test_typed_memoryviews_travel_as_bytes() -> None:
     values = array.array("f", range(5000))
     queue: list[Any] = []
-    Outbox(SETTINGS, None).request(
+    FrameEncoder(SETTINGS, None).request(
         queue, 1, InferRequest("m", "", (Tensor("I", "FP32", (5000,), memoryview(values)),)), 0
     )
     assert b"".join(queue).endswith(values.tobytes())

@@ -13,12 +13,17 @@ import pytest
 
 from app.core.errors import ErrorCode, InferError, internal
 from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
-from app.transport.arena import ArenaWriter
-from app.transport.frames import FrameDecoder
-from app.transport.messages import decode_request
-from app.transport.outbox import Outbox
-from app.transport.regions import SHM_DIRECTORY, carried, read_inputs, write_outputs
+from app.transport.memory.arena import ArenaWriter
+from app.transport.memory.client_regions import (
+    SHM_DIRECTORY,
+    read_inputs,
+    with_inlined_regions,
+    write_outputs,
+)
 from app.transport.settings import TransportSettings
+from app.transport.wire.encoder import FrameEncoder
+from app.transport.wire.frames import FrameDecoder
+from app.transport.wire.messages import decode_request
 
 KEY = f"/nereid-regions-{os.getpid()}"
 FILE = Path(SHM_DIRECTORY + KEY)
@@ -183,7 +188,7 @@ def test_no_descriptor_stays_open() -> None:
 def test_for_another_node_bytes_travel() -> None:
     request = msgspec.structs.replace(reading(place(0, 8)), outputs=writing(A=place(8, 8)).outputs)
     answers: list[InferResponse] = []
-    sent, sink = carried(request, answers.append)
+    sent, sink = with_inlined_regions(request, answers.append)
     assert (bytes(sent.inputs[0].data), sent.outputs, sent.regions) == (
         DATA[:8],
         (RequestedOutput("A"),),
@@ -201,7 +206,7 @@ def test_a_frame_carries_the_place_and_not_the_bytes(nbytes: int) -> None:
     )
     arena = ArenaWriter(1 << 20)
     queue: list[Any] = []
-    size = Outbox(TransportSettings(), arena).request(queue, 1, request, 0)
+    size = FrameEncoder(TransportSettings(), arena).request(queue, 1, request, 0)
     assert size < 1000 and not arena.live
     decoder = FrameDecoder(1 << 20, 1 << 20, 1 << 20)
     decoder.get_buffer()[:size] = b"".join(queue)

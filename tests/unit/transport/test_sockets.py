@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from app.transport.sockets import listen_unix, private_root
+from app.transport.channel.sockets import listen_unix, private_root
 
 
 def test_the_root_of_what_servers_keep_is_nobody_elses(

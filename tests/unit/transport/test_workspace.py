@@ -8,19 +8,19 @@ import time
 import numpy as np
 import pytest
 
-from app.transport import workspace
-from app.transport.arena import slab_of
-from app.transport.workspace import FROM_BYTES, Workspace, take
+from app.transport.memory import shared_pool
+from app.transport.memory.arena import slab_of
+from app.transport.memory.shared_pool import FROM_BYTES, SharedBufferPool, take
 
 MIB = 1 << 20
 
 
 @pytest.fixture
-def small() -> Workspace:
-    return Workspace(4 * MIB)
+def small() -> SharedBufferPool:
+    return SharedBufferPool(4 * MIB)
 
 
-def test_memory_lasts_as_long_as_a_view_of_it(small: Workspace) -> None:
+def test_memory_lasts_as_long_as_a_view_of_it(small: SharedBufferPool) -> None:
     taken = small.take(MIB)
     assert taken is not None and len(taken) == MIB and not taken.readonly
     taken[:4] = b"abcd"
@@ -36,7 +36,7 @@ def test_memory_lasts_as_long_as_a_view_of_it(small: Workspace) -> None:
     assert small.take(4 * MIB) is not None
 
 
-def test_it_can_be_lent(small: Workspace) -> None:
+def test_it_can_be_lent(small: SharedBufferPool) -> None:
     small.take(MIB)
     taken = small.take(MIB)
     assert taken is not None
@@ -48,7 +48,7 @@ def test_it_can_be_lent(small: Workspace) -> None:
         assert os.pread(file.fileno(), 8, found[1]) == b"a tensor"
 
 
-def test_threads_get_memory_of_their_own(small: Workspace) -> None:
+def test_threads_get_memory_of_their_own(small: SharedBufferPool) -> None:
     wrong: list[int] = []
 
     def work(mark: int) -> None:
@@ -69,7 +69,7 @@ def test_threads_get_memory_of_their_own(small: Workspace) -> None:
 
 
 def test_what_is_not_used_goes_back_to_the_kernel() -> None:
-    brief = Workspace(4 * MIB, idle_s=0.01)
+    brief = SharedBufferPool(4 * MIB, idle_s=0.01)
 
     def committed() -> int:
         return os.stat(brief.path).st_blocks * 512
@@ -92,8 +92,8 @@ def test_what_is_not_used_goes_back_to_the_kernel() -> None:
 def test_small_memory_and_what_finds_no_room_are_private(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slab_of(take(FROM_BYTES)) is not None
     assert slab_of(take(FROM_BYTES - 1)) is None
-    monkeypatch.setattr(workspace, "_of_process", lambda: Workspace(MIB))
+    monkeypatch.setattr(shared_pool, "_of_process", lambda: SharedBufferPool(MIB))
     large = take(2 * MIB)
     assert len(large) == 2 * MIB and slab_of(large) is None
-    monkeypatch.setattr(workspace, "_of_process", lambda: None)
+    monkeypatch.setattr(shared_pool, "_of_process", lambda: None)
     assert len(take(MIB)) == MIB

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
+from app.core.config.rate_limit import ANY_DEVICE, GLOBAL, Demand, Explicit, Resource, limits, parse_resources
 from app.core.errors import ErrorCode, InferError
-from app.core.rate_limit import ANY_DEVICE, GLOBAL, Demand, Explicit, Resource, limits, parse_resources
 from deployments.rate_limiting.arbiter import Arbiter
 
 

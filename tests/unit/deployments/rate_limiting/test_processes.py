@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from app.core.config.rate_limit import ANY_DEVICE, GLOBAL, Demand, Explicit
 from app.core.errors import ErrorCode, InferError
-from app.core.rate_limit import ANY_DEVICE, GLOBAL, Demand, Explicit
-from deployments.rate_limiting.client import RateLimiter, Turns
+from deployments.rate_limiting.client import Permits, RateLimiter
 from tests.waiting import until
 
 KEY = bytes(range(32))
@@ -23,7 +23,7 @@ LONG_S = 60.0
 
 HOLDER = """
 import asyncio, sys
-from app.core.rate_limit import GLOBAL, Demand
+from app.core.config.rate_limit import GLOBAL, Demand
 from deployments.rate_limiting.client import RateLimiter
 
 async def main():
@@ -43,7 +43,7 @@ class Replicas:
         self.directory = directory
         self.limiters: list[RateLimiter] = []
 
-    async def join(self, demand: Demand = ONE, explicit: Explicit | None = None) -> Turns:
+    async def join(self, demand: Demand = ONE, explicit: Explicit | None = None) -> Permits:
         limiter = RateLimiter(self.directory, KEY, explicit or {})
         self.limiters.append(limiter)
         return (await limiter.enrol({0: demand}))[0]
@@ -78,13 +78,13 @@ async def replicas() -> AsyncIterator[Replicas]:
         shutil.rmtree(directory)
 
 
-async def asked(turns: Turns) -> asyncio.Event:
+async def asked(turns: Permits) -> asyncio.Event:
     granted = asyncio.Event()
     turns.ask(granted.set)
     return granted
 
 
-async def nothing_more(turns: Turns) -> None:
+async def nothing_more(turns: Permits) -> None:
     """Wait until the arbiter has said all it has to say to a replica: messages keep their order."""
     for _ in range(2):  # it answers the first before it gives turns for what came along with it
         await turns._limiter.enrol({})
@@ -106,7 +106,7 @@ async def test_many_replicas_at_once_start_one_arbiter(replicas: Replicas) -> No
     assert len(replicas.arbiters()) == 1
     running, most, had = 0, 0, 0
 
-    async def execute(mine: Turns) -> None:
+    async def execute(mine: Permits) -> None:
         nonlocal running, most, had
         for _ in range(25):
             await (await asked(mine)).wait()

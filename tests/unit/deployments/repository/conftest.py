@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.repository import manager
+from deployments.manager import manager
 from tests.unit.deployments.repository.manager_bench import Bench, FakeServe
 
 

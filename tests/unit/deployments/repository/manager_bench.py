@@ -10,16 +10,16 @@ import pytest
 
 from app.core.errors import InferError
 from app.routing.table import RoutingTable
-from app.settings import from_args
-from deployments.repository import applications, cluster, manager
-from deployments.repository.applications import Found, parse_application
-from deployments.repository.manager import RepositoryManager
+from app.settings.settings import from_args
+from deployments.manager import applications, cluster, manager
+from deployments.manager.applications import Found, parse_application
+from deployments.manager.manager import RepositoryManager
 from deployments.spec import Description, ModelSpec
 from tests.unit.deployments.repository.model_directories import CONFIG, KEY, add
 
 
 class FakeServe:
-    """Stands for the functions of `deployments.repository.applications`."""
+    """Stands for the functions of `deployments.manager.applications`."""
 
     def __init__(self) -> None:
         self.running: dict[str, Description] = {}

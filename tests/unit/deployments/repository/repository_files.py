@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from app.core.errors import InferError
-from deployments.repository.layout import ModelEntry, scan
-from deployments.repository.model_files import read_config
+from deployments.model_store.layout import ModelEntry, scan
+from deployments.model_store.model_files import read_config
 
 
 def add(repository: Path, name: str, files: dict[str, str]) -> Path:

@@ -8,7 +8,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, InferError
-from deployments.repository.agents import check_agents
+from deployments.model_store.agents import check_agents
 
 RIGHT, WRONG = md5(b"right").hexdigest(), md5(b"wrong").hexdigest()
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from deployments.repository import applications
-from deployments.repository.applications import Found, application_name, base_name, parse_application
+from deployments.manager import applications
+from deployments.manager.applications import Found, application_name, base_name, parse_application
 
 NAMES = [
     (("simple", 1, 1), "simple:1"),

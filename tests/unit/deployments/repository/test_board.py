@@ -7,13 +7,13 @@ import msgspec
 from app.core.live_settings import LiveChange, LiveSettings
 from app.core.log import LogConfig
 from app.routing.table import ModelState, VersionEntry
-from deployments.repository.board import Board
+from deployments.manager.routing_publisher import RoutingPublisher
 
 ENTRY = VersionEntry("m", 1, ModelState.READY, application="m:1")
 
 
 async def test_watch_returns_the_next_table() -> None:
-    board = Board()
+    board = RoutingPublisher()
     watch = asyncio.create_task(board.watch("a", board.table.number))
     await asyncio.sleep(0)
     number = await board.publish((ENTRY,), True)
@@ -22,7 +22,7 @@ async def test_watch_returns_the_next_table() -> None:
 
 
 async def test_live_settings_are_in_the_next_table_and_outlive_the_board() -> None:
-    board = Board()
+    board = RoutingPublisher()
     assert board.table.live is None
     encode = msgspec.msgpack.encode
     current = LiveSettings(LogConfig(log_error=False))
@@ -33,7 +33,7 @@ async def test_live_settings_are_in_the_next_table_and_outlive_the_board() -> No
 
 
 async def test_settled_waits_for_every_ingress() -> None:
-    board = Board()
+    board = RoutingPublisher()
     for ingress in "ab":
         await board.receive(ingress, board.table.number)
     number = await board.publish((ENTRY,), True)
@@ -48,14 +48,14 @@ async def test_settled_waits_for_every_ingress() -> None:
 
 
 async def test_a_silent_ingress_is_forgotten() -> None:
-    board = Board()
+    board = RoutingPublisher()
     await board.receive("dead", board.table.number)
     number = await board.publish((ENTRY,), True)
     await asyncio.wait_for(board.settled(number), 4)
 
 
 async def test_numbers_rise_over_a_restart() -> None:
-    first = Board()
+    first = RoutingPublisher()
     number = await first.publish((), True)
     await asyncio.sleep(0.01)
-    assert Board().table.number > number
+    assert RoutingPublisher().table.number > number

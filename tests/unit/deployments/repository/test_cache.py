@@ -9,7 +9,7 @@ from threading import Event
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from deployments.repository.cache import NodeCache
+from deployments.model_store.cache import NodeCache
 
 
 def writes(size: int, calls: list[Path] | None = None):  # type: ignore[no-untyped-def]

@@ -10,8 +10,8 @@ import pytest
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, InferError
-from app.settings import ServerSettings, from_args
-from deployments.repository.catalog import Candidate, Catalog
+from app.settings.settings import ServerSettings, from_args
+from deployments.manager.catalog import Candidate, Catalog
 from deployments.spec import ModelSpec
 from tests.unit.deployments.repository.model_directories import CONFIG, KEY, add
 

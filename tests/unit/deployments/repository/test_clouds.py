@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from app.settings import from_args
-from deployments.repository import catalog as catalog_module
-from deployments.repository.cache import NodeCache
-from deployments.repository.catalog import Catalog
-from deployments.repository.localise import localise
+from app.settings.settings import from_args
+from deployments.manager import catalog as catalog_module
+from deployments.manager.catalog import Catalog
+from deployments.model_store.cache import NodeCache
+from deployments.model_store.materialize import materialize_model
 from deployments.spec import ModelSpec
 from tests.clouds import S3, Azure, Cable, Cloud, Gcs, tokens
 from tests.unit.deployments.repository.model_directories import CONFIG, KEY
@@ -89,7 +89,7 @@ def spec_of(catalog: Catalog) -> ModelSpec:
 
 
 def weights(spec: ModelSpec) -> bytes:
-    local = localise(spec)
+    local = materialize_model(spec)
     local.release()
     return (Path(local.spec.directory) / "2/deep/weights").read_bytes()
 
@@ -186,7 +186,7 @@ def test_an_emulator_that_dies_during_a_download(
     spec = spec_of(catalog_of(cloud))
     cable.broken, cable.break_after = cloud.kill, len(WEIGHTS) // 2
     with pytest.raises(InferError) as caught:
-        localise(spec)
+        materialize_model(spec)
     assert caught.value.code is ErrorCode.INTERNAL
     assert caught.value.message.startswith(f"failed to read {cloud.url}/m: ")
     assert len(caught.value.message) < 2000

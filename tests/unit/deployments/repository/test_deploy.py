@@ -15,9 +15,9 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError
 from app.routing.replicas import ReplicaAddress
-from deployments.repository import applications
-from deployments.repository.applications import deploy, update
-from deployments.repository.replicas import ReplicaList
+from deployments.manager import applications
+from deployments.manager.applications import deploy, update
+from deployments.manager.replicas import ReplicaList
 from deployments.spec import Description, ModelSpec
 from tests.waiting import until
 

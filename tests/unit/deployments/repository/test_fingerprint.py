@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from deployments.repository.fingerprint import fingerprint, version_fingerprint
+from deployments.model_store.fingerprint import fingerprint, version_fingerprint
 from tests.unit.deployments.repository.repository_files import add, entry_of
 
 

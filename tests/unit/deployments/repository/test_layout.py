@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from deployments.repository.layout import check_model_name, find, scan
-from deployments.repository.model_files import read_config
+from deployments.model_store.layout import check_model_name, find, scan
+from deployments.model_store.model_files import read_config
 from tests.unit.deployments.repository.repository_files import add, entry_of, refusal
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.core.errors import InferError
-from deployments.repository.manager import RepositoryManager
+from deployments.manager.manager import RepositoryManager
 from tests.unit.deployments.repository.manager_bench import Bench, load, states
 
 OVERRIDE = '{"backend": "identity", "max_batch_size": 2}'

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from deployments.repository.layout import ModelEntry
-from deployments.repository.model_files import check_paths, read_config, read_labels, version_listing
+from deployments.model_store.layout import ModelEntry
+from deployments.model_store.model_files import check_paths, read_config, read_labels, version_listing
 from tests.unit.deployments.repository.repository_files import add, entry_of, refusal
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from deployments.repository import localise as localise_module
-from deployments.repository.localise import localise
-from deployments.repository.overrides import Overrides, checked_files
+from deployments.model_store import materialize as localise_module
+from deployments.model_store.materialize import materialize_model
+from deployments.model_store.overrides import Overrides, checked_files
 from deployments.spec import ModelSpec
 
 FILES = {"1/model.py": b"code", "1/weights/w": b"123"}
@@ -99,7 +99,7 @@ def test_the_total_is_bounded(overrides: Overrides) -> None:
 def test_what_a_replica_uses_outlives_the_manager(overrides: Overrides, root: Path) -> None:
     bundle = overrides.open("m", FILES)
     spec = ModelSpec("m", 1, str(bundle.directory / "m"), b"", "m:1", "", b"", "", bundle=bundle.digest)
-    local = localise(spec)
+    local = materialize_model(spec)
     overrides.close(bundle)
     overrides.retain([])
     assert files_below(bundle.directory), "the replica holds them"

@@ -1,7 +1,7 @@
 """Load plans as functions of what is wanted and what is served."""
 
 from app.routing.table import ModelState, VersionEntry
-from deployments.repository.planner import plan_load
+from deployments.manager.planner import plan_load
 
 
 def entry(version: int, state: ModelState = ModelState.READY) -> VersionEntry:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from deployments.repository import manager
-from deployments.repository.manager import RepositoryManager
+from deployments.manager import manager
+from deployments.manager.manager import RepositoryManager
 from tests.unit.deployments.repository.manager_bench import Bench, reason, states
 from tests.unit.deployments.repository.model_directories import CONFIG, add
 

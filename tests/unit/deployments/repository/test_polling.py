@@ -1,6 +1,6 @@
 """POLL mode: which changes are followed, and when."""
 
-from deployments.repository.polling import Poller
+from deployments.manager.polling import Poller
 
 
 def test_what_is_loaded_is_left_alone() -> None:

@@ -7,8 +7,8 @@ import pytest
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.routing.table import RoutingTable
-from deployments.repository import applications
-from deployments.repository.applications import Found, parse_application
+from deployments.manager import applications
+from deployments.manager.applications import Found, parse_application
 from deployments.spec import Description, ModelSpec
 from tests.unit.deployments.repository.manager_bench import KEY, Bench, load, reason, states
 from tests.waiting import until

@@ -9,7 +9,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, internal
 from app.routing.table import NO_VERSION
-from deployments.repository.manager import RepositoryManager
+from deployments.manager.manager import RepositoryManager
 from deployments.spec import Description
 from tests.unit.deployments.repository.manager_bench import Bench, load, load_error, states
 from tests.unit.deployments.repository.model_directories import CONFIG

@@ -3,7 +3,7 @@
 import pytest
 
 from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
-from deployments.repository.report import ready_entry, status_table
+from deployments.manager.load_messages import ready_entry, status_table
 from deployments.spec import Description, ModelSpec
 
 

@@ -12,13 +12,13 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from app.core.errors import InferError
-from app.flags import SettingsError
-from app.settings import from_args
-from deployments.repository import catalog as catalog_module
-from deployments.repository.cache import NodeCache
-from deployments.repository.catalog import Catalog, cache_directory
-from deployments.repository.localise import localise
-from deployments.repository.storage import Storage, _credential, _options
+from app.settings.flags import SettingsError
+from app.settings.settings import from_args
+from deployments.manager import catalog as catalog_module
+from deployments.manager.catalog import Catalog, cache_directory
+from deployments.model_store.cache import NodeCache
+from deployments.model_store.materialize import materialize_model
+from deployments.model_store.storage import Storage, _credential, _options
 from deployments.spec import ModelSpec
 from tests.unit.deployments.repository.model_directories import CONFIG, KEY
 
@@ -95,24 +95,26 @@ def test_models_and_versions(bucket: Bucket, catalog: Catalog) -> None:
 def test_a_version_is_downloaded_once_a_node(bucket: Bucket, catalog: Catalog) -> None:
     spec = spec_of(catalog)
     assert spec.origin == f"{bucket.url}/m"
-    local = localise(spec)
+    local = materialize_model(spec)
     assert files_of(local.spec.directory) == ["2/deep/model.bin", "config.pbtxt", "labels.txt"]
     assert (Path(local.spec.directory) / "2/deep/model.bin").read_text() == "twotwo"
     local.release()
     for path in ("2/deep/model.bin", "config.pbtxt", "labels.txt"):
         bucket.delete(f"m/{path}")
-    assert localise(spec).spec.directory == local.spec.directory, "the second start reads nothing remote"
+    assert materialize_model(spec).spec.directory == local.spec.directory, (
+        "the second start reads nothing remote"
+    )
 
 
 def test_the_copy_in_use_is_not_evicted(bucket: Bucket, catalog: Catalog) -> None:
     spec = msgspec.structs.replace(spec_of(catalog), cache_bytes=80)
-    local = localise(spec)
+    local = materialize_model(spec)
     bucket.put("m/2/deep/model.bin", "another")
     changed = msgspec.structs.replace(spec_of(catalog), cache_bytes=80)
     with pytest.raises(InferError, match="no room for"):
-        localise(changed)
+        materialize_model(changed)
     local.release()
-    localise(changed)
+    materialize_model(changed)
     assert len(NodeCache(Path(spec.cache_directory), 0).listing()) == 1
 
 
@@ -141,7 +143,7 @@ def test_a_model_that_changes_while_it_is_loaded(bucket: Bucket, catalog: Catalo
     spec = spec_of(catalog)
     bucket.put("m/2/deep/model.bin", "eleven")
     with pytest.raises(InferError, match=r"model 'm' changed in .* while it was being loaded"):
-        localise(spec)
+        materialize_model(spec)
 
 
 def test_keys_that_lead_out_are_ignored(bucket: Bucket, catalog: Catalog, tmp_path: Path) -> None:
@@ -153,7 +155,7 @@ def test_keys_that_lead_out_are_ignored(bucket: Bucket, catalog: Catalog, tmp_pa
         "config.pbtxt",
         "labels.txt",
     ]
-    localise(spec_of(catalog))
+    materialize_model(spec_of(catalog))
     assert list(tmp_path.rglob("escape")) == []
 
 
@@ -206,7 +208,7 @@ def test_credential_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.repositories.find_spec", lambda name: None)
+    monkeypatch.setattr("app.settings.repositories.find_spec", lambda name: None)
     with pytest.raises(SettingsError) as caught:
         from_args({"model_repository": "gs://bucket/models"})
     assert str(caught.value) == (

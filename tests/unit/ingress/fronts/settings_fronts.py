@@ -8,10 +8,10 @@ from tritonclient.utils import InferenceServerException
 
 from app.core.live_settings import LiveSettings
 from app.ingress.fronts import open_fronts
-from app.ingress.observer import Observer
-from app.ingress.unsent import Unsent
-from app.settings import from_args
-from app.transport.loop import LoopThread
+from app.ingress.net.slow_clients import SendBufferLimit
+from app.ingress.tracing.observer import Observer
+from app.settings.settings import from_args
+from app.transport.event_loop_thread import LoopThread
 from tests.server import free_port
 from tests.unit.ingress.http_fakes import FakeService
 
@@ -40,7 +40,7 @@ class Running:
         settings = from_args({"model_repository": str(directory), **ports, **args})
         self._loop = LoopThread("fronts")
         self._fronts = self._loop.call(
-            open_fronts(settings, self.service, None, Observer(LiveSettings()), Unsent())
+            open_fronts(settings, self.service, None, Observer(LiveSettings()), SendBufferLimit())
         )
         self.http, self.grpc = f"127.0.0.1:{self.http_port}", f"127.0.0.1:{self.grpc_port}"
 

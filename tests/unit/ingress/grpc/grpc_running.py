@@ -15,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from app.core.errors import ErrorCode, InferError, invalid_arg, not_found, unsupported
 from app.core.tensors import InferResponse, Tensor, failed
-from app.ingress.grpc_front import GrpcFront
+from app.ingress.grpc.front import GrpcFront
 
 WAIT_S = 10.0
 

@@ -12,7 +12,7 @@ import tritonclient.grpc.aio as aio_client
 from tritonclient.utils import InferenceServerException
 
 from app.core.errors import InferError
-from app.ingress.grpc_front import SHUTDOWN_TEXT
+from app.ingress.grpc.front import SHUTDOWN_TEXT
 from tests.unit.garbage import alive
 from tests.unit.ingress.grpc.grpc_running import WAIT_S, Stream, int_input, refusal
 

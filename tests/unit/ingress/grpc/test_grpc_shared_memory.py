@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from app.ingress.grpc_shared_memory import shared_memory_rpcs
-from app.ingress.service import InferenceService
-from app.ingress.shared_memory import SharedMemory
-from app.transport.cuda_memory import HANDLE_BYTES
+from app.ingress.client_memory.registry import SharedMemory
+from app.ingress.grpc.shared_memory import shared_memory_rpcs
+from app.ingress.service.interface import InferenceService
+from app.transport.memory.cuda_memory import HANDLE_BYTES
 
 
 class Rpcs:

@@ -11,9 +11,9 @@ from tritonclient.grpc import service_pb2_grpc
 
 from app.core.errors import not_found
 from app.core.tensors import InferResponse, Tensor, failed
-from app.ingress.grpc_front import GrpcSettings
-from app.ingress.grpc_stream import StreamLimits
-from app.ingress.unsent import Unsent
+from app.ingress.grpc.front import GrpcSettings
+from app.ingress.grpc.stream import StreamLimits
+from app.ingress.net.slow_clients import SendBufferLimit
 from tests.unit.ingress.grpc.grpc_running import WAIT_S, Stream, refusal, running
 
 pytestmark = pytest.mark.usefixtures("either_grpc_front")
@@ -150,7 +150,7 @@ def test_bytes_that_are_no_message_end_the_stream(server):
 
 
 def test_what_waits_in_all_streams_together_is_bounded():
-    unsent = Unsent(1 << 20)
+    unsent = SendBufferLimit(1 << 20)
     with running(unsent=unsent) as server, grpc.insecure_channel(server.url) as channel:
         responses = overrun(server, channel)
         with pytest.raises(grpc.RpcError) as ended:

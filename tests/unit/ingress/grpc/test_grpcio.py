@@ -8,10 +8,10 @@ import hpack
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from app.ingress.grpc_settings import GrpcSettings
-from app.ingress.unsent import Unsent
-from app.protocol import grpc_http2 as wire
-from app.protocol import http2 as h2
+from app.ingress.grpc.settings import GrpcSettings
+from app.ingress.net.slow_clients import SendBufferLimit
+from app.protocol.grpc import framing as wire
+from app.protocol.grpc import http2 as h2
 from tests.unit.ingress.grpc.grpc_running import WAIT_S, running
 from tests.waiting import until
 
@@ -44,7 +44,7 @@ def stuck_call(url: str) -> socket.socket:
 
 def test_no_more_is_begun_to_be_sent_than_may_wait() -> None:
     """Of an answer that it has begun to send, the package lets go at the end of the connection only."""
-    unsent = Unsent(3 * SIZE)
+    unsent = SendBufferLimit(3 * SIZE)
     with running(GrpcSettings(http2=False), unsent) as server, grpc.insecure_channel(server.url) as channel:
         stuck = stuck_call(server.url)
         asyncio.run(until(lambda: unsent.total > 2 * SIZE))

@@ -4,8 +4,8 @@ import asyncio
 import json
 from contextlib import asynccontextmanager, suppress
 
-from app.ingress.http_front import HttpFront
-from app.ingress.http_server import HttpSettings
+from app.ingress.http1.server import HttpSettings
+from app.ingress.rest.front import HttpFront
 from tests.unit.ingress.http_fakes import FakeService
 
 INFER = "/v2/models/identity/infer"

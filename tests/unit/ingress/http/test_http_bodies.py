@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 import pytest
 
-from app.transport.arena import slab_of
+from app.transport.memory.arena import slab_of
 from tests.unit.ingress.http.http_peer import (
     INFER,
     binary_infer,

@@ -9,7 +9,7 @@ import tritonclient.http as client
 
 from app.core.errors import unavailable
 from app.core.tensors import InferResponse
-from app.ingress.metrics_front import MetricsFront
+from app.ingress.metrics.front import MetricsFront
 from tests.unit.ingress.http.http_peer import INFER, Peer, binary_infer, fronted, json_infer, request
 from tests.unit.ingress.http_fakes import FakeService
 from tests.waiting import until

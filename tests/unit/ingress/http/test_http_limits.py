@@ -8,9 +8,9 @@ import pytest
 
 from app.core.errors import InferError, invalid_arg
 from app.core.tensors import failed
-from app.ingress import http_receiving
-from app.ingress.unsent import Unsent
-from app.transport import workspace
+from app.ingress.http1 import body
+from app.ingress.net.slow_clients import SendBufferLimit
+from app.transport.memory import shared_pool
 from tests.unit.garbage import alive
 from tests.unit.ingress.http.http_peer import Peer, binary_infer, fronted, json_infer, request
 from tests.unit.ingress.http_fakes import FakeService
@@ -82,7 +82,7 @@ def test_a_body_that_is_given_up_is_gone_at_once(run):
     """Not when the collector runs: by then a hundred more may have come, of sixty megabytes each."""
 
     async def scenario():
-        memory = workspace._of_process()
+        memory = shared_pool._of_process()
         async with fronted() as front:
             gc.collect()
             gc.disable()
@@ -105,7 +105,7 @@ def test_a_body_that_memory_has_no_room_for(run, monkeypatch):
     def refuse(*_):
         raise MemoryError
 
-    monkeypatch.setattr(http_receiving, "take_aligned", refuse)
+    monkeypatch.setattr(body, "take_aligned", refuse)
 
     async def scenario():
         async with fronted() as front:
@@ -187,7 +187,7 @@ def test_slow_readers_are_bounded_together(run):
     async def scenario():
         service = FakeService()
         service.large_output = bytes(30 << 20)
-        unsent = Unsent(100 << 20)
+        unsent = SendBufferLimit(100 << 20)
         async with fronted(service, unsent) as front:
             peers = [await front.connect() for _ in range(6)]
             for number, peer in enumerate(peers, 1):

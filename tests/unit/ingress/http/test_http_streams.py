@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from app.core.tensors import InferResponse, Tensor
-from app.ingress.unsent import Unsent
+from app.ingress.net.slow_clients import SendBufferLimit
 from tests.unit.ingress.http.http_peer import request
 from tests.unit.ingress.http.http_streams import (
     BROKEN,
@@ -192,7 +192,7 @@ def test_a_stream_ends_before_the_server_does(run):
 
 def test_what_waits_in_all_streams_together_is_bounded(run):
     async def scenario():
-        unsent = Unsent(1 << 20)
+        unsent = SendBufferLimit(1 << 20)
         async with decoupled(unsent=unsent, write_buffer_bytes=1000) as (front, peer):
             model = await asked(front, peer, asking(STREAM))
             for _ in range(1000):

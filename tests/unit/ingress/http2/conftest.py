@@ -6,8 +6,8 @@ from typing import Any
 import grpc
 import pytest
 
-from app.ingress.http2_server import Http2Settings
-from app.ingress.unsent import Unsent
+from app.ingress.http2.server import Http2Settings
+from app.ingress.net.slow_clients import SendBufferLimit
 from tests.unit.ingress.http2.http2_running import Running, Start
 
 
@@ -15,7 +15,7 @@ from tests.unit.ingress.http2.http2_running import Running, Start
 def start() -> Iterator[Start]:
     made: list[Running] = []
 
-    def make(unsent: Unsent | None = None, **settings: Any) -> Running:
+    def make(unsent: SendBufferLimit | None = None, **settings: Any) -> Running:
         made.append(Running(Http2Settings(**settings), unsent))
         return made[-1]
 

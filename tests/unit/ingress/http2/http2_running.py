@@ -8,9 +8,9 @@ from typing import Any
 import grpc
 
 from app.core.tensors import Buffer
-from app.ingress.grpc_call import DirectCall
-from app.ingress.http2_server import Http2Server, Http2Settings
-from app.ingress.unsent import Unsent
+from app.ingress.http2.call import DirectCall
+from app.ingress.http2.server import Http2Server, Http2Settings
+from app.ingress.net.slow_clients import SendBufferLimit
 
 WAIT_S = 10.0
 
@@ -84,7 +84,7 @@ class Handlers:
 class Running:
     """A server on a loop of its own."""
 
-    def __init__(self, settings: Http2Settings, unsent: Unsent | None = None) -> None:
+    def __init__(self, settings: Http2Settings, unsent: SendBufferLimit | None = None) -> None:
         self.handlers = Handlers()
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
@@ -92,7 +92,7 @@ class Running:
         self.server: Http2Server = self.run(self._start(settings, unsent))
         self.port: int = self.run(self.server.listen("127.0.0.1", 0))
 
-    async def _start(self, settings: Http2Settings, unsent: Unsent | None) -> Http2Server:
+    async def _start(self, settings: Http2Settings, unsent: SendBufferLimit | None) -> Http2Server:
         server = Http2Server(settings, unsent=unsent)
         server.add_generic_rpc_handlers([self.handlers.handler()])
         server.add_direct_method("/test.Test/direct", self.handlers.direct)

@@ -10,11 +10,11 @@ from typing import Any
 import hpack
 import pytest
 
-from app.ingress.http2_age import ConnectionAge
-from app.ingress.http2_output import Http2Output
-from app.ingress.unsent import Unsent
-from app.protocol import grpc_http2 as wire
-from app.protocol import http2 as h2
+from app.ingress.http2.keepalive import Keepalive
+from app.ingress.http2.output import Http2Output
+from app.ingress.net.slow_clients import SendBufferLimit
+from app.protocol.grpc import framing as wire
+from app.protocol.grpc import http2 as h2
 from tests.unit.ingress.http2.http2_running import WAIT_S, Running, Start
 from tests.waiting import until
 
@@ -133,7 +133,7 @@ async def test_nothing_is_written_after_the_end() -> None:
     loop = asyncio.get_running_loop()
     unheard: list[object] = []
     loop.set_exception_handler(lambda _, context: unheard.append(context))
-    output = Http2Output(loop, ConnectionAge(0.0), lambda stream: None, lambda: False)
+    output = Http2Output(loop, Keepalive(0.0), lambda stream: None, lambda: False)
     output.transport, _ = await loop.create_connection(asyncio.Protocol, sock=ours)
     output.put(b"before")
     output.end()
@@ -305,7 +305,9 @@ def test_long_messages_within_windows_of_any_size(raw: Raw, size: int) -> None:
             for frame in raw.reader.feed(raw.socket.recv(65536)):
                 if frame.kind == h2.DATA:
                     assert len(frame.payload) <= 16_384
-                    received += b"".join(frame.payload) if isinstance(frame, h2.Run) else frame.payload
+                    received += (
+                        b"".join(frame.payload) if isinstance(frame, h2.DataSegments) else frame.payload
+                    )
                     grown = len(frame.payload) * 3 // 2 + 1
                     raw.send(h2.window_update(0, grown) + h2.window_update(stream, grown))
                 last = last or bool(frame.kind == h2.HEADERS and frame.flags & h2.END_STREAM)
@@ -313,7 +315,7 @@ def test_long_messages_within_windows_of_any_size(raw: Raw, size: int) -> None:
 
 
 def test_answers_without_a_window_are_bounded_over_all_connections(start: Start) -> None:
-    unsent = Unsent(3_000_000)
+    unsent = SendBufferLimit(3_000_000)
     running = start(unsent=unsent)
     clients = [Raw(running.port) for _ in range(4)]
     for raw in clients:
@@ -332,5 +334,5 @@ def test_answers_without_a_window_are_bounded_over_all_connections(start: Start)
     assert not running.run(_measured(unsent))
 
 
-async def _measured(unsent: Unsent) -> int:
+async def _measured(unsent: SendBufferLimit) -> int:
     return unsent.measure()

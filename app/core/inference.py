@@ -1,0 +1,16 @@
+"""How a request in flight is seen by its caller: where its responses go, and how it is cancelled."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from app.core.tensors import InferResponse
+
+Sink = Callable[[InferResponse], None]
+"""Receives the responses of one request, on the event loop; exactly one of them, the last, is final."""
+
+
+class Call(Protocol):
+    """A request in flight."""
+
+    def cancel(self) -> None:
+        """Ask for cancellation; the sink still gets one final response, unless it had it already."""

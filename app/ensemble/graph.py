@@ -1,0 +1,95 @@
+"""The graph of an ensemble, read from its configuration once: a pure value that a run walks."""
+
+from collections.abc import Collection
+from functools import cached_property
+from typing import NamedTuple
+
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.config.ensemble import Condition, conditions
+from app.core.identifiers import identifier
+from app.core.tensors import RequestedOutput
+
+
+class Step(NamedTuple):
+    """One call of a model.
+
+    Attributes:
+        number: place in `ensemble_scheduling`.
+        model: identifier of the model to call.
+        version: "" when the model's version policy decides.
+        inputs: pairs of the model's input and the ensemble tensor it is fed from.
+        outputs: ensemble tensor by the model's output.
+        requested: the same outputs, as a request names them.
+        when: what decides whether the step runs; None when it always does.
+    """
+
+    number: int
+    model: str
+    version: str
+    inputs: tuple[tuple[str, str], ...]
+    outputs: dict[str, str]
+    requested: tuple[RequestedOutput, ...]
+    when: Condition | None = None
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Ensemble tensors that must be settled before the step can start."""
+        read = tuple(tensor for _, tensor in self.inputs)
+        return read if self.when is None else (*read, self.when.tensor)
+
+
+class EnsembleGraph:
+    """The steps that lead to some outputs."""
+
+    def __init__(self, name: str, steps: tuple[Step, ...], outputs: tuple[str, ...], limit: int) -> None:
+        """`limit` bounds the requests of one step under way at a time, 0 for no bound."""
+        self.name = name
+        self.steps = steps
+        self.outputs = outputs
+        self.limit = limit
+        self.consumers: dict[str, tuple[Step, ...]] = {}
+        for step in steps:
+            for tensor in dict.fromkeys(step.reads):
+                self.consumers[tensor] = (*self.consumers.get(tensor, ()), step)
+
+    @classmethod
+    def of(cls, config: mc.ModelConfig) -> "EnsembleGraph":
+        """The whole plan of a validated configuration."""
+        when = conditions(config)
+        scheduling = config.ensemble_scheduling
+        steps = tuple(_step(index, step, when.get(index)) for index, step in enumerate(scheduling.step))
+        outputs = tuple(output.name for output in config.output)
+        return cls(config.name, steps, outputs, scheduling.max_inflight_requests)
+
+    @cached_property
+    def producers(self) -> dict[str, Step]:
+        """The step that writes each ensemble tensor; inputs of the ensemble have none."""
+        return {tensor: step for step in self.steps for tensor in step.outputs.values()}
+
+    def pruned(self, wanted: Collection[str]) -> "EnsembleGraph":
+        """The plan for some of the outputs: steps that lead to none of them are left out."""
+        outputs = tuple(output for output in self.outputs if output in wanted)
+        needed: dict[int, Step] = {}
+        pending = list(outputs)
+        while pending:
+            step = self.producers.get(pending.pop())
+            if step is not None and step.number not in needed:
+                needed[step.number] = step
+                pending.extend(step.reads)
+        return EnsembleGraph(
+            self.name, tuple(step for _, step in sorted(needed.items())), outputs, self.limit
+        )
+
+
+def _step(index: int, step: mc.ModelEnsembling.Step, when: Condition | None) -> Step:
+    outputs = dict(sorted(step.output_map.items()))
+    return Step(
+        index,
+        identifier(step.model_namespace, step.model_name),
+        str(step.model_version) if step.model_version > 0 else "",
+        tuple(sorted(step.input_map.items())),
+        outputs,
+        tuple(RequestedOutput(name) for name in outputs),
+        when,
+    )

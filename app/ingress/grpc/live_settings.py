@@ -1,0 +1,30 @@
+"""RPCs of the logging and trace extensions."""
+
+from tritonclient.grpc import service_pb2 as pb
+
+from app.core.errors import InferError, invalid_arg
+from app.ingress.service.interface import InferenceService
+from app.ingress.tracing.observer import Observer
+from app.protocol import log_settings as log_messages
+from app.protocol import trace_settings as trace_messages
+
+
+async def log_settings(observer: Observer, message: pb.LogSettingsRequest) -> pb.LogSettingsResponse:
+    """Change what the request names; answer with all settings."""
+    change = log_messages.decode_grpc(message)
+    return log_messages.encode_grpc(await observer.change_log(change))
+
+
+async def trace_setting(
+    observer: Observer, service: InferenceService, message: pb.TraceSettingRequest
+) -> pb.TraceSettingResponse:
+    """Change what the request names; answer with all settings, with none for an unknown model as Triton."""
+    model = message.model_name
+    try:
+        ready = not model or service.model_ready(model)
+    except InferError:
+        return trace_messages.encode_grpc(None)
+    if not ready:
+        raise invalid_arg(f"Request for unknown model : {model}")
+    change = trace_messages.decode_grpc(message)
+    return trace_messages.encode_grpc(await observer.change_trace(model, change))

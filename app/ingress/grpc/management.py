@@ -1,0 +1,71 @@
+"""The RPCs of `inference.GRPCInferenceService` but for inference: server, models, repository, settings."""
+
+from functools import partial
+
+from tritonclient.grpc import service_pb2 as pb
+
+from app.ingress.grpc.live_settings import log_settings, trace_setting
+from app.ingress.grpc.shared_memory import Rpc, shared_memory_rpcs
+from app.ingress.service.interface import InferenceService
+from app.ingress.tracing.observer import Observer
+from app.protocol.grpc.repository import decode_load, decode_unload, refuse_repository_name
+
+
+def management_rpcs(service: InferenceService, observer: Observer) -> dict[str, Rpc]:
+    """Handler and request class by method name."""
+    rpcs = _ManagementRpcs(service)
+    return {
+        "ServerLive": (rpcs.server_live, pb.ServerLiveRequest),
+        "ServerReady": (rpcs.server_ready, pb.ServerReadyRequest),
+        "ModelReady": (rpcs.model_ready, pb.ModelReadyRequest),
+        "ServerMetadata": (rpcs.server_metadata, pb.ServerMetadataRequest),
+        "ModelMetadata": (rpcs.model_metadata, pb.ModelMetadataRequest),
+        "ModelConfig": (rpcs.model_config, pb.ModelConfigRequest),
+        "ModelStatistics": (rpcs.statistics, pb.ModelStatisticsRequest),
+        "RepositoryIndex": (rpcs.index, pb.RepositoryIndexRequest),
+        "RepositoryModelLoad": (rpcs.load, pb.RepositoryModelLoadRequest),
+        "RepositoryModelUnload": (rpcs.unload, pb.RepositoryModelUnloadRequest),
+        "LogSettings": (partial(log_settings, observer), pb.LogSettingsRequest),
+        "TraceSetting": (partial(trace_setting, observer, service), pb.TraceSettingRequest),
+        **shared_memory_rpcs(service),
+    }
+
+
+class _ManagementRpcs:
+    def __init__(self, service: InferenceService) -> None:
+        self._service = service
+
+    async def server_live(self, message: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
+        return pb.ServerLiveResponse(live=self._service.live())
+
+    async def server_ready(self, message: pb.ServerReadyRequest) -> pb.ServerReadyResponse:
+        return pb.ServerReadyResponse(ready=self._service.ready())
+
+    async def model_ready(self, message: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
+        return pb.ModelReadyResponse(ready=self._service.model_ready(message.name, message.version))
+
+    async def server_metadata(self, message: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
+        return self._service.server_metadata()
+
+    async def model_metadata(self, message: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
+        return self._service.model_metadata(message.name, message.version)
+
+    async def model_config(self, message: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
+        return pb.ModelConfigResponse(config=self._service.model_config(message.name, message.version))
+
+    async def statistics(self, message: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
+        return await self._service.statistics(message.name, message.version)
+
+    async def index(self, message: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
+        refuse_repository_name(message.repository_name)
+        return await self._service.repository_index(message.ready)
+
+    async def load(self, message: pb.RepositoryModelLoadRequest) -> pb.RepositoryModelLoadResponse:
+        config, files = decode_load(message)
+        await self._service.load_model(message.model_name, config, files)
+        return pb.RepositoryModelLoadResponse()
+
+    async def unload(self, message: pb.RepositoryModelUnloadRequest) -> pb.RepositoryModelUnloadResponse:
+        unload_dependents = decode_unload(message)
+        await self._service.unload_model(message.model_name, unload_dependents)
+        return pb.RepositoryModelUnloadResponse()

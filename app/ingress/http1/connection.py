@@ -1,0 +1,309 @@
+"""One HTTP/1.1 connection: framing, order, limits and back pressure.
+
+Requests of a connection are answered one after the other, in order; what a pipelining client sends ahead is
+kept, up to a bound. A request is handed on with its whole body as one buffer. A long body is received
+straight into that buffer: no copy, and no more memory touched than bytes have come.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from app.core.tensors import Buffer
+from app.ingress.http1.body import ChunkedRequest, InPlace, Receiving, RoutedHead, SizedBody
+from app.ingress.http1.exchange import Exchange
+from app.ingress.net.buffered_protocol import switch_protocol
+from app.protocol.http.http1 import HttpError, parse_head, response_head, too_large
+from app.protocol.http.v2 import JSON_HEADERS, encode_error
+
+if TYPE_CHECKING:
+    from app.ingress.http1.server import HttpServer
+
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_IN_PLACE: Final = 64 << 10
+"""Missing bytes from which a connection begins to receive bodies in place."""
+_MAX_AHEAD: Final = 64 << 10
+"""Bytes of pipelined requests kept while one is being answered."""
+_SLOWEST: Final = 4096
+"""Bytes a second that a request, once begun, has to make on average to earn more time."""
+
+
+class HttpConnection(asyncio.Protocol):
+    """The protocol of one accepted socket; see the module."""
+
+    def __init__(self, server: "HttpServer") -> None:
+        self._server = server
+        self._settings = server.settings
+        self._heads = server.heads
+        self._transport: asyncio.Transport = None  # type: ignore[assignment]
+        self._exchange: Exchange | None = None
+        self._ahead = b""
+        self._receiving: Receiving | None = None
+        self._in_place: InPlace | None = None
+        self._drain_waiter: asyncio.Future[None] | None = None
+        self._blocked_since = 0.0
+        self._blocked_bytes = 0
+        self._begun = 0.0
+        self._received = 0
+        self._rejected = False
+        self._answered = 0
+        self._answered_then = -1
+        self._idle_since = 0.0
+        self.may_stay = True
+
+    # Called by the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+        self._transport.set_write_buffer_limits(self._settings.write_buffer_bytes)
+        if not self._server.admit(self):
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.forget(self)
+        self._server.unsent.forget(self)
+        self._release()
+        if self._in_place is not None:  # what came of a body, and a cycle: it would wait for the collector
+            self._in_place.receiving = None
+            self._in_place = None
+        self._wake()
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.disconnect()
+
+    def pause_writing(self) -> None:
+        self._blocked_since = self._server.now()
+        self._blocked_bytes = self._transport.get_write_buffer_size()
+        self._transport.pause_reading()
+        self._server.unsent.note(self)
+
+    def resume_writing(self) -> None:
+        self._server.unsent.forget(self)
+        self._blocked_since = 0.0
+        self._wake()
+        self._transport.resume_reading()
+        if self._exchange is None and self._ahead:
+            self._next()
+
+    def data_received(self, data: bytes) -> None:
+        if self._rejected:
+            return
+        if self._exchange is not None:
+            self._keep(data)
+        elif self._receiving is not None:
+            self._receive(data)
+        else:
+            self._parse(self._ahead + data if self._ahead else data)
+
+    # Receiving.
+
+    def _keep(self, data: bytes) -> None:
+        self._ahead += data
+        if len(self._ahead) > _MAX_AHEAD:
+            self._transport.pause_reading()
+
+    def _parse(self, data: bytes) -> None:
+        """Take the request that `data` begins with."""
+        end = data.find(b"\r\n\r\n") + 4
+        routed = self._heads.get(data[:end])
+        if routed is None:
+            if data[:1] in (b"\r", b"\n"):  # RFC 9112, section 2.2: tolerated between requests
+                data = data.lstrip(b"\r\n")
+                end = data.find(b"\r\n\r\n") + 4
+            if end < 4:
+                self._await_head(data)
+                return
+            routed = self._new_head(data[:end])
+            if routed is None:
+                return
+        length = routed.head.content_length
+        if length is not None and length <= len(data) - end:
+            self._ahead = data[end + length :]
+            self._start(routed, memoryview(data)[end : end + length])
+        else:
+            self._begin_body(routed, data[end:])
+
+    def _await_head(self, data: bytes) -> None:
+        self._ahead = data
+        if len(data) > self._settings.max_head_bytes:
+            self._reject(HttpError(431, "Request Header Fields Too Large"))
+        elif data and not self._begun:
+            self._begun = self._server.now()
+
+    def _new_head(self, data: bytes) -> RoutedHead | None:
+        try:
+            if len(data) > self._settings.max_head_bytes:
+                raise HttpError(431, "Request Header Fields Too Large")
+            head = parse_head(data)
+        except HttpError as error:
+            self._reject(error)
+            return None
+        routed = RoutedHead(head, self._server.app.route(head))
+        self._heads.put(data, routed)
+        return routed
+
+    def _begin_body(self, routed: RoutedHead, data: bytes) -> None:
+        length, limit = routed.head.content_length, self._settings.max_body_bytes
+        if length is not None and length > limit:
+            self._reject(too_large(length, limit))
+            return
+        if routed.head.expects_continue and not data:
+            self._transport.write(_CONTINUE)
+        self._ahead = b""
+        self._begun = self._begun or self._server.now()
+        try:
+            self._receiving = ChunkedRequest(routed, limit) if length is None else SizedBody(routed, length)
+        except MemoryError:
+            self._reject(HttpError(503, "the server has no memory for the request"))
+            return
+        self._receive(data)
+
+    def _receive(self, data: bytes) -> None:
+        receiving = self._receiving
+        if receiving is None or not self._count(len(data)):
+            return
+        try:
+            rest = receiving.feed(data)
+        except HttpError as error:
+            self._reject(error)
+            return
+        if rest is not None:
+            self._ahead = rest
+            self._body_complete()
+        elif isinstance(receiving, SizedBody) and (self._in_place or receiving.missing >= _IN_PLACE):
+            self._receive_in_place(receiving)
+
+    def _receive_in_place(self, receiving: SizedBody) -> None:
+        if self._in_place is None:
+            self._in_place = InPlace(self, self._server.read_buffer)
+            switch_protocol(self._transport, self._in_place)
+        self._in_place.receiving = receiving
+
+    def received_in_place(self, size: int, receiving: SizedBody) -> None:
+        """Note bytes written into a body's own buffer."""
+        if self._count(size) and not receiving.missing and self._in_place is not None:
+            self._in_place.receiving = None
+            self._body_complete()
+
+    def _count(self, size: int) -> bool:
+        """Count received body bytes; return whether the server has room for them."""
+        self._received += size
+        self._server.buffered += size
+        if self._server.buffered <= self._settings.max_buffered_bytes:
+            return True
+        self._reject(HttpError(503, "the server is receiving more request data than it may hold"))
+        return False
+
+    def _release(self) -> None:
+        self._server.buffered -= self._received
+        self._received = 0
+        self._begun = 0.0
+        self._receiving = None
+
+    def _body_complete(self) -> None:
+        assert self._receiving is not None
+        routed, body = self._receiving.routed, self._receiving.body
+        self._receiving = None
+        self._start(routed, body)
+
+    # Answering.
+
+    def _start(self, routed: RoutedHead, body: memoryview) -> None:
+        begun, self._begun = self._begun, 0.0
+        exchange = self._exchange = Exchange(self, routed.head, begun)
+        try:
+            routed.route.start(exchange, body)
+        except Exception as error:
+            exchange.fail(error)
+
+    def exchange_done(self, keep_alive: bool) -> None:
+        """Go on after a complete response."""
+        self._exchange = None
+        self._answered += 1
+        if self._received:
+            self._release()
+        if not keep_alive:
+            self._transport.close()
+        elif self._ahead and not self._blocked_since:
+            # Not at once: a response may have been written from within the last request's start.
+            self._server.loop.call_soon(self._next)
+
+    def _next(self) -> None:
+        if self._exchange is None and self._ahead and not self._transport.is_closing():
+            self._transport.resume_reading()
+            self._parse(self._ahead)
+
+    def _reject(self, error: HttpError) -> None:
+        """Answer a request that cannot be read further, and close."""
+        self._release()
+        self._ahead = b""
+        self._rejected = True
+        self.may_stay = False
+        self._in_place = None
+        switch_protocol(self._transport, self)
+        body = encode_error(error.message)
+        self._transport.write(response_head(error.status, JSON_HEADERS, len(body), False) + body)
+        # Closing with data unread resets the connection, and the client may never see the answer: what still
+        # comes is thrown away for a moment first.
+        if self._transport.can_write_eof():  # TLS has no half-closed connections
+            self._transport.write_eof()
+        self._server.loop.call_later(self._settings.linger_s, self._transport.abort)
+
+    def write(self, data: Buffer) -> None:
+        self._transport.write(data)
+
+    def write_parts(self, parts: Sequence[Buffer]) -> None:
+        self._transport.writelines(parts)
+
+    async def drained(self) -> None:
+        """Wait until the transport takes more."""
+        if self._blocked_since:
+            self._drain_waiter = self._server.loop.create_future()
+            await self._drain_waiter
+
+    def _wake(self) -> None:
+        waiter, self._drain_waiter = self._drain_waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    # Called by the server.
+
+    def drain(self) -> None:
+        """Close after the request under way, now if there is none."""
+        self.may_stay = False
+        if self._exchange is None and not self._begun and not self._ahead:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._transport.abort()
+
+    def unsent(self) -> int:
+        """Bytes of responses that the client has not taken."""
+        return self._transport.get_write_buffer_size()
+
+    give_up = abort
+
+    def check_time(self, now: float) -> None:
+        """Close a connection whose client is too slow to send a request or to take a response."""
+        if self._blocked_since:
+            self._check_taking(now)
+        elif self._begun and self._settings.read_timeout_s:
+            allowed = self._settings.read_timeout_s + self._received / _SLOWEST
+            if now - self._begun > allowed:
+                self._reject(HttpError(408, "Request Timeout"))
+        elif self._exchange is None and not self._begun:
+            self._check_idle(now)
+
+    def _check_taking(self, now: float) -> None:
+        waiting = self._transport.get_write_buffer_size()
+        if waiting < self._blocked_bytes:
+            self._blocked_bytes, self._blocked_since = waiting, now
+        elif now - self._blocked_since > self._settings.write_timeout_s:
+            self._transport.abort()
+
+    def _check_idle(self, now: float) -> None:
+        if self._answered != self._answered_then:
+            self._answered_then, self._idle_since = self._answered, now
+        elif self._settings.idle_timeout_s and now - self._idle_since > self._settings.idle_timeout_s:
+            self._transport.close()

@@ -1,0 +1,171 @@
+"""One HTTP request and the response it is owed."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from app.core.errors import InferError, internal
+from app.core.tensors import Buffer
+from app.protocol.http.http1 import RequestHead, response_head
+from app.protocol.http.v2 import JSON_HEADERS, encode_error
+from app.protocol.status import http_status
+
+logger = logging.getLogger(__name__)
+
+_JOIN_LIMIT: Final = 16 << 10
+"""Bytes up to which joining parts costs less than writing them separately."""
+
+
+class Connection(Protocol):
+    """What an exchange needs of its connection."""
+
+    may_stay: bool
+
+    def write(self, data: Buffer) -> None: ...
+
+    def write_parts(self, parts: Sequence[Buffer]) -> None: ...
+
+    async def drained(self) -> None: ...
+
+    def exchange_done(self, keep_alive: bool) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class Route(Protocol):
+    """What becomes of a request. Made from its head alone, shared by all requests with the same head."""
+
+    def start(self, exchange: "Exchange", body: memoryview) -> None:
+        """Begin to answer. May raise: an exception is answered as an error."""
+
+
+def _nothing() -> None:
+    pass
+
+
+class Exchange:
+    """One request and its response.
+
+    Exactly one of `respond`, or `begin` with any number of `send` and one `finish`, is due. All of them do
+    nothing once the client has gone.
+    """
+
+    __slots__ = ("_connection", "_keep_alive", "_unsent", "begun", "head", "on_disconnect")
+
+    def __init__(self, connection: Connection, head: RequestHead, begun: float = 0.0) -> None:
+        """`begun` is when the request began to come, in seconds of the loop; 0 if it came in one piece."""
+        self.head = head
+        self.begun = begun
+        self.on_disconnect: Callable[[], None] = _nothing
+        self._connection: Connection | None = connection
+        self._keep_alive = head.keep_alive
+        self._unsent = b""
+
+    @property
+    def gone(self) -> bool:
+        """Whether the client has gone or was answered."""
+        return self._connection is None
+
+    def respond(self, status: int, headers: bytes, parts: Sequence[Buffer]) -> None:
+        """Send a whole response; `headers` are complete lines, without those about framing."""
+        connection = self._connection
+        if connection is None:
+            return
+        size = 0
+        for part in parts:
+            size += len(part)
+        keep_alive = self._keep_alive and connection.may_stay
+        head = response_head(status, self._extra(headers, keep_alive), size, keep_alive)
+        if self.head.method == "HEAD":
+            parts = ()
+        if size <= _JOIN_LIMIT:
+            connection.write(b"".join((head, *parts)))
+        else:
+            connection.write_parts((head, *parts))
+        self._end(connection, keep_alive)
+
+    def fail(self, error: BaseException, headers: bytes = b"") -> None:
+        """Answer with an error; one that is not an `InferError` is logged and not shown."""
+        error = describe_error(error, self.head.path)
+        self.respond(http_status(error), JSON_HEADERS + headers, (encode_error(error.message),))
+
+    def begin(self, status: int, headers: bytes) -> None:
+        """Start a response of unknown length; its head leaves with its first piece."""
+        connection = self._connection
+        if connection is None:
+            return
+        self._keep_alive = self._keep_alive and connection.may_stay and self.head.version == "1.1"
+        head = response_head(status, self._extra(headers, self._keep_alive), None, self._keep_alive)
+        if self.head.version != "1.1":
+            head = head.replace(b"Transfer-Encoding: chunked\r\n", b"")
+        self._unsent = head
+
+    def send(self, data: Buffer) -> None:
+        """Send a piece of a response that was begun, in one write."""
+        if self._connection is not None and data:
+            self._write(self._connection, self._framed(data))
+
+    def _framed(self, data: Buffer) -> tuple[Buffer, ...]:
+        return (b"%x\r\n" % len(data), data, b"\r\n") if self.head.version == "1.1" else (data,)
+
+    def _write(self, connection: Connection, parts: tuple[Buffer, ...]) -> None:
+        head, self._unsent = self._unsent, b""
+        connection.write(b"".join((head, *parts)))
+
+    async def drained(self) -> None:
+        """Wait until the client has taken what was sent, or has gone."""
+        if self._connection is not None:
+            await self._connection.drained()
+
+    def finish(self, data: Buffer = b"") -> None:
+        """End a response that was begun, with a last piece if there is one, in one write."""
+        connection = self._connection
+        if connection is None:
+            return
+        end = b"0\r\n\r\n" if self.head.version == "1.1" else b""
+        self._write(connection, (*self._framed(data), end) if data else (end,))
+        # The server may have begun to drain since the head promised to stay.
+        self._end(connection, self._keep_alive and connection.may_stay)
+
+    def abort(self) -> None:
+        """Cut the connection: a response that was begun cannot be completed."""
+        if self._connection is not None:
+            self._connection.abort()
+
+    def disconnect(self) -> None:
+        """Note that the client has gone."""
+        self._connection = None
+        self.on_disconnect()
+        self.on_disconnect = _nothing
+
+    def _extra(self, headers: bytes, keep_alive: bool) -> bytes:
+        if keep_alive and self.head.version == "1.0":
+            return headers + b"Connection: Keep-Alive\r\n"
+        return headers
+
+    def _end(self, connection: Connection, keep_alive: bool) -> None:
+        self._connection = None
+        self.on_disconnect = _nothing  # Else a cycle with what is to be told, garbage for the collector.
+        connection.exchange_done(keep_alive)
+
+
+def describe_error(error: BaseException, path: str) -> InferError:
+    """Return what a client is told of an error; one that is not an `InferError` is logged and not shown."""
+    if isinstance(error, InferError):
+        return error
+    logger.error("unexpected error answering %s", path, exc_info=error)
+    return internal("unexpected error, the request could not be answered")
+
+
+class FixedRoute:
+    """Always the same answer."""
+
+    def __init__(self, status: int, headers: bytes, body: bytes) -> None:
+        self._response = (status, headers, (body,))
+
+    def start(self, exchange: Exchange, body: memoryview) -> None:
+        """Answer."""
+        exchange.respond(*self._response)
+
+
+METHOD_NOT_ALLOWED: Final = FixedRoute(405, JSON_HEADERS, encode_error("Method Not Allowed"))

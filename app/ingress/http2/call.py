@@ -1,0 +1,270 @@
+"""One gRPC call over an HTTP/2 stream: its request, its deadline, its status; and calls that need no task."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from app.core.tensors import Buffer
+from app.ingress.http2.stream import Stream
+from app.protocol.grpc import framing as wire
+from app.protocol.grpc.framing import CallHead, Compressed, MessageReader, Room
+from app.protocol.grpc.request_splitter import first_tensor_offset
+from app.protocol.restrictions import Restriction
+from app.transport.memory.shared_pool import take_aligned
+
+if TYPE_CHECKING:
+    from app.ingress.http2.server import Http2Server
+
+
+def refuse(stream: Stream, head: CallHead, unknown: bool) -> None:
+    """Answer a request that no handler gets to see."""
+    if head.refusal:
+        stream.send(b"", (), wire.refusal_headers(head.refusal))
+    elif unknown:
+        stream.send(b"", (), wire.RESPONSE_HEADERS + wire.trailers(wire.UNIMPLEMENTED, "Method not found!"))
+    else:
+        text = "Concurrent RPC limit exceeded!"
+        stream.send(b"", (), wire.RESPONSE_HEADERS + wire.trailers(wire.RESOURCE_EXHAUSTED, text))
+
+
+def refuse_restricted(stream: Stream, restriction: Restriction) -> None:
+    """Answer a call that comes without the metadata its category asks for; the text is Triton's."""
+    text = f"This protocol is restricted, expecting header '{restriction.header}'"
+    stream.send(b"", (), wire.RESPONSE_HEADERS + wire.trailers(wire.UNAVAILABLE, text))
+
+
+def _lendable(size: int, begun: Buffer) -> memoryview:
+    """Room for a request whose tensors shall be aligned."""
+    return take_aligned(size, first_tensor_offset(begun))
+
+
+class GrpcCall(ABC):
+    """A call under way."""
+
+    __slots__ = (
+        "_begun",
+        "_buffered",
+        "_deadline",
+        "_head",
+        "_over",
+        "_reader",
+        "_server",
+        "_stream",
+        "_timer",
+    )
+
+    def __init__(self, server: "Http2Server", stream: Stream, head: CallHead) -> None:
+        self._server = server
+        self._stream = stream
+        self._head = head
+        self._reader: MessageReader | None = None
+        self._buffered = 0
+        self._begun = False  # the response headers are out
+        self._over = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = 0.0
+        server.calls.add(self)
+        if head.timeout_s is not None:
+            self._deadline = server.now() + head.timeout_s
+            self._timer = server.loop.call_at(self._deadline, self._expire)
+
+    def receive(self, data: bytes, end: bool) -> None:
+        """Take DATA of the client; `end` with the last of it."""
+        self.receive_run((data,), len(data), end)
+
+    def receive_run(self, pieces: Sequence[Buffer], size: int, end: bool) -> None:
+        """Take DATA in pieces, `size` bytes together, which nothing is kept of."""
+        if not self._count(size):
+            return
+        reader = self._reader
+        if reader is None:
+            limit = self._server.settings.max_message_size
+            reader = self._reader = MessageReader(self._head.encoding, limit, self._room_for_long())
+        try:
+            messages = reader.feed_run(pieces)
+        except LookupError as error:
+            text = f"Compression algorithm '{error.args[0]}' is not supported by the server"
+            self.end(wire.UNIMPLEMENTED, text)
+        except (ValueError, MemoryError) as error:
+            self.end(wire.RESOURCE_EXHAUSTED, str(error))
+        else:
+            self._take(messages, size, end)
+
+    @abstractmethod
+    def _take(self, messages: list[Any], size: int, end: bool) -> None:
+        """Receive the messages that `size` bytes more have completed."""
+
+    def _room_for_long(self) -> Room | None:
+        """Where long messages are put together."""
+        return None
+
+    @abstractmethod
+    def cancelled(self) -> None:
+        """The client reset the call or is gone."""
+
+    def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
+        """The call's metadata."""
+        return self._head.metadata
+
+    def time_remaining(self) -> float | None:
+        """Seconds to the deadline; None without one."""
+        return max(0.0, self._deadline - self._server.now()) if self._deadline else None
+
+    def end(self, status: int, message: str) -> None:
+        """End the call with a status of gRPC's numbers."""
+        if self._over:
+            return
+        self._close()
+        block = wire.trailers(status, message)
+        self._stream.send(b"", (), block if self._begun else wire.RESPONSE_HEADERS + block)
+
+    def _expire(self) -> None:
+        self.end(wire.DEADLINE_EXCEEDED, "Deadline Exceeded")
+
+    def _count(self, size: int) -> bool:
+        """Count received bytes; return whether the server has room for them."""
+        server = self._server
+        self._buffered += size
+        server.buffered += size
+        if server.buffered <= server.settings.max_buffered_bytes:
+            return True
+        self.end(wire.RESOURCE_EXHAUSTED, "the server is receiving more request data than it may hold")
+        return False
+
+    def _packed(self, data: bytes) -> tuple[bytes, bytes, bytes]:
+        """Response headers, message prefix, message."""
+        if self._compresses:
+            data = wire.compress(data)
+            return wire.GZIP_HEADERS, wire.PREFIX.pack(1, len(data)), data
+        return wire.RESPONSE_HEADERS, wire.PREFIX.pack(0, len(data)), data
+
+    @property
+    def _compresses(self) -> bool:
+        return self._server.settings.compress and self._head.accepts_gzip
+
+    def _close(self) -> None:
+        """Let go of what the call holds."""
+        self._over = True
+        self._server.calls.discard(self)
+        self._server.buffered -= self._buffered
+        self._buffered = 0
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class OneRequestCall(GrpcCall):
+    """A call with one request message."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, server: "Http2Server", stream: Stream, head: CallHead) -> None:
+        super().__init__(server, stream, head)
+        self._message: Any = None
+
+    def receive(self, data: bytes, end: bool) -> None:
+        """Take DATA of the client; `end` with the last of it."""
+        message = None
+        if end and self._reader is None:
+            message = wire.only_message(data, self._server.settings.max_message_size)
+        if message is None:
+            super().receive(data, end)
+        elif self._count(len(data)):
+            self._answer_to(message)
+
+    def _take(self, messages: list[Any], size: int, end: bool) -> None:
+        if messages:
+            if self._message is not None or len(messages) > 1:
+                self.end(wire.UNIMPLEMENTED, "Too many requests for a unary call")
+                return
+            self._message = messages[0]
+        if not end:
+            self._stream.give_back(size)
+            return
+        message, self._message = self._message, None
+        if message is None or (self._reader is not None and self._reader.partial):
+            self.end(wire.INTERNAL, "the call ended without a whole message")
+        elif isinstance(message, Compressed):
+            self._server.decompress(message).add_done_callback(self._decompressed)
+        else:
+            self._answer_to(message)
+
+    def _decompressed(self, message: "asyncio.Future[bytes]") -> None:
+        if self._over:
+            return
+        try:
+            data = message.result()
+        except (ValueError, MemoryError) as error:
+            self.end(wire.RESOURCE_EXHAUSTED, str(error))
+        else:
+            if self._count(len(data)):
+                self._answer_to(data)
+
+    @abstractmethod
+    def _answer_to(self, message: Any) -> None:
+        """Begin to answer. An exception ends the connection."""
+
+
+def _nothing() -> None:
+    pass
+
+
+class DirectCall(OneRequestCall):
+    """A call that is begun by a function and answered by a callback, without a task.
+
+    A long message comes in memory that can be lent to a replica.
+
+    Attributes:
+        on_cancel: called once if the call ends before it is answered.
+    """
+
+    __slots__ = ("_begin", "on_cancel")
+
+    def __init__(self, server: "Http2Server", stream: Stream, head: CallHead, begin: "Begin") -> None:
+        super().__init__(server, stream, head)
+        self._begin = begin
+        self.on_cancel: Callable[[], None] = _nothing
+
+    def _answer_to(self, message: Buffer) -> None:
+        self._begin(self, message)
+
+    def _room_for_long(self) -> Room:
+        return _lendable
+
+    def answer(self, parts: Sequence[Buffer]) -> None:
+        """Send the response message, in pieces, and end the call; nothing if it has ended."""
+        if self._over:
+            return
+        self.on_cancel = _nothing  # else a cycle with what is to be told, garbage for the collector
+        self._close()
+        if self._compresses:
+            headers, prefix, data = self._packed(b"".join(parts))
+            self._stream.send(headers, (prefix, data), wire.OK_TRAILERS)
+        else:
+            self._stream.answer(parts, sum(map(len, parts)))
+
+    @property
+    def over(self) -> bool:
+        """Whether it was answered, failed or given up."""
+        return self._over
+
+    def fail(self, status: int, message: str) -> None:
+        """End the call with an error."""
+        self.on_cancel = _nothing
+        self.end(status, message)
+
+    def end(self, status: int, message: str) -> None:
+        super().end(status, message)
+        self._cancel()
+
+    def cancelled(self) -> None:
+        self._close()
+        self._cancel()
+
+    def _cancel(self) -> None:
+        on_cancel, self.on_cancel = self.on_cancel, _nothing
+        on_cancel()
+
+
+Begin = Callable[[DirectCall, Buffer], None]
+"""Begins to answer a message; may neither raise nor wait."""

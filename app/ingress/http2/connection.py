@@ -1,0 +1,380 @@
+"""One HTTP/2 connection of a gRPC client: frames received, streams, limits; `Http2Output` sends.
+
+Bounded on purpose: streams, header blocks, and control frames a second (resets included), so that no flood
+of cheap frames makes the server work or remember. A client that does not read its responses is not read
+from either, and is cut off in the end.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from app.core.tensors import Buffer
+from app.ingress.http2.keepalive import Keepalive
+from app.ingress.http2.output import Http2Output
+from app.ingress.http2.stream import STREAM_WINDOW, Stream
+from app.ingress.net.buffered_protocol import Buffered, switch_protocol
+from app.protocol.grpc import http2 as h2
+from app.protocol.grpc.framing import CallHead, read_head
+
+if TYPE_CHECKING:
+    from app.ingress.http2.server import Http2Server
+
+logger = logging.getLogger(__name__)
+
+_MAX_FRAME: Final = 1 << 20
+_CONNECTION_WINDOW: Final = 64 << 20
+_CHEAP_STREAMS: Final = 8
+"""Streams whose windows are changed at the cost of a control frame."""
+_FORM: Final = h2.PADDED | h2.PRIORITISED | h2.END_HEADERS
+
+
+class Http2Connection(asyncio.Protocol):
+    """The protocol of one accepted socket; see the module."""
+
+    def __init__(self, server: "Http2Server") -> None:
+        self._server = server
+        self._transport: asyncio.Transport = None  # type: ignore[assignment]
+        self._reader = h2.FrameReader(_MAX_FRAME, long=h2.DEFAULT_FRAME_SIZE)
+        self._buffered = False
+        self._headers: h2.HeaderReader[CallHead] = h2.HeaderReader(read_head, server.settings.max_header_size)
+        self._preface = b""
+        self._greeted = False
+        self._streams: dict[int, Stream] = {}
+        self._last = 0
+        self._received = 0
+        self._block: list[bytes] | None = None  # a header block that CONTINUATION frames go on with
+        self._block_of = (0, 0)
+        self._block_size = 0
+        self._blocked_since = 0.0
+        self._untaken: dict[Stream, int] = {}  # bytes of answers that wait for a window
+        self._untaken_since = 0.0
+        self._leaving = self._failed = False
+        self._age = Keepalive(server.now())
+        self._output = Http2Output(server.loop, self._age, self._stream_finished, self._note_unsent)
+        self._handlers: dict[int, Callable[[Any], None]] = {
+            h2.DATA: self._on_data,
+            h2.DATA_RUN: self._on_run,
+            h2.HEADERS: self._on_headers,
+            h2.CONTINUATION: self._on_continuation,
+            h2.RST_STREAM: self._on_reset,
+            h2.SETTINGS: self._on_settings,
+            h2.PING: self._on_ping,
+            h2.WINDOW_UPDATE: self._on_window_update,
+            h2.GOAWAY: self._on_goaway,
+            h2.PUSH_PROMISE: self._on_push_promise,
+        }
+
+    # Called by the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = self._output.transport = transport  # type: ignore[assignment]
+        if not self._server.admit(self):
+            self._transport.abort()
+            return
+        settings = {
+            h2.MAX_CONCURRENT_STREAMS: self._server.settings.max_streams,
+            h2.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+            h2.MAX_FRAME_SIZE: _MAX_FRAME,
+            h2.MAX_HEADER_LIST_SIZE: self._server.settings.max_header_size,
+        }
+        update = h2.window_update(0, _CONNECTION_WINDOW - h2.DEFAULT_WINDOW)
+        self._transport.write(h2.settings_frame(settings) + update)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.forget(self)
+        self._server.unsent.forget(self)
+        streams, self._streams = list(self._streams.values()), {}
+        for stream in streams:
+            stream.give_up()
+        self._output.holding = False
+
+    def pause_writing(self) -> None:
+        self._blocked_since = self._server.now()
+        self._transport.pause_reading()
+        self._output.holding = True  # which its flush, within which this is called, is about to look at
+
+    def resume_writing(self) -> None:
+        self._blocked_since = 0.0
+        self._transport.resume_reading()
+        self._output.holding = self._note_unsent()
+
+    def data_received(self, data: Buffer) -> None:
+        if self._failed:
+            return
+        self._output.cork()  # whatever is sent meanwhile leaves together
+        self._age.heard = self._server.now()
+        try:
+            if not self._greeted:
+                data = self._greet(data)
+            for frame in self._reader.feed(data):
+                self._on_frame(frame)
+        except h2.Http2Error as error:
+            self._fail(error)
+        except Exception:
+            logger.exception("an HTTP/2 connection failed")
+            self._fail(h2.Http2Error(h2.INTERNAL_ERROR, ""))
+        self._output.flush()
+
+    # Frames.
+
+    def _greet(self, data: Buffer) -> bytes:
+        data = self._preface + data
+        if not h2.PREFACE.startswith(data[: len(h2.PREFACE)]):
+            raise h2.Http2Error(h2.PROTOCOL_ERROR, "not an HTTP/2 client")
+        if len(data) < len(h2.PREFACE):
+            self._preface = data
+            return b""
+        self._greeted, self._preface = True, b""
+        return data[len(h2.PREFACE) :]
+
+    def _on_frame(self, frame: h2.Frame | h2.DataSegments) -> None:
+        if self._block is not None and frame.kind != h2.CONTINUATION:
+            raise h2.Http2Error(h2.PROTOCOL_ERROR, "a header block was interrupted")
+        if frame.kind > h2.HEADERS or not frame.payload:  # neither HEADERS nor DATA
+            limits = self._server.settings
+            limit = limits.max_resets if frame.kind == h2.RST_STREAM else limits.max_control_frames
+            self._age.count(frame.kind == h2.RST_STREAM, limit)
+        handler = self._handlers.get(frame.kind)
+        if handler is not None:  # PRIORITY and kinds that are not known mean nothing here
+            handler(frame)
+
+    def _on_data(self, frame: h2.Frame) -> None:
+        stream = self._admitted(frame.stream, len(frame.payload))
+        if stream is not None and stream.call is not None:
+            stream.ended = bool(frame.flags & h2.END_STREAM)
+            payload = frame.payload
+            if frame.flags & h2.PADDED:
+                payload = h2.unpad(h2.PADDED, payload)
+                stream.give_back(len(frame.payload) - len(payload))
+            stream.call.receive(payload, stream.ended)
+
+    def _on_run(self, run: h2.DataSegments) -> None:
+        if not self._buffered:
+            self._buffered = True
+            switch_protocol(self._transport, Buffered(self, self._server.read_buffer))
+        size = sum(map(len, run.payload))
+        stream = self._admitted(run.stream, size)
+        if stream is not None and stream.call is not None:
+            stream.ended = bool(run.flags & h2.END_STREAM)
+            stream.call.receive_run(run.payload, size, stream.ended)
+
+    def _admitted(self, stream_id: int, size: int) -> Stream | None:
+        """Count DATA; return the stream that takes it, None where nobody does any more."""
+        self._received += size
+        if self._received > _CONNECTION_WINDOW:
+            raise h2.Http2Error(h2.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
+        if self._received > _CONNECTION_WINDOW // 2:
+            self._output.put(h2.window_update(0, self._received))
+            self._received = 0
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.ended or stream.call is None:
+            if stream_id > self._last or not stream_id:
+                raise h2.Http2Error(h2.PROTOCOL_ERROR, "DATA on an idle stream")
+            return None  # of a call that was ended here
+        stream.received += size
+        if stream.received > STREAM_WINDOW:
+            self._reset(stream, h2.FLOW_CONTROL_ERROR)
+            return None
+        return stream
+
+    def _on_headers(self, frame: h2.Frame) -> None:
+        flags, payload = frame.flags, frame.payload
+        if flags & _FORM == h2.END_HEADERS and len(payload) <= self._server.settings.max_header_size:
+            self._open(frame.stream, flags, self._headers.read(payload))
+            return
+        self._block, self._block_of, self._block_size = [], (frame.stream, frame.flags), 0
+        self._add_block(h2.unpad(frame.flags, frame.payload), frame.flags)
+
+    def _on_continuation(self, frame: h2.Frame) -> None:
+        if self._block is None or frame.stream != self._block_of[0]:
+            raise h2.Http2Error(h2.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
+        self._add_block(frame.payload, frame.flags)
+
+    def _add_block(self, piece: bytes, flags: int) -> None:
+        assert self._block is not None
+        self._block.append(piece)
+        self._block_size += len(piece)
+        if self._block_size > self._server.settings.max_header_size:
+            raise h2.Http2Error(h2.ENHANCE_YOUR_CALM, "header block is too large")
+        if flags & h2.END_HEADERS:
+            block, self._block = b"".join(self._block), None
+            self._open(*self._block_of, self._headers.read(block))
+
+    def _open(self, stream_id: int, flags: int, head: CallHead) -> None:
+        known = self._streams.get(stream_id)
+        if known is not None:  # trailers of a request: gRPC has none that matter
+            if not flags & h2.END_STREAM:
+                raise h2.Http2Error(h2.PROTOCOL_ERROR, "second HEADERS of a stream")
+            if not known.ended and known.call is not None:
+                known.ended = True
+                known.call.receive(b"", True)
+            return
+        if stream_id <= self._last or not stream_id & 1:
+            if stream_id & 1:
+                return  # of a stream that has ended here
+            raise h2.Http2Error(h2.PROTOCOL_ERROR, "a stream of an even number")
+        self._last = stream_id
+        if self._leaving or len(self._streams) >= self._server.settings.max_streams:
+            self._output.put(h2.rst_stream(stream_id, h2.REFUSED_STREAM))
+            return
+        stream = self._streams[stream_id] = Stream(self._output, stream_id, self._output.initial_window)
+        stream.call = self._server.open_call(stream, head)
+        if flags & h2.END_STREAM and not stream.over and stream.call is not None:
+            stream.ended = True
+            stream.call.receive(b"", True)
+
+    def _on_reset(self, frame: h2.Frame) -> None:
+        h2.read_long(frame.payload)
+        if frame.stream > self._last or not frame.stream:
+            raise h2.Http2Error(h2.PROTOCOL_ERROR, "RST_STREAM of an idle stream")
+        stream = self._streams.pop(frame.stream, None)
+        if stream is not None:
+            stream.give_up()
+            self._check_leaving()
+
+    def _on_settings(self, frame: h2.Frame) -> None:
+        if frame.stream:
+            raise h2.Http2Error(h2.PROTOCOL_ERROR, "SETTINGS on a stream")
+        if frame.flags & h2.ACK:
+            return
+        for key, value in h2.read_settings(frame.payload).items():
+            if key == h2.INITIAL_WINDOW_SIZE:
+                self._change_windows(value)
+            elif key == h2.MAX_FRAME_SIZE:
+                self._output.allow_frames(value)
+        self._output.put(h2.frame(h2.SETTINGS, h2.ACK, 0))
+
+    def _change_windows(self, size: int) -> None:
+        self._age.count(False, self._server.settings.max_control_frames, len(self._streams) // _CHEAP_STREAMS)
+        change = size - self._output.initial_window
+        self._output.initial_window = size
+        for stream in list(self._streams.values()):
+            stream.window += change
+            if stream.window > h2.MAX_WINDOW:
+                raise h2.Http2Error(h2.FLOW_CONTROL_ERROR, "the window of a stream is too large")
+            if stream.queue:
+                self._output.pump(stream)
+
+    def _on_ping(self, frame: h2.Frame) -> None:
+        if len(frame.payload) != 8:
+            raise h2.Http2Error(h2.FRAME_SIZE_ERROR, "PING of a wrong size")
+        if frame.flags & h2.ACK:
+            self._age.ping_sent = 0.0
+            return
+        settings = self._server.settings
+        if self._age.too_many_pings(settings.min_ping_interval_s, settings.max_ping_strikes):
+            raise h2.Http2Error(h2.ENHANCE_YOUR_CALM, "too_many_pings")
+        self._output.put(h2.frame(h2.PING, h2.ACK, 0, frame.payload))
+
+    def _on_window_update(self, frame: h2.Frame) -> None:
+        size = h2.read_long(frame.payload) & h2.MAX_WINDOW
+        if not frame.stream:
+            self._output.widen(size)
+            return
+        stream = self._streams.get(frame.stream)
+        if stream is None:
+            if frame.stream > self._last:
+                raise h2.Http2Error(h2.PROTOCOL_ERROR, "WINDOW_UPDATE of an idle stream")
+            return
+        stream.window += size
+        if not size or stream.window > h2.MAX_WINDOW:
+            self._reset(stream, h2.FLOW_CONTROL_ERROR)
+            return
+        self._output.pump(stream)
+
+    def _on_goaway(self, frame: h2.Frame) -> None:
+        self._leaving = True
+        self._check_leaving()
+
+    def _on_push_promise(self, frame: h2.Frame) -> None:
+        raise h2.Http2Error(h2.PROTOCOL_ERROR, "a client may not push")
+
+    # Streams.
+
+    def _stream_finished(self, stream: Stream) -> None:
+        del self._streams[stream.id]
+        stream.call = None  # else a cycle, garbage for the collector
+        if self._leaving:
+            self._check_leaving()
+
+    def _reset(self, stream: Stream, code: int) -> None:
+        """End a stream without a status."""
+        del self._streams[stream.id]
+        self._output.put(h2.rst_stream(stream.id, code))
+        stream.give_up()
+        self._check_leaving()
+
+    # Ending.
+
+    def _fail(self, error: h2.Http2Error) -> None:
+        logger.debug("closing an HTTP/2 connection: %s", error)
+        self._output.put(h2.goaway(self._last, error.code, str(error)))
+        self._output.end()
+        self._failed = True
+        # Closing with data unread resets the connection, and the peer may never see why: what still comes is
+        # thrown away for a moment first.
+        self._server.loop.call_later(self._server.settings.linger_s, self._transport.abort)
+
+    def drain(self) -> None:
+        """Take no new calls, and close after those under way."""
+        if self._failed:  # it has told why, can say no more and ends in a moment
+            return
+        if not self._leaving:
+            self._leaving = True
+            self._output.put(h2.goaway(self._last, h2.NO_ERROR))
+        self._check_leaving()
+
+    def _check_leaving(self) -> None:
+        if self._leaving and not self._streams:
+            self._output.flush()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._transport.abort()
+
+    def unsent(self) -> int:
+        """Bytes of answers that wait for windows, or that the client has not taken."""
+        return self._output.queued + self._transport.get_write_buffer_size()
+
+    give_up = abort
+
+    def _note_unsent(self) -> bool:
+        return self._server.unsent.note(self)
+
+    def check_time(self, now: float) -> None:
+        """Ping an idle client, close a dead, an old or a stuck one."""
+        settings = self._server.settings
+        self._end_untaken(now)
+        stuck = self._blocked_since and now - self._blocked_since > settings.write_timeout_s
+        if stuck or self._age.is_dead(now, settings.keepalive_timeout_s):
+            self.abort()
+        elif settings.max_age_s and now - self._age.born > settings.max_age_s:
+            self.drain()
+            over = now - self._age.born - settings.max_age_s
+            if settings.max_age_grace_s and over > settings.max_age_grace_s:
+                self.abort()
+        elif (self._streams or settings.keepalive_without_calls) and self._age.wants_ping(
+            now, settings.keepalive_s
+        ):
+            self._output.put(h2.frame(h2.PING, 0, 0, bytes(8)))
+
+    def _end_untaken(self, now: float) -> None:
+        """Give up the answers of unary calls if for too long the client made no room for any byte of them.
+
+        A stream of responses may wait: its handler does too, and what comes meanwhile is bounded.
+        """
+        waiting = {
+            stream: sum(map(len, stream.queue))
+            for stream in self._streams.values()
+            if stream.queue and stream.trailers is not None
+        }
+        untaken = self._untaken
+        if not untaken or any(waiting.get(stream) != size for stream, size in untaken.items()):
+            self._untaken, self._untaken_since = waiting, now
+        elif now - self._untaken_since > self._server.settings.write_timeout_s:
+            self._untaken = {}
+            for stream in untaken:
+                self._reset(stream, h2.CANCEL)

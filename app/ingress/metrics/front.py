@@ -1,0 +1,61 @@
+"""The metrics port."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from app.ingress.http1.exchange import METHOD_NOT_ALLOWED, Exchange, FixedRoute, Route
+from app.ingress.http1.server import HttpServer, HttpSettings
+from app.protocol.http.http1 import RequestHead
+
+Collect = Callable[[], Awaitable[bytes]]
+
+_HEADERS: Final = b"Content-Type: text/plain; charset=utf-8\r\n"
+
+
+class MetricsFront:
+    """Serves `GET /metrics` on a port of its own.
+
+    Args:
+        collect: returns the metrics in Prometheus text format.
+        settings: limits of connections.
+    """
+
+    def __init__(self, collect: Collect, settings: HttpSettings | None = None) -> None:
+        self._collect = collect
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server = HttpServer(self, settings or HttpSettings(max_body_bytes=1 << 20, max_connections=256))
+
+    async def start(self, address: str, port: int, reuse_port: bool = True) -> int:
+        """Listen and return the port; see `HttpServer.start`."""
+        return await self._server.start(address, port, reuse_port)
+
+    async def stop(self, grace_s: float) -> None:
+        """Close; see `HttpServer.stop`."""
+        await self._server.stop(grace_s)
+
+    def route(self, head: RequestHead) -> Route:
+        """Return the route of a request; as Triton's, an unknown path is an empty success."""
+        if head.method != "GET":
+            return METHOD_NOT_ALLOWED
+        if head.path in ("/metrics", "/metrics/"):
+            return _MetricsRoute(self._collect, self._tasks)
+        return FixedRoute(200, _HEADERS, b"")
+
+
+class _MetricsRoute:
+    def __init__(self, collect: Collect, tasks: set[asyncio.Task[None]]) -> None:
+        self._collect = collect
+        self._tasks = tasks
+
+    def start(self, exchange: Exchange, body: memoryview) -> None:
+        """Collect and answer."""
+        task = asyncio.get_running_loop().create_task(self._answer(exchange))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, exchange: Exchange) -> None:
+        try:
+            exchange.respond(200, _HEADERS, (await self._collect(),))
+        except Exception as error:
+            exchange.fail(error)

@@ -1,0 +1,169 @@
+"""The HTTP front: inference on the short way, everything else through the REST application."""
+
+import asyncio
+import re
+import ssl
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import Any, Final, Protocol
+
+from app.core.inference import Call, Sink
+from app.core.live_settings import LiveSettings
+from app.core.tensors import InferRequest
+from app.ingress.http1.asgi import AsgiApp, AsgiRoute
+from app.ingress.http1.exchange import METHOD_NOT_ALLOWED, Exchange, FixedRoute, Route
+from app.ingress.http1.server import HttpServer, HttpSettings
+from app.ingress.net.slow_clients import SendBufferLimit
+from app.ingress.rest.generate import GenerateRoute
+from app.ingress.rest.infer import InferRoute
+from app.ingress.rest.management import build_rest_api
+from app.ingress.service.interface import InferenceService
+from app.ingress.tracing.observer import Observer, RequestOrigin
+from app.protocol.forwarding import HeaderForwarder
+from app.protocol.http.http1 import RequestHead
+from app.protocol.http.v2 import DEFAULT_MAX_INPUT_SIZE, JSON_HEADERS, Classes, encode_error
+from app.protocol.restrictions import Restrictions, category_of_path
+
+_INFER_PATH: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/(infer|generate|generate_stream)")
+
+
+class FrontSettings(Protocol):
+    """The server settings that concern the HTTP front.
+
+    `http_max_input_size` bounds a request's JSON, a tensor given as JSON, a raw input, and a compressed
+    request once decompressed; tensors in binary it does not bound.
+    """
+
+    @property
+    def http_max_input_size(self) -> int: ...
+
+    @property
+    def max_connections(self) -> int: ...
+
+    @property
+    def http_max_header_size(self) -> int: ...
+
+    @property
+    def http_read_timeout_secs(self) -> float: ...
+
+    @property
+    def http_idle_timeout_secs(self) -> float: ...
+
+
+class HttpFront:
+    """Serves the v2 HTTP API.
+
+    Args:
+        service: what answers.
+        settings: server settings; None means their defaults.
+        limits: overrides the connection limits taken from the settings.
+        rest_api: overrides the ASGI application for everything but inference.
+        observer: takes note of requests, and has the log and trace settings.
+        restrictions: categories of the API that need a header.
+        forwarder: makes request parameters of headers.
+        unsent: bounds the answers that wait, together with those of other fronts.
+    """
+
+    def __init__(
+        self,
+        service: InferenceService,
+        settings: FrontSettings | None = None,
+        limits: HttpSettings | None = None,
+        rest_api: AsgiApp | None = None,
+        observer: Observer | None = None,
+        restrictions: Restrictions | None = None,
+        forwarder: HeaderForwarder | None = None,
+        unsent: SendBufferLimit | None = None,
+    ) -> None:
+        self.service = service
+        self.observer = observer or Observer(LiveSettings())
+        self.forwarder = forwarder
+        self._restrictions = restrictions or {}
+        self.max_input_size = settings.http_max_input_size if settings else DEFAULT_MAX_INPUT_SIZE
+        self._rest_api: AsgiApp = rest_api or build_rest_api(service, self.max_input_size, self.observer)
+        self.limits = limits or _limits(settings)
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.unsent = unsent or SendBufferLimit()
+        self._server = HttpServer(self, self.limits, self.unsent)
+
+    def submit(self, exchange: Exchange, request: InferRequest, sink: Sink, traceparent: str) -> Call:
+        """Submit a request of an exchange, with the headers that are forwarded, and take note of it."""
+        if self.forwarder is not None:
+            request = self.forwarder.into(request, exchange.head.as_sent())
+        if not self.observer.on:
+            return self.service.submit(request, sink)
+        arrival = RequestOrigin("http", int(exchange.begun * 1e9) or monotonic_ns(), traceparent)
+        return self.observer.submit(self.service, request, sink, arrival)
+
+    @property
+    def connections(self) -> int:
+        """Open connections."""
+        return self._server.connections
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Request bytes held for bodies that came in more than one piece."""
+        return self._server.buffered
+
+    async def start(
+        self, address: str, port: int, reuse_port: bool = True, tls: ssl.SSLContext | None = None
+    ) -> int:
+        """Listen and return the port; see `HttpServer.start`."""
+        return await self._server.start(address, port, reuse_port, tls)
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new connections, finish outstanding requests, close; see `HttpServer.stop`."""
+        await self._server.stop(grace_s)
+
+    def route(self, head: RequestHead) -> Route:
+        """Return the route of a request."""
+        if self._restrictions and (refusal := self._refusal(head)) is not None:
+            return refusal
+        match = _INFER_PATH.fullmatch(head.path)
+        if match is None:
+            return AsgiRoute(self._rest_api, head, self.tasks)
+        if head.method != "POST":
+            return METHOD_NOT_ALLOWED
+        model, version, verb = match[1], match[2] or "", match[3]
+        if verb == "infer":
+            return InferRoute(self, head, model, version)
+        return GenerateRoute(self, head, model, version, verb == "generate_stream")
+
+    def _refusal(self, head: RequestHead) -> Route | None:
+        restriction = self._restrictions.get(category_of_path(head.path))
+        if restriction is None:
+            return None
+        sent = head.get(restriction.header.lower().encode())
+        if restriction.met_by(None if sent is None else sent.encode("latin-1")):
+            return None
+        text = f"This API is restricted, expecting header '{restriction.header}'"
+        return FixedRoute(403, JSON_HEADERS, encode_error(text))
+
+    def classes_of(self, model: str, version: str, output: str) -> Classes:
+        """Return what classification needs to know of a model's output."""
+        batched = self.service.model_config(model, version).max_batch_size > 0
+        return Classes(self.service.labels(model, version, output), batched)
+
+    def run_in_thread(self, exchange: Exchange, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        """Do long work off the event loop, then go on with its result unless the client has gone."""
+
+        def done(future: asyncio.Future[Any]) -> None:
+            if exchange.gone:
+                return
+            try:
+                then(future.result())
+            except Exception as error:
+                exchange.fail(error)
+
+        asyncio.get_running_loop().run_in_executor(None, work).add_done_callback(done)
+
+
+def _limits(settings: FrontSettings | None) -> HttpSettings:
+    if settings is None:
+        return HttpSettings()
+    return HttpSettings(
+        max_connections=settings.max_connections,
+        max_head_bytes=settings.http_max_header_size,
+        read_timeout_s=settings.http_read_timeout_secs,
+        idle_timeout_s=settings.http_idle_timeout_secs,
+    )

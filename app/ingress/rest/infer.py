@@ -1,0 +1,167 @@
+"""One inference over HTTP: decoded, submitted, and answered from the service's sink.
+
+No task, no event loop turn of its own. Only what would hold up the loop (decompression, much JSON) is done
+in a thread.
+"""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from app.core.errors import InferError, internal, unsupported
+from app.core.inference import Call
+from app.core.tensors import Buffer, InferResponse
+from app.ingress.http1.exchange import Exchange
+from app.protocol.http.content_coding import compress, decompress, response_encoding
+from app.protocol.http.http1 import RequestHead
+from app.protocol.http.v2 import (
+    EncodedResponse,
+    HttpInfer,
+    decode_infer,
+    decode_raw,
+    encode_infer,
+    parse_header_length,
+)
+
+if TYPE_CHECKING:
+    from app.ingress.rest.front import HttpFront
+
+_HEAVY: Final = 256 << 10
+"""Bytes of JSON or of compressed data from which a thread does the work."""
+
+
+class InferRoute:
+    """`POST /v2/models/<model>[/versions/<version>]/infer`."""
+
+    def __init__(self, front: "HttpFront", head: RequestHead, model: str, version: str) -> None:
+        self.front = front
+        self.model = model
+        self.version = version
+        self.encoding = response_encoding(head.get(b"accept-encoding"))
+        self._header_length = head.get(b"inference-header-content-length")
+        self._traceparent = head.get(b"traceparent") or ""
+        given = head.get(b"content-encoding")
+        content_encoding = "identity" if given is None else given
+        self._compressed = content_encoding in ("gzip", "deflate")
+        self._json_length = self._known_json_length(head.content_length)
+        self._unsupported: InferError | None = None
+        if not self._compressed and content_encoding != "identity":
+            self._unsupported = unsupported("Unsupported compression type")
+
+    def start(self, exchange: Exchange, body: memoryview) -> None:
+        """Decode and submit."""
+        service = self.front.service
+        config = service.model_config(self.model, self.version)
+        if config.model_transaction_policy.decoupled:
+            raise unsupported("HTTP end point doesn't support models with decoupled transaction policy")
+        if self._unsupported is not None:
+            exchange.fail(self._unsupported, b"Accept-Encoding: gzip, deflate\r\n")
+        elif self._compressed or self._json_size(body) > _HEAVY:
+            self.front.run_in_thread(
+                exchange, lambda: self.decode(body, config), lambda infer: self.submit(exchange, infer)
+            )
+        else:
+            self.submit(exchange, self.decode(body, config))
+
+    def _known_json_length(self, content_length: int | None) -> int | None:
+        """Return the length of the JSON part if the head alone tells it for sure."""
+        if self._compressed or content_length is None or self._header_length is None:
+            return None
+        try:
+            return parse_header_length(self._header_length, content_length)
+        except InferError:
+            return None
+
+    def _json_size(self, body: Buffer) -> int:
+        return len(body) if self._json_length is None else self._json_length
+
+    def decode(self, body: Buffer, config: Any) -> HttpInfer:
+        limit = self.front.max_input_size
+        if self._json_length:
+            return decode_infer(self.model, self.version, body, self._json_length, limit)
+        if self._compressed:
+            body = decompress(body, limit)
+        length = len(body)
+        if self._header_length is not None:
+            length = parse_header_length(self._header_length, length)
+        if length == 0:
+            return decode_raw(self.model, self.version, body, config, limit)
+        return decode_infer(self.model, self.version, body, length, limit)
+
+    def submit(self, exchange: Exchange, infer: HttpInfer) -> None:
+        answer = _Answer(self, exchange, infer)
+        exchange.on_disconnect = answer.cancel
+        answer.call = self.front.submit(exchange, infer.request, answer.take, self._traceparent)
+
+
+class _Answer:
+    """The sink of one inference."""
+
+    __slots__ = ("_exchange", "_held", "_infer", "_route", "_seen", "call")
+
+    def __init__(self, route: InferRoute, exchange: Exchange, infer: HttpInfer) -> None:
+        self.call: Call | None = None
+        self._route = route
+        self._exchange = exchange
+        self._infer = infer
+        self._held: InferResponse | None = None
+        self._seen = 0
+
+    def cancel(self) -> None:
+        if self.call is not None:
+            self.call.cancel()
+
+    def take(self, response: InferResponse) -> None:
+        """Receive a response; the last one is answered, if it is the only one."""
+        if not response.final or self._seen:
+            response, final = self._count(response), response.final
+            if not final:
+                return
+        exchange = self._exchange
+        if exchange.gone:
+            return
+        infer = self._infer
+        try:
+            if infer.prints and sum([len(tensor.data) for tensor in response.outputs]) > _HEAVY:
+                self._encode_in_thread(response)
+            else:
+                self._send(encode_infer(infer, response, self._route.front.classes_of))
+        except Exception as error:
+            exchange.fail(error)
+
+    def _encode_in_thread(self, response: InferResponse) -> None:
+        front = self._route.front
+        model, version = response.model_name, response.model_version
+        # The service is asked here, on the loop; the thread gets the answers.
+        classes = {
+            output.name: front.classes_of(model, version, output.name)
+            for output in self._infer.request.outputs
+            if output.classification
+        }
+        work = partial(encode_infer, self._infer, response, lambda _model, _version, name: classes[name])
+        front.run_in_thread(self._exchange, work, self._send)
+
+    def _send(self, encoded: EncodedResponse) -> None:
+        if self._route.encoding:
+            self._compress(encoded)
+        else:
+            self._exchange.respond(200, encoded.headers, encoded.parts)
+
+    def _count(self, response: InferResponse) -> InferResponse:
+        """Count responses that are not a lone final one; return what answers the request."""
+        if not response.final or response.outputs or response.error is not None:
+            self._seen += 1
+            self._held = self._held or response
+        if self._seen == 1 and self._held is not None:
+            return self._held
+        return InferResponse(error=internal(f"expected a single response, got {self._seen}"))
+
+    def _compress(self, encoded: EncodedResponse) -> None:
+        encoding = self._route.encoding
+        headers = encoded.headers + f"Content-Encoding: {encoding}\r\n".encode()
+        work = partial(compress, encoded.parts, encoding)
+        if sum(map(len, encoded.parts)) <= _HEAVY:
+            self._exchange.respond(200, headers, (work(),))
+            return
+        self._route.front.run_in_thread(
+            self._exchange, work, lambda body: self._exchange.respond(200, headers, (body,))
+        )

@@ -1,0 +1,51 @@
+"""The ingresses of a server to each other: each tells what it counted of the ensembles that it ran."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from app.core.errors import ErrorCode, InferError
+from app.core.tensors import InferRequest, InferResponse
+from app.ensemble.runner import EnsembleRunner
+from app.routing.pool import ReplicaPool
+from app.transport.channel.client import Channel
+from app.transport.channel.server import ChannelServer
+from app.transport.settings import TransportSettings
+
+
+class Peers:
+    """This ingress among those of its server. Runs on the data-plane loop."""
+
+    def __init__(self, runner: EnsembleRunner, key: bytes) -> None:
+        self._runner = runner
+        self._server = ChannelServer(self, key, TransportSettings(arena_bytes=0))
+        self._pool: ReplicaPool | None = None
+        self.addresses: dict[str, str] = {}
+
+    async def open(self, directory: str, host: str, pool: ReplicaPool) -> None:
+        """Listen for the others; `pool` has a channel to each, this one included."""
+        path = os.path.join(directory, f"ingress-{os.getpid()}.sock")
+        for address in await self._server.listen(path, host):
+            self.addresses[address.partition(":")[0]] = address
+        self._pool = pool
+
+    def channels(self, local: bool) -> list[Channel]:
+        """Channels to the others, only those of this node with `local`."""
+        if self._pool is None:
+            return []
+        found = self._pool.local_channels() if local else self._pool.channels
+        return [channel for channel in found if channel.address not in self.addresses.values()]
+
+    def submit(self, request: InferRequest, reply: Callable[[InferResponse], None]) -> Callable[[], None]:
+        """Refuse: an ingress takes requests from clients only."""
+        raise InferError(ErrorCode.UNSUPPORTED, "an ingress takes no requests over a channel")
+
+    async def control(self, verb: str, payload: Any) -> Any:
+        """Answer a CONTROL frame: `ensembles` gives the counters of this ingress."""
+        if verb == "ensembles":
+            return self._runner.report()
+        raise InferError(ErrorCode.UNSUPPORTED, f"unknown control verb '{verb}'")
+
+    async def close(self) -> None:
+        """Stop listening and end the others' channels."""
+        await self._server.close()

@@ -1,0 +1,221 @@
+"""The inference service of an ingress: answers from the routing table, sends inference to replicas."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+from tritonclient.grpc import model_config_pb2 as mc
+from tritonclient.grpc import service_pb2 as pb
+
+from app.cache.response_cache import ResponseCache, make_cache
+from app.core.config.model_config import input_specs, output_specs
+from app.core.config.version_policy import parse_version
+from app.core.errors import InferError, invalid_arg, unsupported
+from app.core.inference import Call, Sink
+from app.core.tensors import InferRequest, InferResponse
+from app.ensemble.runner import EnsembleRunner
+from app.ingress.client_memory.registry import SharedMemory
+from app.ingress.service.peers import Peers
+from app.ingress.service.replica_statistics import (
+    ReplicaStatistics,
+    collect,
+    collect_ensembles,
+    merge,
+)
+from app.routing.answer import await_single_response
+from app.routing.router import Router
+from app.routing.table import ModelState, VersionEntry
+from app.settings.settings import ServerSettings
+from app.transport.channel.client import Channel
+
+VERSION = "2.73.0"
+EXTENSIONS = (
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+)
+
+
+class Repository(Protocol):
+    """The repository manager as an ingress calls it; each method may raise `InferError`."""
+
+    async def index(self) -> list[tuple[str, str, str, str]]: ...
+
+    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None: ...
+
+    async def unload(self, name: str, unload_dependents: bool) -> None: ...
+
+
+class RoutedInferenceService:
+    """Implements `InferenceService` over a `Router`. Runs on the data-plane loop."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        router: Router,
+        repository: Repository,
+        shared_memory: SharedMemory | None = None,
+    ) -> None:
+        """Without `shared_memory` clients cannot share any."""
+        self.shared_memory = shared_memory or SharedMemory("", enabled=False)
+        self._settings = settings
+        self._router = router
+        self._repository = repository
+        self.ensembles = router.ensembles = EnsembleRunner(
+            router, _ensemble_cache(settings), settings.latency_metrics()
+        )
+        self.peers: Peers | None = None
+        self._exiting = False
+
+    def live(self) -> bool:
+        return not self._exiting
+
+    def exiting(self) -> bool:
+        return self._exiting
+
+    def begin_exit(self) -> None:
+        """Turn not ready; requests are still served."""
+        self._exiting = True
+
+    def ready(self) -> bool:
+        table = self._router.table
+        if self._exiting or not table.initialised:
+            return False
+        if not self._settings.strict_readiness:
+            return True
+        return table.all_ready and all(map(self._router.available, table.ready))
+
+    def model_ready(self, name: str, version: str = "") -> bool:
+        try:
+            return not self._exiting and self._router.available(self._router.resolve(name, version))
+        except InferError as error:
+            if self._known(name, version):
+                return False
+            raise error
+
+    def server_metadata(self) -> pb.ServerMetadataResponse:
+        return pb.ServerMetadataResponse(name=self._settings.id, version=VERSION, extensions=EXTENSIONS)
+
+    def model_metadata(self, name: str, version: str = "") -> pb.ModelMetadataResponse:
+        entry = self._router.resolve(name, version)
+        config = entry.model_config
+        versions = [entry.version] if version else self._router.table.ready_versions(entry.name)
+        message = pb.ModelMetadataResponse(
+            name=entry.model, versions=map(str, versions), platform=config.platform or config.backend
+        )
+        for target, specs in ((message.inputs, input_specs(config)), (message.outputs, output_specs(config))):
+            for spec in specs:
+                target.add(name=spec.name, datatype=spec.datatype, shape=spec.shape)
+        return message
+
+    def model_config(self, name: str, version: str = "") -> mc.ModelConfig:
+        return self._router.resolve(name, version).model_config
+
+    def labels(self, name: str, version: str, output: str) -> tuple[str, ...]:
+        return self._router.resolve(name, version).labels.get(output, ())
+
+    async def statistics(self, name: str = "", version: str = "") -> pb.ModelStatisticsResponse:
+        parts = await self.replica_statistics(self._statistics_entries(name, version))
+        return pb.ModelStatisticsResponse(model_stats=[merge(part).statistics for part in parts.values()])
+
+    async def replica_statistics(
+        self, entries: list[VersionEntry], local: bool = False
+    ) -> dict[tuple[str, int], list[ReplicaStatistics]]:
+        """Counters of each replica of some versions, of this node's replicas only with `local`.
+
+        Those of an ensemble are what ran in ingresses, and in replicas whose models called it.
+        """
+        models = [entry for entry in entries if not entry.ensemble]
+        answers, elsewhere = await asyncio.gather(
+            asyncio.gather(*(collect(entry, self._channels(entry, local)) for entry in models)),
+            self._ensembles_elsewhere(local) if len(models) < len(entries) else _none(),
+        )
+        found = {(entry.name, entry.version): answer for entry, answer in zip(models, answers, strict=True)}
+        for entry in entries:
+            if entry.ensemble:
+                message, failures, distributions = self.ensembles.statistics(entry)
+                here = ReplicaStatistics(message, failures, **distributions)
+                key = (entry.name, entry.version)
+                found[key] = [here, *elsewhere.get(key, ())]
+        return found
+
+    def _channels(self, entry: VersionEntry, local: bool) -> list[Channel]:
+        pool = self._router.pool(entry)
+        return pool.local_channels() if local else pool.channels
+
+    async def _ensembles_elsewhere(self, local: bool) -> dict[tuple[str, int], list[ReplicaStatistics]]:
+        channels = self.peers.channels(local) if self.peers is not None else []
+        for entry in self.served():
+            if entry.makes_calls:
+                channels += self._channels(entry, local)
+        return await collect_ensembles(channels)
+
+    def served(self) -> list[VersionEntry]:
+        """Versions at READY state, by name and version."""
+        return list(self._router.table.ready)
+
+    async def repository_index(self, ready: bool = False) -> pb.RepositoryIndexResponse:
+        response = pb.RepositoryIndexResponse()
+        for name, version, state, reason in await self._repository.index():
+            if not ready or state == ModelState.READY.value:
+                response.models.add(name=name, version=version, state=state, reason=reason)
+        return response
+
+    async def load_model(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        await self._repository.load(name, config, files)
+
+    async def unload_model(self, name: str, unload_dependents: bool = False) -> None:
+        await self._repository.unload(name, unload_dependents)
+
+    def submit(self, request: InferRequest, sink: Sink) -> Call:
+        if request.regions:
+            return self.shared_memory.submit(self._router.submit, request, sink)
+        return self._router.submit(request, sink)
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        entry = self._router.resolve(request.model_name, request.model_version)
+        if entry.decoupled:
+            raise unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
+        response = await await_single_response(lambda sink: self.submit(request, sink).cancel)
+        response.raise_error()
+        return response
+
+    def _known(self, name: str, version: str) -> bool:
+        versions = self._router.table.versions(name)
+        return versions is not None and (not version or any(str(v) == version for v in versions))
+
+    def _statistics_entries(self, name: str, version: str) -> list[VersionEntry]:
+        if not name:
+            return self.served()
+        wanted = parse_version(version)
+        table = self._router.table
+        versions = table.versions(name) or {}
+        ready = table.ready_versions(name)
+        if not ready:
+            raise invalid_arg(f"requested model '{name}' is not available")
+        if wanted is not None and wanted not in ready:
+            raise invalid_arg(f"requested model version is not available for model '{name}'")
+        return [versions[v] for v in ready if wanted in (None, v)]
+
+
+async def _none() -> dict[tuple[str, int], list[ReplicaStatistics]]:
+    return {}
+
+
+def _ensemble_cache(settings: ServerSettings) -> ResponseCache | None:
+    """The response cache of ensembles: one of this process.
+
+    In Redis their entries could outlive the models that made them, of which an ensemble knows no more than
+    who serves them now.
+    """
+    return make_cache({name: values for name, values in settings.cache_settings().items() if name == "local"})

@@ -1,0 +1,278 @@
+"""What gRPC puts into HTTP/2: header lists, trailers, timeouts and message prefixes. No I/O.
+
+By the document "gRPC over HTTP2" (grpc/doc/PROTOCOL-HTTP2.md). Header blocks of responses are literals
+without indexing: the same bytes for every connection, whatever the peer's table.
+"""
+
+import struct
+import zlib
+from base64 import b64decode
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from app.core.buffers import private
+from app.core.tensors import Buffer
+from app.protocol.grpc.http2 import DATA, END_HEADERS, END_STREAM, HEADERS, Pairs, frame_head
+
+PREFIX: Final = struct.Struct(">BL")
+OK: Final = 0
+UNKNOWN: Final = 2
+DEADLINE_EXCEEDED: Final = 4
+RESOURCE_EXHAUSTED: Final = 8
+UNIMPLEMENTED: Final = 12
+INTERNAL: Final = 13
+UNAVAILABLE: Final = 14
+
+_TIMEOUT_UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_PRINTABLE: Final = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) != "%")
+_WINDOW_BITS: Final = {"gzip": 31, "deflate": 15}
+
+
+class CallHead(NamedTuple):
+    """The request headers of a call.
+
+    Attributes:
+        path: `/package.Service/Method`.
+        timeout_s: None without a deadline.
+        encoding: how compressed messages are compressed; "identity" when not at all.
+        accepts_gzip: whether the client reads gzip.
+        metadata: the headers a handler may see, names in lower case; bytes for those that end in `-bin`.
+        refusal: HTTP status of a request that is no gRPC call; 0 for a call.
+    """
+
+    path: str
+    timeout_s: float | None
+    encoding: str
+    accepts_gzip: bool
+    metadata: tuple[tuple[str, str | bytes], ...]
+    refusal: int = 0
+
+
+def read_head(pairs: Pairs) -> CallHead:
+    """Make sense of a request's header list."""
+    headers = dict(pairs)
+    refusal = 0
+    if headers.get(":method") != "POST":
+        refusal = 405
+    elif not headers.get("content-type", "").startswith("application/grpc"):
+        refusal = 415
+    return CallHead(
+        headers.get(":path", ""),
+        read_timeout(headers.get("grpc-timeout", "")),
+        headers.get("grpc-encoding", "identity"),
+        "gzip" in headers.get("grpc-accept-encoding", ""),
+        tuple(map(_metadata, (pair for pair in pairs if not pair[0].startswith((":", "grpc-"))))),
+        refusal,
+    )
+
+
+def _metadata(pair: tuple[str, str]) -> tuple[str, str | bytes]:
+    name, value = pair
+    if not name.endswith("-bin"):
+        return pair
+    try:
+        return name, b64decode(value + "=" * (-len(value) % 4))
+    except ValueError:
+        return name, b""
+
+
+def read_timeout(text: str) -> float | None:
+    """Seconds of a `grpc-timeout`; None for none or one that is malformed."""
+    if not 2 <= len(text) <= 9 or not text[:-1].isdecimal() or text[-1] not in _TIMEOUT_UNITS:
+        return None
+    return int(text[:-1]) * _TIMEOUT_UNITS[text[-1]]
+
+
+def _literal(name: str, value: str) -> bytes:
+    """A header field without indexing and without Huffman coding (RFC 7541, section 6.2.2)."""
+    return b"\x00" + _string(name) + _string(value)
+
+
+def _string(text: str) -> bytes:
+    data = text.encode("latin-1")
+    size = len(data)
+    if size < 127:
+        return bytes((size,)) + data
+    prefix = bytearray(b"\x7f")
+    size -= 127
+    while size > 127:
+        prefix.append(size & 127 | 128)
+        size >>= 7
+    prefix.append(size)
+    return bytes(prefix) + data
+
+
+_STATUS_200: Final = b"\x88"
+RESPONSE_HEADERS: Final = _STATUS_200 + _literal("content-type", "application/grpc")
+GZIP_HEADERS: Final = RESPONSE_HEADERS + _literal("grpc-encoding", "gzip")
+OK_TRAILERS: Final = _literal("grpc-status", "0")
+
+
+_ANSWER: Final = struct.Struct(f">5sL{len(RESPONSE_HEADERS)}sHBBBLBL")
+_ANSWER_END: Final = struct.Struct(f">5sL{len(OK_TRAILERS)}s")
+_HEADERS_FRAME: Final = frame_head(len(RESPONSE_HEADERS), HEADERS, END_HEADERS, 0)[:5]
+_TRAILERS_FRAME: Final = frame_head(len(OK_TRAILERS), HEADERS, END_HEADERS | END_STREAM, 0)[:5]
+
+
+def answer_head(stream: int, size: int) -> bytes:
+    """All that comes in front of a response's only message: a HEADERS frame, and the head of a DATA frame."""
+    length = size + PREFIX.size
+    return _ANSWER.pack(
+        *(_HEADERS_FRAME, stream, RESPONSE_HEADERS),
+        *(length >> 8, length & 0xFF, DATA, 0, stream, 0, size),
+    )
+
+
+def answer_end(stream: int) -> bytes:
+    """The frame behind the only message of a call that went well."""
+    return _ANSWER_END.pack(_TRAILERS_FRAME, stream, OK_TRAILERS)
+
+
+def trailers(status: int, message: str = "") -> bytes:
+    """The header block that ends a call."""
+    if not status and not message:
+        return OK_TRAILERS
+    block = _literal("grpc-status", str(status))
+    return block + _literal("grpc-message", quote(message, safe=_PRINTABLE)) if message else block
+
+
+def refusal_headers(status: int) -> bytes:
+    """The header block for a request that is no gRPC call."""
+    return b"\x08" + _string(str(status))
+
+
+def compress(message: bytes) -> bytes:
+    """A gzip member."""
+    packer = zlib.compressobj(wbits=31)
+    return packer.compress(message) + packer.flush()
+
+
+class Compressed(NamedTuple):
+    """A whole message that is still to be decompressed: that may take seconds, and gigabytes."""
+
+    encoding: str
+    data: Buffer
+
+    def decompress(self, limit: int) -> bytes:
+        """The message.
+
+        Raises:
+            ValueError: not compressed that way, or larger than `limit` bytes.
+        """
+        unpacker = zlib.decompressobj(_WINDOW_BITS[self.encoding])
+        try:
+            data = unpacker.decompress(self.data, limit)
+        except zlib.error as error:
+            raise ValueError(str(error)) from None
+        if unpacker.unconsumed_tail or not unpacker.eof:
+            raise ValueError("too large or cut short")
+        return data
+
+
+def only_message(data: bytes, limit: int) -> bytes | None:
+    """The message, if `data` is just one that is neither compressed nor above the limit: the common case."""
+    if len(data) < PREFIX.size or data[0]:
+        return None
+    size = len(data) - PREFIX.size
+    return data[PREFIX.size :] if size <= limit and size == int.from_bytes(data[1:5], "big") else None
+
+
+Room = Callable[[int, Buffer], memoryview]
+"""Makes memory for a message of so many bytes, of which some have come."""
+_LONG: Final = 64 << 10
+"""Bytes from which a message comes in memory of the caller's."""
+
+
+class MessageReader:
+    """Cuts the DATA of a stream into messages.
+
+    Args:
+        limit: bytes a message may have.
+        room: where long messages are put together, by default in bytes of Python's.
+    """
+
+    def __init__(self, encoding: str, limit: int, room: Room | None = None) -> None:
+        self._encoding = encoding
+        self._limit = limit
+        self._make_room = room
+        self._room: memoryview | None = None
+        self._lent = False
+        self._begun = b""  # of a prefix
+        self._held = 0
+        # Of the message under way; -1 before its prefix was read.
+        self._size = -1
+        self._compressed = False
+
+    @property
+    def partial(self) -> bool:
+        """Whether part of a message is held."""
+        return bool(self._begun) or self._size >= 0
+
+    def feed_run(self, pieces: Iterable[Buffer]) -> list[Buffer | Compressed]:
+        """As `feed` with one piece after the other, which nothing is kept of."""
+        messages: list[Buffer | Compressed] = []
+        for piece in pieces:
+            room, held = self._room, self._held
+            if room is not None and held + len(piece) < self._size:
+                self._held = held + len(piece)
+                room[held : self._held] = piece
+            else:
+                messages += self.feed(bytes(piece) if room is None else piece)
+        return messages
+
+    def feed(self, chunk: Buffer) -> list[Buffer | Compressed]:
+        """Return the messages that `chunk` completes.
+
+        Raises:
+            ValueError: a message that is too large or has a flag that is not known.
+            LookupError: a compression that is not known.
+        """
+        messages: list[Buffer | Compressed] = []
+        while chunk:
+            if self._size < 0:
+                chunk = self._read_prefix(chunk)
+                if self._size < 0:
+                    break
+                if not self._size:  # nothing has to follow to complete it
+                    messages.append(self._complete(b""))
+                    continue
+            missing = self._size - self._held
+            piece, chunk = chunk[:missing], chunk[missing:]
+            if self._room is None:
+                messages.append(self._complete(bytes(piece)))
+                continue
+            end = self._held + len(piece)
+            self._room[self._held : end] = piece
+            self._held = end
+            if len(piece) == missing:
+                messages.append(self._complete(self._room.toreadonly() if self._lent else bytes(self._room)))
+        return messages
+
+    def _read_prefix(self, chunk: Buffer) -> Buffer:
+        """Take the five bytes in front of a message; what is left of `chunk` begins with the message."""
+        if self._begun:
+            chunk, self._begun = self._begun + chunk, b""
+        if len(chunk) < PREFIX.size:
+            self._begun = bytes(chunk)
+            return b""
+        flag, size = PREFIX.unpack_from(chunk)
+        if size > self._limit:
+            raise ValueError(f"Received message larger than max ({size} vs. {self._limit})")
+        if flag > 1:
+            raise ValueError(f"message with the flag {flag}")
+        if flag and self._encoding not in _WINDOW_BITS:
+            raise LookupError(self._encoding)
+        self._compressed = flag == 1
+        self._size = size
+        chunk = chunk[PREFIX.size :]
+        self._lent = self._make_room is not None and size >= _LONG and not flag
+        if self._make_room is not None and self._lent:
+            self._room = self._make_room(size, chunk)
+        elif len(chunk) < size:  # not a list of pieces: they may be of one byte each
+            self._room = private(size)
+        return chunk
+
+    def _complete(self, message: Buffer) -> Buffer | Compressed:
+        self._held, self._size, self._room = 0, -1, None
+        return Compressed(self._encoding, message) if self._compressed else message

@@ -1,0 +1,318 @@
+"""HTTP/2 on the wire (RFC 9113): frames and header blocks of a server that speaks gRPC. No I/O."""
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import hpack
+from hpack.exceptions import HPACKError, OversizedHeaderListError
+
+from app.core.tensors import Buffer
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
+    range(10)
+)
+
+DATA_RUN: Final = -1
+"""The kind of a `DataSegments`; on the wire there is no such frame."""
+
+# Flags.
+END_STREAM: Final = 0x1
+ACK: Final = 0x1
+END_HEADERS: Final = 0x4
+PADDED: Final = 0x8
+PRIORITISED: Final = 0x20
+
+# Error codes.
+NO_ERROR: Final = 0x0
+PROTOCOL_ERROR: Final = 0x1
+INTERNAL_ERROR: Final = 0x2
+FLOW_CONTROL_ERROR: Final = 0x3
+FRAME_SIZE_ERROR: Final = 0x6
+REFUSED_STREAM: Final = 0x7
+CANCEL: Final = 0x8
+COMPRESSION_ERROR: Final = 0x9
+ENHANCE_YOUR_CALM: Final = 0xB
+
+# Settings.
+MAX_CONCURRENT_STREAMS: Final = 0x3
+INITIAL_WINDOW_SIZE: Final = 0x4
+MAX_FRAME_SIZE: Final = 0x5
+MAX_HEADER_LIST_SIZE: Final = 0x6
+
+DEFAULT_WINDOW: Final = 65535
+DEFAULT_FRAME_SIZE: Final = 16384
+MAX_WINDOW: Final = 2**31 - 1
+MAX_STREAM: Final = 2**31 - 1
+
+_HEAD: Final = struct.Struct(">HBBBL")
+_HEAD_SIZE: Final = 9
+_SETTING: Final = struct.Struct(">HL")
+_LONG: Final = struct.Struct(">L")
+_CACHED_BLOCKS: Final = 64
+_CACHED_BYTES: Final = 4096
+"""Of a block that is kept, with what it stands for."""
+
+
+class Http2Error(Exception):
+    """The connection cannot go on; the peer is told `code` in a GOAWAY frame."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Frame(NamedTuple):
+    """One frame, or a piece of a DATA frame: all but its last piece come without END_STREAM."""
+
+    kind: int
+    flags: int
+    stream: int
+    payload: bytes
+
+
+class DataSegments(NamedTuple):
+    """Long DATA frames of a stream, one behind the other: views of their payloads in what was received.
+
+    `flags` are those of the last one, 0 if more of that is to come.
+    """
+
+    kind: int
+    flags: int
+    stream: int
+    payload: Sequence[memoryview]
+
+
+class FrameReader:
+    """Cuts received bytes into frames; a long DATA frame comes in pieces, so that nothing is kept of it.
+
+    Args:
+        max_frame: bytes a frame may have.
+        long: bytes from which DATA frames come as a `DataSegments`.
+    """
+
+    def __init__(self, max_frame: int, long: int = MAX_WINDOW) -> None:
+        self._max_frame = max_frame
+        self._long = long
+        # The beginning of a frame, and how much of it there must be to go on: it may come byte by byte.
+        self._rest = bytearray()
+        self._needed = 0
+        # Of a DATA frame under way: its length, bytes to come, flags, stream.
+        self._length = 0
+        self._left = 0
+        self._flags = 0
+        self._stream = 0
+
+    def feed(self, data: Buffer) -> list[Frame | DataSegments]:
+        """Return the frames that `data` completes.
+
+        Raises:
+            Http2Error: FRAME_SIZE_ERROR for a frame above the announced limit.
+        """
+        frames: list[Frame | DataSegments] = []
+        position = 0
+        if self._left:
+            if self._length < self._long:
+                position = self._continue(data, frames)
+            else:
+                position = self._run(data, 0, self._stream, frames)
+        elif self._rest:
+            self._rest += data
+            if len(self._rest) < self._needed:
+                return frames
+            data, self._rest = self._rest, bytearray()
+        end = len(data)
+        while end - position >= _HEAD_SIZE:
+            high, low, kind, flags, stream = _HEAD.unpack_from(data, position)
+            length = high << 8 | low
+            if length > self._max_frame:
+                raise Http2Error(FRAME_SIZE_ERROR, f"frame of {length} bytes")
+            start = position + _HEAD_SIZE
+            stop = start + length
+            stream &= MAX_STREAM
+            if length >= self._long and kind == DATA and not flags & PADDED and start < end:
+                position = self._run(data, position, stream, frames)
+                continue
+            if stop <= end:
+                frames.append(Frame(kind, flags, stream, bytes(data[start:stop])))
+                position = stop
+                continue
+            if kind == DATA and not flags & PADDED and start < end:
+                frames.append(Frame(DATA, 0, stream, bytes(data[start:end])))
+                self._length, self._left, self._flags, self._stream = length, stop - end, flags, stream
+                position = end
+            break
+        if position < end:
+            self._keep(data[position:])
+        return frames
+
+    def _keep(self, begun: Buffer) -> None:
+        self._rest += begun
+        self._needed = _HEAD_SIZE
+        if len(begun) >= _HEAD_SIZE:
+            high, low, kind, flags, _ = _HEAD.unpack_from(begun)
+            in_pieces = kind == DATA and not flags & PADDED
+            self._needed += 1 if in_pieces else high << 8 | low
+
+    def _continue(self, data: Buffer, frames: list[Frame | DataSegments]) -> int:
+        piece = bytes(data[: self._left])
+        self._left -= len(piece)
+        frames.append(Frame(DATA, 0 if self._left else self._flags, self._stream, piece))
+        return len(piece)
+
+    def _run(self, data: Buffer, position: int, stream: int, frames: list[Frame | DataSegments]) -> int:
+        """Take the long DATA frames of a stream from `position` on, or from within the one under way."""
+        view, end = memoryview(data), len(data)
+        pieces: list[memoryview] = []
+        flags = 0
+        if self._left:
+            position = min(self._left, end)
+            pieces.append(view[:position])
+            self._left -= position
+            flags = 0 if self._left else self._flags
+        while not (self._left or flags & END_STREAM) and end - position > _HEAD_SIZE:
+            high, low, kind, flags_, number = _HEAD.unpack_from(data, position)
+            length = high << 8 | low
+            other = kind or flags_ & PADDED or number & MAX_STREAM != stream
+            if other or not self._long <= length <= self._max_frame:
+                break
+            start = position + _HEAD_SIZE
+            position = min(start + length, end)
+            pieces.append(view[start:position])
+            self._left = start + length - position
+            self._length, self._flags, self._stream = length, flags_, stream
+            flags = 0 if self._left else flags_
+        frames.append(DataSegments(DATA_RUN, flags, stream, pieces))
+        return position
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """A whole frame."""
+    return frame_head(len(payload), kind, flags, stream) + payload
+
+
+def frame_head(length: int, kind: int, flags: int, stream: int) -> bytes:
+    """The nine bytes in front of a payload."""
+    return _HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream)
+
+
+def settings_frame(settings: dict[int, int]) -> bytes:
+    """A SETTINGS frame."""
+    return frame(SETTINGS, 0, 0, b"".join(_SETTING.pack(*item) for item in settings.items()))
+
+
+def window_update(stream: int, size: int) -> bytes:
+    """A WINDOW_UPDATE frame."""
+    return frame(WINDOW_UPDATE, 0, stream, _LONG.pack(size))
+
+
+def rst_stream(stream: int, code: int) -> bytes:
+    """An RST_STREAM frame."""
+    return frame(RST_STREAM, 0, stream, _LONG.pack(code))
+
+
+def goaway(last_stream: int, code: int, text: str = "") -> bytes:
+    """A GOAWAY frame."""
+    return frame(GOAWAY, 0, 0, _LONG.pack(last_stream) + _LONG.pack(code) + text.encode()[:256])
+
+
+def read_settings(payload: bytes) -> dict[int, int]:
+    """Parse a SETTINGS payload; of a setting that comes more than once the last value counts.
+
+    Raises:
+        Http2Error: a size or value that the RFC forbids.
+    """
+    if len(payload) % _SETTING.size:
+        raise Http2Error(FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
+    found = list(_SETTING.iter_unpack(payload))
+    for key, value in found:
+        if key == INITIAL_WINDOW_SIZE and value > MAX_WINDOW:
+            raise Http2Error(FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is too large")
+        if key == MAX_FRAME_SIZE and not DEFAULT_FRAME_SIZE <= value < 2**24:
+            raise Http2Error(PROTOCOL_ERROR, "MAX_FRAME_SIZE is out of range")
+    return dict(found)
+
+
+def read_long(payload: bytes) -> int:
+    """Parse the 31-bit number that WINDOW_UPDATE holds, or the 32-bit one of RST_STREAM.
+
+    Raises:
+        Http2Error: FRAME_SIZE_ERROR.
+    """
+    if len(payload) != _LONG.size:
+        raise Http2Error(FRAME_SIZE_ERROR, "frame of a wrong size")
+    value: int = _LONG.unpack(payload)[0]
+    return value
+
+
+def unpad(flags: int, payload: bytes) -> bytes:
+    """Strip what the PADDED and PRIORITY flags add to a payload.
+
+    Raises:
+        Http2Error: PROTOCOL_ERROR for more padding than payload.
+    """
+    start, stop = 0, len(payload)
+    if flags & PADDED:
+        if not payload:
+            raise Http2Error(FRAME_SIZE_ERROR, "padded frame without a length")
+        start, stop = 1, stop - payload[0]
+    if flags & PRIORITISED:
+        start += 5
+    if start > stop:
+        raise Http2Error(PROTOCOL_ERROR, "more padding than payload")
+    return payload[start:stop]
+
+
+Head = TypeVar("Head")
+Pairs = list[tuple[str, str]]
+
+
+class HeaderReader(Generic[Head]):
+    """Decodes the header blocks of one connection.
+
+    A client that repeats a call repeats its block byte by byte, once its names and values are in the dynamic
+    table. What such a block means holds until the table changes, so that it is decoded once.
+
+    Args:
+        make: what a header list is turned into, kept with the block.
+        max_size: bytes a header list may have.
+    """
+
+    def __init__(self, make: Callable[[Pairs], Head], max_size: int) -> None:
+        self._make = make
+        self._decoder: Any = hpack.Decoder(max_size)
+        self._known: dict[bytes, Head] = {}
+
+    def read(self, block: bytes) -> Head:
+        """Decode a block.
+
+        Raises:
+            Http2Error: COMPRESSION_ERROR; ENHANCE_YOUR_CALM for a list that is too large.
+        """
+        known = self._known.get(block)
+        if known is not None:
+            return known
+        before = self._table()
+        try:
+            pairs = self._decoder.decode(block, raw=True)
+        except OversizedHeaderListError:
+            raise Http2Error(ENHANCE_YOUR_CALM, "header list is too large") from None
+        except (HPACKError, IndexError, ValueError) as error:
+            raise Http2Error(COMPRESSION_ERROR, str(error)) from None
+        head = self._make([(name.decode("latin-1"), value.decode("latin-1")) for name, value in pairs])
+        after = self._table()
+        if after[0] is not before[0] or after[1] != before[1]:
+            self._known.clear()
+        elif len(self._known) < _CACHED_BLOCKS and _size(pairs) + len(block) <= _CACHED_BYTES:
+            self._known[block] = head
+        return head
+
+    def _table(self) -> tuple[object, int]:
+        """The newest entry and the count: both stay as they are while the dynamic table does."""
+        entries = self._decoder.header_table.dynamic_entries
+        return (entries[0] if entries else None), len(entries)
+
+
+def _size(pairs: Sequence[tuple[bytes, bytes]]) -> int:
+    return sum(len(name) + len(value) for name, value in pairs)

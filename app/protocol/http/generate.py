@@ -1,0 +1,169 @@
+"""The generate extension: one JSON object in, one JSON object out, without shapes or data types.
+
+A key of the request that names an input of the model becomes its tensor, `id` the request's id, and any
+other key a parameter; the object `parameters` holds more of either. The rules are those of
+`GenerateRequestClass` in Triton's HTTP server. No I/O here.
+"""
+
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import Any, Final
+
+import msgspec
+
+from app.core.config.model_config import WILDCARD, TensorSpec
+from app.core.errors import InferError, internal, invalid_arg
+from app.core.tensors import Buffer, InferRequest, InferResponse, Parameters, Tensor
+from app.protocol.http import strict_json
+from app.protocol.http.json_header import MAX_ARRAYS, custom_parameter, read_parameter
+from app.protocol.http.json_tensors import flatten, json_data, tensor_bytes
+from app.protocol.http.strict_json import Members, as_text, explaining
+from app.protocol.http.v2 import DEFAULT_MAX_INPUT_SIZE, encode_error, json_too_large
+
+_NESTED: Final = "parameters"
+_encode: Final = msgspec.json.Encoder(order="sorted").encode
+
+
+def decode_generate(
+    model: str,
+    version: str,
+    body: Buffer,
+    inputs: Iterable[TensorSpec],
+    max_input_size: int = DEFAULT_MAX_INPUT_SIZE,
+) -> InferRequest:
+    """Decode a generate request; nothing of `body` is kept.
+
+    Args:
+        model: name from the path.
+        version: from the path; "" lets the version policy choose.
+        body: a JSON object.
+        inputs: the model's inputs.
+        max_input_size: bytes that the body, and each tensor, may take.
+
+    Raises:
+        InferError: Triton's text and code for whatever is wrong with the request itself.
+    """
+    if len(body) > max_input_size:
+        raise json_too_large(len(body), max_input_size)
+    strict_json.check_count(body, b"[{", MAX_ARRAYS)
+    members = strict_json.parse_members(body)
+    reader = _Reader(inputs, max_input_size)
+    request_id = _request_id(members)
+    reader.read_object(members)
+    tensors = tuple(reader.tensors.values())
+    return InferRequest(model, version, tensors, id=request_id, parameters=reader.parameters)
+
+
+def _request_id(members: Members) -> str:
+    for key, value in members:
+        if key == "id":
+            with explaining("Unable to parse 'id'"):
+                return as_text(value)
+    return ""
+
+
+class _Reader:
+    """Collects the tensors and parameters of one request, in the order in which it names them."""
+
+    def __init__(self, inputs: Iterable[TensorSpec], max_input_size: int) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self.parameters: Parameters = {}
+        self._inputs = {spec.name: spec for spec in inputs}
+        self._max_input_size = max_input_size
+
+    def read_object(self, members: Members) -> None:
+        for key, value in members:
+            if key == _NESTED:
+                self._read_nested(value)
+            elif key != "id" or key in self._inputs:
+                self._read(key, value)
+
+    def _read_nested(self, value: Any) -> None:
+        if _NESTED in self._inputs:
+            raise invalid_arg(f"Keyword '{_NESTED}' for nested schema also given as input tensor name")
+        if not isinstance(value, Members):
+            raise internal(
+                f"Expected JSON object for keyword: '{_NESTED}': attempt to access JSON non-object as object"
+            )
+        with explaining(f"Converting keyword: '{_NESTED}'"):
+            for key, entry in value:
+                self._read(key, entry)
+
+    def _read(self, key: str, value: Any) -> None:
+        spec = self._inputs.get(key)
+        if spec is None:
+            strict_json.check_depth(value)
+            self.parameters[as_text(key)] = custom_parameter(read_parameter(key, value))
+        elif key in self.tensors:
+            raise invalid_arg(f"input '{key}' already exists in request")
+        else:
+            self.tensors[key] = self._tensor(spec, value if isinstance(value, list) else [value])
+
+    def _tensor(self, spec: TensorSpec, elements: list[Any]) -> Tensor:
+        count = len(elements)
+        shape = fitted_shape(spec.name, spec.shape, count)
+        if spec.datatype == "BYTES" and len(flatten(elements)) != count:
+            raise internal("Unable to parse 'data': shape does not match true shape of 'data' field")
+        data = tensor_bytes(spec.name, spec.datatype, count, elements, self._max_input_size)
+        return Tensor(spec.name, spec.datatype, shape, data)
+
+
+def fitted_shape(name: str, shape: Sequence[int], count: int) -> tuple[int, ...]:
+    """Lay elements out in an input's shape: the last variable dimension takes what the fixed ones leave.
+
+    Args:
+        name: input name, for the error text.
+        shape: the batch dimension included, -1 for a variable size.
+        count: elements given.
+
+    Raises:
+        InferError: INVALID_ARG when they do not fit.
+    """
+    left, uneven = count, False
+    for dim in shape:
+        if dim != WILDCARD:
+            left, rest = divmod(left, dim) if dim > 0 else (left, 1)
+            uneven = uneven or rest != 0
+    fitted: list[int] = []
+    for dim in reversed(shape):
+        fitted.append(left if dim == WILDCARD else dim)
+        left = 1 if dim == WILDCARD else left
+    if uneven or left != 1:
+        raise invalid_arg(f"The schema can not convert input '{name}' to tensor with proper shape")
+    return tuple(reversed(fitted))
+
+
+def encode_generate(request_id: str, response: InferResponse) -> bytes:
+    """Encode a response: keys in alphabetical order, a tensor of one element as a scalar, else a flat list.
+
+    Of equal names the response's own field goes before a parameter, and that before an output.
+
+    Raises:
+        InferError: the response's own error; INVALID_ARG for FP16 and BF16; INTERNAL when data and shape of
+            an output differ.
+    """
+    response.raise_error()
+    identifier = response.id or request_id
+    fields: dict[str, Any] = {"id": identifier} if identifier else {}
+    fields |= {"model_name": response.model_name, "model_version": response.model_version}
+    for name, value in response.parameters.items():
+        fields.setdefault(name, value)
+    for tensor in response.outputs:
+        if tensor.name not in fields:
+            fields[tensor.name] = msgspec.Raw(_value(tensor))
+    return _encode(fields)
+
+
+def _value(tensor: Tensor) -> bytes:
+    data = json_data(tensor)
+    return data[1:-1] if prod(tensor.shape) == 1 else data
+
+
+def event(document: bytes) -> bytes:
+    """Frame a JSON document as a server-sent event; JSON has no line ends of its own."""
+    return b"data: %b\n\n" % document
+
+
+def error_event(error: InferError) -> bytes:
+    """Return the event of a response that failed."""
+    return event(encode_error(error.message))

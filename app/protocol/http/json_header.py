@@ -1,0 +1,269 @@
+"""The JSON part of an inference request, as structs.
+
+`parse_header` decodes straight into structs, which is fast and refuses anything unusual; what it refuses is
+read again value by value in Triton's order, which either succeeds (NaN in the data, an odd number) or finds
+the error text Triton would give. Both roads end in the same structs.
+"""
+
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from app.core.errors import InferError, internal, invalid_arg
+from app.core.tensors import Parameters, ParameterValue
+from app.protocol.http import strict_json
+from app.protocol.http.strict_json import MAX_UINT64, as_bool, as_text, as_uint, explaining
+
+# No model has as many; the bound keeps a hostile request from costing more than its bytes.
+MAX_ENTRIES: Final = 4096
+MAX_ARRAYS: Final = 1 << 21
+"""Of a request, with objects."""
+
+_UInt = Annotated[int, msgspec.Meta(ge=0)]
+_Name = str
+_INT64_MAX: Final = (1 << 63) - 1
+_UNSET: Final = msgspec.UNSET
+
+
+class _TensorParameters(msgspec.Struct, gc=False):
+    """Where in shared memory a tensor lies."""
+
+    shared_memory_region: str | msgspec.UnsetType = _UNSET
+    shared_memory_offset: _UInt = 0
+    shared_memory_byte_size: _UInt = 0
+
+
+class InputParameters(_TensorParameters, gc=False):
+    """Parameters of an input that the server acts on."""
+
+    binary_data_size: _UInt | msgspec.UnsetType = _UNSET
+
+
+class InputHeader(msgspec.Struct, gc=False):
+    """One entry of `inputs`; `data` is undecoded JSON after the fast road, a list after the careful one."""
+
+    name: _Name
+    shape: list[_UInt]
+    datatype: str
+    parameters: InputParameters | msgspec.UnsetType = _UNSET
+    data: Any = _UNSET
+
+    def exceeds_64_bits(self) -> bool:
+        """Whether a number is larger than the fast road can refuse by itself."""
+        size, _ = self.binary_size_and_region()
+        return max(self.shape, default=0) > MAX_UINT64 or (size or 0) > MAX_UINT64
+
+    def binary_size_and_region(self) -> tuple[int | None, str | None]:
+        """Return `binary_data_size` and `shared_memory_region`, None where not given."""
+        if isinstance(self.parameters, msgspec.UnsetType):
+            return None, None
+        size, region = self.parameters.binary_data_size, self.parameters.shared_memory_region
+        return (
+            None if isinstance(size, msgspec.UnsetType) else size,
+            None if isinstance(region, msgspec.UnsetType) else region,
+        )
+
+
+class _FastInput(InputHeader, gc=False):
+    data: msgspec.Raw | msgspec.UnsetType = _UNSET
+
+
+class OutputParameters(_TensorParameters, gc=False):
+    """Parameters of a requested output that the server acts on."""
+
+    binary_data: bool | msgspec.UnsetType = _UNSET
+    classification: _UInt | msgspec.UnsetType = _UNSET
+
+
+class OutputHeader(msgspec.Struct, gc=False):
+    """One entry of `outputs`."""
+
+    name: _Name
+    parameters: OutputParameters | msgspec.UnsetType = _UNSET
+
+
+class InferHeader(msgspec.Struct, gc=False):
+    """The whole JSON part; `parameters` still holds the reserved keys."""
+
+    inputs: list[InputHeader]
+    outputs: list[OutputHeader] = []
+    id: str = ""
+    parameters: Parameters = {}
+
+
+class _FastHeader(InferHeader, gc=False):
+    inputs: list[_FastInput]  # type: ignore[assignment]
+
+
+_fast_decoder: Final = msgspec.json.Decoder(_FastHeader)
+
+
+def parse_header(data: bytes | memoryview) -> InferHeader:
+    """Decode the JSON part of a request.
+
+    Raises:
+        InferError: INTERNAL for JSON errors of syntax or type, INVALID_ARG for what Triton calls invalid.
+    """
+    strict_json.check_count(data, b"[{", MAX_ARRAYS)
+    try:
+        header: InferHeader = _fast_decoder.decode(data)
+    except RecursionError:
+        raise strict_json.too_deep() from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        header = read_header(strict_json.parse(data))
+    else:
+        if any(entry.exceeds_64_bits() for entry in header.inputs):
+            header = read_header(strict_json.parse(data))
+    check_entries(len(header.inputs), len(header.outputs), len(header.parameters))
+    return header
+
+
+def check_entries(inputs: int, outputs: int, parameters: int) -> None:
+    """Refuse a request of too many parts.
+
+    Raises:
+        InferError: INVALID_ARG.
+    """
+    if max(inputs, outputs, parameters) > MAX_ENTRIES:
+        raise invalid_arg(
+            f"a request may have at most {MAX_ENTRIES} inputs and {MAX_ENTRIES} outputs"
+            + (f" and {MAX_ENTRIES} parameters" if parameters > MAX_ENTRIES else "")
+        )
+
+
+def read_header(document: Any) -> InferHeader:
+    """Read a decoded JSON document in the order in which Triton does, with its error texts."""
+    identifier, parameters, outputs = "", {}, []
+    fields = document if isinstance(document, dict) else {}
+    if "id" in fields:
+        with explaining("Unable to parse 'id'"):
+            identifier = as_text(fields["id"])
+    if "parameters" in fields:
+        parameters = _read_parameters(fields["parameters"])
+    with explaining("Unable to parse 'inputs'"):
+        entries = strict_json.member_array(document, "inputs")
+    inputs = [_read_input(entry) for entry in entries]
+    if "outputs" in fields:
+        with explaining("Unable to parse 'outputs'"):
+            entries = strict_json.member_array(document, "outputs")
+        outputs = [_read_output(entry) for entry in entries]
+    return InferHeader(inputs, outputs, identifier, parameters)
+
+
+def _read_parameters(value: Any) -> Parameters:
+    if not isinstance(value, dict):
+        raise internal("failed to get request params.: attempt to get members for non-object")
+    return {as_text(key): read_parameter(key, entry) for key, entry in value.items()}
+
+
+def read_parameter(key: str, value: Any) -> ParameterValue:
+    """Return a request parameter's JSON value if it is of a type a parameter can have.
+
+    Raises:
+        InferError: INVALID_ARG, or INTERNAL for a string that is no text.
+    """
+    if isinstance(value, str):
+        return as_text(value)
+    if isinstance(value, bool | int | float):
+        return value
+    if key in _RESERVED_TYPES:
+        raise internal(f"Unable to parse '{key}': attempt to access JSON {_RESERVED_TYPES[key]}")
+    if key.startswith("triton_"):
+        raise reserved_key()
+    raise invalid_arg(f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'.")
+
+
+_BOOLEAN: Final = "non-boolean as boolean"
+_UNSIGNED: Final = "non-unsigned-integer as unsigned-integer"
+_RESERVED_TYPES: Final = {
+    "sequence_id": "non-string as string",
+    "sequence_start": _BOOLEAN,
+    "sequence_end": _BOOLEAN,
+    "binary_data_output": _BOOLEAN,
+    "priority": _UNSIGNED,
+    "timeout": _UNSIGNED,
+}
+
+
+def reserved_key() -> InferError:
+    """Make the refusal of a parameter whose name is Triton's."""
+    return invalid_arg(
+        "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
+    )
+
+
+def custom_parameter(value: ParameterValue) -> ParameterValue:
+    """Return a parameter as one of the types there are: an integer beyond 64 bits becomes a double."""
+    if isinstance(value, int) and not -_INT64_MAX - 1 <= value <= _INT64_MAX:
+        return float(value)
+    return value
+
+
+def _read_input(entry: Any) -> InputHeader:
+    fields = entry if isinstance(entry, dict) else {}
+    given = fields.get("parameters")
+    parameters = given if isinstance(given, dict) else {}
+    check_one_source("data" in fields, "binary_data_size" in parameters, "shared_memory_region" in parameters)
+    return InputHeader(
+        _read_text(entry, "name"),
+        _read_shape(entry),
+        _read_text(entry, "datatype"),
+        InputParameters(**_read_known(parameters, _INPUT_READERS)),
+        fields.get("data", _UNSET),
+    )
+
+
+def check_one_source(data: bool, binary: bool, shared_memory: bool) -> None:
+    """Refuse an input that does not say exactly once where its data is.
+
+    Raises:
+        InferError: INVALID_ARG.
+    """
+    if data + binary + shared_memory == 1:
+        return
+    named = ((data, " 'data'"), (binary, " 'binary_data_size'"), (shared_memory, " 'shared_memory_region'"))
+    found = "".join(name for present, name in named if present)
+    raise invalid_arg(
+        "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
+        "'shared_memory_region' in 'parameters'. But" + (f" set{found}" if found else " no field is set")
+    )
+
+
+def _read_text(entry: Any, key: str) -> str:
+    with explaining(f"Unable to parse '{key}'"):
+        return as_text(strict_json.member(entry, key))
+
+
+def _read_shape(entry: Any) -> list[int]:
+    with explaining("Unable to parse 'shape'"):
+        return [as_uint(dim) for dim in strict_json.member_array(entry, "shape")]
+
+
+_INPUT_READERS: Final = {
+    "binary_data_size": (as_uint, "Unable to parse"),
+    "shared_memory_region": (as_text, "Unable to parse"),
+    "shared_memory_offset": (as_uint, "Unable to parse"),
+    "shared_memory_byte_size": (as_uint, "Unable to parse"),
+}
+_OUTPUT_READERS: Final = _INPUT_READERS | {
+    "classification": (as_uint, "Unable to set"),
+    "binary_data": (as_bool, "Unable to parse"),
+}
+
+
+def _read_known(parameters: dict[str, Any], readers: Any) -> dict[str, Any]:
+    known = {}
+    for key, (reader, prefix) in readers.items():
+        if key in parameters:
+            with explaining(f"{prefix} '{key}'"):
+                known[key] = reader(parameters[key])
+    return known
+
+
+def _read_output(entry: Any) -> OutputHeader:
+    given = entry.get("parameters") if isinstance(entry, dict) else None
+    parameters = given if isinstance(given, dict) else {}
+    name = _read_text(entry, "name")
+    known = _read_known(parameters, _OUTPUT_READERS)
+    known.pop("binary_data_size", None)
+    return OutputHeader(name, OutputParameters(**known))

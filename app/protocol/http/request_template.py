@@ -1,0 +1,192 @@
+"""What the JSON part of a request says, ready to be laid over a binary section.
+
+A plan depends on the JSON part alone, so that equal JSON parts share one.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, NoReturn
+
+import msgspec
+
+from app.core.datatypes import DATATYPES
+from app.core.errors import invalid_arg, unsupported
+from app.core.tensors import InferRequest, Parameters, RegionSlice, RequestedOutput, Tensor
+from app.protocol.http import strict_json
+from app.protocol.http.json_header import (
+    InferHeader,
+    InputHeader,
+    OutputHeader,
+    check_one_source,
+    custom_parameter,
+    reserved_key,
+)
+from app.protocol.http.json_tensors import check_shape, tensor_bytes
+from app.protocol.http.strict_json import as_bool, as_uint, explaining
+
+MAX_SEQUENCE_ID_LENGTH: Final = 128
+_UNSET: Final = msgspec.UNSET
+
+
+class InputPlan(NamedTuple):
+    """An input whose data is `binary[start:end]`, or else `data`: given as JSON, or in shared memory."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+    data: bytes | RegionSlice | None
+
+
+class HttpRequestTemplate(NamedTuple):
+    """A request without its model and its binary section.
+
+    `reserved` are the fields of `InferRequest` that reserved parameters set; `binary_default` says whether
+    outputs that the request does not list are sent in binary, `prints` whether any output may have to be
+    printed as JSON or classified.
+    """
+
+    inputs: tuple[InputPlan, ...]
+    outputs: tuple[RequestedOutput, ...]
+    id: str
+    reserved: dict[str, Any]
+    parameters: Parameters
+    binary_default: bool
+    binary_size: int
+    prints: bool
+
+    def repeats(self) -> bool:
+        """Whether the same JSON part is likely to come again: it has no id and no data of its own."""
+        return not self.id and not any(isinstance(entry.data, bytes) for entry in self.inputs)
+
+    def apply(self, model: str, version: str, binary: memoryview) -> InferRequest:
+        """Return the request; tensors given in binary are views of `binary`.
+
+        Raises:
+            InferError: INVALID_ARG when the binary section is not as long as the JSON part says.
+        """
+        if len(binary) != self.binary_size:
+            self._refuse_size(model, len(binary))
+        inputs = [
+            Tensor(name, datatype, shape, binary[start:end] if data is None else data)
+            for name, datatype, shape, start, end, data in self.inputs
+        ]
+        request = InferRequest(model, version, tuple(inputs), self.outputs, self.id, self.parameters)
+        return msgspec.structs.replace(request, **self.reserved) if self.reserved else request
+
+    def _refuse_size(self, model: str, size: int) -> NoReturn:
+        for entry in self.inputs:
+            if entry.end > size:
+                missing = entry.end - max(size, entry.start)
+                raise invalid_arg(
+                    f"unexpected size for input '{entry.name}', expecting {missing} additional bytes "
+                    f"for model '{model}'"
+                )
+        raise invalid_arg(f"unexpected additional input data for model '{model}'")
+
+
+def make_plan(header: InferHeader, max_input_size: int) -> HttpRequestTemplate:
+    """Check a decoded JSON part and turn it into a plan.
+
+    Raises:
+        InferError: see `json_header` and `json_tensors`.
+    """
+    reserved, parameters, binary_default = _split_parameters(header.parameters)
+    inputs: list[InputPlan] = []
+    position = 0
+    for entry in header.inputs:
+        inputs.append(_plan_input(entry, position, max_input_size))
+        position = inputs[-1].end
+    outputs = tuple([_requested(entry) for entry in header.outputs])
+    if any(entry.region is not None for entry in outputs) or any(
+        isinstance(i.data, RegionSlice) for i in inputs
+    ):
+        reserved["regions"] = True
+    prints = any(not entry.binary or entry.classification for entry in outputs)
+    return HttpRequestTemplate(
+        tuple(inputs),
+        outputs,
+        header.id,
+        reserved,
+        parameters,
+        binary_default,
+        position,
+        prints or not (outputs or binary_default),
+    )
+
+
+def _plan_input(entry: InputHeader, position: int, max_input_size: int) -> InputPlan:
+    size, region = entry.binary_size_and_region()
+    check_one_source(entry.data is not _UNSET, size is not None, region is not None)
+    shape = tuple(entry.shape)
+    count = check_shape(entry.name, shape)
+    if entry.datatype not in DATATYPES:
+        raise invalid_arg(f"invalid datatype for input {entry.name}")
+    if region is not None:
+        return InputPlan(
+            entry.name, entry.datatype, shape, position, position, _slice(region, entry.parameters)
+        )
+    if size is not None:
+        return InputPlan(entry.name, entry.datatype, shape, position, position + size, None)
+    value = strict_json.parse(bytes(entry.data)) if isinstance(entry.data, msgspec.Raw) else entry.data
+    data = tensor_bytes(entry.name, entry.datatype, count, value, max_input_size)
+    return InputPlan(entry.name, entry.datatype, shape, position, position, data)
+
+
+def _slice(region: str, parameters: Any) -> RegionSlice:
+    return RegionSlice(region, parameters.shared_memory_offset, parameters.shared_memory_byte_size)
+
+
+def _requested(entry: OutputHeader) -> RequestedOutput:
+    parameters = entry.parameters
+    if isinstance(parameters, msgspec.UnsetType):
+        return RequestedOutput(entry.name, binary=False)
+    classification = parameters.classification
+    if isinstance(parameters.shared_memory_region, str):
+        if classification is not _UNSET:
+            raise invalid_arg("Output can't set both 'shared_memory_region' and 'classification'")
+        if parameters.binary_data is True:
+            raise invalid_arg("Output can't set both 'shared_memory_region' and 'binary_data'")
+        # "Binary", so that nobody prepares to print it.
+        region = _slice(parameters.shared_memory_region, parameters)
+        return RequestedOutput(entry.name, binary=True, region=region)
+    return RequestedOutput(
+        entry.name,
+        # A listed output without `binary_data` is JSON, whatever `binary_data_output` says.
+        binary=parameters.binary_data is True,
+        classification=0 if isinstance(classification, msgspec.UnsetType) else classification,
+    )
+
+
+def _split_parameters(given: Parameters) -> tuple[dict[str, Any], Parameters, bool]:
+    """Separate the reserved request parameters from the custom ones."""
+    reserved: dict[str, Any] = {}
+    custom: Parameters = {}
+    for key, value in given.items():
+        if key in _RESERVED:
+            field, reader = _RESERVED[key]
+            with explaining(f"Unable to parse '{key}'"):
+                reserved[field] = reader(value)
+        elif key.startswith("triton_"):
+            raise reserved_key()
+        else:
+            custom[key] = custom_parameter(value)
+    if len(str(reserved.get("sequence_id", ""))) > MAX_SEQUENCE_ID_LENGTH:
+        raise unsupported(f"string correlation ID cannot be longer than {MAX_SEQUENCE_ID_LENGTH} characters")
+    return reserved, custom, reserved.pop("binary_data_output", False)
+
+
+def _sequence_id(value: Any) -> int | str:
+    if type(value) is int and 0 <= value < 1 << 64:
+        return value
+    return strict_json.as_text(value)
+
+
+_RESERVED: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
+    "sequence_id": ("sequence_id", _sequence_id),
+    "sequence_start": ("sequence_start", as_bool),
+    "sequence_end": ("sequence_end", as_bool),
+    "priority": ("priority", as_uint),
+    "timeout": ("timeout_us", as_uint),
+    "binary_data_output": ("binary_data_output", as_bool),
+}

@@ -1,0 +1,311 @@
+"""The v2 inference protocol over HTTP: request bodies to `InferRequest`, `InferResponse` to bodies.
+
+A body is a JSON part, then the binary tensors in the order in which the JSON part names them. The length of
+the JSON part travels in the header `Inference-Header-Content-Length`; without it the whole body is JSON, and
+0 means that the body is the raw data of the model's only input. No I/O here.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.datatypes import BY_CONFIG_NAME
+from app.core.errors import InferError, invalid_arg
+from app.core.tensors import Buffer, InferRequest, InferResponse, Tensor
+from app.protocol.classification import classify
+from app.protocol.header_cache import HeaderCache
+from app.protocol.http.json_header import parse_header
+from app.protocol.http.json_tensors import json_data
+from app.protocol.http.request_template import HttpRequestTemplate, make_plan
+
+DEFAULT_MAX_INPUT_SIZE: Final = 64 << 20
+HEADER_LENGTH: Final = "Inference-Header-Content-Length"
+JSON_HEADERS: Final = b"Content-Type: application/json\r\n"
+BINARY_HEADERS: Final = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
+
+_encode: Final = msgspec.json.Encoder().encode
+_plans: Final = HeaderCache[HttpRequestTemplate](max_entries=4096, max_key_bytes=4096, max_bytes=8 << 20)
+
+
+class Classes(NamedTuple):
+    """What classification needs to know of an output."""
+
+    labels: Sequence[str] = ()
+    batched: bool = False
+
+
+ClassesOf = Callable[[str, str, str], Classes]
+"""Maps model name, version and output name to the output's `Classes`."""
+
+
+class HttpInfer(msgspec.Struct, frozen=True, gc=False):
+    """A decoded request, and what its response's encoding depends on.
+
+    `binary_default`: whether outputs it does not list are sent in binary. `prints`: whether any output may
+    have to be printed as JSON or classified, which takes time with its size.
+    """
+
+    request: InferRequest
+    binary_default: bool
+    prints: bool = True
+
+
+class EncodedResponse(msgspec.Struct, frozen=True, gc=False):
+    """A response body in parts, and the header lines that describe it."""
+
+    headers: bytes
+    parts: list[Buffer]
+
+
+def parse_header_length(value: str, content_length: int) -> int:
+    """Parse the header `Inference-Header-Content-Length`.
+
+    Args:
+        value: the header's value.
+        content_length: bytes of the (decompressed) body.
+
+    Raises:
+        InferError: INVALID_ARG when it is not a number, or not within the body.
+    """
+    digits = value.removeprefix("-").removeprefix("+")
+    if not (digits.isascii() and digits.isdigit()):
+        raise invalid_arg(f"Unable to parse {HEADER_LENGTH}, got: {value}")
+    if len(digits.lstrip("0")) > 10 or not -(1 << 31) <= int(value) < 1 << 31:
+        raise invalid_arg(
+            f"Unable to parse {HEADER_LENGTH}, value is out of range [ -2147483648, 2147483647 ], "
+            f"got: {value}"
+        )
+    length = int(value)
+    if not 0 <= length <= content_length:
+        raise invalid_arg(f"inference header size should be in range (0, {content_length}), got: {value}")
+    return length
+
+
+def decode_infer(
+    model: str,
+    version: str,
+    body: Buffer,
+    header_length: int | None = None,
+    max_input_size: int = DEFAULT_MAX_INPUT_SIZE,
+) -> HttpInfer:
+    """Decode an inference request.
+
+    Tensors given in binary are views of `body`, which must not change while the request lives.
+
+    Args:
+        model: name from the path.
+        version: from the path; "" lets the version policy choose.
+        body: the decompressed body.
+        header_length: bytes of the JSON part, not 0 (see `decode_raw`); None means the whole body.
+        max_input_size: bytes that the JSON part, and each tensor given as JSON, may take.
+
+    Raises:
+        InferError: Triton's text and code for whatever is wrong with the request itself.
+    """
+    view = memoryview(body)
+    length = len(view) if header_length is None else header_length
+    if length > max_input_size:
+        raise json_too_large(length, max_input_size)
+    if length > len(view):
+        raise invalid_arg(f"unexpected size for request JSON, expecting {length - len(view)} more bytes")
+    plan = _plan(view[:length], max_input_size)
+    return HttpInfer(plan.apply(model, version, view[length:]), plan.binary_default, plan.prints)
+
+
+def _plan(header: memoryview, max_input_size: int) -> HttpRequestTemplate:
+    if len(header) > _plans.max_key_bytes:
+        return make_plan(parse_header(header), max_input_size)
+    key = bytes(header)
+    plan = _plans.get(key)
+    if plan is None:
+        plan = make_plan(parse_header(key), max_input_size)
+        if plan.repeats():
+            _plans.put(key, plan)
+    return plan
+
+
+def json_too_large(size: int, limit: int) -> InferError:
+    """Make the refusal of JSON of more bytes than `--http-max-input-size`."""
+    return _too_large(f"request JSON size of {size} bytes exceeds the maximum allowed input size of", limit)
+
+
+def _too_large(what: str, limit: int) -> InferError:
+    return invalid_arg(f"{what} {limit} bytes. Use --http-max-input-size to increase the limit.")
+
+
+def decode_raw(
+    model: str,
+    version: str,
+    body: Buffer,
+    config: mc.ModelConfig,
+    max_input_size: int = DEFAULT_MAX_INPUT_SIZE,
+) -> HttpInfer:
+    """Decode a raw binary request: the body is the data of the model's only required input.
+
+    Raises:
+        InferError: INVALID_ARG when the model has another number of required inputs, or the shape cannot be
+            deduced from the size.
+    """
+    if len(body) > max_input_size:
+        raise _too_large(
+            f"Raw input has a byte_size ({len(body)} bytes) that exceeds the maximum allowed value of",
+            max_input_size,
+        )
+    required = [entry for entry in config.input if not entry.optional]
+    if len(required) != 1:
+        raise _raw_error(
+            "Raw request must only have 1 input (found 1) to be deduced but got "
+            f"{len(config.input)} inputs in '{config.name}' model configuration"
+        )
+    tensor = _raw_tensor(required[0], body, config.max_batch_size > 0)
+    return HttpInfer(InferRequest(model, version, (tensor,)), binary_default=True, prints=False)
+
+
+def _raw_error(text: str) -> InferError:
+    return invalid_arg(f"[request id: <id_unknown>] {text}")
+
+
+def _raw_tensor(entry: mc.ModelInput, body: Buffer, batched: bool) -> Tensor:
+    batch = (1,) if batched else ()
+    row = BY_CONFIG_NAME[mc.DataType.Name(entry.data_type)]
+    dims = tuple(entry.dims)
+    if row.name == "BYTES":
+        if dims != (1,):
+            raise _raw_error(
+                f"For BYTE datatype raw input '{entry.name}', the model must have input shape [1]"
+            )
+        return Tensor(entry.name, "BYTES", (*batch, 1), len(body).to_bytes(4, "little") + bytes(body))
+    if dims.count(-1) > 1:
+        raise _raw_error(
+            f"The shape of the raw input '{entry.name}' can not be deduced because there are more than one "
+            "variable-sized dimension"
+        )
+    return Tensor(entry.name, row.name, batch + _deduced(dims, len(body) // row.itemsize), memoryview(body))
+
+
+def _deduced(dims: tuple[int, ...], elements: int) -> tuple[int, ...]:
+    known = 1
+    for dim in dims:
+        known *= 1 if dim == -1 else dim
+    return tuple([elements // known if dim == -1 and known else dim for dim in dims])
+
+
+def encode_infer(
+    infer: HttpInfer, response: InferResponse, classes_of: ClassesOf | None = None
+) -> EncodedResponse:
+    """Encode a successful response.
+
+    The parts hold the output tensors' own data where it is sent in binary: no copy is made.
+
+    Args:
+        infer: what `decode_infer` returned.
+        response: without `error`.
+        classes_of: asked for the outputs requested as classification.
+
+    Raises:
+        InferError: the response's own error; INVALID_ARG for FP16 or BF16 as JSON and for a classification
+            of another data type; INTERNAL when data and shape of an output differ.
+    """
+    response.raise_error()
+    if not (infer.prints or response.parameters or infer.request.id or response.id or infer.request.regions):
+        encoded = _binary_response(infer, response)
+        if encoded is not None:
+            return encoded
+    outputs: list[dict[str, Any]] = []
+    parts: list[Buffer] = [b""]
+    listed = {requested.name: requested for requested in infer.request.outputs}
+    for tensor in response.outputs:
+        binary = infer.binary_default
+        requested = listed.get(tensor.name)
+        if requested is not None:
+            if requested.region is not None:  # the data is there, and neither is described here
+                outputs.append(_entry(tensor))
+                continue
+            binary = requested.binary is True
+            if requested.classification:
+                tensor = _classified(tensor, requested.classification, response, classes_of)
+        outputs.append(_described(tensor, binary, parts))
+    parts[0] = _encode(_document(infer.request, response, outputs))
+    if len(parts) == 1:
+        return EncodedResponse(JSON_HEADERS, parts)
+    return EncodedResponse(BINARY_HEADERS % len(parts[0]), parts)
+
+
+def _binary_response(infer: HttpInfer, response: InferResponse) -> EncodedResponse | None:
+    """A response without an id whose outputs are all sent in binary; None when some are not."""
+    described: list[tuple[str, str, tuple[int, ...], int]] = []
+    data: list[Buffer] = []
+    for tensor in response.outputs:
+        if not len(tensor.data) or not (infer.binary_default or _is_listed(infer, tensor)):
+            return None
+        described.append((tensor.name, tensor.datatype, tensor.shape, len(tensor.data)))
+        data.append(tensor.data)
+    if not data:
+        return None
+    headers, document = _binary_document(response.model_name, response.model_version, tuple(described))
+    return EncodedResponse(headers, [document, *data])
+
+
+def _is_listed(infer: HttpInfer, tensor: Tensor) -> bool:
+    return any([requested.name == tensor.name for requested in infer.request.outputs])
+
+
+@lru_cache(4096)
+def _binary_document(
+    model: str, version: str, outputs: tuple[tuple[str, str, tuple[int, ...], int], ...]
+) -> tuple[bytes, bytes]:
+    """Header lines, and the JSON part, of responses that differ in their data only."""
+    entries = [
+        {"name": name, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": size}}
+        for name, datatype, shape, size in outputs
+    ]
+    document = _encode({"model_name": model, "model_version": version, "outputs": entries})
+    return BINARY_HEADERS % len(document), document
+
+
+def _entry(tensor: Tensor) -> dict[str, Any]:
+    return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+
+
+def _described(tensor: Tensor, binary: bool, parts: list[Buffer]) -> dict[str, Any]:
+    """Return an output's JSON object; data sent in binary is appended to `parts`."""
+    entry = _entry(tensor)
+    if not binary:
+        return entry | {"data": msgspec.Raw(json_data(tensor))}
+    size = len(tensor.data)
+    if size:
+        parts.append(tensor.data)
+    entry["parameters"] = {"binary_data_size": size}
+    return entry
+
+
+def _classified(tensor: Tensor, count: int, response: InferResponse, classes_of: ClassesOf | None) -> Tensor:
+    ask = classes_of or (lambda *_: Classes())
+    labels, batched = ask(response.model_name, response.model_version, tensor.name)
+    return classify(tensor, count, labels, batched)
+
+
+def _document(
+    request: InferRequest, response: InferResponse, outputs: list[dict[str, Any]]
+) -> dict[str, Any]:
+    document: dict[str, Any] = {}
+    identifier = response.id or request.id
+    if identifier:
+        document["id"] = identifier
+    document["model_name"] = response.model_name
+    document["model_version"] = response.model_version
+    if response.parameters:
+        document["parameters"] = response.parameters
+    document["outputs"] = outputs
+    return document
+
+
+def encode_error(message: str) -> bytes:
+    """Return an error body, `{"error":"..."}`; what cannot be encoded in the text is replaced."""
+    try:
+        return _encode({"error": message})
+    except UnicodeEncodeError:
+        return _encode({"error": message.encode("utf-8", "replace").decode()})

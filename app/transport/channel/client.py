@@ -1,0 +1,305 @@
+"""The client end of a channel: what an ingress, or a replica that calls other models, holds per replica."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from time import monotonic
+from typing import Any, Final
+
+from app.core.errors import ErrorCode, FailureReason, InferError, unavailable
+from app.core.inference import Sink
+from app.core.tensors import InferRequest, InferResponse, failed
+from app.transport.channel.connection import Connection
+from app.transport.channel.deadlines import Deadlines
+from app.transport.channel.handshake import Peer, check_key, greet_server
+from app.transport.channel.sockets import adopt_socket, open_socket
+from app.transport.memory.arena import ArenaWriter
+from app.transport.settings import TransportSettings
+from app.transport.wire.control_messages import decode_error, decode_value, encode_control
+from app.transport.wire.frames import FAILED, FINAL, Frame, Kind, ProtocolError
+from app.transport.wire.messages import decode_response
+
+DEADLINE_EXCEEDED: Final = "Deadline Exceeded"
+"""Message of the UNAVAILABLE error when a replica has not answered by the request's deadline."""
+
+_LONGEST_DEADLINE: Final = 7 * 86400.0
+"""A deadline further away, in seconds, is none."""
+_RESPONSE: Final = int(Kind.RESPONSE)
+_DEFAULTS: Final = TransportSettings()
+
+
+def lost_message(cause: str) -> str:
+    """Default text for requests that a lost connection took with it."""
+    return f"connection to model replica lost: {cause}"
+
+
+def no_sink(_: InferResponse) -> None:
+    """The sink of a request that had its final response.
+
+    Who receives keeps the `Call` to cancel it: with the sink in it both would be garbage for the collector.
+    """
+
+
+class ChannelCall:
+    """A request under way on a channel."""
+
+    __slots__ = ("_channel", "_stream", "bucket", "request_id", "sink")
+
+    def __init__(self, channel: "Channel", stream: int, sink: Sink, request_id: str) -> None:
+        self._channel = channel
+        self._stream = stream
+        self.sink = sink
+        self.request_id = request_id
+        self.bucket = 0
+
+    def cancel(self) -> None:
+        """Give up on the answer: the sink soon gets a CANCELLED error, unless it had its final response.
+
+        The sink is not called before this returns.
+        """
+        self._channel._cancel(self._stream)
+
+
+class Channel(Connection):
+    """One multiplexed connection to a model replica. Belongs to the event loop that opened it.
+
+    Every submitted request gets exactly one final response, whatever becomes of the connection.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        settings: TransportSettings,
+        arena: ArenaWriter | None,
+        peer: Peer,
+        on_close: "Callable[[Channel, BaseException | None], None] | None",
+        on_readiness: "Callable[[Channel], None] | None",
+        lost_text: Callable[[str], str],
+    ) -> None:
+        """Use `Channel.connect` instead."""
+        super().__init__(settings, arena, peer)
+        self.address = address
+        self.draining = False
+        self.ready = True
+        self._on_close = on_close
+        self._on_readiness = on_readiness
+        self._lost_text = lost_text
+        self._next_stream = 1
+        self._calls: dict[int, ChannelCall] = {}
+        self._controls: dict[int, asyncio.Future[Any]] = {}
+        self._deadlines = Deadlines(self._loop, settings.deadline_grace, self._expired)
+
+    @classmethod
+    async def connect(
+        cls,
+        address: str,
+        key: bytes,
+        settings: TransportSettings = _DEFAULTS,
+        *,
+        on_close: "Callable[[Channel, BaseException | None], None] | None" = None,
+        on_readiness: "Callable[[Channel], None] | None" = None,
+        lost_text: Callable[[str], str] = lost_message,
+    ) -> "Channel":
+        """Open a channel to `unix:/path` or `tcp:host:port`.
+
+        Args:
+            address: as `ChannelServer.listen` returned it.
+            key: the shared secret of the cluster, at least 16 bytes.
+            settings: bounds of this end.
+            on_close: called once when the channel has ended, after every outstanding request got its error;
+                its second argument is None when this side closed it, as it does after a drain.
+            on_readiness: called when `ready` has changed.
+            lost_text: makes the message of that error from a cause, so that it can name the model.
+
+        Raises:
+            ConnectionError: the replica cannot be reached, refused the key or failed to prove it.
+            TimeoutError: no answer within `connect_timeout`.
+            ValueError: the address or key is malformed.
+        """
+        check_key(key)
+        make = partial(
+            cls, address, settings, on_close=on_close, on_readiness=on_readiness, lost_text=lost_text
+        )
+        async with asyncio.timeout(settings.connect_timeout):
+            try:
+                return await _opened(address, key, settings, make)
+            except ProtocolError as error:
+                raise ConnectionError(f"{address}: {error}") from error
+
+    @property
+    def local(self) -> bool:
+        """Whether the replica runs on this node."""
+        return self.address.startswith("unix:")
+
+    @property
+    def outstanding(self) -> int:
+        """Requests that have not had their final response."""
+        return len(self._calls)
+
+    def submit(self, request: InferRequest, sink: Sink) -> ChannelCall:
+        """Send a request; returns at once and never calls the sink before it has returned.
+
+        Tensor data must not change until the final response: large tensors may be read from later.
+
+        Raises:
+            InferError: UNAVAILABLE when the channel is closed, draining or has too much waiting to be sent;
+                INVALID_ARG when the request has no encoding. The sink is then never called.
+        """
+        if self.closing or self.draining or self._queued > self.settings.max_buffered_bytes:
+            raise self._refusal()
+        stream = self._next_stream
+        left_us = 0
+        if request.deadline:
+            left = request.deadline - monotonic()
+            left_us = int(max(left * 1e6, 1.0)) if left < _LONGEST_DEADLINE else 0
+        self.queued(self.outbox.request(self._pieces, stream, request, left_us))
+        self._next_stream = stream + 1
+        call = self._calls[stream] = ChannelCall(self, stream, sink, request.id)
+        if left_us:
+            call.bucket = self._deadlines.add(stream, request.deadline)
+        return call
+
+    def _refusal(self) -> InferError:
+        if self.closing:
+            return unavailable(self._lost_text("closed"))
+        if self.draining:
+            return unavailable(self._lost_text("the replica is shutting down"))
+        message = "too many bytes wait to be sent to the model"
+        return InferError(ErrorCode.UNAVAILABLE, message, FailureReason.REJECTED)
+
+    async def control(self, verb: str, payload: Any = None, timeout: float | None = None) -> Any:
+        """Call a verb of the replica's handler with a msgpack-able argument and return what it returned.
+
+        Raises:
+            InferError: what the handler raised; UNAVAILABLE when the channel is or gets closed.
+            TimeoutError: no answer within `timeout`, by default `control_timeout` seconds.
+            TypeError, ValueError: the argument has no msgpack encoding or is too large.
+        """
+        if self.closing:
+            raise self._refusal()
+        stream = self._next_stream
+        self._next_stream = stream + 1
+        self.send_frame(Kind.CONTROL, stream, encode_control(verb, payload))
+        reply = self._controls[stream] = self._loop.create_future()
+        try:
+            async with asyncio.timeout(self.settings.control_timeout if timeout is None else timeout):
+                return await reply
+        finally:
+            self._controls.pop(stream, None)
+            self._close_if_drained()
+
+    def frame_received(self, frame: Frame) -> None:
+        if frame.kind == _RESPONSE:
+            self._response_received(frame)
+        elif frame.kind == Kind.CONTROL_REPLY:
+            self._control_replied(frame)
+        elif frame.kind == Kind.DRAIN:
+            self.retire()
+        elif frame.kind == Kind.READINESS:
+            self.ready = not frame.flags & FAILED
+            if self._on_readiness is not None:
+                self._on_readiness(self)
+        else:
+            raise ProtocolError(f"a client does not take frames of kind {frame.kind}")
+
+    def _response_received(self, frame: Frame) -> None:
+        # Decoded even when nobody waits: only so are its slabs released.
+        response = decode_response(frame, self.peer_arena, self.borrower)
+        stream = frame.stream
+        call = self._calls.get(stream)
+        if call is None:
+            return
+        sink = call.sink
+        if frame.flags & FINAL:
+            del self._calls[stream]
+            if call.bucket:
+                self._deadlines.remove(stream, call.bucket)
+            call.sink = no_sink
+        try:
+            sink(response)
+        except Exception as error:
+            self._report(error)
+        if self.draining:
+            self._close_if_drained()
+
+    def _control_replied(self, frame: Frame) -> None:
+        reply = self._controls.get(frame.stream)
+        if reply is None or reply.done():
+            return
+        if frame.flags & FAILED:
+            reply.set_exception(decode_error(frame))
+        else:
+            reply.set_result(decode_value(frame))
+
+    def retire(self) -> None:
+        """Take no new requests and close once those under way are answered."""
+        self.draining = True
+        self._close_if_drained()
+
+    def _close_if_drained(self) -> None:
+        if self.draining and not self._calls and not self._controls:
+            self.close()
+
+    def _cancel(self, stream: int) -> None:
+        self._give_up(stream, InferError(ErrorCode.CANCELLED, "", FailureReason.CANCELED))
+
+    def _expired(self, stream: int) -> None:
+        self._give_up(stream, unavailable(DEADLINE_EXCEEDED))
+
+    def _give_up(self, stream: int, error: InferError) -> None:
+        """Answer in the replica's stead; what it may still send is discarded."""
+        call = self._calls.pop(stream, None)
+        if call is None:
+            return
+        if call.bucket:
+            self._deadlines.remove(stream, call.bucket)
+        self.send_frame(Kind.CANCEL, stream)
+        self._loop.call_soon(self._fail, call, error)
+
+    def _fail(self, call: ChannelCall, error: InferError) -> None:
+        sink, call.sink = call.sink, no_sink
+        try:
+            sink(failed(error, call.request_id))
+        except Exception as raised:
+            self._report(raised)
+        self._close_if_drained()
+
+    def eof_received(self) -> None:
+        # A replica never closes first in order: it drains, and the client closes.
+        self._cause = self._cause or ConnectionResetError("closed by the replica")
+
+    def connection_ended(self, cause: BaseException | None) -> None:
+        self._deadlines.clear()
+        error = unavailable(self._lost_text(str(cause) or type(cause).__name__ if cause else "closed"))
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            self._fail(call, error)
+        for reply in self._controls.values():
+            if not reply.done():
+                reply.set_exception(error)
+        if self._on_close is not None:
+            self._on_close(self, cause)
+
+    def _report(self, error: Exception) -> None:
+        self._loop.call_exception_handler({"message": "a response sink raised", "exception": error})
+
+
+async def _opened(
+    address: str, key: bytes, settings: TransportSettings, make: Callable[..., Channel]
+) -> Channel:
+    """Connect, shake hands and make the channel; nothing of it stays open when that fails."""
+    with ExitStack() as on_failure:
+        sock = await open_socket(address, settings)
+        on_failure.callback(sock.close)
+        arena: ArenaWriter | None = None
+        if sock.family == socket.AF_UNIX and settings.arena_bytes:
+            arena = ArenaWriter(settings.arena_bytes)
+            on_failure.callback(arena.close)
+        channel = make(arena=arena, peer=await greet_server(sock, key, arena))
+        if arena is not None:
+            arena.close_fd()
+        await adopt_socket(sock, channel)
+        on_failure.pop_all()
+    return channel

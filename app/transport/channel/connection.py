@@ -1,0 +1,284 @@
+"""What both ends of a connection do: receive frames, gather writes, send back slabs, notice the end."""
+
+import asyncio
+import threading
+from collections import deque
+from typing import Final, cast
+
+from app.core.tensors import Buffer
+from app.transport.channel.handshake import Peer, map_peer_arena
+from app.transport.memory.arena import ArenaReader, ArenaWriter
+from app.transport.memory.lending import Borrower, Lender, Offer, released_key
+from app.transport.settings import TransportSettings
+from app.transport.wire.control_messages import decode_offer, decode_release, encode_offer, encode_release
+from app.transport.wire.encoder import FrameEncoder
+from app.transport.wire.frames import Frame, FrameDecoder, Kind, ProtocolError, encode_frame
+
+_RELEASE: Final = int(Kind.RELEASE)
+_OFFER: Final = int(Kind.OFFER)
+_LENT_RELEASE_S: Final = 0.002
+"""How long the release of lent tensors may wait for something else to be sent."""
+_JOIN_BELOW: Final = 16384
+"""Pieces smaller than this are copied together; larger ones are handed to the transport as they are."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One end of an open connection, after the handshake.
+
+    Frames queued in one iteration of the event loop leave in one write: at the end of the received batch that
+    caused them, or else in a callback at the next iteration. Not thread-safe, except that arena views may be
+    dropped in any thread.
+    """
+
+    def __init__(self, settings: TransportSettings, arena: ArenaWriter | None, peer: Peer) -> None:
+        """Take over what the handshake yielded.
+
+        Raises:
+            ProtocolError: the peer's arena cannot be mapped.
+        """
+        self.settings = settings
+        self.arena = arena
+        self.peer_arena: ArenaReader | None = map_peer_arena(peer, settings, self._slab_dropped)
+        # Only to a peer on this machine; it has an arena of ours, too.
+        self.lender = Lender(self._offer) if arena is not None else None
+        self.borrower = Borrower(settings.max_arena_bytes, self._slab_dropped)
+        self.outbox = FrameEncoder(settings, arena, self.lender)
+        self.closing = False
+        self.closed = False
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._transport = cast(asyncio.Transport, None)
+        self._decoder = FrameDecoder(
+            settings.max_frame_bytes, settings.max_meta_bytes, settings.read_buffer_bytes
+        )
+        # Waiting to be written: pieces and their size. `_paused` while the transport holds enough already.
+        self._pieces: list[Buffer] = []
+        self._queued = 0
+        self._paused = False
+        # Whether a flush is certain to come, so that queueing need not arrange one.
+        self._flush_due = False
+        self._dropped: deque[int] = deque()
+        self._release_due = False
+        self._trim_timer: asyncio.TimerHandle | None = None
+        self._trim_mark = 0
+        self._cause: BaseException | None = None
+
+    # What a subclass adds.
+
+    def frame_received(self, frame: Frame) -> None:
+        """Handle any frame but RELEASE. A `ProtocolError` ends the connection."""
+        raise NotImplementedError
+
+    def connection_ended(self, cause: BaseException | None) -> None:
+        """The connection is gone; `cause` is None when it was closed in order."""
+        raise NotImplementedError
+
+    # Writing.
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes accepted for writing that the kernel has not taken yet."""
+        return self._queued + (0 if self.closed else self._transport.get_write_buffer_size())
+
+    def queued(self, nbytes: int) -> None:
+        """A frame of this size was appended to `_pieces`: see to it that it gets written."""
+        self._queued += nbytes
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def send_frame(self, kind: Kind, stream: int = 0, meta: bytes = b"", flags: int = 0) -> None:
+        """Queue one frame that has no payload.
+
+        Raises:
+            ValueError: the meta is larger than a peer accepts.
+        """
+        if len(meta) > self.settings.max_meta_bytes:
+            raise ValueError(f"{len(meta)} bytes are more than the maximum of {self.settings.max_meta_bytes}")
+        frame = encode_frame(kind, stream, meta, flags)
+        self._pieces.append(frame)
+        self.queued(len(frame))
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if self._paused or self.closing or not self._pieces:
+            return
+        if self._dropped:  # they cost nothing with what is sent anyway
+            self._append_release()
+        pieces, self._pieces = self._pieces, []
+        queued, self._queued = self._queued, 0
+        if queued <= _JOIN_BELOW or len(pieces) == 1:
+            self._transport.write(b"".join(pieces) if len(pieces) > 1 else pieces[0])
+        else:
+            self._write_large(pieces)
+
+    def _write_large(self, pieces: list[Buffer]) -> None:
+        """Join runs of small pieces, and pass large ones on without a copy."""
+        write = self._transport.write
+        run: list[Buffer] = []
+        for piece in pieces:
+            if len(piece) < _JOIN_BELOW:
+                run.append(piece)
+                continue
+            if run:
+                write(b"".join(run))
+                run = []
+            write(piece)
+        if run:
+            write(b"".join(run))
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._flush()
+
+    # Reading.
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._decoder.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        # Whatever the frames make us send leaves at the end of this batch, in one write.
+        corked = not self._flush_due
+        self._flush_due = True
+        try:
+            for frame in self._decoder.received(nbytes):
+                if frame.kind == _RELEASE:
+                    self._slabs_released(frame)
+                elif frame.kind < _OFFER:
+                    self.frame_received(frame)
+                else:
+                    self._lending_frame_received(frame)
+                if self.closing:
+                    break
+        except (ProtocolError, MemoryError) as error:
+            self.abort(error)
+        finally:
+            if corked:
+                self._flush()
+
+    # Arena slabs.
+
+    def _slab_dropped(self, offset: int) -> None:
+        """Called by the arena in any thread, also during garbage collection."""
+        self._dropped.append(offset)
+        if self._release_due:
+            return
+        self._release_due = True
+        release = self._release if offset >= 0 else self._release_later
+        try:
+            if threading.get_ident() == self._thread:
+                self._loop.call_soon(release)
+            else:
+                self._loop.call_soon_threadsafe(release)
+        except RuntimeError:
+            pass  # The loop is closed, and the connection with it.
+
+    def _release_later(self) -> None:
+        """A lent tensor passes through many hands, each of which a RELEASE of its own would wake."""
+        if not self.closed and self._dropped:
+            self._loop.call_later(_LENT_RELEASE_S, self._release)
+        else:
+            self._release_due = False
+
+    def _release(self) -> None:
+        self._release_due = False
+        if not self.closed and self._dropped:
+            self.queued(self._append_release())
+
+    def _append_release(self) -> int:
+        """Add what was dropped to what is to be written; returns the size of the frame."""
+        dropped = self._dropped
+        offsets = [dropped.popleft() for _ in range(len(dropped))]
+        frame = encode_frame(Kind.RELEASE, 0, encode_release(offsets))
+        self._pieces.append(frame)
+        return len(frame)
+
+    def _slabs_released(self, frame: Frame) -> None:
+        arena = self.arena
+        if arena is None:
+            raise ProtocolError("release of a slab on a connection without an arena")
+        for offset in decode_release(frame):
+            if offset >= 0:
+                arena.release(offset)
+            elif self.lender is not None:
+                self.lender.released(released_key(offset))
+        if not arena.live and self._trim_timer is None:
+            self._trim_mark = arena.allocations
+            self._trim_timer = self._loop.call_later(self.settings.arena_trim_after, self._trim)
+
+    def _offer(self, offer: Offer) -> None:
+        self.send_frame(Kind.OFFER, 0, encode_offer(offer))
+
+    def _lending_frame_received(self, frame: Frame) -> None:
+        if frame.kind == Kind.ACCEPT:
+            if self.lender is not None:
+                self.lender.accepted(frame.stream)
+            return
+        offer = decode_offer(frame)
+        if self.arena is not None and self.borrower.offered(offer):
+            self.send_frame(Kind.ACCEPT, offer[0])
+
+    def _trim(self) -> None:
+        """Give the arena's memory back if nothing used it since the timer was set."""
+        self._trim_timer = None
+        arena = self.arena
+        if self.closed or arena is None or arena.live:
+            return
+        if arena.allocations == self._trim_mark:
+            arena.trim()
+        else:
+            self._trim_mark = arena.allocations
+            self._trim_timer = self._loop.call_later(self.settings.arena_trim_after, self._trim)
+
+    # Life.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=self.settings.write_high_water)
+
+    def close(self) -> None:
+        """Write what is queued, then close."""
+        if not self.closing:
+            self._paused = False
+            self._flush()
+            self.closing = True
+            self._transport.close()
+
+    def abort(self, cause: BaseException) -> None:
+        """Close at once, because of `cause`."""
+        if not self.closed:
+            self._cause = self._cause or cause
+            self.closing = True
+            self._transport.abort()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.closing = self.closed = True
+        if self._trim_timer is not None:
+            self._trim_timer.cancel()
+        self._pieces, self._queued = [], 0
+        self.peer_arena = None
+        self.borrower.close()
+        if self.lender is not None:
+            self.lender.clear()
+        try:
+            self.connection_ended(self._cause or exc)
+        finally:
+            if self.arena is not None:
+                self.arena.close()
+                self.arena = None
+
+    def statistics(self) -> dict[str, int]:
+        """Gauges and counters of this connection, for metrics."""
+        arena, peer_arena = self.arena, self.peer_arena
+        return {
+            "buffered_bytes": self.buffered_bytes,
+            "arena_bytes": arena.nbytes if arena else 0,
+            "arena_used_bytes": arena.used_bytes if arena else 0,
+            "arena_refusals": arena.refusals if arena else 0,
+            "peer_arena_slabs": peer_arena.live if peer_arena else 0,
+            "lent": self.lender.live if self.lender else 0,
+            "borrowed": self.borrower.live,
+        }

@@ -1,0 +1,366 @@
+"""The server end of channels: what a model replica holds."""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+from typing import Any, Final, Protocol
+
+from app.core.errors import ErrorCode, FailureReason, InferError, internal, unavailable
+from app.core.tensors import InferRequest, InferResponse, failed
+from app.transport.channel.connection import Connection
+from app.transport.channel.handshake import Peer, check_key, greet_client
+from app.transport.channel.sockets import adopt_socket, listen_tcp, listen_unix, tcp_address, tune_tcp
+from app.transport.memory.arena import ArenaWriter
+from app.transport.settings import TransportSettings
+from app.transport.wire.control_messages import decode_control, encode_error, encode_value
+from app.transport.wire.frames import FAILED, Frame, Kind, ProtocolError
+from app.transport.wire.messages import decode_request
+
+logger = logging.getLogger(__name__)
+
+Reply = Callable[[InferResponse], None]
+Cancel = Callable[[], None]
+
+_INFER: Final = int(Kind.INFER)
+_CANCEL: Final = int(Kind.CANCEL)
+_DEFAULTS: Final = TransportSettings()
+_DRAIN_QUIET: Final = 0.5
+_ACCEPT_RETRY: Final = 0.2
+
+
+class Handler(Protocol):
+    """What a replica does with what arrives. Called on the event loop."""
+
+    def submit(self, request: InferRequest, reply: Reply) -> Cancel:
+        """Start a request and return the function that cancels it.
+
+        `reply` is called on the event loop, also before this returns, once with `final=True` and any number
+        of times before that; later calls are ignored. Tensors of a reply must not change afterwards. The
+        cancel function is called at most once, when nobody waits for an answer: replies are then ignored.
+        A raised `InferError` becomes the final response.
+        """
+
+    async def control(self, verb: str, payload: Any) -> Any:
+        """Answer a verb with something msgpack-able, or raise `InferError`."""
+
+
+def _nothing() -> None:
+    """Stands for the cancel function while the handler has not returned it yet."""
+
+
+class _ServerConnection(Connection):
+    """One client."""
+
+    def __init__(
+        self, server: "ChannelServer", settings: TransportSettings, arena: ArenaWriter | None, peer: Peer
+    ) -> None:
+        super().__init__(settings, arena, peer)
+        self._server = server
+        self._handler = server.handler
+        self._streams: dict[int, Cancel] = {}
+        self._controls: set[asyncio.Task[None]] = set()
+        self._reading = True
+
+    @property
+    def outstanding(self) -> int:
+        """Requests and control calls that have not been answered."""
+        return len(self._streams) + len(self._controls)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._server.admit(self)
+
+    def frame_received(self, frame: Frame) -> None:
+        if frame.kind == _INFER:
+            self._request_received(frame)
+        elif frame.kind == _CANCEL:
+            cancel = self._streams.pop(frame.stream, None)
+            if cancel is not None:
+                _run(cancel)
+        elif frame.kind == Kind.CONTROL:
+            self._control_received(frame)
+        else:
+            raise ProtocolError(f"a server does not take frames of kind {frame.kind}")
+
+    def _request_received(self, frame: Frame) -> None:
+        stream = frame.stream
+        streams = self._streams
+        left_us = frame.deadline_us
+        deadline = monotonic() + left_us * 1e-6 if left_us else 0.0
+        request = decode_request(frame, deadline, self.peer_arena, self.borrower)
+        if stream in streams:
+            raise ProtocolError(f"stream {stream} is in use")
+        streams[stream] = _nothing
+        reply = partial(self._reply, stream)
+        if len(streams) > self.settings.max_streams:
+            full = InferError(ErrorCode.UNAVAILABLE, "Exceeds maximum queue size", FailureReason.REJECTED)
+            reply(failed(full, request.id))
+            return
+        try:
+            cancel = self._handler.submit(request, reply)
+        except InferError as error:
+            reply(failed(error, request.id))
+        except Exception:
+            logger.exception("the handler failed on a request")
+            reply(failed(internal("the model replica failed to take the request"), request.id))
+        else:
+            if stream in streams:
+                streams[stream] = cancel
+
+    def _reply(self, stream: int, response: InferResponse) -> None:
+        if response.final:
+            if self._streams.pop(stream, None) is None:
+                return
+        elif stream not in self._streams:
+            return
+        try:
+            nbytes = self.outbox.response(self._pieces, stream, response)
+        except InferError as error:
+            cancel = self._streams.pop(stream, None)
+            if cancel is not None:  # it may go on with a stream of responses that nobody gets
+                self._loop.call_soon(_run, cancel)
+            nbytes = self.outbox.response(self._pieces, stream, failed(error, response.id))
+        self.queued(nbytes)
+        if self._queued > self.settings.write_high_water:
+            self._congested(nbytes)
+
+    def _congested(self, newest: int) -> None:
+        """See to it that what waits stays bounded; one response of `newest` bytes may be of any size."""
+        limit = self.settings.max_buffered_bytes
+        if self._queued > limit and not self._paused:
+            self._flush()
+        if self._queued - newest > limit:
+            self.abort(ConnectionError("the client does not read its responses"))
+        elif self._paused and self._reading and not self.closing:
+            self._reading = False
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self._reading and not self.closing and not self._paused:
+            self._reading = True
+            self._transport.resume_reading()
+
+    def _control_received(self, frame: Frame) -> None:
+        verb, payload = decode_control(frame)
+        if len(self._controls) >= self.settings.max_controls:
+            self._refuse_control(frame.stream, unavailable("too many control calls at once"))
+            return
+        task = self._loop.create_task(self._control(frame.stream, verb, payload))
+        self._controls.add(task)
+        task.add_done_callback(self._controls.discard)
+
+    async def _control(self, stream: int, verb: str, payload: Any) -> None:
+        try:
+            reply = await self._handler.control(verb, payload)
+            self.send_frame(Kind.CONTROL_REPLY, stream, encode_value(reply))
+        except InferError as error:
+            self._refuse_control(stream, error)
+        except Exception:
+            logger.exception("control verb %r failed", verb)
+            self._refuse_control(stream, internal("the model replica failed to answer"))
+
+    def _refuse_control(self, stream: int, error: InferError) -> None:
+        self.send_frame(Kind.CONTROL_REPLY, stream, encode_error(error), FAILED)
+
+    def connection_ended(self, cause: BaseException | None) -> None:
+        self._server.connections.discard(self)
+        streams, self._streams = self._streams, {}
+        for cancel in streams.values():
+            _run(cancel)
+        for task in self._controls:
+            task.cancel()
+        if isinstance(cause, ProtocolError):
+            logger.warning("a client broke the protocol: %s", cause)
+
+
+def _run(cancel: Cancel) -> None:
+    try:
+        cancel()
+    except Exception:
+        logger.exception("a cancel function failed")
+
+
+class ChannelServer:
+    """Takes channels of clients on unix sockets and TCP, and gives their requests to a handler."""
+
+    def __init__(self, handler: Handler, key: bytes, settings: TransportSettings = _DEFAULTS) -> None:
+        """Make a server; `key` is the shared secret of the cluster.
+
+        Raises:
+            ValueError: the key is shorter than 16 bytes.
+        """
+        check_key(key)
+        self.handler = handler
+        self.connections: set[_ServerConnection] = set()
+        self._key = key
+        self._settings = settings
+        self._listeners: list[socket.socket] = []
+        self._accepting: set[asyncio.Task[None]] = set()
+        self._greeting: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(settings.max_handshakes)
+        self._draining = False
+        self._ready = True
+
+    @property
+    def outstanding(self) -> int:
+        """Requests and control calls that have not been answered, over all clients."""
+        return sum(connection.outstanding for connection in self.connections)
+
+    def statistics(self) -> dict[str, int]:
+        """Gauges and counters summed over the present connections, for metrics."""
+        totals = {"connections": len(self.connections), "outstanding": self.outstanding}
+        for connection in self.connections:
+            for name, value in connection.statistics().items():
+                totals[name] = totals.get(name, 0) + value
+        return totals
+
+    async def listen(
+        self, unix_path: str | None = None, tcp_host: str | None = None, tcp_port: int = 0
+    ) -> list[str]:
+        """Start to listen and return the addresses for `Channel.connect`, the unix one first.
+
+        Raises:
+            OSError: an address cannot be used; see `sockets.listen_unix` for what a path must fulfil.
+        """
+        addresses = []
+        if unix_path is not None:
+            self._accept_on(listen_unix(unix_path))
+            addresses.append(f"unix:{unix_path}")
+        if tcp_host is not None:
+            listener = listen_tcp(tcp_host, tcp_port)
+            self._accept_on(listener)
+            addresses.append(tcp_address(listener))
+        return addresses
+
+    def _accept_on(self, listener: socket.socket) -> None:
+        self._listeners.append(listener)
+        task = asyncio.get_running_loop().create_task(self._accept(listener))
+        self._accepting.add(task)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._slots.acquire()
+            try:
+                sock, _ = await loop.sock_accept(listener)
+            except OSError as error:
+                # Out of descriptors, or the client is gone already: neither is a reason to stop.
+                self._slots.release()
+                logger.warning("cannot accept a channel: %s", error)
+                await asyncio.sleep(_ACCEPT_RETRY)
+                continue
+            except BaseException:
+                self._slots.release()
+                raise
+            task = loop.create_task(self._greet(sock))
+            self._greeting.add(task)
+            task.add_done_callback(self._greeted)
+
+    def _greeted(self, task: asyncio.Task[None]) -> None:
+        self._greeting.discard(task)
+        self._slots.release()
+
+    async def _greet(self, sock: socket.socket) -> None:
+        """Handshake with a new client and put its connection to work."""
+        arena: ArenaWriter | None = None
+        try:
+            async with asyncio.timeout(self._settings.handshake_timeout):
+                if len(self.connections) >= self._settings.max_connections:
+                    raise ConnectionError("too many connections")
+                if sock.family == socket.AF_UNIX:
+                    arena = ArenaWriter(self._settings.arena_bytes) if self._settings.arena_bytes else None
+                else:
+                    tune_tcp(sock, self._settings)
+                peer = await greet_client(sock, self._key, arena)
+                connection = _ServerConnection(self, self._settings, arena, peer)
+                if arena is not None:
+                    arena.close_fd()
+                await adopt_socket(sock, connection)
+        except (OSError, ProtocolError, TimeoutError) as error:
+            logger.warning("refused a channel: %s", error or type(error).__name__)
+            _discard(sock, arena)
+        except BaseException:
+            _discard(sock, arena)
+            raise
+
+    def admit(self, connection: _ServerConnection) -> None:
+        """Called when a connection has its transport."""
+        self.connections.add(connection)
+        if self._draining:
+            connection.send_frame(Kind.DRAIN)
+        if not self._ready:
+            connection.send_frame(Kind.READINESS, flags=FAILED)
+
+    def announce(self, ready: bool) -> None:
+        """Tell the clients, present and future, whether the model is ready; requests are taken either way."""
+        self._ready = ready
+        for connection in self.connections:
+            connection.send_frame(Kind.READINESS, flags=0 if ready else FAILED)
+
+    async def drain(self, timeout: float) -> bool:
+        """Take no new clients, ask the present ones to send nothing new, and wait until they are served.
+
+        Args:
+            timeout: seconds to wait.
+
+        Returns:
+            Whether every request was answered; if not, `close` ends those left with an error.
+        """
+        self._draining = True
+        await self._stop_listening()
+        for connection in self.connections:
+            connection.send_frame(Kind.DRAIN)
+        give_up = monotonic() + timeout
+        quiet_since = monotonic()
+        while self.connections and monotonic() < give_up:
+            if self.outstanding:
+                quiet_since = monotonic()
+            elif monotonic() - quiet_since > _DRAIN_QUIET:
+                break
+            await asyncio.sleep(0.01)
+        return not self.outstanding
+
+    async def close(self) -> None:
+        """End every connection; requests under way are cancelled, their callers get an error."""
+        await self._stop_listening()
+        for task in self._greeting:
+            task.cancel()
+        await asyncio.gather(*self._greeting, return_exceptions=True)
+        for connection in list(self.connections):
+            connection.close()
+        give_up = monotonic() + 1.0
+        while self.connections and monotonic() < give_up:
+            await asyncio.sleep(0.005)
+        for connection in list(self.connections):
+            connection.abort(ConnectionError("the server closed"))
+        while self.connections:
+            await asyncio.sleep(0)
+
+    async def _stop_listening(self) -> None:
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        self._accepting.clear()
+        for listener in self._listeners:
+            if listener.family == socket.AF_UNIX:
+                _unlink(listener.getsockname())
+            listener.close()
+        self._listeners.clear()
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+
+
+def _discard(sock: socket.socket, arena: ArenaWriter | None) -> None:
+    sock.close()
+    if arena is not None:
+        arena.close()

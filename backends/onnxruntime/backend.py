@@ -1,0 +1,271 @@
+"""ONNX models by ONNX Runtime: the GIL is released while a session runs."""
+
+import ctypes
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.errors import InferError, internal, invalid_arg, unavailable, unsupported
+from backends.base import ArrayBackend, Instance, Model
+from backends.onnxruntime.model_io import ONNX_BFLOAT16, OnnxIO, check, complete, read_io
+from backends.onnxruntime.session import (
+    FATAL,
+    Provider,
+    providers,
+    run_options,
+    session_options,
+    uses_global_threads,
+)
+from backends.parameters import boolean
+from backends.signature import Shape
+
+if TYPE_CHECKING:
+    from backends.onnxruntime.cuda import CudaRuns
+
+Array = npt.NDArray[Any]
+
+_ORT_TEXT: Final = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
+
+
+class _Sessions:
+    """Sessions that instances of a group share, when the configuration asks for that."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.by_group: dict[str, ort.InferenceSession] = {}
+
+
+class _Loaded:
+    """A session, and what its tensors need before and after a run."""
+
+    def __init__(self, session: ort.InferenceSession, io: OnnxIO, model: Model) -> None:
+        self.session = session
+        self.on_gpu: CudaRuns | None = None
+        self.options = run_options(model)
+        tensors = {**io.optional, **io.inputs}
+        self.strings = frozenset(
+            name for name, tensor in tensors.items() if tensor.config_type == "TYPE_STRING"
+        )
+        self.bfloats = frozenset(
+            name for name, tensor in {**tensors, **io.outputs}.items() if tensor.config_type == "TYPE_BF16"
+        )
+        signature = model.signature
+        self.scalar_inputs = frozenset(
+            name for name in signature.inputs if name in tensors and not tensors[name].shape
+        )
+        self.scalar_outputs: dict[str, Shape] = {
+            output.name: output.expected
+            for output in signature.outputs
+            if not io.outputs[output.name].shape and not signature.batched
+        }
+        self.is_plain = not (self.strings or self.bfloats or self.scalar_inputs or self.scalar_outputs)
+
+
+class OnnxRuntimeBackend(ArrayBackend):
+    """Backend `onnxruntime`: `model.onnx`, a file, or a directory that holds a `model.onnx`.
+
+    The CPU instances of a group run in one session: ONNX Runtime allows concurrent runs, and the weights
+    are in memory once. GPU instances have a session each, with a stream of its own. The parameter
+    `share_session_between_instances` decides otherwise.
+    """
+
+    # What the model declares is compared once, when it is loaded. Many an exported model declares less than
+    # it returns, of which ONNX Runtime warns; Triton sends what there is.
+    checks_dims = False
+
+    def initialize(self, config: Mapping[str, str]) -> None:
+        if uses_global_threads(config):
+            intra = int(config.get("intra-op-thread-count", "0"))
+            ort.set_global_thread_pool_sizes(intra, int(config.get("inter-op-thread-count", "0")))
+
+    def model_initialize(self, model: Model) -> None:
+        model.state = _Sessions()
+
+    def model_finalize(self, model: Model) -> None:
+        model.state = None
+
+    def load(self, instance: Instance) -> _Loaded:
+        if instance.kind == "GPU" and not _shares_session(instance):
+            return self._load_on_gpu(instance)
+        session = self._session(instance)
+        io = read_io(session)
+        check(instance.model.config, io)
+        return _Loaded(session, io, instance.model)
+
+    def _load_on_gpu(self, instance: Instance) -> _Loaded:
+        """Load a session that works on a stream of its own; instances that share one cannot have that."""
+        device_module = _cuda_device(instance)
+        model, gpu = instance.model, device_module.CudaDevice(instance)
+        with device_module.LOADING:
+            session = _open(model, session_options(model), providers(instance, gpu.stream))
+            _check_gpu(instance, session)
+            io = read_io(session)
+            check(model.config, io)
+            loaded = _Loaded(session, io, model)
+            if not loaded.strings:
+                from backends.onnxruntime.cuda import CudaRuns
+
+                loaded.is_plain = False
+                loaded.on_gpu = CudaRuns(session, io, gpu, model)
+                instance.merged_inputs = gpu.inputs
+        return loaded
+
+    def _session(self, instance: Instance) -> ort.InferenceSession:
+        model = instance.model
+        if not _shares_session(instance):
+            return _open(model, session_options(model), providers(instance))
+        sessions: _Sessions = model.state
+        group = instance.name.rpartition("_")[0] + f"@{instance.kind}{instance.device_id}"
+        with sessions.lock:
+            if group not in sessions.by_group:
+                sessions.by_group[group] = _open(model, session_options(model), providers(instance))
+            return sessions.by_group[group]
+
+    def execute(
+        self, loaded: _Loaded, inputs: Mapping[str, Array], outputs: Sequence[str]
+    ) -> dict[str, Array]:
+        try:
+            if loaded.is_plain:
+                arrays = loaded.session.run(outputs, inputs, loaded.options)
+                return dict(zip(outputs, arrays, strict=True))
+            feed = {name: _prepare(loaded, name, array) for name, array in inputs.items()}
+            if loaded.on_gpu is not None:
+                found = loaded.on_gpu.run(feed, outputs)
+            else:
+                run = _run_values if loaded.bfloats else _run_arrays
+                found = dict(zip(outputs, run(loaded, feed, outputs), strict=True))
+        except InferError:
+            raise
+        except Exception as error:
+            raise _explained(error) from error
+        for name, shape in loaded.scalar_outputs.items():
+            if name in found:
+                found[name] = found[name].reshape(shape)
+        return found
+
+    def instance_portable(self, instance: Instance) -> bool:
+        return instance.kind == "CPU"
+
+    @classmethod
+    def auto_complete(cls, model: Model) -> mc.ModelConfig:
+        config = model.config
+        if (config.input or config.batch_input) and config.output:
+            return config
+        options = ort.SessionOptions()
+        options.log_severity_level = FATAL
+        # Only the tensors are read here; optimising the graph would take longer than loading it.
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.intra_op_num_threads = 1
+        for library in config.model_operations.op_library_filename:
+            options.register_custom_ops_library(library)
+        return complete(model, read_io(_open(model, options, [("CPUExecutionProvider", {})])))
+
+
+def _shares_session(instance: Instance) -> bool:
+    key = "share_session_between_instances"
+    if key in instance.model.config.parameters:
+        return boolean(instance.model, key)
+    return instance.kind == "CPU"
+
+
+def _cuda_device(instance: Instance) -> ModuleType:
+    """The module that knows GPUs through PyTorch, which models on the CPU do without.
+
+    Raises:
+        InferError: UNSUPPORTED without PyTorch.
+    """
+    try:
+        return import_module("backends.cuda.device")
+    except ImportError as error:
+        raise unsupported(
+            f"instance '{instance.name}' has kind KIND_GPU, which needs PyTorch; install the extra:"
+            " pip install 'nereid[gpu]'"
+        ) from error
+
+
+def _check_gpu(instance: Instance, session: ort.InferenceSession) -> None:
+    """ONNX Runtime falls back to the CPU when it cannot load CUDA's libraries, and says so nowhere.
+
+    Raises:
+        InferError: UNSUPPORTED when it did.
+    """
+    if instance.kind == "GPU" and session.get_providers()[0] == "CPUExecutionProvider":
+        raise unsupported(
+            f"instance '{instance.name}' has kind KIND_GPU but ONNX Runtime cannot use CUDA on this machine:"
+            " its CUDA and cuDNN libraries, or the driver, are missing or of another version"
+        )
+
+
+def _open(model: Model, options: ort.SessionOptions, chosen: Sequence[Provider]) -> ort.InferenceSession:
+    path = model.artifact("model.onnx")
+    if path.is_dir():
+        path /= "model.onnx"
+    if not path.is_file():
+        raise unavailable(f"unable to find '{path}' for model instance '{model.name}'")
+    try:
+        return ort.InferenceSession(str(path), options, providers=list(chosen))
+    except Exception as error:
+        raise _explained(error) from error
+
+
+def _prepare(loaded: _Loaded, name: str, array: Array) -> Array:
+    if name in loaded.strings:
+        array = _text(name, array)
+    if name in loaded.scalar_inputs:
+        array = array.reshape(())
+    return array
+
+
+def _text(name: str, array: Array) -> Array:
+    """Decode string elements: ONNX Runtime's Python interface takes `str` only."""
+    text = np.empty(array.size, dtype=object)
+    try:
+        text[:] = [element.decode() for element in array.ravel()]
+    except UnicodeDecodeError as error:
+        raise invalid_arg(f"a string element of input '{name}' is not valid UTF-8: {error}") from None
+    return text.reshape(array.shape)
+
+
+def _run_arrays(loaded: _Loaded, feed: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
+    return list(loaded.session.run(outputs, feed, loaded.options))
+
+
+def _run_values(loaded: _Loaded, feed: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
+    """Run with OrtValues, which know bfloat16; numpy does not."""
+    values = {name: _value(loaded, name, array) for name, array in feed.items()}
+    results = loaded.session.run_with_ort_values(outputs, values, loaded.options)
+    return [
+        _bfloat_bits(result) if name in loaded.bfloats else result.numpy()
+        for name, result in zip(outputs, results, strict=True)
+    ]
+
+
+def _value(loaded: _Loaded, name: str, array: Array) -> ort.OrtValue:
+    if name not in loaded.bfloats:
+        return ort.OrtValue.ortvalue_from_numpy(array)
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, ONNX_BFLOAT16)
+
+
+def _bfloat_bits(value: ort.OrtValue) -> Array:
+    """Copy a bfloat16 tensor out as its 16-bit patterns."""
+    shape = value.shape()
+    if value.device_name() != "cpu":
+        raise internal("bfloat16 output is not in CPU memory")
+    data = ctypes.string_at(value.data_ptr(), int(np.prod(shape, dtype=np.int64)) * 2)
+    return np.frombuffer(data, np.uint16).reshape(shape)
+
+
+def _explained(error: Exception) -> InferError:
+    """Word a failure as Triton does: the number of ONNX Runtime's error code and its first line."""
+    found = _ORT_TEXT.search(str(error))
+    text = found[2] if found else str(error)
+    first_line = (text.strip().splitlines() or [type(error).__name__])[0]
+    return internal(f"onnx runtime error {found[1]}: {first_line}" if found else first_line)

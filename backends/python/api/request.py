@@ -1,0 +1,269 @@
+"""`pb_utils.InferenceRequest`: what a model executes, and what it makes to call another model."""
+
+import json
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from app.core.tensors import TENSORS_TRACE, UNNAMED_TRACE, ParameterValue
+from app.core.tensors import Tensor as WireTensor
+from backends.base import Request
+from backends.python.api import server_api
+from backends.python.api.errors import TritonModelException
+from backends.python.api.parameters import checked
+from backends.python.api.response import Encoder, InferenceResponseSender
+from backends.python.api.tensor import Tensor
+
+SEQUENCE_START: Final = 1
+SEQUENCE_END: Final = 2
+RELEASE_ALL: Final = 1
+RELEASE_RESCHEDULE: Final = 2
+MEMORY_CPU: Final = 0
+MEMORY_GPU: Final = 2
+NO_PARAMETERS: Final = "{}"
+
+
+class InferenceTrace:
+    """The trace of a request; only the OpenTelemetry mode has a context to hand on."""
+
+    __slots__ = ("_traceparent",)
+
+    def __init__(self, traceparent: str = "") -> None:
+        """Made by the server; `traceparent` is what `InferRequest.trace` holds."""
+        self._traceparent = traceparent
+
+    def get_context(self) -> str | None:
+        """The W3C trace context as JSON, `{"traceparent": "00-..."}`; None where there is none."""
+        known = self._traceparent not in ("", UNNAMED_TRACE, TENSORS_TRACE)
+        return json.dumps({"traceparent": self._traceparent}) if known else None
+
+
+class PreferredMemory:
+    """Where a called model should put its outputs."""
+
+    __slots__ = ("device_id", "memory_type")
+
+    def __init__(self, preferred_memory_type: int = MEMORY_CPU, preferred_device_id: int = 0) -> None:
+        self.memory_type = preferred_memory_type
+        self.device_id = preferred_device_id
+
+
+class InferenceRequest:
+    """A request. One made by a model is sent with `exec` or `async_exec`."""
+
+    __slots__ = (
+        "_correlation_id",
+        "_flags",
+        "_inputs",
+        "_parameters",
+        "_preferred_memory",
+        "_release_flags",
+        "_request_id",
+        "_requested",
+        "_target",
+        "_timeout",
+        "_trace",
+    )
+
+    def __init__(
+        self,
+        request_id: str = "",
+        correlation_id: int | str = 0,
+        inputs: Sequence[Tensor] = (),
+        requested_output_names: Iterable[str] = (),
+        model_name: str = "",
+        model_version: int = -1,
+        flags: int = 0,
+        timeout: int = 0,
+        preferred_memory: PreferredMemory | None = None,
+        trace: InferenceTrace | None = None,
+        parameters: Mapping[str, ParameterValue] | str | None = None,
+    ) -> None:
+        if None in inputs:
+            raise TritonModelException(
+                f"Input tensor for request with id '{request_id}' and model name '{model_name}' should not"
+                " be empty."
+            )
+        if not isinstance(correlation_id, int | str):
+            raise TritonModelException("Correlation ID must be integer or string")
+        self._inputs: list[Tensor] | None = list(inputs)
+        self._request_id = request_id
+        self._correlation_id = correlation_id
+        self._requested = set(requested_output_names)
+        self._target = (model_name, model_version)
+        self._flags = flags
+        self._timeout = timeout
+        self._preferred_memory = preferred_memory
+        self._trace = trace
+        if isinstance(parameters, str):  # as another request's `parameters` gives them
+            parameters = json.loads(parameters)
+        self._parameters = NO_PARAMETERS if parameters is None else json.dumps(checked(parameters))
+        self._release_flags = RELEASE_ALL
+
+    def inputs(self) -> list[Tensor]:
+        """The inputs, always the same objects."""
+        return self._inputs or []
+
+    def request_id(self) -> str:
+        """The client's id, or ""."""
+        return self._request_id
+
+    def correlation_id(self) -> int | str:
+        """The sequence's id, or 0."""
+        return self._correlation_id
+
+    def requested_output_names(self) -> set[str]:
+        """Names of the outputs to return; a set, as Triton's is."""
+        return self._requested
+
+    def target(self) -> tuple[str, int]:
+        """Model and version to call; -1 lets the version policy choose."""
+        return self._target
+
+    def preferred_memory(self) -> PreferredMemory:
+        """Where the outputs should be."""
+        if self._preferred_memory is None:
+            self._preferred_memory = PreferredMemory()
+        return self._preferred_memory
+
+    def flags(self) -> int:
+        """Sequence flags: TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END."""
+        return self._flags
+
+    def set_flags(self, flags: int) -> None:
+        """Set the sequence flags."""
+        self._flags = flags
+
+    def timeout(self) -> int:
+        """The request's timeout in microseconds, 0 for none."""
+        return self._timeout
+
+    def parameters(self) -> str:
+        """The custom parameters as JSON."""
+        return self._parameters
+
+    def trace(self) -> InferenceTrace:
+        """The trace of the request."""
+        if self._trace is None:
+            self._trace = InferenceTrace()
+        return self._trace
+
+    def set_release_flags(self, flags: int) -> None:
+        """Ask for the request to be executed again: TRITONSERVER_REQUEST_RELEASE_RESCHEDULE.
+
+        Raises:
+            TritonModelException: an unknown flag.
+        """
+        if flags not in (RELEASE_ALL, RELEASE_RESCHEDULE):
+            raise TritonModelException("Unable to set release flags. Unsupported flag provided.")
+        self._release_flags = flags
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has gone or asked to cancel."""
+        return False
+
+    def get_response_sender(self) -> InferenceResponseSender:
+        """What answers the request.
+
+        Raises:
+            TritonModelException: this request was made by the model itself.
+        """
+        raise TritonModelException("only a request given to 'execute' has a response sender")
+
+    def exec(self, decoupled: bool = False) -> Any:
+        """Execute on another model and wait: its response, or with `decoupled` an iterator of them.
+
+        Raises:
+            TritonModelException: the model is not executing, but being loaded or unloaded.
+        """
+        return server_api.for_call(self.target()[0]).exec(self, decoupled)
+
+    def async_exec(self, decoupled: bool = False) -> Awaitable[Any]:
+        """`exec` from a running event loop."""
+        return server_api.for_call(self.target()[0]).async_exec(self, decoupled)
+
+
+class ReceivedRequest(InferenceRequest):
+    """A request in `execute`; what the model does not ask for is never made."""
+
+    __slots__ = ("_context", "_request", "_sender")
+
+    def __init__(self, request: Request, context: "Context") -> None:
+        # The fields of a request made by a model stay unset: each is read from the request instead.
+        self._request = request
+        self._context = context
+        self._inputs = None
+        self._release_flags = RELEASE_ALL
+        self._sender = context.eager_sender(request) if context.decoupled else None
+
+    def inputs(self) -> list[Tensor]:
+        inputs = self._inputs
+        if inputs is None:
+            inputs = self._inputs = [Tensor._received(tensor) for tensor in self._request.infer.inputs]
+        return inputs
+
+    def find(self, name: str) -> Tensor | None:
+        """The input of that name; the others are not made."""
+        wires: tuple[WireTensor, ...] = self._request.infer.inputs
+        if self._inputs is None and len(wires) > 1:
+            self.inputs()
+        if self._inputs is None:
+            if not wires or wires[0].name != name:
+                return None
+            self._inputs = [Tensor._received(wires[0])]
+        return next((tensor for tensor in self._inputs if tensor._name == name), None)
+
+    def request_id(self) -> str:
+        return self._request.infer.id
+
+    def correlation_id(self) -> int | str:
+        return self._request.infer.sequence_id
+
+    def requested_output_names(self) -> set[str]:
+        outputs = self._request.infer.outputs
+        return {output.name for output in outputs} if outputs else set(self._context.output_names)
+
+    def target(self) -> tuple[str, int]:
+        version = self._request.infer.model_version
+        return self._request.infer.model_name, int(version) if version else -1
+
+    def preferred_memory(self) -> PreferredMemory:
+        return PreferredMemory()
+
+    def flags(self) -> int:
+        infer = self._request.infer
+        return SEQUENCE_START * infer.sequence_start | SEQUENCE_END * infer.sequence_end
+
+    def set_flags(self, flags: int) -> None:
+        raise TritonModelException("the flags of a request that is being executed cannot be changed")
+
+    def timeout(self) -> int:
+        return self._request.infer.timeout_us
+
+    def parameters(self) -> str:
+        return json.dumps(self._request.infer.parameters)
+
+    def trace(self) -> InferenceTrace:
+        return InferenceTrace(self._request.infer.trace)
+
+    def is_cancelled(self) -> bool:
+        return self._request.is_cancelled()
+
+    def get_response_sender(self) -> InferenceResponseSender:
+        if self._sender is None:
+            self._sender = InferenceResponseSender(self._request, self._context.encoder, False)
+        return self._sender
+
+
+class Context:
+    """What the requests of a model share."""
+
+    __slots__ = ("decoupled", "encoder", "output_names")
+
+    def __init__(self, encoder: Encoder, output_names: Sequence[str], decoupled: bool) -> None:
+        self.encoder = encoder
+        self.output_names = output_names
+        self.decoupled = decoupled
+
+    def eager_sender(self, request: Request) -> InferenceResponseSender:
+        """The sender of a decoupled request, there from the start: dropping the request ends it."""
+        return InferenceResponseSender(request, self.encoder, True)

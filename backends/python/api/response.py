@@ -1,0 +1,167 @@
+"""`pb_utils.InferenceResponse`, and the sender with which a model answers by itself."""
+
+import json
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from app.core.tensors import InferRequest, InferResponse, ParameterValue, failed
+from backends.base import Request
+from backends.python.api.errors import TritonError, TritonModelException
+from backends.python.api.parameters import checked
+from backends.python.api.tensor import Tensor
+
+logger = logging.getLogger(__name__)
+
+COMPLETE_FINAL: Final = 1
+
+
+class InferenceResponse:
+    """The outputs of a request, or its error."""
+
+    __slots__ = ("_error", "_parameters", "_tensors")
+
+    def __init__(
+        self,
+        output_tensors: Sequence[Tensor] = (),
+        error: TritonError | str | None = None,
+        parameters: Mapping[str, ParameterValue] | None = None,
+    ) -> None:
+        if None in output_tensors:
+            raise TritonModelException("Output tensor for inference response should not be empty.")
+        self._tensors = output_tensors
+        self._error = TritonError(error) if isinstance(error, str) else error
+        self._parameters = None if parameters is None else checked(parameters)
+
+    def output_tensors(self) -> list[Tensor]:
+        """The outputs."""
+        return list(self._tensors)
+
+    def has_error(self) -> bool:
+        """Whether this is an error."""
+        return self._error is not None
+
+    def error(self) -> TritonError | None:
+        """The error, if any."""
+        return self._error
+
+    def parameters(self) -> str:
+        """The response parameters as JSON."""
+        return json.dumps(self._parameters or {})
+
+
+class Encoder:
+    """Turns a model's responses into answers."""
+
+    def __init__(self, model_name: str, version: str, outputs: Iterable[str], bf16: Iterable[str]) -> None:
+        """Make one for the outputs there are; `bf16` names those of that type, of which numpy has none."""
+        self._model_name = model_name
+        self._version = version
+        self._names = frozenset(outputs)
+        self._bf16 = frozenset(bf16)
+
+    def encode(self, response: InferenceResponse, infer: InferRequest, final: bool = True) -> InferResponse:
+        """Make the answer: the outputs the request asked for, or the error.
+
+        What is no output of the configuration is dropped, as in Triton.
+
+        Raises:
+            InferError: INVALID_ARG for an array that no data type corresponds to.
+        """
+        if response._error is not None:
+            return failed(response._error.as_infer_error(), infer.id, final)
+        tensors = response._tensors
+        names = {output.name for output in infer.outputs} if infer.outputs else self._names
+        if self._bf16:
+            outputs = tuple(
+                [t._to_wire("BF16" if t._name in self._bf16 else None) for t in tensors if t._name in names]
+            )
+        else:
+            outputs = tuple([tensor._to_wire() for tensor in tensors if tensor._name in names])
+        parameters = response._parameters or {}
+        return InferResponse(self._model_name, self._version, outputs, infer.id, parameters, final)
+
+
+class InferenceResponseSender:
+    """Sends the responses of one request, from any thread, during `execute` or later.
+
+    Whoever drops the last reference without having closed it closes it: a decoupled request then ends, any
+    other fails. So a model that forgets a request cannot keep its client waiting for ever.
+    """
+
+    __slots__ = ("_closed", "_decoupled", "_encoder", "_lock", "_request", "_sent")
+
+    def __init__(self, request: Request, encoder: Encoder, decoupled: bool) -> None:
+        self._request = request
+        self._encoder = encoder
+        self._decoupled = decoupled
+        self._lock = threading.Lock()
+        self._sent = 0
+        self._closed = False
+
+    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+        """Send a response, or with TRITONSERVER_RESPONSE_COMPLETE_FINAL alone, end the request.
+
+        Raises:
+            TritonModelException: with Triton's text, when the rules of the transaction policy forbid it.
+        """
+        if flags not in (0, COMPLETE_FINAL):
+            raise TritonModelException("Unable to send response. Unsupported flag provided.")
+        if response is None and not flags:
+            raise TritonModelException(
+                "Inference Response object must be provided when the response flags is set to zero."
+            )
+        if response is not None and not isinstance(response, InferenceResponse):
+            raise TypeError(f"send() takes an InferenceResponse, found type '{type(response)}'")
+        # A model that is not decoupled has one response, and that one is the end.
+        final = bool(flags) or not self._decoupled
+        answer = self._answer(response, final)
+        with self._lock:
+            self._check(response)
+            self._sent += 1
+            self._closed = bool(flags)
+            if response is not None or self._decoupled:
+                self._request.reply(answer)
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has gone or asked to cancel."""
+        return self._request.is_cancelled()
+
+    def _release(self) -> None:
+        """Leave the request to someone else: it is executed again, or was failed."""
+        self._closed = True
+
+    def _answer(self, response: InferenceResponse | None, final: bool) -> InferResponse:
+        infer = self._request.infer
+        if response is None:
+            return InferResponse(id=infer.id, final=True)
+        return self._encoder.encode(response, infer, final)
+
+    def _check(self, response: InferenceResponse | None) -> None:
+        if not self._decoupled:
+            if response is not None and self._sent:
+                raise TritonModelException(
+                    "Unable to send response. Non-decoupled model cannot send more than one response."
+                )
+            if response is None and not self._sent:
+                raise TritonModelException(
+                    "Unable to send response. Non-decoupled model cannot send complete final before"
+                    " sending a response."
+                )
+        if self._closed or (self._request.answered and response is not None):
+            raise TritonModelException("Unable to send response. Response sender has been closed.")
+
+    def __del__(self) -> None:
+        if self._closed or self._request.answered:
+            return
+        try:
+            self._request.reply(self._ending())
+        except Exception:
+            logger.exception("ending a request whose response sender was dropped")
+
+    def _ending(self) -> InferResponse:
+        if self._decoupled:
+            return InferResponse(id=self._request.infer.id, final=True)
+        text = "the model dropped the response sender without sending a response"
+        return failed(RuntimeError(text), self._request.infer.id)

@@ -1,0 +1,257 @@
+"""`pb_utils.Tensor`: a named array; one that came with a request becomes numpy when the model asks."""
+
+from sys import getrefcount
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from app.core.buffers import OwnedArray, writable_copy
+from app.core.datatypes import datatype_of, pack_bytes
+from app.core.tensors import Tensor as WireTensor
+from app.core.tensors import flat_bytes
+from backends.python.api.errors import TritonModelException
+
+Array = npt.NDArray[Any]
+
+# numpy scalar type: the number of the configuration's DataType.
+NUMPY_TO_TRITON: Final[dict[Any, int]] = {
+    np.bool_: 1,
+    np.uint8: 2,
+    np.uint16: 3,
+    np.uint32: 4,
+    np.uint64: 5,
+    np.int8: 6,
+    np.int16: 7,
+    np.int32: 8,
+    np.int64: 9,
+    np.float16: 10,
+    np.float32: 11,
+    np.float64: 12,
+    np.object_: 13,
+    np.bytes_: 13,
+}
+_BF16: Final = 14
+# Below this a copy costs no more than finding out whether one is needed.
+_COPIED_ANYWAY: Final = 4096
+_NOT_CONTIGUOUS: Final = (
+    "DLPack tensor is not contiguous."
+    " Only contiguous DLPack tensors that are stored in C-Order are supported."
+)
+_CPU: Final = (1, 0)  # DLPack: kDLCPU, device 0
+
+
+class Tensor:
+    """A tensor of a request or a response.
+
+    numpy has no bfloat16: the array of a BF16 tensor holds the 16-bit patterns as uint16. DLPack carries
+    the type itself.
+    """
+
+    __slots__ = ("_array", "_device", "_name", "_wire")
+
+    def __init__(self, name: str, numpy_array: Array) -> None:
+        if numpy_array.__class__ is not np.ndarray and not isinstance(numpy_array, np.ndarray):
+            raise TypeError(
+                f"tensor '{name}' must be made from a numpy.ndarray, found type '{type(numpy_array)}'"
+            )
+        if numpy_array.dtype.kind in "UVcmM":
+            raise TritonModelException("NumPy dtype is not supported.")
+        self._name = name
+        self._array: Array | None = numpy_array
+        self._wire: WireTensor | None = None
+        self._device: Any = None
+
+    @classmethod
+    def _received(cls, wire: WireTensor) -> "Tensor":
+        tensor = cls.__new__(cls)
+        tensor._name = wire.name
+        tensor._array = None
+        tensor._wire = wire
+        tensor._device = None
+        return tensor
+
+    def name(self) -> str:
+        """The tensor's name."""
+        return self._name
+
+    def as_numpy(self) -> Array:
+        """The array, always the same one and writable; BYTES as an object array of bytes.
+
+        Raises:
+            TritonModelException: the tensor is in GPU memory.
+        """
+        array = self._array
+        if array is None:
+            wire = self._wire
+            array = self._array = _from_device(self._device) if wire is None else _from_wire(wire)
+        return array
+
+    def triton_dtype(self) -> int:
+        """The number of the configuration's DataType."""
+        if self._is_bf16():
+            return _BF16
+        if self._device is not None:
+            return NUMPY_TO_TRITON[_host_array(self._device).dtype.type]
+        return NUMPY_TO_TRITON[self.as_numpy().dtype.type]
+
+    def shape(self) -> list[int]:
+        """Sizes of the dimensions."""
+        if self._device is not None:
+            return list(self._device.shape)
+        return list(self._wire.shape if self._wire is not None else self.as_numpy().shape)
+
+    def is_cpu(self) -> bool:
+        """Whether the data is in CPU memory."""
+        return self._device is None or self._device.device.type == "cpu"
+
+    def to_dlpack(self) -> Any:
+        """A DLPack capsule of the data, which a framework's `from_dlpack` takes once."""
+        return self.__dlpack__()
+
+    @staticmethod
+    def from_dlpack(name: str, tensor: Any) -> "Tensor":
+        """Make a tensor of an object with `__dlpack__`, or of a DLPack capsule, without a copy on the CPU.
+
+        Raises:
+            TritonModelException: the data is not contiguous, or not in a form that can be read here.
+        """
+        return _imported(name, tensor)
+
+    def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
+        if self._device is not None:
+            return self._device.__dlpack__(stream=stream)
+        if self._is_bf16():
+            return _as_bfloat16(self.as_numpy()).__dlpack__()
+        array = self.as_numpy()
+        # DLPack has no way to say "read only" that every framework knows, so nobody is given our view.
+        return (array if array.flags.writeable else array.copy()).__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _CPU if self._device is None else self._device.__dlpack_device__()
+
+    def _is_bf16(self) -> bool:
+        if self._device is not None:
+            return str(self._device.dtype) == "torch.bfloat16"
+        return self._wire is not None and self._wire.datatype == "BF16"
+
+    def _to_wire(self, expected: str | None = None, viewed: bool = False) -> WireTensor:
+        """The tensor as a response carries it.
+
+        Args:
+            expected: the configuration's data type; it tells BF16 patterns from UINT16.
+            viewed: the model waits and cannot change the array meanwhile, so it need not be copied.
+        """
+        if self._wire is not None:
+            return self._wire
+        if self._device is not None:
+            array = _host_array(self._device)
+            datatype = "BF16" if self._is_bf16() else datatype_of(array)
+            return WireTensor(self._name, datatype, array.shape, _own_bytes(array))
+        array = self.as_numpy()
+        datatype = datatype_of(array)
+        if datatype == "BYTES":
+            return WireTensor(self._name, "BYTES", array.shape, _packed(array))
+        if expected == "BF16" and datatype == "UINT16":
+            datatype = "BF16"
+        data = flat_bytes(array) if viewed else _own_bytes(array)
+        return WireTensor(self._name, datatype, array.shape, data)
+
+
+def _from_wire(wire: WireTensor) -> Array:
+    """View the bytes; read-only memory is copied, because models do change their inputs in place."""
+    array: Array = wire.array()
+    if array.flags.writeable:
+        return array
+    return writable_copy(array) if array.nbytes > _COPIED_ANYWAY else array.copy()
+
+
+def _from_device(device: Any) -> Array:
+    if device.device.type != "cpu":
+        raise TritonModelException("Tensor is stored in GPU and cannot be converted to NumPy.")
+    return _host_array(device)
+
+
+def _own_bytes(array: Array) -> memoryview | bytes:
+    """The bytes of an output: copied unless nobody else can still change the array.
+
+    A response is sent while the model may already execute the next request; a model that fills the same
+    array each time would put that request's data into this response.
+    """
+    if array.nbytes <= _COPIED_ANYWAY or not _is_exclusive(array):
+        return array.tobytes() if array.nbytes <= _COPIED_ANYWAY else flat_bytes(array.copy())
+    return flat_bytes(array)
+
+
+def _is_exclusive(array: Array) -> bool:
+    base: Any = array.base
+    # Held by the tensor, the two callers' and this function's variables, and the argument of getrefcount.
+    if getrefcount(array) > 5:
+        return False
+    if type(base) is np.ndarray:
+        # A view of an array that only the view holds: `result[None]`, `result.reshape(...)`.
+        if getrefcount(base) > 3:
+            return False
+        base = base.base
+    # An input's memory, which the request may hold too, but does not change.
+    return base is None or (
+        type(base) is memoryview and getrefcount(base) <= 3 and isinstance(base.obj, OwnedArray)
+    )
+
+
+def _packed(array: Array) -> bytes:
+    """Pack string elements; those that are neither bytes nor str are printed, as Triton does."""
+    return pack_bytes(
+        element if isinstance(element, bytes | str) else str(element) for element in array.ravel().tolist()
+    )
+
+
+class _Capsule:
+    """Gives a bare capsule the two methods numpy asks for; a bare capsule is CPU memory or fails there."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _CPU
+
+
+def _imported(name: str, source: Any) -> Tensor:
+    if type(source) is Tensor and source._wire is not None and source._array is None:
+        wire = source._wire  # nobody has looked at it yet: it stays where it is
+        return Tensor._received(WireTensor(name, wire.datatype, wire.shape, wire.data))
+    tensor = Tensor.__new__(Tensor)
+    tensor._name, tensor._array, tensor._wire, tensor._device = name, None, None, None
+    if type(source).__module__.partition(".")[0] == "torch":
+        # Torch tensors are kept as they are: numpy knows neither their bfloat16 nor their devices.
+        if not source.is_contiguous():
+            raise TritonModelException(_NOT_CONTIGUOUS)
+        tensor._device = source.detach()
+        return tensor
+    try:
+        array = np.from_dlpack(source if hasattr(source, "__dlpack__") else _Capsule(source))
+    except (BufferError, RuntimeError, TypeError) as error:
+        raise TritonModelException(f"unable to read the DLPack tensor '{name}': {error}") from error
+    if not array.flags.c_contiguous:
+        raise TritonModelException(_NOT_CONTIGUOUS)
+    tensor._array = array
+    return tensor
+
+
+def _host_array(source: Any) -> Array:
+    """The numpy array of a torch tensor; bfloat16 as its 16-bit patterns."""
+    import torch
+
+    host = source.cpu()
+    if host.dtype == torch.bfloat16:
+        return np.asarray(host.view(torch.int16).numpy().view(np.uint16))
+    return np.asarray(host.numpy())
+
+
+def _as_bfloat16(patterns: Array) -> Any:
+    import torch
+
+    return torch.from_numpy(patterns.view(np.int16).copy()).view(torch.bfloat16)

@@ -1,0 +1,235 @@
+"""Loading a Python model's class, and executing requests with it, in whatever process this is."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from app.core.errors import InferError
+from app.core.tensors import InferRequest, InferResponse, SequenceId, failed
+from backends.base import Request
+from backends.python.api import calls, server_api
+from backends.python.api.errors import ContractError, execution_failed, loading_failed
+from backends.python.api.model_config import ModelConfig
+from backends.python.api.request import RELEASE_RESCHEDULE, Context, ReceivedRequest
+from backends.python.api.response import Encoder, InferenceResponse
+from backends.python.api.tensor import Tensor
+from backends.python.event_loop import EventLoop
+from backends.python.execution import loader
+from backends.python.execution.instance import PythonInstance
+from backends.python.execution.readiness import Readiness
+
+logger = logging.getLogger(__name__)
+
+
+class Clocked(Protocol):
+    """What notes when the model computed, in `time.monotonic_ns`; an `Instance` does."""
+
+    compute_start_ns: int
+    compute_end_ns: int
+
+
+class Execution:
+    """A model object and what executes it."""
+
+    def __init__(self, instance: PythonInstance) -> None:
+        """Import the model's file and initialise the model.
+
+        Raises:
+            InferError: with the text and the place of what the model raised.
+        """
+        self.instance = instance
+        kind = loader.acquire(instance)
+        try:
+            if not hasattr(kind, "execute"):
+                raise ContractError(f"Python model {instance.file} does not implement `execute` method.")
+            self.model = _initialised(kind, instance)
+        except Exception as error:
+            loader.release(instance)
+            raise loading_failed(error, loader.OUR_FOLDER) from error
+        self._execute_model = self.model.execute
+        self._encoder = Encoder(instance.model_name, instance.version, instance.returned, instance.bf16)
+        self._context = Context(self._encoder, instance.outputs, instance.decoupled)
+        self._decoupled = instance.decoupled
+        self._loop = EventLoop(f"{instance.name} asyncio")
+        self.is_ready = Readiness(self.model, self._loop, instance.name)
+
+    def close(self) -> None:
+        """Call the model's `finalize` and undo the import."""
+        try:
+            if hasattr(self.model, "finalize"):
+                with server_api.no_calls("'finalize'"):
+                    self.model.finalize()
+        except Exception:
+            logger.exception("finalize of instance '%s' failed", self.instance.name)
+        finally:
+            self._loop.close()
+            loader.release(self.instance)
+
+    def finalize_sequence(self, sequence_id: SequenceId) -> None:
+        """Tell the model, if it has a method `finalize_sequence`, that a sequence is over."""
+        if hasattr(self.model, "finalize_sequence"):
+            self.model.finalize_sequence(sequence_id)
+
+    def execute(self, requests: Sequence[Request], clock: Clocked) -> None:
+        """Execute one batch and reply to each of its requests, now or later as the model will."""
+        calls.executing.set(requests)
+        try:
+            self._execute(requests, clock)
+        finally:
+            calls.executing.set(())
+
+    def _execute(self, requests: Sequence[Request], clock: Clocked) -> None:
+        context = self._context
+        received = [ReceivedRequest(request, context) for request in requests]
+        clock.compute_start_ns = time.monotonic_ns()
+        try:
+            returned = self._execute_model(received)
+            if returned.__class__ is not list and asyncio.iscoroutine(returned):
+                if self._decoupled:
+                    self._loop.start(returned, _Background(self.instance.name, requests))
+                    return
+                returned = server_api.current().run(returned, self._loop)
+            clock.compute_end_ns = time.monotonic_ns()
+            answers = self._checked(received, returned)
+        except (Exception, SystemExit) as error:
+            clock.compute_end_ns = time.monotonic_ns()
+            self._fail(received, requests, error)
+            return
+        _senders = [mine._sender for mine in received]  # to drop one would end its request
+        del received  # an input that nobody else holds may be the output's memory
+        for request, response in zip(requests, answers, strict=True):
+            if response is None:
+                continue
+            if request.answered:
+                name = self.instance.name
+                logger.warning("instance '%s' returned a response to a request it had answered", name)
+            else:
+                request.reply(self._encoded(response, request.infer))
+
+    def _checked(self, received: list[ReceivedRequest], returned: Any) -> Sequence[InferenceResponse | None]:
+        """Hold what `execute` returned against Triton's rules; None where a sender or a next turn answers."""
+        if self._decoupled and returned is not None:
+            raise ContractError(
+                f"Python model '{self.instance.name}' is using the decoupled mode and the execute"
+                " function must return None."
+            )
+        if returned is None and (self._decoupled or all(map(_answers_itself, received))):
+            responses: Sequence[Any] = [None] * len(received)
+        else:
+            responses = returned
+        if not isinstance(responses, list):
+            raise ContractError(f"Expected a list in the execute return, found type '{type(responses)}'.")
+        if len(responses) != len(received):
+            raise ContractError(
+                "Number of InferenceResponse objects do not match the number of InferenceRequest objects."
+                f" InferenceRequest(s) size is:{len(received)}, and InferenceResponse(s) size"
+                f" is:{len(responses)}\n"
+            )
+        for request, response in zip(received, responses, strict=True):
+            if response.__class__ is not InferenceResponse or request._release_flags == RELEASE_RESCHEDULE:
+                _check_unusual(request, response, self._decoupled)
+        return responses
+
+    def _fail(
+        self, received: list[ReceivedRequest], requests: Sequence[Request], error: BaseException
+    ) -> None:
+        logger.error("execute of instance '%s' failed", self.instance.name, exc_info=error)
+        response = execution_failed(self.instance.name, error, loader.OUR_FOLDER)
+        for mine, request in zip(received, requests, strict=True):
+            if mine._sender is not None:
+                mine._sender._release()
+            request.rescheduled = request.detached = False
+            if not request.answered:
+                request.reply(failed(response, request.infer.id))
+
+    def _encoded(self, response: InferenceResponse, infer: InferRequest) -> InferResponse:
+        """Encode; an output that cannot be encoded fails its own request and no other."""
+        try:
+            return self._encoder.encode(response, infer)
+        except Exception as error:
+            plain = error if isinstance(error, InferError) else ContractError(_why_not_sent(response, error))
+            return failed(execution_failed(self.instance.name, plain, loader.OUR_FOLDER), infer.id)
+
+
+class _Background:
+    """What becomes of the requests of a decoupled `async def execute` when it ends in an exception."""
+
+    def __init__(self, name: str, requests: Sequence[Request]) -> None:
+        self._name = name
+        self._requests = requests
+
+    def __call__(self, ended: "Future[Any]") -> None:
+        if ended.cancelled() or (error := ended.exception()) is None:
+            return
+        logger.error("execute of instance '%s' failed", self._name, exc_info=error)
+        response = execution_failed(self._name, error, loader.OUR_FOLDER)
+        for request in self._requests:
+            if not request.answered:
+                request.reply(failed(response, request.infer.id))
+
+
+def completed(instance: PythonInstance) -> dict[str, Any] | None:
+    """What `auto_complete_config` of the model makes of its configuration; None for a model without.
+
+    Raises:
+        InferError: with the text and the place of what the model raised.
+    """
+    kind = loader.acquire(instance)
+    try:
+        complete = getattr(kind, "auto_complete_config", None)
+        if complete is None:
+            return None
+        with server_api.no_calls("'auto_complete_config'"):
+            returned = complete(ModelConfig(instance.config))
+        if not isinstance(returned, ModelConfig):
+            raise ContractError(
+                f"auto_complete_config function in model '{instance.model_name}' must return a valid"
+                " pb.ModelConfig object."
+            )
+        return returned.as_dict()
+    except Exception as error:
+        raise loading_failed(error, loader.OUR_FOLDER) from error
+    finally:
+        loader.release(instance)
+
+
+def _initialised(kind: Any, instance: PythonInstance) -> Any:
+    with server_api.no_calls("'initialize'"):
+        model = kind()
+        if hasattr(model, "initialize"):
+            model.initialize(instance.initialize_arguments())
+    return model
+
+
+def _check_unusual(request: ReceivedRequest, response: Any, decoupled: bool) -> None:
+    """Everything but a plain response: none, a rescheduled request, or something that is no response."""
+    if request._release_flags == RELEASE_RESCHEDULE:
+        if response is not None:
+            raise ContractError(
+                "Expected a None object in the execute function return list for reschduled request, found"
+                f" type '{type(response)}'."
+            )
+        request._request.rescheduled = True
+        if request._sender is not None:
+            request._sender._release()
+    elif response is None and (decoupled or _answers_itself(request)):
+        request._request.detached = True
+    elif not isinstance(response, InferenceResponse):
+        raise ContractError(
+            "Expected an 'InferenceResponse' object in the execute function return list, found type"
+            f" '{type(response)}'."
+        )
+
+
+def _why_not_sent(response: InferenceResponse, error: Exception) -> str:
+    other = next((tensor for tensor in response._tensors if not isinstance(tensor, Tensor)), None)
+    if other is None:
+        return str(error)
+    return f"Expected 'Tensor' objects as the outputs of an 'InferenceResponse', found type '{type(other)}'."
+
+
+def _answers_itself(request: ReceivedRequest) -> bool:
+    return request._sender is not None or request._release_flags == RELEASE_RESCHEDULE

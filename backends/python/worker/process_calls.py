@@ -1,0 +1,112 @@
+"""What a model in a process of its own asks of the rest of the server."""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from app.core.errors import ErrorCode, FailureReason, InferError, unavailable
+from app.core.tensors import Buffer, InferRequest, InferResponse, failed
+from backends.base import Request
+from backends.python.api import server_api
+from backends.python.api.calls import MAX_WAITING
+from backends.python.api.errors import TritonModelException
+from backends.python.worker.link import Link, LinkClosed, Message, Payload
+from backends.python.worker.link_codec import request_of, response_fields
+
+logger = logging.getLogger(__name__)
+
+
+class ProcessCalls:
+    """What a model in another process asks of the rest of the server."""
+
+    def __init__(self, link: Link, name: str, requests: Mapping[int, Request]) -> None:
+        """`requests` are those that the model has, by their numbers."""
+        self._link = link
+        self._name = name
+        self._requests = requests
+        self._cancels: dict[int, Callable[[], None]] = {}
+        self._responses: queue.SimpleQueue[tuple[int, InferResponse] | None] = queue.SimpleQueue()
+        self._sender: threading.Thread | None = None
+        self._verbs: dict[str, Callable[[Message, Payload], Any]] = {
+            "load_model": _load_model,
+            "unload_model": lambda m, _: server_api.current().unload_model(m["name"], m["dependents"]),
+            "is_model_ready": lambda m, _: server_api.current().is_model_ready(m["name"], m["version"]),
+        }
+
+    def handle(self, message: Message, payload: Payload) -> None:
+        """Take a message; on the thread that serves the link, which may not wait."""
+        verb = message["do"]
+        if verb == "call":
+            self._call(message, request_of(message["request"], payload))
+        elif verb == "cancel":
+            cancel = self._cancels.get(message["call"])
+            if cancel is not None:
+                cancel()
+        else:
+            threading.Thread(target=self._manage, args=(message, payload), name=verb, daemon=True).start()
+
+    def cancel(self) -> None:
+        """Cancel what is under way: nobody waits for it."""
+        for cancel in list(self._cancels.values()):
+            cancel()
+
+    def close(self) -> None:
+        """End the thread that sends responses."""
+        self._responses.put(None)
+
+    def _call(self, message: Message, infer: InferRequest) -> None:
+        number = message["call"]
+        if self._sender is None:  # responses come on the data-plane loop, which may not wait for a socket
+            self._sender = threading.Thread(target=self._send, name=f"{self._name} responses", daemon=True)
+            self._sender.start()
+
+        def sink(response: InferResponse) -> None:
+            if response.final or self._responses.qsize() < MAX_WAITING:
+                self._responses.put((number, response))
+                return
+            self._cancels[number]()
+            text = f"more than {MAX_WAITING} responses wait to be read"
+            busy = InferError(ErrorCode.UNAVAILABLE, text, FailureReason.REJECTED)
+            self._responses.put((number, failed(busy)))
+
+        self._cancels[number] = lambda: None
+        try:
+            callers = [self._requests.get(each) for each in message["callers"]]
+            known = [caller for caller in callers if caller is not None]
+            cancel = server_api.current().submit(infer, sink, message["decoupled"], known)
+        except Exception as error:
+            sink(failed(error))
+            return
+        if number in self._cancels:
+            self._cancels[number] = cancel
+
+    def _send(self) -> None:
+        while (item := self._responses.get()) is not None:
+            number, response = item
+            if response.final:
+                self._cancels.pop(number, None)
+            buffers: list[Buffer] = []
+            fields = response_fields(response, buffers)
+            try:
+                self._link.send({"do": "response", "call": number, "response": fields}, buffers)
+            except LinkClosed:
+                return
+
+    def _manage(self, message: Message, payload: Payload) -> None:
+        try:
+            self._link.answer(message, self._verbs[message["do"]](message, payload))
+        except LinkClosed:
+            pass
+        except InferError as error:
+            self._link.refuse(message, error)
+        except Exception as error:
+            if not isinstance(error, TritonModelException):
+                logger.exception("%s of instance '%s'", message["do"], self._name)
+            self._link.refuse(message, unavailable(str(error)))
+
+
+def _load_model(message: Message, payload: Payload) -> None:
+    files = {path: bytes(payload.take(size)) for path, size in message["files"]}
+    server_api.current().load_model(message["name"], message["config"], files)

@@ -1,0 +1,175 @@
+"""Keeping a process for an instance of a Python model: started, asked, and started again when it dies."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from app.core.errors import ErrorCode, FailureReason, InferError, internal
+from app.core.tensors import SequenceId
+from backends.base import Request
+from backends.python.api.errors import stub_failed
+from backends.python.execution.execution import Clocked
+from backends.python.execution.instance import PythonInstance
+from backends.python.execution.readiness import LIMIT_S
+from backends.python.worker.link import LinkClosed
+from backends.python.worker.process import Process, not_healthy
+
+logger = logging.getLogger(__name__)
+
+_STABLE_S: Final = 60.0
+"""A process that lived so long is started again as if it were the first to die."""
+_LONGEST_S: Final = 30.0
+_METRICS_S: Final = 1.0
+_FINALIZE_S: Final = 30.0
+
+
+def delay(crashes: int) -> float:
+    """Seconds until the process is started again, after so many crashes in a row."""
+    return 0.0 if crashes <= 1 else min(_LONGEST_S, 0.5 * 2.0 ** min(crashes - 2, 16))
+
+
+class Supervisor:
+    """An instance that is executed by a process; takes the place of an `Execution`.
+
+    While the process is being started again, requests wait for it; while that is put off, because it dies
+    again and again, they are refused.
+    """
+
+    def __init__(
+        self,
+        instance: PythonInstance,
+        python: Path,
+        start_s: float,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Start the process and initialise the model; `changed` is called when the process comes or goes.
+
+        Raises:
+            InferError: why the model cannot be executed.
+        """
+        self._instance = instance
+        self._python = python
+        self._start_s = start_s
+        self._tell = changed
+        self._changed = threading.Condition()
+        self._process: Process | None = None
+        self._starting = True
+        self._closed = False
+        self._metrics: list[Any] = []
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"{instance.name} process", daemon=True)
+        self._thread.start()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._starting)
+        if self._process is None and self._error is not None:
+            raise self._error
+
+    @property
+    def pid(self) -> int:
+        """The process's id, 0 while there is none."""
+        process = self._process
+        return 0 if process is None else process.pid
+
+    def execute(self, requests: Sequence[Request], clock: Clocked) -> None:
+        """Execute one batch; see `Execution.execute`.
+
+        Raises:
+            InferError: UNAVAILABLE when there is no process.
+        """
+        process = self._process
+        if process is None or process.ended:
+            process = self._awaited()
+        if process is None:
+            error = stub_failed(self._instance.name, not_healthy(self._instance.name))
+            raise InferError(ErrorCode.UNAVAILABLE, error.message, FailureReason.BACKEND)
+        process.execute(requests, clock)
+
+    def finalize_sequence(self, sequence_id: SequenceId) -> None:
+        """See `Execution.finalize_sequence`; a process that has ended has forgotten its sequences."""
+        process = self._process
+        if process is not None and not process.ended:
+            process.finalize_sequence(sequence_id)
+
+    def is_ready(self) -> bool:
+        """Whether there is a process and its model says it is ready."""
+        process = self._process
+        return process is not None and process.is_ready(LIMIT_S)
+
+    def metrics(self) -> list[Any]:
+        """Custom metrics; of a process that is busy those it last told of, of none none."""
+        process = self._process
+        try:
+            self._metrics = [] if process is None else process.metrics(_METRICS_S)
+        except TimeoutError:
+            pass
+        except LinkClosed:
+            self._metrics = []
+        return self._metrics
+
+    def close(self) -> None:
+        """Have the model finalized and end the process."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            process = self._process
+        if process is not None:
+            process.stop(_FINALIZE_S)
+        self._thread.join(_FINALIZE_S)
+
+    def _awaited(self) -> Process | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or not (self._starting or self._dying()))
+            return self._process
+
+    def _dying(self) -> bool:
+        return self._process is not None and self._process.ended
+
+    def _run(self) -> None:
+        crashes = 0
+        while not self._closed:
+            began = time.monotonic()
+            process = self._begin()
+            if process is None and crashes == 0:
+                return  # it never worked: the load fails
+            if process is not None:
+                how = process.wait()
+                if self._closed:
+                    return
+                logger.error("process of instance '%s' ended with %s", self._instance.name, how)
+            crashes = 1 if time.monotonic() - began > _STABLE_S else crashes + 1
+            self._pause(delay(crashes))
+
+    def _begin(self) -> Process | None:
+        process: Process | None = None
+        try:
+            process = Process(self._instance, self._python, self._start_s)
+            process.begin()
+        except BaseException as error:
+            if process is not None:
+                process.stop(_METRICS_S)
+                process = None
+            self._error = error if isinstance(error, InferError) else internal(str(error))
+            logger.error("process of instance '%s': %s", self._instance.name, error)
+        with self._changed:
+            closed = self._closed
+            self._process = None if closed else process
+            self._starting = False
+            self._changed.notify_all()
+        self._tell()
+        if closed and process is not None:
+            process.stop(_FINALIZE_S)
+        return process
+
+    def _pause(self, seconds: float) -> None:
+        with self._changed:
+            self._process = None
+            self._starting = seconds == 0
+            self._changed.notify_all()
+            self._tell()
+            if seconds:
+                logger.warning("it is started again in %g s", seconds)
+                self._changed.wait_for(lambda: self._closed, seconds)
+            self._starting = True

@@ -1,0 +1,255 @@
+"""The process that executes a Python model in an environment of its own: the end of the link in that process.
+
+The main thread does what the replica asks, one thing at a time; another thread takes the messages meanwhile.
+"""
+
+import ctypes
+import itertools
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from app.core.errors import InferError, internal
+from app.core.tensors import Buffer, InferRequest, InferResponse
+from backends.base import Request
+from backends.python.api import metrics, server_api
+from backends.python.api.calls import Calls
+from backends.python.api.errors import TritonModelException, describe
+from backends.python.execution import loader
+from backends.python.execution.execution import Execution, completed
+from backends.python.execution.instance import PythonInstance
+from backends.python.worker.link import Link, LinkClosed, Message, Payload
+from backends.python.worker.link_codec import request_fields, request_of, response_fields, response_of
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class Clock:
+    """When the model computed."""
+
+    compute_start_ns = 0
+    compute_end_ns = 0
+
+
+class RemoteRequest(Request):
+    """A request of the replica, which knows it by a number."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int, infer: InferRequest, worker: "Worker") -> None:
+        super().__init__(infer, partial(worker.reply, number), partial(worker.cancelled, number))
+        self.number = number
+
+
+class Worker:
+    """Executes one model for the replica at the other end of a link."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.link = Link(sock, self._handle)
+        self._jobs: queue.SimpleQueue[tuple[Message, Payload]] = queue.SimpleQueue()
+        self._execution: Execution | None = None
+        self._calls: RemoteCalls | None = None
+        self._held: list[tuple[int, InferResponse]] | None = None
+        self._verbs: dict[str, Callable[[Message, Payload], None]] = {
+            "start": self._start,
+            "complete": self._complete,
+            "execute": self._execute,
+            "finalize": self._finalize,
+            "finalize_sequence": self._finalize_sequence,
+        }
+
+    def run(self) -> None:
+        """Do what the replica asks until it asks for the end, or is gone."""
+        threading.Thread(target=self._serve, name="replica", daemon=True).start()
+        self.link.send({"do": "hello", "python": sys.version.split()[0], "prefix": sys.prefix})
+        while True:
+            message, payload = self._jobs.get()
+            try:
+                self._verbs[message["do"]](message, payload)
+            except InferError as error:
+                self.link.refuse(message, error)
+            except (Exception, SystemExit) as error:
+                self.link.refuse(message, internal(describe(error, loader.OUR_FOLDER)))
+
+    def _serve(self) -> None:
+        try:
+            self.link.serve()
+        finally:
+            os._exit(1)  # the replica is gone
+
+    def _handle(self, message: Message, payload: Payload) -> None:
+        verb = message["do"]
+        if verb in self._verbs:
+            self._jobs.put((message, payload))
+        elif verb == "response":
+            assert self._calls is not None
+            self._calls.answered(message, payload)
+        elif verb == "metrics":
+            self.link.answer(message, metrics.snapshot())
+        elif verb == "ready":
+            threading.Thread(target=self._say_ready, args=(message,), name="is_ready", daemon=True).start()
+
+    def _start(self, message: Message, payload: Payload) -> None:
+        instance = _instance(message["instance"])
+        self._calls = RemoteCalls(self.link, message["caller"])
+        server_api.install(self._calls)
+        self._execution = Execution(instance)
+        self.link.answer(message)
+
+    def _complete(self, message: Message, payload: Payload) -> None:
+        self.link.answer(message, completed(_instance(message["instance"])))
+
+    def _finalize(self, message: Message, payload: Payload) -> None:
+        if self._execution is not None:
+            self._execution.close()
+        self.link.answer(message)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)  # threads that the model has left behind do not keep the process
+
+    def _finalize_sequence(self, message: Message, payload: Payload) -> None:
+        assert self._execution is not None
+        try:
+            self._execution.finalize_sequence(message["sequence"])
+        except Exception:
+            logging.getLogger(__name__).exception("ending sequence %s", message["sequence"])
+
+    def _say_ready(self, message: Message) -> None:
+        assert self._execution is not None
+        self.link.answer(message, self._execution.is_ready())
+
+    def _execute(self, message: Message, payload: Payload) -> None:
+        assert self._execution is not None
+        numbers = [number for number, _ in message["requests"]]
+        requests = [self._request(number, fields, payload) for number, fields in message["requests"]]
+        clock = Clock()
+        # Responses that are there when the model returns go in one message.
+        self._held = None if self._execution.instance.decoupled else []
+        try:
+            self._execution.execute(requests, clock)
+        finally:
+            held, self._held = self._held or [], None
+        value, buffers = _executed(numbers, requests, clock), list[Buffer]()
+        value["responses"] = [(number, response_fields(response, buffers)) for number, response in held]
+        self.link.answer(message, value, buffers)
+
+    def _request(self, number: int, fields: dict[str, Any], payload: Payload) -> Request:
+        return RemoteRequest(number, request_of(fields, payload), self)
+
+    def reply(self, number: int, response: InferResponse) -> None:
+        """Answer a request, at once or with those that are answered when the model returns."""
+        held = self._held
+        if held is not None and threading.current_thread() is threading.main_thread():
+            held.append((number, response))
+            return
+        buffers: list[Buffer] = []
+        fields = response_fields(response, buffers)
+        self.link.send({"do": "response", "request": number, "response": fields}, buffers)
+
+    def cancelled(self, number: int) -> bool:
+        """Whether a request was cancelled."""
+        return bool(self.link.ask({"do": "cancelled", "request": number})[0])
+
+
+class RemoteCalls(Calls):
+    """Implements `backends.python.api.server_api.Services` by those of the replica."""
+
+    def __init__(self, link: Link, caller: str) -> None:
+        super().__init__(caller)
+        self._link = link
+        self._numbers = itertools.count(1)
+        self._sinks: dict[int, Callable[[InferResponse], None]] = {}
+
+    def submit(
+        self,
+        infer: InferRequest,
+        sink: Callable[[InferResponse], None],
+        decoupled: bool,
+        callers: Sequence[Request] = (),
+    ) -> Callable[[], None]:
+        number = next(self._numbers)
+        self._sinks[number] = sink
+        buffers: list[Buffer] = []
+        fields = request_fields(infer, buffers)
+        known = [caller.number for caller in callers if isinstance(caller, RemoteRequest)]
+        about = {"request": fields, "decoupled": decoupled, "callers": known}
+        message = {"do": "call", "call": number, **about}
+        try:
+            self._link.send(message, buffers)
+        except Exception:
+            del self._sinks[number]
+            raise
+        return lambda: self._link.send({"do": "cancel", "call": number})
+
+    def answered(self, message: Message, payload: Payload) -> None:
+        """A response to a call."""
+        response = response_of(message["response"], payload)
+        sink = (self._sinks.pop if response.final else self._sinks.get)(message["call"], None)
+        if sink is not None:
+            sink(response)
+
+    def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
+        heads = [(path, len(data)) for path, data in files.items()]
+        self._manage({"do": "load_model", "name": name, "config": config, "files": heads}, [*files.values()])
+
+    def unload_model(self, name: str, unload_dependents: bool) -> None:
+        self._manage({"do": "unload_model", "name": name, "dependents": unload_dependents})
+
+    def is_model_ready(self, name: str, version: str) -> bool:
+        return bool(self._link.ask({"do": "is_model_ready", "name": name, "version": version})[0])
+
+    def _manage(self, message: Message, buffers: Sequence[Buffer] = ()) -> None:
+        try:
+            self._link.ask(message, buffers)
+        except InferError as error:
+            raise TritonModelException(error.message) from error
+
+
+class LogSender(logging.Handler):
+    """Sends records to the replica, whose log they join."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__()
+        self._link = link
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.exc_info:
+            text += "\n" + logging.Formatter().formatException(record.exc_info)
+        place = (record.pathname, record.lineno)
+        try:
+            self._link.send(
+                {"do": "log", "name": record.name, "level": record.levelno, "text": text, "place": place}
+            )
+        except LinkClosed:
+            pass
+
+
+def run(descriptor: int) -> None:
+    """Serve the replica at the other end of a socket; does not return."""
+    # The replica may be killed; without this a model that never lets go of the interpreter would stay.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    worker = Worker(socket.socket(fileno=descriptor))
+    log = logging.getLogger("backends")
+    log.handlers = [LogSender(worker.link)]
+    log.setLevel(logging.DEBUG)
+    log.propagate = False
+    worker.run()
+
+
+def _instance(fields: dict[str, Any]) -> PythonInstance:
+    for name in ("outputs", "states", "bf16"):
+        fields[name] = tuple(fields[name])
+    return PythonInstance(**fields)
+
+
+def _executed(numbers: list[int], requests: list[Request], clock: Clock) -> dict[str, Any]:
+    flags = [(n, r.detached, r.rescheduled) for n, r in zip(numbers, requests, strict=True)]
+    return {"flags": flags, "start_ns": clock.compute_start_ns, "end_ns": clock.compute_end_ns}

@@ -1,0 +1,63 @@
+"""The program of a process that executes a Python model in an environment of its own.
+
+`<environment>/bin/python worker_main.py DESCRIPTOR`, where the descriptor is a socket to the replica. The
+environment has the model's packages and none of ours, so those modules of ours that a model needs are found
+by their place, and `sys.path` stays the environment's. Nothing here is newer than Python 3.6, so that an
+interpreter that is too old can say so.
+"""
+
+import os
+import sys
+import types
+
+OLDEST = (3, 10)
+
+
+def fail(text: str) -> None:
+    """Say why nothing can be executed and end the process."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def find_our_modules() -> None:
+    """Make `app` and `backends` importable, and nothing beside them."""
+    sys.path.pop(0)  # the folder of this file, whose modules are no one's business but ours
+    root = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
+    for name in ("app", "backends"):
+        package = types.ModuleType(name)
+        package.__path__ = [os.path.join(root, name)]
+        sys.modules[name] = package
+
+
+def import_worker() -> types.ModuleType:
+    """Import the worker; `msgspec`, which the environment may not have, is stood in for meanwhile."""
+    from backends.python.execution import structs
+
+    theirs = sys.modules.get("msgspec")
+    sys.modules["msgspec"] = structs
+    try:
+        from backends.python.worker import worker
+    finally:
+        if theirs is None:
+            del sys.modules["msgspec"]
+        else:
+            sys.modules["msgspec"] = theirs
+    return worker
+
+
+def main() -> None:
+    """Serve the replica until it ends, or ends this."""
+    if sys.version_info < OLDEST:
+        version = ".".join(map(str, sys.version_info[:3]))
+        fail(f"Python {version} of {sys.prefix} is too old: 3.10 is the oldest that works")
+    find_our_modules()
+    try:
+        import numpy  # noqa: F401
+    except ImportError as error:
+        fail(f"the environment {sys.prefix} has no numpy, which every Python model needs: {error}")
+    import_worker().run(int(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()

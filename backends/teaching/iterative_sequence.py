@@ -1,0 +1,62 @@
+"""Triton's teaching backend `iterative_sequence`: a request that is executed again until it has counted down.
+
+INPUT INT32[1] = n; OUTPUT INT32[1]. A turn takes one off what is left of n and answers it; the request is
+over at 0. A model that is not decoupled has the last answer only.
+"""
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from app.core.errors import internal, invalid_arg
+from app.core.tensors import InferRequest, InferResponse, SequenceId, Tensor, failed
+from backends.array_backend import plain_error
+from backends.base import Backend, Instance, Model, Request
+from backends.parameters import integer
+
+
+class IterativeSequenceBackend(Backend):
+    """Counts down. Parameter `execute_delay_ms` delays every execution."""
+
+    def model_initialize(self, model: Model) -> None:
+        if not model.config.sequence_batching.iterative_sequence:
+            raise invalid_arg("'iterative_sequence' backend expects a model with iterative_sequence")
+        model.state = integer(model, "execute_delay_ms")
+
+    def instance_initialize(self, instance: Instance) -> None:
+        if instance.kind == "GPU":
+            raise invalid_arg("'iterative_sequence' backend only supports CPU instances")
+        instance.state = {}
+
+    def sequence_finalize(self, instance: Instance, sequence_id: SequenceId) -> None:
+        instance.state.pop(sequence_id, None)
+
+    def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
+        if instance.model.state:
+            time.sleep(instance.model.state / 1000)
+        for request in requests:
+            try:
+                _turn(instance.model, instance.state, request)
+            except Exception as error:
+                request.reply(failed(plain_error(error), request.infer.id))
+
+
+def _turn(model: Model, remaining: dict[SequenceId, int], request: Request) -> None:
+    infer = request.infer
+    left = _input(infer) if infer.sequence_start else remaining[infer.sequence_id]
+    left -= 1
+    remaining[infer.sequence_id] = left
+    final = left <= 0
+    request.rescheduled = not final
+    if final or model.config.model_transaction_policy.decoupled:
+        shape = (1, 1) if model.config.max_batch_size else (1,)
+        output = Tensor.of("OUTPUT", np.full(shape, left, np.int32))
+        request.reply(InferResponse(model.name, model.version_text, (output,), infer.id, final=final))
+
+
+def _input(infer: InferRequest) -> int:
+    for tensor in infer.inputs:
+        if tensor.name == "INPUT":
+            return int(tensor.array().ravel()[0])
+    raise internal("'iterative_sequence' backend expects input INPUT")

@@ -1,0 +1,94 @@
+"""Triton's teaching backend `repeat`: a decoupled model that returns its input element by element.
+
+IN INT32[n], DELAY UINT32[n] and WAIT UINT32[1] (milliseconds): n responses OUT = IN[i], IDX = i, the i-th
+DELAY[i] after the one before it, then an empty final one. WAIT is how long the execution takes; responses
+go out beside it, so those of different requests interleave.
+"""
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from app.core.errors import internal, invalid_arg
+from app.core.tensors import InferRequest, InferResponse, Tensor, failed
+from backends.base import Backend, Instance, Model, Request
+from backends.teaching.timeline import Timeline
+
+
+class RepeatBackend(Backend):
+    """Answers each request n times."""
+
+    def model_initialize(self, model: Model) -> None:
+        if not model.config.model_transaction_policy.decoupled:
+            raise invalid_arg("'repeat' backend expects a model with the decoupled transaction policy")
+        model.state = Timeline(f"{model.name} repeat")
+
+    def model_finalize(self, model: Model) -> None:
+        timeline: Timeline = model.state
+        timeline.close()
+
+    def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
+        for request in requests:
+            try:
+                wait = _schedule(instance.model, request)
+            except Exception as error:
+                request.reply(failed(error, request.infer.id))
+                continue
+            time.sleep(wait)
+
+
+def _schedule(model: Model, request: Request) -> float:
+    """Put the responses on the model's timeline; returns WAIT in seconds."""
+    arrays = {tensor.name: tensor.array().ravel() for tensor in request.infer.inputs}
+    values, delays, wait = (arrays.get(name) for name in ("IN", "DELAY", "WAIT"))
+    if values is None or delays is None or wait is None or not wait.size:
+        raise internal("'repeat' backend expects inputs IN, DELAY and WAIT")
+    if len(values) != len(delays):
+        raise invalid_arg(f"expected IN and DELAY of equal size, got {len(values)} and {len(delays)}")
+    _Repetition(model, request, values, delays).start()
+    return float(wait[0]) / 1000
+
+
+class _Repetition:
+    """The responses of one request, one on the timeline at a time."""
+
+    def __init__(
+        self, model: Model, request: Request, values: npt.NDArray[Any], delays: npt.NDArray[Any]
+    ) -> None:
+        self._model = model
+        self._timeline: Timeline = model.state
+        self._request = request
+        self._values = values
+        self._delays = delays
+        self._due = time.monotonic()
+
+    def start(self) -> None:
+        """Plan the first response."""
+        self._plan(0)
+
+    def _plan(self, index: int) -> None:
+        if index < len(self._values):
+            self._due += float(self._delays[index]) / 1000
+        self._timeline.at(self._due, partial(self._send, index))
+
+    def _send(self, index: int) -> None:
+        infer = self._request.infer
+        if index == len(self._values) or self._request.is_cancelled():
+            self._request.reply(InferResponse(id=infer.id, final=True))
+            return
+        self._request.reply(_response(self._model, infer, self._values[index], index))
+        self._plan(index + 1)
+
+
+def _response(model: Model, infer: InferRequest, value: Any, index: int) -> InferResponse:
+    outputs = [
+        Tensor.of("OUT", np.array([value], np.int32)),
+        Tensor.of("IDX", np.array([index], np.uint32)),
+    ]
+    requested = {output.name for output in infer.outputs} or {"OUT", "IDX"}
+    tensors = tuple(output for output in outputs if output.name in requested)
+    return InferResponse(model.name, model.version_text, tensors, infer.id, final=False)

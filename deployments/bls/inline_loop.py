@@ -1,0 +1,103 @@
+"""An event loop within another's callbacks, for coroutines of a model that execute on the replica's loop."""
+
+import asyncio
+import logging
+import threading
+import time
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
+from typing import Any
+
+from deployments.bls.suspension import ResponseFuture, waited
+
+logger = logging.getLogger(__name__)
+
+
+class InlineEventLoop:
+    """Runs what is ready as soon as the host's loop brings it, and knows how long that took.
+
+    Of an event loop's methods it has those that tasks, futures and `gather` need. A coroutine goes on within
+    the callback that has its answer: no other thread, nor the host's queue, is in between.
+    """
+
+    def __init__(self, host: asyncio.AbstractEventLoop) -> None:
+        """Made on the host's loop."""
+        self._host = host
+        self._as_loop: Any = self
+        self._thread = threading.get_ident()
+        self._ready: deque[tuple[Context, Callable[..., object], tuple[Any, ...]]] = deque()
+        self._working = False
+        self._worked_ns = 0
+        self._awaited: tuple[asyncio.Task[Any], ResponseFuture[None]] | None = None
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """The coroutine's result; the execution that asks, one at a time, pauses until it is there."""
+        task = self.create_task(coroutine)
+        if not task.done():
+            answer: ResponseFuture[None] = ResponseFuture()
+            self._awaited = task, answer
+            self._worked_ns = 0
+            answer.wait()
+            waited.ns -= self._worked_ns
+        return task.result()
+
+    def create_task(
+        self, coro: Any, *, name: Any = None, context: Context | None = None
+    ) -> asyncio.Task[Any]:
+        task = asyncio.Task(coro, loop=self._as_loop, name=name, context=context)
+        self._work()
+        return task
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self._as_loop)
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> None:
+        """Unlike that of other loops it cannot be cancelled."""
+        self._ready.append((context or copy_context(), callback, args))
+
+    def call_soon_threadsafe(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> None:
+        """`call_soon`; on the host's loop, what follows takes place before this returns."""
+        self._ready.append((context or copy_context(), callback, args))
+        if threading.get_ident() == self._thread:
+            self._work()
+        else:
+            self._host.call_soon_threadsafe(self._work)
+
+    def get_debug(self) -> bool:
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        logger.error("%s", context.get("message"), exc_info=context.get("exception"))
+
+    def _work(self) -> None:
+        """Run what is ready, and what becomes so; then the execution, if its coroutine has ended."""
+        if self._working:
+            return
+        began = time.monotonic_ns()
+        host = events._get_running_loop()
+        events._set_running_loop(self._as_loop)
+        self._working = True
+        ready = self._ready
+        try:
+            while ready:
+                context, callback, args = ready.popleft()
+                self._run(context, callback, args)
+        finally:
+            self._working = False
+            events._set_running_loop(host)
+            self._worked_ns += time.monotonic_ns() - began
+        if self._awaited is not None and self._awaited[0].done():
+            (_, answer), self._awaited = self._awaited, None
+            answer.give(None)
+
+    def _run(self, context: Context, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+        try:
+            context.run(callback, *args)
+        except (SystemExit, KeyboardInterrupt):  # the task keeps it for who awaits its result
+            pass
+        except Exception:
+            logger.exception("in a callback of the model's event loop")

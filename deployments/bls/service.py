@@ -1,0 +1,280 @@
+"""What a Python model may ask of the server: calls to other models, and the model repository.
+
+A replica whose model asks gets a router of its own, at its first call: it follows the repository manager as
+an ingress does, so a call goes straight to a replica of the model called.
+"""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from contextvars import Context
+from functools import cached_property, partial
+from typing import Any, Final, TypeVar
+
+import ray
+from ray.serve.handle import DeploymentHandle
+
+from app.core.errors import ErrorCode, FailureReason, InferError, internal, invalid_arg, unavailable
+from app.core.inference import Sink
+from app.core.tensors import InferRequest, InferResponse, failed
+from app.ensemble.runner import EnsembleRunner
+from app.routing.manager_client import ManagerClient, follow
+from app.routing.router import Router
+from app.transport.event_loop_thread import LoopThread
+from app.transport.settings import TransportSettings
+from backends.base import Request
+from backends.python.api.calls import Calls
+from backends.python.api.errors import TritonModelException
+from backends.python.event_loop import EventLoop
+from deployments.bls.calls import BlsCall
+from deployments.bls.inline_loop import InlineEventLoop
+from deployments.bls.suspension import ResponseFuture, is_pausable, waited
+from deployments.spec import MANAGER, ModelSpec
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+_FIRST_TABLE_S: Final = 15.0
+
+
+class Connection:
+    """A router, and the manager that it follows. Lives on the data-plane loop."""
+
+    def __init__(self, router: Router, manager: ManagerClient) -> None:
+        self.router = router
+        self.ensembles = router.ensembles = EnsembleRunner(router)
+        self.manager = manager
+        self._following: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(cls, spec: ModelSpec) -> "Connection":
+        """Make a router and wait for its first table.
+
+        Raises:
+            InferError: UNAVAILABLE when the manager does not answer.
+        """
+        loop = asyncio.get_running_loop()
+        # Making a handle asks the controller, and blocks.
+        handle = await loop.run_in_executor(None, _manager_handle, spec)
+        node_id = ray.get_runtime_context().get_node_id()
+        router = Router(node_id, spec.key, TransportSettings(arena_bytes=spec.arena_bytes))
+        made = cls(router, ManagerClient(handle))
+        routing = asyncio.Event()
+        watcher = f"{spec.application}-{uuid.uuid4().hex}"
+        made._following = loop.create_task(follow(made.manager, router, watcher, lambda _: routing.set()))
+        try:
+            async with asyncio.timeout(_FIRST_TABLE_S):
+                await routing.wait()
+        except TimeoutError:
+            await made.close()
+            raise unavailable("the repository manager does not answer") from None
+        return made
+
+    async def close(self) -> None:
+        """Stop following and close every channel."""
+        if self._following is not None:
+            self._following.cancel()
+        await self.router.close(1.0)
+
+
+def _manager_handle(spec: ModelSpec) -> Any:
+    handle: Any = DeploymentHandle(MANAGER, spec.manager)
+    handle._init()
+    return handle
+
+
+class ModelCalls(Calls):
+    """Implements `backends.python.api.server_api.Services` for the model of this replica."""
+
+    def __init__(self, spec: ModelSpec, plane: LoopThread) -> None:
+        super().__init__(spec.identifier)
+        self._spec = spec
+        self._plane = plane
+        self._opening: asyncio.Task[Any] | None = None
+        self.loaded = False
+        """The model is; until then, what it loads is part of its own load."""
+
+    def submit(
+        self, infer: InferRequest, sink: Sink, decoupled: bool, callers: Sequence[Request] = ()
+    ) -> Callable[[], None]:
+        nested = BlsCall(infer, sink, callers)
+        # Not in the execution's context: what a call opens outlives it, and would keep its requests.
+        if self._plane.here:
+            Context().run(self._begin_call, nested, decoupled)
+        else:
+            self._plane.loop.call_soon_threadsafe(self._begin_call, nested, decoupled, context=Context())
+        return partial(self._later, nested.cancel)
+
+    def ask(self, infer: InferRequest, callers: Sequence[Request]) -> InferResponse:
+        answer: ResponseFuture[InferResponse] = ResponseFuture()
+        self.submit(infer, answer.give, False, callers)
+        return answer.wait()
+
+    def run(self, coroutine: Coroutine[Any, Any, Any], loop: EventLoop) -> Any:
+        if is_pausable():
+            return self._guest.run(coroutine)
+        began = time.monotonic_ns()
+        result, worked_ns = loop.run(_timed(coroutine))
+        waited.ns += max(time.monotonic_ns() - began - worked_ns, 0)
+        return result
+
+    def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
+        self._manage(self._load(name, config, files))
+
+    def unload_model(self, name: str, unload_dependents: bool) -> None:
+        unloading = self._unload(name, unload_dependents)
+        if name in (self._spec.name, self.caller):  # it is drained first, of the request that asks for it too
+            self._begin(unloading).add_done_callback(_log_failure)
+        else:
+            self._manage(unloading)
+
+    def is_model_ready(self, name: str, version: str) -> bool:
+        return self._wait(self._ready(name, version))
+
+    def ensembles(self) -> list[Any]:
+        """Counters of the ensembles that the calls have run here; on the data-plane loop."""
+        opened = self._opened()
+        return [] if opened is None else opened.ensembles.report()
+
+    async def close(self) -> None:
+        """Close what the calls have opened; on the data-plane loop."""
+        opened = self._opened()
+        if opened is not None:
+            await opened.close()
+        elif self._opening is not None:
+            self._opening.cancel()
+
+    def _opened(self) -> Connection | None:
+        opening = self._opening
+        if opening is None or not opening.done() or opening.cancelled() or opening.exception() is not None:
+            return None
+        connection: Connection = opening.result()
+        return connection
+
+    @cached_property
+    def _guest(self) -> InlineEventLoop:
+        return InlineEventLoop(self._plane.loop)
+
+    @property
+    def _asker(self) -> str:
+        return self._spec.application if self.loaded else self._spec.identifier
+
+    def _later(self, work: Callable[[], None]) -> None:
+        self._plane.loop.call_soon_threadsafe(work)
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        return asyncio.run_coroutine_threadsafe(work, self._plane.loop)
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._begin(work).result()
+
+    def _manage(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            self._wait(work)
+        except InferError as error:
+            raise TritonModelException(error.message) from error
+
+    async def _connection(self) -> Connection:
+        """The connection, made at the first call; a failure is not kept."""
+        if self._opening is None:
+            made = Connection.open(self._spec)
+            self._opening = asyncio.get_running_loop().create_task(made, context=Context())
+        opening = self._opening
+        try:
+            connection: Connection = await asyncio.shield(opening)
+        except Exception:
+            if self._opening is opening:
+                self._opening = None
+            raise
+        return connection
+
+    def _begin_call(self, nested: BlsCall, decoupled: bool) -> None:
+        """Make a call; a task is needed only while there is no connection."""
+        opened = self._opened()
+        if opened is not None:
+            self._send(opened.router, nested, decoupled)
+            return
+        task = asyncio.get_running_loop().create_task(self._connection())
+
+        def connected(opening: asyncio.Task[Connection]) -> None:
+            error = unavailable("the replica is ending") if opening.cancelled() else opening.exception()
+            if error is not None:
+                nested.answered(failed(error))
+            else:
+                self._send(opening.result().router, nested, decoupled)
+
+        task.add_done_callback(connected)
+
+    def _send(self, router: Router, nested: BlsCall, decoupled: bool) -> None:
+        request = nested.request
+        try:
+            self._check(router, request, decoupled)
+            if nested.unwanted:
+                raise InferError(ErrorCode.CANCELLED, "", FailureReason.CANCELED)
+            call = router.submit(request, nested.answered)
+        except Exception as error:
+            nested.answered(failed(error))
+            return
+        nested.begun(call)
+
+    @staticmethod
+    def _check(router: Router, infer: InferRequest, decoupled: bool) -> None:
+        name = infer.model_name
+        if name in infer.chain:
+            raise _circular(infer.chain, name)
+        try:
+            entry = router.resolve(name, infer.model_version)
+        except InferError as error:
+            text = f"Failed for execute the inference request. Model '{name}' is not ready."
+            raise _not_run(name, text) from error
+        if entry.name in infer.chain:
+            raise _circular(infer.chain, entry.name)
+        if entry.decoupled and not decoupled:
+            raise _not_run(
+                name,
+                f"Model {name} is using the decoupled. The current BLS request call doesn't support models "
+                "using the decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' "
+                "or 'async_exec' calls for decoupled models.'",
+            )
+
+    async def _load(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
+        asker = self._asker
+        await (await self._connection()).manager.load(name, config or None, files, asker)
+
+    async def _unload(self, name: str, unload_dependents: bool) -> None:
+        asker = self._asker
+        await (await self._connection()).manager.unload(name, unload_dependents, asker)
+
+    async def _ready(self, name: str, version: str) -> bool:
+        try:
+            router = (await self._connection()).router
+            return router.available(router.resolve(name, version))
+        except InferError:
+            return False
+
+
+async def _timed(coroutine: Coroutine[Any, Any, T]) -> tuple[T, int]:
+    """The result, and the nanoseconds of a processor that this thread has spent meanwhile."""
+    began = time.thread_time_ns()
+    result = await coroutine
+    return result, time.thread_time_ns() - began
+
+
+def _log_failure(unloaded: "Future[None]") -> None:
+    if not unloaded.cancelled() and (error := unloaded.exception()) is not None:
+        logger.error("a model could not unload itself: %s", error)
+
+
+def _not_run(model: str, text: str) -> InferError:
+    return internal(f"Model {model} - Error when running inference: {text}")
+
+
+def _circular(chain: tuple[str, ...], model: str) -> InferError:
+    return invalid_arg(
+        f"circular call of models: {' -> '.join((*chain, model))}; a model that calls itself, "
+        "directly or through others, would wait for ever"
+    )

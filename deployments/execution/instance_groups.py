@@ -1,0 +1,133 @@
+"""The instances that the `instance_group`s of a configuration ask for, and what a change of them means."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.config.rate_limit import Demand
+from backends import process_per_instance
+from backends.base import Instance, Model, SecondaryDevice
+
+T = TypeVar("T")
+
+
+class Placement(NamedTuple):
+    """One instance to be.
+
+    `signature` tells what instances of equal signature can stand in for each other: everything of the group
+    but its name, count and devices, and the device (Triton's TritonModelInstance::Signature).
+    """
+
+    name: str
+    kind: str
+    device: int
+    group: mc.ModelInstanceGroup
+    signature: bytes
+
+    @property
+    def host_policy(self) -> str:
+        """The name of its host policy; by default that of its kind or GPU, as in Triton."""
+        by_kind = f"gpu_{self.device}" if self.kind == "GPU" else self.kind.lower()
+        return str(self.group.host_policy) or by_kind
+
+    @property
+    def demand(self) -> Demand | None:
+        """What its executions take; nothing for an instance that is never given a request."""
+        return None if self.group.passive else Demand.of(self.group, self.device)
+
+    def instance(self, model: Model, index: int) -> Instance:
+        """The instance itself."""
+        about = (self.name, self.kind, self.device, index, self.group.passive)
+        instance = Instance(model, *about, _secondary_devices(self.group))
+        instance.profiles = tuple(self.group.profile)
+        return instance
+
+
+def _secondary_devices(group: mc.ModelInstanceGroup) -> list[SecondaryDevice]:
+    name = mc.ModelInstanceGroup.SecondaryDevice.SecondaryDeviceKind.Name
+    return [SecondaryDevice(name(each.kind), each.device_id) for each in group.secondary_devices]
+
+
+def placements(config: mc.ModelConfig, rank: int = 0, backends: Path | None = None) -> list[Placement]:
+    """The instances of one replica, named `<group>_<index>` as Triton does.
+
+    A Python model is one instance a process: its replicas take one each, by their rank. Other backends run
+    `count` threads per listed device. `backends` is the backend directory.
+    """
+    found = [
+        placement
+        for group in config.instance_group
+        for device in (list(group.gpus) or [0])
+        for placement in _of_device(group, device)
+    ]
+    if not process_per_instance(config.backend, backends):
+        return found
+    active = [placement for placement in found if not placement.group.passive] or found
+    return [active[rank % len(active)]]
+
+
+def _of_device(group: mc.ModelInstanceGroup, device: int) -> list[Placement]:
+    kind = mc.ModelInstanceGroup.Kind.Name(group.kind).removeprefix("KIND_")
+    suffix = f"_gpu{device}" if kind == "GPU" else ""
+    text = _bare(group, "name", "count", "gpus") + f" {device}".encode()
+    return [
+        Placement(f"{group.name}_{index}{suffix}", kind, device, group, text) for index in range(group.count)
+    ]
+
+
+class Change(NamedTuple, Generic[T]):
+    """What becomes of the instances there are, and which are new."""
+
+    kept: list[T]
+    removed: list[T]
+    added: list[Placement]
+
+
+def change(present: Iterable[tuple[bytes, T]], wanted: Iterable[Placement]) -> Change[T]:
+    """Match instances, by their signatures, with those wanted: as many as can stay as they are.
+
+    Args:
+        present: signature and instance of what there is, the oldest first.
+        wanted: what the new configuration asks for.
+    """
+    spare: dict[bytes, list[T]] = defaultdict(list)
+    for signature, instance in present:
+        spare[signature].append(instance)
+    kept, added = [], []
+    for placement in wanted:
+        matching = spare[placement.signature]
+        if matching:
+            kept.append(matching.pop(0))
+        else:
+            added.append(placement)
+    return Change(kept, [instance for rest in spare.values() for instance in rest], added)
+
+
+def updates_in_place(old: mc.ModelConfig, new: mc.ModelConfig, backends: Path | None = None) -> bool:
+    """Whether replicas can follow a change of instance groups, which is the only change, without a reload.
+
+    Instances of a Python model are replicas, of which Serve starts and stops as many as it takes: they may
+    change in number only, and not where a replica holds sequences.
+    """
+    if not process_per_instance(new.backend, backends):
+        return True
+    if new.HasField("sequence_batching"):
+        return False
+    before, after = _sorts(old), _sorts(new)
+    return before == after or len({*before, *after}) == 1
+
+
+def _sorts(config: mc.ModelConfig) -> list[bytes]:
+    """What each group's instances are, whatever their names and number."""
+    return [_bare(group, "name", "count") for group in config.instance_group]
+
+
+def _bare(group: mc.ModelInstanceGroup, *fields: str) -> bytes:
+    copy = mc.ModelInstanceGroup()
+    copy.CopyFrom(group)
+    for field in fields:
+        copy.ClearField(field)
+    return bytes(copy.SerializeToString(deterministic=True))

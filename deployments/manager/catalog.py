@@ -1,0 +1,280 @@
+"""The model repositories on disk, read into what can be loaded."""
+
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.config.model_config import change_requires_reload
+from app.core.config.normalise import normalise
+from app.core.config.text import parse_config_json
+from app.core.config.version_policy import absent_versions, require_versions, served_versions
+from app.core.errors import InferError, internal, invalid_arg
+from app.core.identifiers import name_of, namespace_of
+from app.core.log import LogConfig
+from app.routing.table import VersionEntry
+from app.settings.settings import ServerSettings
+from deployments.execution.instance_groups import updates_in_place
+from deployments.manager.planner import LoadPlan, plan_load
+from deployments.model_store import layout, model_files
+from deployments.model_store.cache import private_root
+from deployments.model_store.fingerprint import fingerprint, version_fingerprint
+from deployments.model_store.layout import ModelEntry
+from deployments.model_store.mirror import Mirror
+from deployments.model_store.overrides import Bundle
+from deployments.spec import ModelSpec
+
+logger = logging.getLogger(__name__)
+
+
+class Candidate(NamedTuple):
+    """A model as it would be loaded now."""
+
+    entry: ModelEntry
+    config: mc.ModelConfig
+    versions: tuple[int, ...]
+    template: ModelSpec
+
+    @property
+    def name(self) -> str:
+        """The model's identifier."""
+        return self.entry.identifier
+
+    def spec(self, version: int, application: str) -> ModelSpec:
+        """The spec of one version; reads the disk."""
+        return msgspec.structs.replace(
+            self.template,
+            version=version,
+            application=application,
+            fingerprint=version_fingerprint(self.entry, version),
+        )
+
+    def unchanged(self, loaded: ModelSpec) -> bool:
+        """Whether a load would bring nothing new over what is loaded; reads the disk."""
+        old = mc.ModelConfig.FromString(loaded.config)
+        return _loads_alike(old, self.config) and self._same_files(loaded)
+
+    def updates(self, loaded: ModelSpec, complete: mc.ModelConfig) -> bool:
+        """Whether replicas become what a load would bring by changing their instances; reads the disk.
+
+        Args:
+            loaded: what is loaded.
+            complete: its configuration as clients see it, which they send back with a change.
+        """
+        backends = loaded.backend_path
+        return self._same_files(loaded) and any(
+            not change_requires_reload(old, self.config) and updates_in_place(old, self.config, backends)
+            for old in (mc.ModelConfig.FromString(loaded.config), complete)
+        )
+
+    def plan(self, entries: Iterable[VersionEntry], loaded: Mapping[str, ModelSpec]) -> LoadPlan:
+        """What the load has to do; reads the disk.
+
+        Args:
+            entries: the model's versions now.
+            loaded: what is loaded, by application.
+        """
+        found = [(e, loaded[e.application]) for e in entries if e.application in loaded]
+        unchanged = [e.version for e, spec in found if self.unchanged(spec)]
+        updatable = [
+            e.version for e, spec in found if self.updates(spec, mc.ModelConfig.FromString(e.config))
+        ]
+        return plan_load(self.versions, entries, unchanged, updatable)
+
+    def _same_files(self, loaded: ModelSpec) -> bool:
+        return _setting(loaded) == _setting(self.template) and loaded.fingerprint == version_fingerprint(
+            self.entry, loaded.version
+        )
+
+
+def _setting(spec: ModelSpec) -> ModelSpec:
+    """What the server's settings, and its key, contribute to a spec: it differs after a redeployment."""
+    return msgspec.structs.replace(
+        spec,
+        version=0,
+        application="",
+        fingerprint="",
+        config=b"",
+        overridden=False,
+        log=LogConfig(),
+        revision=0,
+    )
+
+
+def poll_failure(name: str, error: InferError) -> InferError:
+    """What Triton answers to a load of a model it cannot read, with the reason."""
+    text = f"failed to load '{name}', failed to poll from model repository: {error.message}"
+    return InferError(error.code, text)
+
+
+def _loads_alike(one: mc.ModelConfig, other: mc.ModelConfig) -> bool:
+    """Whether two configurations make the same replica: which versions are served does not concern it."""
+    copies = []
+    for config in (one, other):
+        copy = mc.ModelConfig()
+        copy.CopyFrom(config)
+        copy.ClearField("version_policy")
+        copies.append(copy)
+    return bool(copies[0] == copies[1])
+
+
+_MOUNTS: Final = {"s3": "AWS", "gs": "GCS", "as": "AZURE"}
+
+
+def cache_directory(settings: ServerSettings, url: str) -> Path:
+    """Where nodes keep copies of a remote repository's models; Triton's variables say so too."""
+    mount = os.environ.get(f"TRITON_{_MOUNTS[url.partition('://')[0]]}_MOUNT_DIRECTORY", "")
+    parent = settings.model_cache_directory or mount
+    return Path(parent, f"nereid-{os.getuid()}") if parent else private_root() / "models"
+
+
+class Catalog:
+    """Reads the repositories; every method blocks on the disk."""
+
+    def __init__(self, settings: ServerSettings, key: bytes, manager: str = "") -> None:
+        """`manager` is the application of the manager that replicas ask for the files of a load request."""
+        self._settings = settings
+        self._manager = manager
+        mirrors = private_root() / "mirrors"
+        self._mirrors = [Mirror(url, mirrors) for url in settings.model_repository if "://" in url]
+        local = {Path(path): path for path in settings.model_repository if "://" not in path}
+        places = {**local, **{mirror.directory: mirror.url for mirror in self._mirrors}}
+        self._namespaces = {
+            directory: place if settings.model_namespacing else "" for directory, place in places.items()
+        }
+        """The namespace of each repository, by its directory."""
+        self._key = key
+        self.gpus: tuple[int, ...] = ()
+        """CUDA ordinals that KIND_AUTO and KIND_GPU may mean."""
+
+    def scan(self) -> dict[str, ModelEntry]:
+        """Models by identifier."""
+        for mirror in self._mirrors:
+            mirror.refresh()
+        return layout.scan(self._namespaces)
+
+    def identifiers(self, name: str) -> list[str]:
+        """What a request to load means by a model's name: one model, or one in each namespace that has it."""
+        if not self._settings.model_namespacing:
+            return [name]
+        return [entry.identifier for entry in self._find(self._namespaces, name)] or [name]
+
+    def fingerprints(self, on_disk: Mapping[str, ModelEntry]) -> dict[str, str]:
+        """What each model is made of, by identifier: a change of files or versions gives another text."""
+        return {
+            name: f"{fingerprint(entry)} {entry.versions} {entry.reason}" for name, entry in on_disk.items()
+        }
+
+    def startup_models(self, on_disk: Mapping[str, ModelEntry]) -> list[str]:
+        """Models to load at start: all of them, or those of `--load-model` in EXPLICIT mode."""
+        if self._settings.model_control_mode != "explicit":
+            return sorted(on_disk)
+        named = set(self._settings.load_model)
+        if "*" in named:
+            return sorted(on_disk)
+        found = {key for key, entry in on_disk.items() if entry.name in named}
+        return sorted(found | (named - {on_disk[key].name for key in found}))
+
+    def candidate(self, name: str, override: str | None, bundle: Bundle | None = None) -> Candidate:
+        """Read a model's configuration and versions.
+
+        Args:
+            name: the model's identifier.
+            override: its configuration as JSON, instead of the one on disk.
+            bundle: the files of a load request, instead of those in the repositories.
+
+        Raises:
+            InferError: INTERNAL "failed to load ..., failed to poll from model repository", with the reason;
+                INVALID_ARG "load failed ..." when no version is to be served.
+        """
+        entries = self._entries(name) if bundle is None else layout.find({bundle.directory: ""}, name)
+        entry = entries[0] if len(entries) == 1 else None
+        if entry is None:
+            logger.error("failed to load '%s': model not found in any model repository", name)
+            raise internal(f"failed to load '{name}', failed to poll from model repository")
+        try:
+            config = self._configuration(entry, override)
+        except InferError as error:
+            raise poll_failure(name, error) from error
+        candidate = self._candidate(entry, config, bool(override))
+        if bundle is None:
+            return candidate
+        template = msgspec.structs.replace(candidate.template, bundle=bundle.digest)
+        return candidate._replace(template=template)
+
+    def _entries(self, model: str) -> list[ModelEntry]:
+        """What the repositories have of an identifier."""
+        space = namespace_of(model)
+        places = {path: namespace for path, namespace in self._namespaces.items() if namespace == space}
+        return self._find(places, name_of(model) if space else model)
+
+    def _find(self, places: Mapping[Path, str], name: str) -> list[ModelEntry]:
+        for mirror in self._mirrors:
+            if mirror.directory in places:
+                mirror.refresh(name)
+        return layout.find(places, name)
+
+    def _configuration(self, entry: ModelEntry, override: str | None) -> mc.ModelConfig:
+        for warning in entry.warnings:
+            logger.warning("%s", warning)
+        if entry.reason:
+            raise internal(entry.reason)
+        return normalise(self._declared(entry, override), self.gpus)
+
+    def _candidate(self, entry: ModelEntry, config: mc.ModelConfig, overridden: bool) -> Candidate:
+        try:
+            versions = require_versions(entry.name, served_versions(config.version_policy, entry.versions))
+        except InferError as error:
+            raise invalid_arg(f"load failed for model '{entry.identifier}': {error.message}\n") from None
+        for version in absent_versions(config.version_policy, entry.versions):
+            logger.error(
+                "version %d is specified for model '%s', but the version directory is not present",
+                version,
+                entry.name,
+            )
+        template = self._template(entry, config)
+        template = msgspec.structs.replace(template, overridden=overridden)
+        return Candidate(entry, config, tuple(versions), template)
+
+    def _declared(self, entry: ModelEntry, override: str | None) -> mc.ModelConfig:
+        auto_complete = not self._settings.disable_auto_complete_config
+        if not override:
+            return model_files.read_config(entry, self._settings.model_config_name, auto_complete)
+        return model_files.complete_config(entry, parse_config_json(override))
+
+    def _template(self, entry: ModelEntry, config: mc.ModelConfig) -> ModelSpec:
+        settings = self._settings
+        urls = [mirror.url for mirror in self._mirrors if mirror.directory == entry.repository]
+        return ModelSpec(
+            name=entry.name,
+            version=0,
+            directory=str(entry.directory),
+            config=config.SerializeToString(deterministic=True),
+            application="",
+            fingerprint="",
+            key=self._key,
+            socket_directory=str(private_root()),
+            auto_complete=not settings.disable_auto_complete_config,
+            backend_directory=settings.backend_directory,
+            backend_config=settings.backend_settings(),
+            cache_config=settings.cache_settings() if config.response_cache.enable else {},
+            channel_address=settings.channel_address,
+            gpus=self.gpus,
+            max_pending_requests=settings.max_pending_requests,
+            max_pending_bytes=settings.max_pending_bytes,
+            arena_bytes=settings.arena_bytes,
+            summaries=settings.latency_metrics().summaries,
+            histograms=settings.latency_metrics().histograms,
+            origin=f"{urls[0]}/{entry.name}" if urls else "",
+            cache_directory=str(cache_directory(settings, urls[0])) if urls else "",
+            cache_bytes=settings.model_cache_bytes,
+            manager=self._manager,
+            namespace=entry.namespace,
+            log=LogConfig.of(settings),
+            rate_limits=settings.rate_limits(),
+            host_policy=settings.host_policies(),
+        )

@@ -1,0 +1,57 @@
+"""Repository agents: what `model_repository_agents` of a configuration asks for before a model is loaded.
+
+Triton loads them as libraries. Here there is the one that Triton brings along, `checksum`, whose parameters
+give the digests of files: `MD5:<path in the model's directory>`. A model that asks for another is refused: an
+agent may decrypt what it finds, or refuse to serve it.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Final
+
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.errors import invalid_arg
+from deployments.model_store.layout import is_inside
+
+_CHECKSUM: Final = "checksum"
+_MD5: Final = "MD5:"
+
+
+def check_agents(config: mc.ModelConfig, directory: Path, version: int) -> None:
+    """Do what the agents of a model are for; blocks while files are read.
+
+    Args:
+        config: the configuration as declared.
+        directory: the model's.
+        version: the one that is loaded; files of other versions are theirs to check.
+
+    Raises:
+        InferError: INVALID_ARG for an agent there is not, or a file that is not what it should be.
+    """
+    for agent in config.model_repository_agents.agents:
+        if agent.name != _CHECKSUM:
+            library = f"libtritonrepoagent_{agent.name}.so"
+            raise invalid_arg(f"unable to find '{library}' for repo agent '{agent.name}'")
+        for key, expected in agent.parameters.items():
+            if not key.startswith(_MD5):
+                raise invalid_arg(
+                    f"unexpected parameter '{key}' of repo agent 'checksum', expecting 'MD5:<file>'"
+                )
+            _check_file(directory, key.removeprefix(_MD5), expected, version)
+
+
+def _check_file(directory: Path, name: str, expected: str, version: int) -> None:
+    top = name.split("/", 1)[0]
+    if top.isdecimal() and top != str(version):
+        return
+    path = directory / name
+    if not is_inside(path, directory):
+        raise invalid_arg(f"file '{name}' of repo agent 'checksum' is outside the model's directory")
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    except OSError as error:
+        raise invalid_arg(f"failed to open file {name} for its checksum: {error.strerror}") from None
+    if found != expected.lower():
+        raise invalid_arg(f"Mismatched MD5 hash for file {name}, expect: {expected}, got: {found}")

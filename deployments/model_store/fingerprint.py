@@ -1,0 +1,57 @@
+"""Whether a model's files changed: digests of names, sizes and modification times, never of contents."""
+
+import os
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+
+from deployments.model_store.layout import CONFIG_FILE, CONFIGS_DIRECTORY, ModelEntry
+
+
+def fingerprint(entry: ModelEntry) -> str:
+    """Digest every file of the model; the same text as long as none is added, removed or written."""
+    return _digest(_files(entry))
+
+
+def version_fingerprint(entry: ModelEntry, version: int) -> str:
+    """Digest what one version is made of: its directory and the files all share, not the configuration.
+
+    When this is unchanged and `change_requires_reload` says no, the loaded version may stay.
+    """
+    return version_digest(_files(entry), version, entry.versions)
+
+
+def version_digest(files: Iterable[tuple[str, int, int]], version: int, versions: Iterable[int]) -> str:
+    """As `version_fingerprint`, of relative path, modification time in ns and size of a model's files."""
+    others = {str(other) for other in versions if other != version}
+    return _digest(
+        item for item in files if not is_config(item[0]) and item[0].split("/", 1)[0] not in others
+    )
+
+
+def is_config(path: str) -> bool:
+    """Whether a path, relative to the model's directory, is that of a configuration."""
+    return path == CONFIG_FILE or path.startswith(CONFIGS_DIRECTORY + "/")
+
+
+def _digest(files: Iterator[tuple[str, int, int]]) -> str:
+    digest = blake2b(digest_size=16)
+    for path, modified_ns, size in sorted(files):
+        digest.update(f"{path}\0{modified_ns}\0{size}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def _files(entry: ModelEntry) -> Iterator[tuple[str, int, int]]:
+    """Walk relative path, modification time in ns and size; what vanishes meanwhile is left out."""
+    root = entry.directory.resolve()
+    # A version directory may be a link within the repository; others are not followed, lest they form a loop.
+    linked = [str(version) for version in entry.versions if (root / str(version)).is_symlink()]
+    tops = [("", root), *((f"{version}/", (root / version).resolve()) for version in linked)]
+    for prefix, top in tops:
+        for folder, _, names in os.walk(top):
+            for name in names:
+                path = os.path.join(folder, name)
+                try:
+                    status = os.stat(path)
+                except OSError:
+                    continue
+                yield prefix + os.path.relpath(path, top), status.st_mtime_ns, status.st_size

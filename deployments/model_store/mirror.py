@@ -1,0 +1,87 @@
+"""A remote repository as a local directory: configurations whole, every other file an empty stand-in.
+
+The stand-ins carry the stamp of the remote file as their modification time, so that what reads a local
+repository (layout, fingerprints, polling) reads a remote one as well. No model file is downloaded here.
+"""
+
+import os
+import shutil
+import threading
+from hashlib import blake2b
+from pathlib import Path
+
+from app.core.config.text import MAX_CONFIG_BYTES
+from app.transport.channel.sockets import private_directory
+from deployments.model_store.fingerprint import is_config
+from deployments.model_store.layout import check_model_name
+from deployments.model_store.storage import Listing, RemoteFile, Storage
+
+
+class Mirror:
+    """The stand-in of one remote repository. Every method blocks."""
+
+    def __init__(self, url: str, root: Path) -> None:
+        self.url = url
+        self.directory = (root / blake2b(url.encode(), digest_size=8).hexdigest()).resolve()
+        self._storage: Storage | None = None
+        self._lock = threading.Lock()
+
+    def refresh(self, model: str = "") -> None:
+        """Look at the repository, or at one model of it, again.
+
+        Raises:
+            InferError: INTERNAL when it cannot be read; the directory is as before.
+        """
+        if model:
+            check_model_name(model)
+        with self._lock:
+            if self._storage is None:
+                self._storage = Storage(self.url)
+            listing = self._storage.listing(model)
+            private_directory(str(self.directory))
+            self._follow(self._storage, self.directory / model, model, listing)
+
+    def _follow(self, storage: Storage, top: Path, model: str, listing: Listing) -> None:
+        depth = 0 if model else 1
+        for file in listing.files:
+            below_model = file.path.split("/", depth)[depth] if file.path.count("/") >= depth else ""
+            if below_model:
+                self._write(storage, top / file.path, model, file, is_config(below_model))
+        for path in listing.directories:
+            (top / path).mkdir(mode=0o700, parents=True, exist_ok=True)
+        _prune(top, {file.path for file in listing.files}, set(listing.directories))
+        if model and top.is_dir() and not any(top.iterdir()):
+            top.rmdir()
+
+    def _write(self, storage: Storage, target: Path, model: str, file: RemoteFile, whole: bool) -> None:
+        try:
+            if os.stat(target).st_mtime_ns == file.stamp:
+                return
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        whole = whole and file.size <= MAX_CONFIG_BYTES
+        content = storage.read(os.path.join(model, file.path)) if whole else b""
+        if target.parent.is_file():
+            target.parent.unlink()
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part = target.parent / f".{os.getpid()}.part"
+        part.write_bytes(content)
+        os.utime(part, ns=(file.stamp, file.stamp))
+        if target.is_dir():
+            shutil.rmtree(target)
+        os.replace(part, target)
+
+
+def _prune(top: Path, files: set[str], directories: set[str]) -> None:
+    """Remove what the repository no longer has."""
+    kept = {*directories}
+    for path in (*files, *directories):
+        while path := os.path.dirname(path):
+            kept.add(path)
+    for folder, names, leaves in os.walk(top, topdown=False):
+        for name in leaves:
+            if os.path.relpath(os.path.join(folder, name), top) not in files:
+                os.unlink(os.path.join(folder, name))
+        for name in names:
+            if os.path.relpath(os.path.join(folder, name), top) not in kept:
+                os.rmdir(os.path.join(folder, name))

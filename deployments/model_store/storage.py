@@ -1,0 +1,218 @@
+"""Model repositories in S3, Google Cloud Storage and Azure Storage, by fsspec's implementations of them.
+
+Addresses and credentials are Triton's: `s3://bucket/path`, `s3://http://host:port/bucket/path`,
+`gs://bucket/path`, `as://account/container/path` (and, for what speaks Azure's protocol elsewhere,
+`as://http://host:port/account/container/path`); the clouds' own environment variables, or the JSON file that
+TRITON_CLOUD_CREDENTIAL_PATH names. The packages are imported when a repository is opened, not before.
+"""
+
+import importlib
+import json
+import os
+import posixpath
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from app.core.errors import InferError, internal, invalid_arg
+from app.settings.repositories import REMOTE_EXTRAS, REMOTE_PACKAGES
+
+CREDENTIALS: Final = "TRITON_CLOUD_CREDENTIAL_PATH"
+
+_S3_ENDPOINT: Final = re.compile(r"s3://(https?://)?([0-9A-Za-z.\-]+:[0-9]+)/(.+)")
+_AZURE_ENDPOINT: Final = re.compile(r"(https?)://([0-9A-Za-z.\-]+:[0-9]+)/([^/]+)/(.+)")
+# The bucket in the host name only, and none of the checksums that newer SDKs add of their own accord:
+# https://www.alibabacloud.com/help/en/oss/developer-reference/use-amazon-s3-sdks-to-access-oss
+_OSS: Final[dict[str, Any]] = {
+    "s3": {"addressing_style": "virtual"},
+    "request_checksum_calculation": "when_required",
+    "response_checksum_validation": "when_required",
+}
+_VERSION: Final = re.compile(r"0|[1-9][0-9]{0,18}")
+_CLASSES: Final = {
+    "s3": ("s3fs", "S3FileSystem"),
+    # Not that of the package itself, which asks another service, over gRPC, what kind of bucket it has.
+    "gs": ("gcsfs.core", "GCSFileSystem"),
+    "as": ("adlfs", "AzureBlobFileSystem"),
+}
+
+
+class RemoteFile(NamedTuple):
+    """A file of a remote repository: path below the listed place, bytes, and a stamp of its contents.
+
+    `stamp` is 60 bits of a digest of etag (or modification time) and size, so that it also serves as the
+    modification time, in ns, of a local stand-in.
+    """
+
+    path: str
+    size: int
+    stamp: int
+
+    @property
+    def version(self) -> int | None:
+        """The version whose directory it is in."""
+        top, slash, _ = self.path.partition("/")
+        return int(top) if slash and _VERSION.fullmatch(top) else None
+
+
+class Listing(NamedTuple):
+    """What is below a place: directories that were made on purpose too, though a bucket has none."""
+
+    files: tuple[RemoteFile, ...]
+    directories: tuple[str, ...]
+
+
+class Storage:
+    """One place in a cloud. Methods block, and raise `InferError` (INTERNAL) when it cannot be read."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        scheme = url.partition("://")[0]
+        options, self._root = _options(self.url, _credential(scheme, self.url))
+        module, name = _CLASSES[scheme]
+        try:
+            kind = getattr(importlib.import_module(module), name)
+        except ImportError as error:
+            package, extra = REMOTE_PACKAGES[scheme], REMOTE_EXTRAS[scheme]
+            raise internal(f"'{url}' needs the package {package}: pip install 'nereid[{extra}]'") from error
+        self._fs: Any = kind(**options, use_listings_cache=False, skip_instance_cache=True)
+
+    def listing(self, below: str = "") -> Listing:
+        """List everything below a folder."""
+        top = posixpath.join(self._root, below) if below else self._root
+        with self._explained(below):
+            found = self._find(top, missing_ok=bool(below))
+        files, directories = [], []
+        for path, info in found.items():
+            relative = path.removeprefix(top).strip("/")
+            if not relative or not path.startswith(top + "/") or not _is_plain(relative):
+                continue
+            if info.get("type") == "directory" or path.endswith("/"):
+                directories.append(relative)
+            else:
+                files.append(RemoteFile(relative, int(info["size"] or 0), _stamp(info)))
+        return Listing(tuple(sorted(files)), tuple(sorted(directories)))
+
+    def _find(self, top: str, missing_ok: bool) -> dict[str, dict[str, Any]]:
+        try:
+            found: dict[str, dict[str, Any]] = self._fs.find(top, withdirs=True, detail=True)
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
+            return {}
+        return found
+
+    def read(self, path: str) -> bytes:
+        """The contents of a file."""
+        with self._explained(path):
+            content: bytes = self._fs.cat_file(posixpath.join(self._root, path))
+        return content
+
+    def download(self, files: Iterable[RemoteFile], directory: Path) -> None:
+        """Copy files, several at a time, to the same paths below a directory."""
+        sources, targets = [], []
+        for file in files:
+            target = directory / file.path
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sources.append(posixpath.join(self._root, file.path))
+            targets.append(str(target))
+        with self._explained(""):
+            if sources:
+                self._fs.get(sources, targets)
+
+    @contextmanager
+    def _explained(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except InferError:
+            raise
+        except Exception as error:
+            place = posixpath.join(self.url, path) if path else self.url
+            raise internal(f"failed to read {place}: {type(error).__name__}: {error}") from error
+
+
+def _is_plain(path: str) -> bool:
+    return (
+        posixpath.normpath(path) == path
+        and path != ".."
+        and not path.startswith(("../", "/"))
+        and not any(character in path for character in "\\\0")
+    )
+
+
+def _stamp(info: dict[str, Any]) -> int:
+    mark = next((info[key] for key in ("ETag", "etag", "LastModified", "updated") if info.get(key)), "")
+    return int.from_bytes(blake2b(f"{mark}\0{info['size']}".encode(), digest_size=8).digest()) >> 4
+
+
+def _credential(scheme: str, url: str) -> Any:
+    """The entry of the credential file whose address is the longest beginning of `url`, or None."""
+    path = os.environ.get(CREDENTIALS)
+    if not path:
+        return None
+    try:
+        entries = json.loads(Path(path).read_text()).get(scheme, {})
+        matching = [address for address in entries if url.startswith(address)]
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise internal(f"{CREDENTIALS}: cannot read '{path}': {error}") from error
+    return entries[max(matching, key=len)] if matching else None
+
+
+def _options(url: str, credential: Any) -> tuple[dict[str, Any], str]:
+    """What fsspec's class is made with, and the path it knows the place by."""
+    scheme, _, rest = url.partition("://")
+    try:
+        if scheme == "s3":
+            return _s3_options(url, rest, credential or {})
+        if scheme == "gs":
+            return ({"token": credential} if credential else {}), rest
+        return _azure_options(rest, credential or {})
+    except AttributeError as error:
+        raise invalid_arg(
+            f"{CREDENTIALS}: the entry for '{url}' is not of the form Triton documents"
+        ) from error
+
+
+def _s3_options(url: str, rest: str, credential: dict[str, str]) -> tuple[dict[str, Any], str]:
+    given = {
+        "key": credential.get("key_id"),
+        "secret": credential.get("secret_key"),
+        "token": credential.get("session_token"),
+        "profile": credential.get("profile"),
+    }
+    options: dict[str, Any] = {name: value for name, value in given.items() if value}
+    client: dict[str, str] = {"region_name": credential["region"]} if credential.get("region") else {}
+    match = _S3_ENDPOINT.fullmatch(url)
+    if match is not None:
+        scheme, host, rest = match.groups()
+        client["endpoint_url"] = (scheme or "http://") + host
+        if "aliyuncs.com" in host:
+            options["config_kwargs"] = _OSS
+    if client:
+        options["client_kwargs"] = client
+    return options, rest.rstrip("/")
+
+
+def _azure_options(rest: str, credential: dict[str, str]) -> tuple[dict[str, Any], str]:
+    given = credential or {
+        "account_str": os.environ.get("AZURE_STORAGE_ACCOUNT", ""),
+        "account_key": os.environ.get("AZURE_STORAGE_KEY", ""),
+    }
+    key = given.get("account_key")
+    endpoint = _AZURE_ENDPOINT.fullmatch(rest)
+    if endpoint is not None:
+        scheme, host, account, path = endpoint.groups()
+        parts = {"AccountName": given.get("account_str") or account, "AccountKey": key or ""}
+        parts["BlobEndpoint"] = f"{scheme}://{host}/{account}"
+        text = ";".join(f"{name}={value}" for name, value in parts.items() if value)
+        return {"connection_string": text}, path.rstrip("/")
+    account, _, path = rest.partition("/")
+    options: dict[str, Any] = {"account_name": given.get("account_str") or account.partition(".")[0]}
+    if key:
+        options["account_key"] = key
+    else:
+        options["anon"] = False  # whatever identity azure-identity finds
+    return options, path.rstrip("/")

@@ -1,0 +1,172 @@
+"""The deployment of one model version: a served model behind a channel server.
+
+A plain class; `deployments/builder.py` makes it a Serve deployment.
+"""
+
+import gc
+import logging
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import ray
+from ray import serve
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.errors import InferError, unavailable
+from app.core.log import configure_logging
+from app.routing.handle_calls import HandleCalls
+from app.transport.channel.server import ChannelServer
+from app.transport.event_loop_thread import LoopThread, freeze_heap
+from app.transport.settings import TransportSettings
+from backends import process_per_instance
+from deployments.model_store.materialize import LocalCopy, materialize_model
+from deployments.replica.readiness import ReadinessWatch
+from deployments.replica.served_model import ServedModel
+from deployments.spec import Description, ModelSpec
+
+if TYPE_CHECKING:
+    from deployments.bls.service import ModelCalls
+
+logger = logging.getLogger(__name__)
+
+_DRAIN_S = 60.0
+
+
+class ModelVersion:
+    """One replica of a model version.
+
+    A load that fails does not raise: Serve would retry it and bury the reason in a traceback. The manager
+    reads the reason with `describe`, deletes the application and reports it. A replica that Serve restarts
+    later has nobody to ask; its health check fails instead, so that Serve tries again.
+    """
+
+    def __init__(self, spec: bytes) -> None:
+        gc.freeze()  # what Ray and Serve have made lives on: no collection during the load need look at it
+        self._spec = msgspec.msgpack.decode(spec, type=ModelSpec)
+        configure_logging(self._spec.log)
+        self._plane = LoopThread("data-plane")
+        self._node_id = ray.get_runtime_context().get_node_id()
+        self._local: LocalCopy | None = None
+        self._calls = _model_calls(self._spec, self._plane)
+        self._served: ServedModel | None = None
+        self._handle: HandleCalls | None = None
+        self._server: ChannelServer | None = None
+        self._readiness: ReadinessWatch | None = None
+        self._addresses: dict[str, str] = {}
+        self._described = False
+        self._description = self._load()
+        self._loaded_at = time.monotonic()
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """A request through a Serve handle; see `HandleCalls.call`."""
+        if self._handle is None:
+            raise unavailable(f"model '{self._spec.name}' failed to load: {self._description.error}")
+        return await self._handle.call(*args, **kwargs)
+
+    def record_replica_metadata(self) -> dict[str, str]:
+        """Tell every router where this replica listens (a Serve hook, called once)."""
+        return {"node_id": self._node_id, **self._addresses}
+
+    async def describe(self) -> bytes:
+        """The outcome of the load, as a msgpack `Description`."""
+        self._described = True
+        return msgspec.msgpack.encode(self._current())
+
+    async def check_health(self) -> None:
+        """Serve's health hook; raising makes Serve replace this replica."""
+        if self._description.error:
+            if self._described or time.monotonic() - self._loaded_at > 10:
+                raise RuntimeError(self._description.error)
+            return
+        if not self._plane.alive or self._served is None or not self._served.healthy:
+            raise RuntimeError(f"an instance thread of model '{self._spec.name}' has died")
+
+    async def __del__(self) -> None:
+        """Serve's shutdown hook: tell the callers to go elsewhere, answer what is under way, unload."""
+        if self._readiness is not None:
+            self._plane.loop.call_soon_threadsafe(self._readiness.stop)
+        if self._server is not None:
+            await self._plane.run(self._server.drain(_DRAIN_S))
+            await self._plane.run(self._server.close())
+        if self._served is not None:
+            self._served.close(timeout=5)
+        if self._local is not None:
+            self._local.release()
+        if self._calls is not None:
+            await self._plane.run(self._calls.close())
+        self._plane.stop()
+
+    def _current(self) -> Description:
+        """The outcome, with the instance groups as they are now."""
+        served, loaded = self._served, self._description
+        if served is None or loaded.error or served.declared == loaded.spec.config:
+            return loaded
+        spec = msgspec.structs.replace(loaded.spec, config=served.declared)
+        return msgspec.structs.replace(loaded, spec=spec, config=served.config.SerializeToString())
+
+    def _load(self) -> Description:
+        started = time.monotonic()
+        if self._spec.gpus:
+            # Ray hides the GPUs of a worker that asks for none; the configuration says which ones are used.
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, self._spec.gpus))
+        try:
+            self._local = materialize_model(self._spec)
+            self._served = ServedModel.load(self._local.spec, self._plane, rank=_rank())
+            freeze_heap()
+            self._plane.keep_swept()
+            self._plane.call(self._listen(self._served))
+            if self._calls is not None:
+                self._calls.loaded = True
+                self._served.ensembles = self._calls.ensembles
+            self._handle = HandleCalls(self._served.config, self._served.submit, self._plane)
+            labels = self._served.labels()
+        except InferError as error:
+            return Description(self._spec, error=error.with_code())
+        except Exception as error:
+            logger.exception("loading model '%s' version %s", self._spec.name, self._spec.version)
+            return Description(self._spec, error=f"Internal: {type(error).__name__}: {error}")
+        return Description(
+            self._spec,
+            self._served.config.SerializeToString(),
+            labels,
+            load_seconds=time.monotonic() - started,
+            makes_calls=self._calls is not None,
+        )
+
+    def _channel_host(self) -> str:
+        address = self._spec.channel_address
+        node: Any = ray.util
+        return str(node.get_node_ip_address()) if address == "node" else address
+
+    async def _listen(self, served: ServedModel) -> None:
+        await served.open()
+        settings = TransportSettings(arena_bytes=self._spec.arena_bytes)
+        self._server = ChannelServer(served, self._spec.key, settings)
+        self._readiness = served.watch_readiness(self._server.announce)
+        await self._readiness.start()
+        addresses = await self._server.listen(
+            unix_path=os.path.join(self._spec.socket_directory, f"{os.getpid()}.sock"),
+            tcp_host=self._channel_host(),
+        )
+        for address in addresses:
+            self._addresses[address.partition(":")[0]] = address
+
+
+def _rank() -> int:
+    """The position of this replica among those of its deployment."""
+    rank = serve.get_replica_context().rank
+    return int(rank.rank) if rank is not None else 0
+
+
+def _model_calls(spec: ModelSpec, plane: LoopThread) -> "ModelCalls | None":
+    """What a Python model may call; for any other backend nothing of it is imported."""
+    if not process_per_instance(mc.ModelConfig.FromString(spec.config).backend, spec.backend_path):
+        return None
+    from backends.python.api import server_api
+    from deployments.bls.service import ModelCalls
+
+    calls = ModelCalls(spec, plane)
+    server_api.install(calls)
+    return calls
