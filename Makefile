@@ -47,7 +47,7 @@ test-unit: $(VENV)/.installed-test models
 test-remote: $(VENV)/.installed-test
 	@$(PIP) -e '.[azure]'
 	@npm install --silent --no-audit --no-fund --prefix build/azurite $(AZURITE)
-	$(BIN)/python -m pytest tests/unit/deployments/repository/test_clouds.py
+	$(BIN)/python -m pytest tests/unit/deployments/model_store/test_storage_clouds.py
 
 test-slow: $(VENV)/.installed-test models
 	$(BIN)/python -m pytest $(TESTS) -m slow
@@ -59,7 +59,7 @@ test-peer: $(VENV)/.installed-test models
 # Needs an NVIDIA GPU and a driver for CUDA 13. The tests skip what is not there, so -rs says what did not run.
 GPU_VENV := .venv-gpu
 test-gpu: $(GPU_VENV)/.installed
-	$(GPU_VENV)/bin/python -m pytest -m gpu -rs tests/gpu tests/unit/transport/test_cuda_memory.py
+	$(GPU_VENV)/bin/python -m pytest -m gpu -rs tests/gpu tests/unit/app/transport/memory/test_cuda_memory.py
 
 bench: $(VENV)/.installed-test models
 	$(BIN)/python -m benchmarks

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests import environments
 from tests.server import ROOT, Server
-from tests.unit.backends import environments
 
 # No deadline: a slow machine is no defect. `make test` takes fewer examples, and the same ones each time;
 # `make test-unit` takes new ones, `make fuzz` looks for long.

@@ -12,8 +12,8 @@ pytest.importorskip("onnx")
 from onnx import TensorProto
 
 from app.core.tensors import Tensor
-from tests.unit.backends.harness import Served, infer
-from tests.unit.backends.test_onnxruntime import ADD_SUB, add_sub, identity, one, serve
+from tests.unit.backend_harness import Served, infer
+from tests.unit.backends.onnxruntime.test_backend import ADD_SUB, add_sub, identity, one, serve
 
 
 def on_gpu(text: str, folder: Path) -> Served:

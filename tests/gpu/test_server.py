@@ -16,7 +16,8 @@ import tritonclient.http as httpclient
 from app.ingress.metrics.machine import Machine
 from tests.gpu import engines
 from tests.server import Server
-from tests.unit.backends import test_onnxruntime, test_torch
+from tests.unit.backends.onnxruntime import test_backend as test_onnxruntime
+from tests.unit.backends.pytorch import test_backend as test_torch
 
 KIND = "instance_group { kind: KIND_GPU count: 2 }"
 MODELS = {"plan": ("X", "Y"), "onnx": ("I", "O"), "script": ("INPUT__0", "OUTPUT__0")}

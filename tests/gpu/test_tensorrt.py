@@ -14,7 +14,7 @@ from app.core.errors import InferError
 from backends import find_backend
 from backends.base import Instance, Model
 from tests.gpu import engines
-from tests.unit.backends.harness import Served, config, infer
+from tests.unit.backend_harness import Served, config, infer
 
 GRAPHS = "optimization {{ cuda {{ graphs: true busy_wait_events: true {} }} }}"
 
@@ -83,7 +83,7 @@ def test_instances_execute_at_the_same_time(doubled: Path) -> None:
     wrong: list[int] = []
 
     def work(instance: Instance, seed: int) -> None:
-        from tests.unit.backends.harness import Call
+        from tests.unit.backend_harness import Call
 
         for step in range(100):
             array = rows(1 + step % 8, 1000 * seed + step)

@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 
 from app.core.tensors import Tensor  # noqa: E402
 from backends.base import Instance  # noqa: E402
-from tests.unit.backends.harness import Call, infer  # noqa: E402
-from tests.unit.backends.test_torch import INDEXED, AddSub, Keeps, Same, one, save, serve  # noqa: E402
+from tests.unit.backend_harness import Call, infer  # noqa: E402
+from tests.unit.backends.pytorch.test_backend import INDEXED, AddSub, Keeps, Same, one, save, serve  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 

@@ -8,7 +8,7 @@ import app.handle
 from app.core.errors import InferError
 from app.handle import ModelHandle, Tables
 from app.routing.table import RoutingTable
-from tests.unit.ensemble.ensembles import ensemble, entry, model, step
+from tests.unit.ensembles import ensemble, entry, model, step
 
 
 class FakeTables:

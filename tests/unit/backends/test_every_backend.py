@@ -10,7 +10,7 @@ import pytest
 
 from app.core.tensors import Tensor
 from backends import find_backend
-from tests.unit.backends.harness import Served, config, infer
+from tests.unit.backend_harness import Served, config, infer
 
 CONFIG = """
     name: "m" backend: "{}" max_batch_size: 8

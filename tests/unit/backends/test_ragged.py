@@ -12,7 +12,7 @@ from app.core.errors import InferError
 from app.core.tensors import Tensor
 from backends.base import ArrayBackend, Instance
 from backends.ragged import Ragged, scattered
-from tests.unit.backends.harness import Call, Served, config, infer
+from tests.unit.backend_harness import Call, Served, config, infer
 
 SHAPES = [(1, 2, 3), (2, 1, 4)]  # 6 and 8 elements, in 1 and 2 items
 

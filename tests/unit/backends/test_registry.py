@@ -13,8 +13,8 @@ from app.core.errors import ErrorCode, InferError
 from backends.base import Backend, Model
 from backends.teaching.identity import IdentityBackend
 from deployments.builder import replica_count
-from tests.unit.backends.environments import make
-from tests.unit.backends.harness import Served, config, infer
+from tests.environments import make
+from tests.unit.backend_harness import Served, config, infer
 
 CUSTOM = """
 from backends.base import Backend

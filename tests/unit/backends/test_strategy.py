@@ -7,7 +7,7 @@ import pytest
 from app.core.errors import ErrorCode, InferError
 from backends.base import Model
 from backends.strategy import BatchStrategy, find_strategy
-from tests.unit.backends.harness import config
+from tests.unit.backend_harness import config
 
 SOURCE = """
 from backends.strategy import BatchStrategy

@@ -16,7 +16,7 @@ from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.transport.event_loop_thread import LoopThread
 from deployments.replica.served_model import ServedModel
 from deployments.spec import ModelSpec
-from tests.unit.deployments.fakes import FakeServeBatch
+from tests.unit.scheduling_fakes import FakeServeBatch
 
 BACKEND = """
 import threading

@@ -1,0 +1,352 @@
+"""Requests of ensembles over models that answer when the test says so."""
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+
+from app.core.errors import ErrorCode, FailureReason, InferError, unavailable
+from app.core.tensors import (
+    InferRequest,
+    InferResponse,
+    RequestedOutput,
+    Tensor,
+)
+from app.ensemble.execution import DEADLOCK
+from tests.unit.ensembles import BRANCHES, CHAIN, DECOUPLED, Models, ensemble, model, step, tensor, turn
+
+
+async def test_a_chain_hands_the_same_bytes_on() -> None:
+    models = Models(e=CHAIN, a=model(), b=model())
+    models.infer(tensor(), id="7", priority=2, timeout_us=5, deadline=9e9, parameters={"k": 1})
+    asked = models.take("a")
+    request = asked.request
+    assert (request.id, request.priority, request.timeout_us, request.deadline) == ("7", 2, 5, 9e9)
+    assert request.parameters == {"k": 1}
+    assert [output.name for output in request.outputs] == ["y"]
+    assert models.asked == []
+
+    middle = memoryview(bytes(16))
+    asked.answer(Tensor("y", "FP32", (4,), middle))
+    assert models.asked[0].data["x"] is middle
+    last = memoryview(bytes(16))
+    models.take("b").answer(Tensor("y", "FP32", (4,), last))
+    (response,) = models.responses
+    assert (response.model_name, response.model_version, response.id, response.final) == ("e", "1", "7", True)
+    assert [(output.name, output.shape) for output in response.outputs] == [("OUT", (4,))]
+    assert response.outputs[0].data is last
+
+
+async def test_bytes_are_not_copied_however_many_steps() -> None:
+    count = 5
+    steps = [step({"x": f"T{i}"}, {"y": f"T{i + 1}"}, "a") for i in range(count)]
+    models = Models(e=ensemble(*steps, inputs="T0", outputs=f"T{count}"), a=model())
+    data = memoryview(bytes(16))
+    models.infer(Tensor("T0", "FP32", (4,), data))
+    for _ in range(count):
+        asked = models.take("a")
+        assert asked.data["x"] is data
+        asked.answer(Tensor("y", "FP32", (4,), data))
+    assert models.responses[0].outputs[0].data is data
+
+
+async def test_independent_steps_run_in_parallel() -> None:
+    models = Models(e=BRANCHES, a=model(), b=model(), c=model("l r"))
+    models.infer(tensor())
+    assert models.waiting() == ["a", "b"]
+    models.take("b").answer(tensor("y", fill=2))
+    assert models.waiting() == ["a"]
+    models.take("a").answer(tensor("y", fill=3))
+    assert models.waiting() == ["c"]
+    assert models.asked[0].data == {"l": bytes([3]) * 16, "r": bytes([2]) * 16}
+    models.take("c").answer(tensor("y"))
+    assert [response.final for response in models.responses] == [True]
+
+
+async def test_sequence_fields_reach_every_step() -> None:
+    models = Models(e=BRANCHES, a=model(), b=model(), c=model("l r"))
+    models.infer(tensor(), sequence_id="s", sequence_start=True, sequence_end=True)
+    for asked in models.asked:
+        request = asked.request
+        assert (request.sequence_id, request.sequence_start, request.sequence_end) == ("s", True, True)
+
+
+async def test_steps_that_lead_to_no_wanted_output_are_left_out() -> None:
+    config = ensemble(step({"x": "IN"}, {"y": "A"}, "a"), step({"x": "IN"}, {"y": "B"}, "b"), outputs="A B")
+    models = Models(e=config, a=model(), b=model())
+    models.infer(tensor(), outputs=(RequestedOutput("B"),))
+    assert models.waiting() == ["b"]
+    models.take("b").answer(tensor("y"))
+    assert [output.name for output in models.responses[0].outputs] == ["B"]
+
+
+async def test_a_failing_step_ends_the_request_and_cancels_the_others() -> None:
+    models = Models(e=BRANCHES, a=model(), b=model(), c=model("l r"))
+    models.infer(tensor(), id="1")
+    other = models.asked[1]
+    models.take("a").answer(error=InferError(ErrorCode.UNAVAILABLE, "too late", FailureReason.REJECTED))
+    await turn()
+    (response,) = models.responses
+    assert response.error is not None and response.final and response.id == "1"
+    assert (response.error.code, response.error.message, response.error.reason) == (
+        ErrorCode.UNAVAILABLE,
+        "in ensemble 'e', too late",
+        FailureReason.OTHER,
+    )
+    assert response.model_name == "e", "it is an answer, not a refusal"
+    assert other.cancelled
+    other.answer(tensor("y"))
+    assert len(models.responses) == 1
+
+
+async def test_cancelling_reaches_the_running_steps() -> None:
+    models = Models(e=BRANCHES, a=model(), b=model(), c=model("l r"))
+    call = models.infer(tensor())
+    call.cancel()
+    assert models.responses == []
+    await turn()
+    assert [asked.cancelled for asked in models.asked] == [True, True]
+    error = models.responses[0].error
+    assert error is not None
+    assert (error.code, error.reason) == (ErrorCode.CANCELLED, FailureReason.CANCELED)
+    call.cancel()
+    await turn()
+    assert len(models.responses) == 1
+
+
+async def test_a_bad_request_fails_like_that_of_any_model() -> None:
+    models = Models(e=CHAIN, a=model(), b=model())
+    models.infer(tensor(shape=(5,)), id="9")
+    assert models.responses == []
+    await turn()
+    assert models.error.startswith("[request id: 9] unexpected shape for input 'IN' for model 'e'.")
+    assert models.asked == []
+
+
+async def test_a_step_whose_model_has_gone() -> None:
+    models = Models(e=CHAIN, a=model())
+    models.infer(tensor())
+    models.take("a").answer(tensor("y"))
+    await turn()
+    assert models.error == "in ensemble 'e', Request for unknown model: 'b' is not found"
+
+
+async def test_a_step_that_cannot_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = Models(e=CHAIN, a=model(), b=model())
+
+    def refuse(request: Any, sink: Any) -> Any:
+        raise unavailable("nobody there")
+
+    monkeypatch.setattr(models, "submit", refuse)
+    request = InferRequest("e", "", (tensor(),))
+    run = models.runner.submit(models.resolve("e"), request, models.responses.append)
+    assert models.responses == [] and run is not None
+    await turn()
+    assert models.error == "in ensemble 'e', nobody there"
+
+
+async def test_an_output_that_a_step_does_not_give() -> None:
+    models = Models(e=CHAIN, a=model(), b=model())
+    models.infer(tensor())
+    models.take("a").answer()
+    await turn()
+    assert models.error == f"in ensemble 'e', {DEADLOCK}"
+
+
+async def test_batch_dimensions_come_and_go() -> None:
+    models = Models(e=CHAIN, a=model(batch=8), b=model())
+    models.infer(tensor())
+    asked = models.take("a")
+    assert asked.request.inputs[0].shape == (1, 4)
+    asked.answer(tensor("y", (1, 4)))
+    assert models.asked[0].request.inputs[0].shape == (4,)
+    models.take("b").answer(tensor("y"))
+    assert models.responses[0].outputs[0].shape == (4,)
+
+
+async def test_an_ensemble_within_an_ensemble() -> None:
+    outer = ensemble(step({"IN": "IN"}, {"OUT": "OUT"}, "e"))
+    models = Models(outer=outer, e=CHAIN, a=model(), b=model())
+    models.infer(tensor(), name="outer")
+    assert models.asked[0].request.chain == ("outer", "e")
+    models.take("a").answer(tensor("y"))
+    models.take("b").answer(error=unavailable("gone"))
+    await turn()
+    await turn()
+    assert models.error == "in ensemble 'outer', in ensemble 'e', gone"
+
+
+async def test_a_circle_ends_in_an_error() -> None:
+    models = Models(e=CHAIN, a=model(), b=model())
+    models.infer(tensor(), chain=("e", "caller"))
+    await turn()
+    assert "e -> caller -> e" in models.error
+
+
+class TestOptionalInputs:
+    CONFIG = ensemble(step({"x": "IN", "z": "EXTRA"}, {"y": "OUT"}, "a"), inputs="IN").replace(
+        "output {", 'input { name: "EXTRA" data_type: TYPE_FP32 dims: [ 4 ] optional: true } output {', 1
+    )
+
+    async def test_one_left_out(self) -> None:
+        models = Models(e=self.CONFIG, a=model("x z?"))
+        models.infer(tensor())
+        assert list(models.take("a").data) == ["x"]
+
+    async def test_one_given(self) -> None:
+        models = Models(e=self.CONFIG, a=model("x z?"))
+        models.infer(tensor(), tensor("EXTRA"))
+        assert sorted(models.take("a").data) == ["x", "z"]
+
+
+class TestDecoupled:
+    CONFIG = ensemble(
+        step({"x": "IN"}, {"y": "MID"}, "d"),
+        step({"x": "IN"}, {"y": "SIDE"}, "a"),
+        step({"x": "MID", "z": "SIDE"}, {"y": "OUT"}, "b"),
+        more=DECOUPLED,
+        limit=2,
+    )
+
+    def models(self) -> Models:
+        return Models(e=self.CONFIG, d=model(more=DECOUPLED), a=model(), b=model("x z"))
+
+    async def test_each_response_runs_the_rest(self) -> None:
+        models = self.models()
+        models.infer(tensor(), id="3")
+        source = models.take("d")
+        source.answer(tensor("y", fill=1), final=False)
+        assert models.waiting() == ["a"]
+        models.take("a").answer(tensor("y", fill=9))
+        source.answer(tensor("y", fill=2), final=False)
+        assert models.waiting() == ["b", "b"]
+        assert [asked.data["x"][0] for asked in models.asked] == [1, 2]
+        assert [asked.data["z"][0] for asked in models.asked] == [9, 9]
+        source.answer(tensor("y", fill=3), final=False)
+        source.answer()
+        assert models.waiting() == ["b", "b"], "max_inflight_requests is 2"
+        models.asked.pop(1).answer(tensor("y", fill=22))
+        models.take("b").answer(tensor("y", fill=11))
+        models.take("b").answer(tensor("y", fill=33))
+        assert [(r.final, [o.data[0] for o in r.outputs]) for r in models.responses] == [
+            (False, [22]),
+            (False, [11]),
+            (False, [33]),
+            (True, []),
+        ]
+        statistics, _, _ = models.runner.statistics(models.resolve("e"))
+        assert statistics.inference_stats.success.count == 1
+
+    async def test_no_response_at_all(self) -> None:
+        models = self.models()
+        models.infer(tensor())
+        models.take("a").answer(tensor("y"))
+        models.take("d").answer()
+        assert [(r.final, r.outputs, r.error) for r in models.responses] == [(True, (), None)]
+
+    async def test_an_error_after_a_response(self) -> None:
+        models = self.models()
+        models.infer(tensor())
+        models.take("a").answer(tensor("y"))
+        source = models.take("d")
+        source.answer(tensor("y"), final=False)
+        models.take("b").answer(tensor("y"))
+        source.answer(error=unavailable("broken"))
+        await turn()
+        assert [response.final for response in models.responses] == [False, True]
+        assert models.error == "in ensemble 'e', broken"
+
+
+class TestStatistics:
+    async def test_successes_and_failures(self) -> None:
+        models = Models(
+            e=CHAIN.replace("max_batch_size: 0", "max_batch_size: 4"), a=model(batch=4), b=model(batch=4)
+        )
+        models.infer(tensor(shape=(3, 4)))
+        models.take("a").answer(tensor("y", (3, 4)))
+        models.take("b").answer(tensor("y", (3, 4)))
+        models.infer(tensor(shape=(1, 4)))
+        models.take("a").answer(error=InferError(ErrorCode.INTERNAL, "no", FailureReason.BACKEND))
+        found, failures, _ = models.runner.statistics(models.resolve("e"))
+        stats = found.inference_stats
+        assert (found.name, found.version) == ("e", "1")
+        assert (found.inference_count, found.execution_count) == (3, 1)
+        assert [(b.batch_size, b.compute_infer.count, b.compute_infer.ns > 0) for b in found.batch_stats] == [
+            (3, 1, True)
+        ]
+        assert (stats.success.count, stats.fail.count, stats.queue.count, stats.queue.ns) == (1, 1, 1, 0)
+        assert stats.success.ns > 0 and failures == {"OTHER": 1}
+
+    async def test_unloading_forgets_them(self) -> None:
+        models = Models(e=CHAIN, a=model(), b=model())
+        models.infer(tensor(shape=(5,)))
+        models.runner.forget(())
+        assert models.runner.statistics(models.resolve("e"))[0].inference_stats.fail.count == 0
+
+
+async def test_available_when_every_step_is() -> None:
+    models = Models(e=CHAIN, a=model(), b=model())
+    assert models.available(models.resolve("e"))
+    models.out.add("b")
+    assert not models.available(models.resolve("e"))
+
+
+async def test_responses_say_which_sequence_their_request_is_of() -> None:
+    models = Models(e=CHAIN, a=model(), b=model())
+    for fields, identity in (
+        ({}, 0),
+        ({"sequence_id": "s", "sequence_start": True}, "s"),
+        ({"sequence_id": 2**64 - 1, "sequence_end": True}, -1),
+    ):
+        models.infer(tensor(), **fields)
+        for name in ("a", "b"):
+            models.take(name).answer(tensor("y"))
+        assert models.responses.pop().parameters == {
+            "sequence_id": identity,
+            "sequence_start": "sequence_start" in fields,
+            "sequence_end": "sequence_end" in fields,
+        }
+
+
+class Receiver:
+    """Keeps its request to cancel it, as the fronts do."""
+
+    def __init__(self, models: Models, data: Tensor) -> None:
+        self.responses = 0
+        self.call = models.submit(InferRequest("e", "", (data,)), self.take)
+
+    def take(self, response: InferResponse) -> None:
+        self.responses += 1
+
+
+@pytest.mark.parametrize("end", ["answer", "error", "cancel"])
+@pytest.mark.parametrize("decoupled", [False, True])
+async def test_what_has_ended_holds_no_memory(end: str, decoupled: bool) -> None:
+    """It would be garbage for the collector, which seldom comes, and tensors of megabytes with it."""
+    more = DECOUPLED if decoupled else ""
+    steps = step({"x": "IN"}, {"y": "MID"}, "a"), step({"x": "MID"}, {"y": "OUT"}, "b")
+    models = Models(e=ensemble(*steps, more=more), a=model(more=more), b=model())
+    gc.disable()
+    try:
+        receiver = Receiver(models, tensor())
+        gone = weakref.ref(receiver)
+        asked = models.take("a")
+        for _ in range(2 if decoupled else 1):
+            asked.answer(tensor("y"), final=not decoupled)
+        if end == "cancel":
+            receiver.call.cancel()
+        else:
+            error = unavailable("no") if end == "error" else None
+            for each in models.asked:
+                each.answer(*(() if error else (tensor("y"),)), error=error)
+            if decoupled and not error:
+                asked.answer()
+        await turn()
+        assert receiver.responses == (3 if decoupled and end == "answer" else 1)
+        models.asked.clear()
+        del receiver, asked
+        each = None
+        assert gone() is None
+    finally:
+        gc.enable()

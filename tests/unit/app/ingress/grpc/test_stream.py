@@ -1,0 +1,160 @@
+"""ModelStreamInfer over a real connection."""
+
+import queue
+import threading
+
+import grpc
+import pytest
+import tritonclient.grpc as client
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc
+
+from app.core.errors import not_found
+from app.core.tensors import InferResponse, Tensor, failed
+from app.ingress.grpc.front import GrpcSettings
+from app.ingress.grpc.stream import StreamLimits
+from app.ingress.net.slow_clients import SendBufferLimit
+from tests.unit.app.ingress.grpc_running import WAIT_S, Stream, refusal, running
+
+pytestmark = pytest.mark.usefixtures("either_grpc_front")
+
+
+def test_stream_keeps_the_order_of_ordinary_requests(server, triton):
+    stream = Stream(triton)
+    for request_id in "123":
+        stream.send("held", request_id)
+    calls = [server.service.next_call() for _ in range(3)]
+    for value in (2, 1, 0):
+        server.do(calls[value].answer, value)
+    assert stream.next_values(3) == [("1", 0), ("2", 1), ("3", 2)]
+
+
+def test_stream_interleaves_decoupled_responses(server, triton):
+    stream = Stream(triton)
+    for model, request_id in (("held", "h"), ("stream", "a"), ("stream", "b")):
+        stream.send(model, request_id)
+    held, first, second = (server.service.next_call() for _ in range(3))
+    for call, value, final in ((first, 1, False), (second, 2, True), (first, 3, True), (held, 4, True)):
+        server.do(call.answer, value, final=final)
+    results = [stream.next().get_response() for _ in range(4)]
+    assert [r.id for r in results] == ["a", "b", "a", "h"]
+    assert [r.parameters["triton_final_response"].bool_param for r in results] == [False, True, True, True]
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_empty_final_response_is_sent_on_demand(server, triton, wanted):
+    stream = Stream(triton)
+    stream.send("stream", "s", enable_empty_final_response=wanted)
+    server.do(server.service.next_call().answer)
+    stream.send("echo", "e")
+    if wanted:
+        empty = stream.next().get_response()
+        assert (empty.id, empty.model_name, empty.model_version) == ("s", "stream", "")
+        assert empty.parameters["triton_final_response"].bool_param and not empty.outputs
+    assert stream.next_values(1) == [("e", 5)]
+
+
+def test_stream_errors_are_in_band_and_in_order(server, triton):
+    stream = Stream(triton)
+    stream.send("held", "1")
+    stream.send("unknown", "2")
+    stream.send("echo", "bad")
+    stream.send("echo", "4")
+    server.do(server.service.next_call().answer, 8)
+    assert stream.next_values(1) == [("1", 8)]
+    assert stream.next().message() == "Request for unknown model: 'unknown' is not found"
+    assert stream.next().message() == "bad request"
+    assert stream.next_values(1) == [("4", 5)]
+
+
+def test_stream_of_fail_fast_client_ends_with_the_status(server, triton):
+    stream = Stream(triton, headers={"triton_grpc_error": "true"})
+    stream.send("held", "1")
+    held = server.service.next_call()
+    stream.send("stream", "2")
+    server.do(server.service.next_call().sink, failed(not_found("no such thing"), "2"))
+    error = stream.next()
+    assert (error.status(), error.message()) == ("StatusCode.NOT_FOUND", "no such thing")
+    assert held.cancelled.wait(WAIT_S)
+
+
+def test_half_close_finishes_what_is_under_way(server, triton):
+    stream = Stream(triton)
+    stream.send("held", "1")
+    call = server.service.next_call()
+    closing = threading.Thread(target=triton.stop_stream)
+    closing.start()
+    server.do(call.answer, 3)
+    assert stream.next_values(1) == [("1", 3)]
+    closing.join(WAIT_S)
+    assert not closing.is_alive() and not call.cancelled.is_set()
+
+
+def test_cancelled_stream_cancels_its_requests(server, triton):
+    stream = Stream(triton)
+    stream.send("held", "1")
+    stream.send("stream", "2")
+    calls = [server.service.next_call() for _ in range(2)]
+    triton.stop_stream(cancel_requests=True)
+    assert all(call.cancelled.wait(WAIT_S) for call in calls)
+
+
+def test_reading_pauses_while_the_slots_are_taken():
+    settings = GrpcSettings(stream=StreamLimits(requests=2))
+    with running(settings) as server, client.InferenceServerClient(server.url) as triton:
+        stream = Stream(triton)
+        for request_id in "1234":
+            stream.send("held", request_id)
+        calls = [server.service.next_call() for _ in range(2)]
+        with pytest.raises(queue.Empty):
+            server.service.calls.get(timeout=0.3)
+        server.do(calls[0].answer, 1)
+        calls.append(server.service.next_call())
+        server.do(calls[1].answer, 2)
+        calls.append(server.service.next_call())
+        for call in calls[2:]:
+            server.do(call.answer, 3)
+        assert [pair[0] for pair in stream.next_values(4)] == ["1", "2", "3", "4"]
+
+
+def overrun(server, channel):
+    """Let a model answer faster than its client reads, until it is cancelled; what there is to read."""
+    start = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer
+    sending = queue.SimpleQueue()
+    responses = start(iter(sending.get, None))
+    sending.put(pb.ModelInferRequest(model_name="stream", id="1"))
+    call = server.service.next_call()
+    chunk = Tensor("OUTPUT", "INT8", (1 << 18,), bytes(1 << 18))
+    response = InferResponse("stream", "1", (chunk,), final=False)
+    for _ in range(100):
+        if call.cancelled.is_set():
+            break
+        server.do(call.sink, response)
+    assert call.cancelled.is_set()
+    sending.put(None)
+    return responses
+
+
+def test_a_decoupled_request_that_overruns_its_reader_is_cancelled(server):
+    settings = GrpcSettings(stream=StreamLimits(byte_size=1 << 20))
+    with running(settings) as server, grpc.insecure_channel(server.url) as channel:
+        *_, last = overrun(server, channel)
+        assert last.error_message == "the stream's responses are read too slowly"
+
+
+def test_bytes_that_are_no_message_end_the_stream(server):
+    with grpc.insecure_channel(server.url) as channel:
+        start = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+        status, _ = refusal(lambda: list(start(iter([b"\xff"]), timeout=WAIT_S)))
+    assert status is grpc.StatusCode.INTERNAL
+
+
+def test_what_waits_in_all_streams_together_is_bounded():
+    unsent = SendBufferLimit(1 << 20)
+    with running(unsent=unsent) as server, grpc.insecure_channel(server.url) as channel:
+        responses = overrun(server, channel)
+        with pytest.raises(grpc.RpcError) as ended:
+            list(responses)
+        assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert ended.value.details() == "the stream's responses are read too slowly"
+        assert unsent.ended == 1

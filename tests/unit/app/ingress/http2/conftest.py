@@ -1,0 +1,38 @@
+"""Fixtures of the HTTP/2 server's tests."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from app.ingress.http2.server import Http2Settings
+from app.ingress.net.slow_clients import SendBufferLimit
+from tests.unit.app.ingress.http2.http2_running import Running, Start
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    made: list[Running] = []
+
+    def make(unsent: SendBufferLimit | None = None, **settings: Any) -> Running:
+        made.append(Running(Http2Settings(**settings), unsent))
+        return made[-1]
+
+    yield make
+    for running in made:
+        running.stop()
+
+
+@pytest.fixture
+def running(start: Start) -> Running:
+    return start()
+
+
+@pytest.fixture
+def channel(running: Running) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(
+        f"127.0.0.1:{running.port}",
+        options=[("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)],
+    ) as channel:
+        yield channel

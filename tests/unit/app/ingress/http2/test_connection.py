@@ -1,0 +1,338 @@
+"""The HTTP/2 server and a bare socket: what no client would send, and what ends a connection."""
+
+import asyncio
+import gzip
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import hpack
+import pytest
+
+from app.ingress.http2.keepalive import Keepalive
+from app.ingress.http2.output import Http2Output
+from app.ingress.net.slow_clients import SendBufferLimit
+from app.protocol.grpc import framing as wire
+from app.protocol.grpc import http2 as h2
+from tests.unit.app.ingress.http2.http2_running import WAIT_S, Running, Start
+from tests.waiting import until
+
+
+def _decoded(block: bytes) -> Any:
+    return hpack.Decoder().decode(block)
+
+
+class Raw:
+    """A client that sends what it likes."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), WAIT_S)
+        self.encoder = hpack.Encoder()
+        self.reader = h2.FrameReader(1 << 24)
+        self.send(h2.PREFACE + h2.settings_frame({}))
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def call(self, stream: int, name: str = "echo", flags: int = 0, *more: tuple[str, str]) -> bytes:
+        path = f"/test.Test/{name}"
+        block = self.encoder.encode(
+            [(":method", "POST"), (":path", path), ("content-type", "application/grpc"), *more]
+        )
+        return h2.frame(h2.HEADERS, h2.END_HEADERS | flags, stream, block)
+
+    def frames(self, until: Callable[[Any], bool]) -> list[Any]:
+        """Frames up to the first that is wanted, or to the end of the connection."""
+        found: list[Any] = []
+        while True:
+            try:
+                data = self.socket.recv(65536)
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                return found
+            for frame in self.reader.feed(data):
+                found.append(frame)
+                if until(frame):
+                    return found
+
+    def goaway(self) -> tuple[int, bytes]:
+        """Code and text of the GOAWAY that ends the connection."""
+        frames = self.frames(lambda frame: frame.kind == h2.GOAWAY)
+        assert frames[-1].kind == h2.GOAWAY, frames[-3:]
+        return int.from_bytes(frames[-1].payload[4:8], "big"), frames[-1].payload[8:]
+
+
+@pytest.fixture
+def raw(running: Running) -> Iterator[Raw]:
+    made = Raw(running.port)
+    yield made
+    made.socket.close()
+
+
+def _streams(raw: Raw, count: int, then: Callable[[int, int], bytes] = lambda *_: b"") -> bytes:
+    numbers = range(1, 2 * count, 2)
+    return b"".join(raw.call(stream, "hang") + then(stream, h2.CANCEL) for stream in numbers)
+
+
+def many(frame: bytes, count: int) -> bytes:
+    return frame * count
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "code"),
+    [
+        ("rapid reset", lambda raw: _streams(raw, 1200, h2.rst_stream), h2.ENHANCE_YOUR_CALM),
+        ("settings flood", many(h2.settings_frame({}), 25_000), h2.ENHANCE_YOUR_CALM),
+        ("windows of many streams", lambda raw: _streams(raw, 200) + many(h2.settings_frame({4: 9}), 100),
+         h2.ENHANCE_YOUR_CALM),
+        ("empty frames", many(h2.frame(99, 0, 0), 25_000), h2.ENHANCE_YOUR_CALM),
+        ("pings", many(h2.frame(h2.PING, 0, 0, bytes(8)), 10), h2.ENHANCE_YOUR_CALM),
+        ("continuations", h2.frame(h2.HEADERS, 0, 1, b"a") + many(h2.frame(9, 0, 1, b"a" * 9000), 9),
+         h2.ENHANCE_YOUR_CALM),
+        ("interrupted headers", h2.frame(h2.HEADERS, 0, 1, b"") + h2.settings_frame({}), h2.PROTOCOL_ERROR),
+        ("continuation of nothing", h2.frame(h2.CONTINUATION, 0, 1, b""), h2.PROTOCOL_ERROR),
+        ("data on an idle stream", h2.frame(h2.DATA, 0, 7, b"x"), h2.PROTOCOL_ERROR),
+        ("even stream", h2.frame(h2.HEADERS, h2.END_HEADERS, 2, b"\x88"), h2.PROTOCOL_ERROR),
+        ("bad header block", h2.frame(h2.HEADERS, h2.END_HEADERS, 1, b"\xff\xff\xff"), h2.COMPRESSION_ERROR),
+        ("window overflow", h2.window_update(0, h2.MAX_WINDOW), h2.FLOW_CONTROL_ERROR),
+        ("window overflow by settings",
+         lambda raw: _streams(raw, 1) + h2.window_update(1, h2.MAX_WINDOW - h2.DEFAULT_WINDOW)
+         + h2.settings_frame({4: h2.DEFAULT_WINDOW + 1}),
+         h2.FLOW_CONTROL_ERROR),
+        ("zero window update", h2.window_update(0, 0), h2.FLOW_CONTROL_ERROR),
+        ("huge frame", h2.frame_head(1 << 23, h2.DATA, 0, 1), h2.FRAME_SIZE_ERROR),
+        ("push", h2.frame(h2.PUSH_PROMISE, 0, 1, bytes(4)), h2.PROTOCOL_ERROR),
+    ],
+)  # fmt: skip
+def test_what_ends_a_connection(start: Start, name: str, data: Any, code: int) -> None:
+    # A slow machine takes more than a second for a flood: the limits are a fraction of it.
+    running = start(max_control_frames=1000, max_resets=50)
+    raw = Raw(running.port)
+    raw.send(data(raw) if callable(data) else data)
+    assert raw.goaway()[0] == code
+    other = Raw(running.port)
+    other.send(other.call(1) + h2.frame(h2.DATA, h2.END_STREAM, 1, wire.PREFIX.pack(0, 2) + b"ok"))
+    frames = other.frames(lambda frame: bool(frame.flags & h2.END_STREAM) and frame.stream == 1)
+    assert any(frame.kind == h2.DATA and frame.payload[5:] == b"ok" for frame in frames)
+    other.socket.close()
+    raw.socket.close()
+    assert not running.server.buffered
+
+
+def test_a_server_stops_while_a_failed_connection_lingers(running: Running, raw: Raw) -> None:
+    raw.send(h2.frame(h2.PUSH_PROMISE, 0, 1, bytes(4)))
+    assert raw.goaway()[0] == h2.PROTOCOL_ERROR
+    running.run(running.server.stop(0.1))
+
+
+async def test_nothing_is_written_after_the_end() -> None:
+    """Answers to calls that were under way when their connection failed."""
+    ours, theirs = socket.socketpair()
+    loop = asyncio.get_running_loop()
+    unheard: list[object] = []
+    loop.set_exception_handler(lambda _, context: unheard.append(context))
+    output = Http2Output(loop, Keepalive(0.0), lambda stream: None, lambda: False)
+    output.transport, _ = await loop.create_connection(asyncio.Protocol, sock=ours)
+    output.put(b"before")
+    output.end()
+    output.put(b"after")
+    await asyncio.sleep(0)
+    theirs.settimeout(WAIT_S)
+    assert await asyncio.to_thread(theirs.recv, 100) == b"before"
+    assert await asyncio.to_thread(theirs.recv, 100) == b""
+    assert not unheard
+    output.transport.abort()
+    theirs.close()
+
+
+def test_pings_of_a_client_that_receives_much_are_welcome(raw: Raw) -> None:
+    """gRPC's clients measure so how large a window they need."""
+    raw.send(raw.call(1, "blow") + h2.frame(h2.DATA, h2.END_STREAM, 1, wire.PREFIX.pack(0, 6) + b"900000"))
+    for _ in range(20):
+        raw.send(h2.frame(h2.PING, 0, 0, bytes(8)))
+        assert raw.frames(lambda frame: frame.kind == h2.PING)[-1].flags == h2.ACK
+        raw.send(h2.window_update(0, 20_000) + h2.window_update(1, 20_000))
+        assert raw.frames(lambda frame: frame.kind == h2.DATA)[-1].kind == h2.DATA
+
+
+def test_something_else_than_http2(running: Running) -> None:
+    with socket.create_connection(("127.0.0.1", running.port), WAIT_S) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        received = b"".join(iter(lambda: client.recv(4096), b""))
+    assert b"not an HTTP/2 client" in received
+
+
+def test_requests_that_are_no_calls(raw: Raw) -> None:
+    block = hpack.Encoder().encode([(":method", "GET"), (":path", "/")])
+    raw.send(h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, 1, block))
+    frames = raw.frames(lambda frame: frame.stream == 1)
+    assert _decoded(frames[-1].payload) == [(":status", "405")]
+
+
+def test_streams_above_the_limit_are_refused(start: Start) -> None:
+    running = start(max_streams=2)
+    raw = Raw(running.port)
+    raw.send(b"".join(raw.call(stream, "hang", 0) for stream in (1, 3, 5)))
+    frames = raw.frames(lambda frame: frame.kind == h2.RST_STREAM)
+    assert frames[-1].stream == 5 and frames[-1].payload == h2.REFUSED_STREAM.to_bytes(4, "big")
+    raw.socket.close()
+
+
+def test_a_window_that_grows_byte_by_byte(raw: Raw) -> None:
+    raw.send(h2.settings_frame({h2.INITIAL_WINDOW_SIZE: 0}))
+    raw.send(raw.call(1) + h2.frame(h2.DATA, h2.END_STREAM, 1, wire.PREFIX.pack(0, 4) + b"abcd"))
+    raw.frames(lambda frame: frame.kind == h2.HEADERS)
+    pieces = []
+    for _ in range(9):
+        raw.send(h2.window_update(1, 1))
+        pieces.append(raw.frames(lambda frame: frame.kind == h2.DATA)[-1].payload)
+    assert b"".join(pieces) == wire.PREFIX.pack(0, 4) + b"abcd" and set(map(len, pieces)) == {1}
+    raw.send(h2.window_update(1, 5))
+
+
+def test_settings_that_say_the_same_a_thousand_times_cost_as_much_as_once(running: Running, raw: Raw) -> None:
+    """Windows of every stream would be changed for each: for minutes, with what one frame has room for."""
+    raw.send(_streams(raw, 100) + h2.frame(h2.SETTINGS, 0, 0, struct.pack(">HL", 4, 99) * 100_000))
+    raw.frames(lambda frame: frame.kind == h2.SETTINGS and frame.flags & h2.ACK)
+    raw.frames(lambda frame: frame.kind == h2.SETTINGS and frame.flags & h2.ACK)
+    (connection,) = running.server._connections
+    assert connection._age._counts[False] < 100
+
+
+def test_streams_that_wait_for_the_connection_are_noted_once(running: Running, raw: Raw) -> None:
+    """And not at all any more when they were reset."""
+    raw.send(h2.settings_frame({h2.INITIAL_WINDOW_SIZE: 1 << 20}))
+    for stream in (1, 3, 5):
+        message = wire.PREFIX.pack(0, 5) + b"70000"
+        raw.send(raw.call(stream, "blow") + h2.frame(h2.DATA, h2.END_STREAM, stream, message))
+        raw.frames(lambda frame: frame.kind == h2.HEADERS)
+    raw.send(many(h2.window_update(1, 1) + h2.window_update(3, 1), 500) + h2.rst_stream(5, h2.CANCEL))
+    raw.send(h2.frame(h2.PING, 0, 0, bytes(8)))
+    raw.frames(lambda frame: frame.kind == h2.PING)
+    (connection,) = running.server._connections
+    assert [stream.id for stream in connection._output._waiting] == [1, 3]
+    raw.send(h2.window_update(0, 1 << 20))
+    received = raw.frames(lambda frame: frame.stream == 3 and frame.flags & h2.END_STREAM)
+    sent = sum(len(frame.payload) for frame in received if frame.kind == h2.DATA)
+    assert sent == 2 * 70_005 - h2.DEFAULT_WINDOW and not connection._output._waiting
+
+
+def test_answers_that_nobody_takes_are_given_up(running: Running, raw: Raw) -> None:
+    raw.send(h2.settings_frame({h2.INITIAL_WINDOW_SIZE: 0}))
+    for stream in (1, 3):
+        message = wire.PREFIX.pack(0, 4) + b"9999"
+        raw.send(raw.call(stream, "blow") + h2.frame(h2.DATA, h2.END_STREAM, stream, message))
+        raw.frames(lambda frame: frame.kind == h2.HEADERS)
+    (connection,) = running.server._connections
+
+    async def check(seconds: float) -> int:
+        connection.check_time(started + seconds)
+        return len(connection._streams)
+
+    started = connection._age.heard
+    assert running.run(check(1)) == 2
+    assert running.run(check(50)) == 2
+    raw.send(h2.window_update(1, 1))  # one has moved: neither is given up
+    raw.frames(lambda frame: frame.kind == h2.DATA)
+    assert [running.run(check(seconds)) for seconds in (55, 70, 114)] == [2, 2, 2]
+    assert running.run(check(116)) == 0
+    resets = raw.frames(lambda frame: frame.kind == h2.RST_STREAM and frame.stream == 3)
+    assert [frame.stream for frame in resets if frame.kind == h2.RST_STREAM] == [1, 3]
+
+
+def test_what_comes_for_a_call_whose_end_waits_for_a_window_counts_nowhere(
+    running: Running, raw: Raw
+) -> None:
+    raw.send(h2.settings_frame({h2.INITIAL_WINDOW_SIZE: 0}))
+    message = h2.frame(h2.DATA, 0, 1, wire.PREFIX.pack(0, 4) + b"abcd")
+    raw.send(raw.call(1, "both", 0, ("grpc-timeout", "50m")) + message)
+    raw.frames(lambda frame: frame.kind == h2.HEADERS)
+    (connection,) = running.server._connections
+    running.run(until(lambda: connection._streams[1].trailers is not None))
+    raw.send(message + h2.window_update(1, 1000))
+    raw.frames(lambda frame: frame.kind == h2.RST_STREAM)
+    assert not running.server.buffered
+
+
+def test_padding_is_given_back(raw: Raw) -> None:
+    padded = h2.frame(h2.DATA, h2.PADDED, 1, b"\xff" + wire.PREFIX.pack(0, 0) + bytes(255))
+    raw.send(raw.call(1, "both") + many(padded, 20_000) + h2.frame(h2.PING, 0, 0, bytes(8)))
+    frames = raw.frames(lambda frame: frame.kind == h2.PING)
+    assert not [frame for frame in frames if frame.kind == h2.RST_STREAM]
+
+
+def test_a_compressed_bomb(start: Start) -> None:
+    running = start(max_message_size=10_000)
+    raw = Raw(running.port)
+    block = raw.encoder.encode(
+        [(":method", "POST"), (":path", "/test.Test/echo"), ("content-type", "application/grpc"),
+         ("grpc-encoding", "gzip")]
+    )  # fmt: skip
+    bomb = gzip.compress(bytes(5_000_000))
+    raw.send(h2.frame(h2.HEADERS, h2.END_HEADERS, 1, block))
+    raw.send(h2.frame(h2.DATA, h2.END_STREAM, 1, wire.PREFIX.pack(1, len(bomb)) + bomb))
+    frames = raw.frames(lambda frame: frame.stream == 1)
+    assert dict(_decoded(frames[-1].payload))["grpc-status"] == "8"
+    raw.socket.close()
+
+
+def test_an_old_connection_is_asked_to_leave(start: Start) -> None:
+    running = start(max_age_s=0.1)
+    raw = Raw(running.port)
+    code, _ = raw.goaway()
+    assert code == h2.NO_ERROR and raw.frames(lambda frame: False) == []
+
+
+def test_a_silent_client_is_pinged_and_cut_off(start: Start) -> None:
+    running = start(keepalive_s=0.1, keepalive_timeout_s=0.1, keepalive_without_calls=True)
+    raw = Raw(running.port)
+    frames = raw.frames(lambda frame: False)
+    assert frames[-1].kind == h2.PING
+
+
+@pytest.mark.parametrize("size", [40_000, 65_536, 400_001])
+def test_long_messages_within_windows_of_any_size(raw: Raw, size: int) -> None:
+    message = bytes(index * 7 % 251 for index in range(size))
+    body = wire.PREFIX.pack(0, size) + message
+    frames = [body[start : start + 16_384] for start in range(0, len(body), 16_384)]
+    for stream in (1, 3):  # the second is received into the server's own buffer
+        raw.send(raw.call(stream, "direct") + b"".join(h2.frame(h2.DATA, 0, stream, each) for each in frames))
+        raw.send(h2.frame(h2.DATA, h2.END_STREAM, stream))
+        received, last = bytearray(), False
+        while not last:
+            for frame in raw.reader.feed(raw.socket.recv(65536)):
+                if frame.kind == h2.DATA:
+                    assert len(frame.payload) <= 16_384
+                    received += (
+                        b"".join(frame.payload) if isinstance(frame, h2.DataSegments) else frame.payload
+                    )
+                    grown = len(frame.payload) * 3 // 2 + 1
+                    raw.send(h2.window_update(0, grown) + h2.window_update(stream, grown))
+                last = last or bool(frame.kind == h2.HEADERS and frame.flags & h2.END_STREAM)
+        assert received == body
+
+
+def test_answers_without_a_window_are_bounded_over_all_connections(start: Start) -> None:
+    unsent = SendBufferLimit(3_000_000)
+    running = start(unsent=unsent)
+    clients = [Raw(running.port) for _ in range(4)]
+    for raw in clients:
+        raw.send(h2.settings_frame({h2.INITIAL_WINDOW_SIZE: 0}))
+        raw.send(
+            raw.call(1, "blow") + h2.frame(h2.DATA, h2.END_STREAM, 1, wire.PREFIX.pack(0, 6) + b"900000")
+        )
+        raw.frames(lambda frame: frame.kind == h2.HEADERS)
+    # Three have room. The fourth is the newest; of the others none has taken anything, the first for longest.
+    assert not any(frame.kind == h2.DATA for frame in clients[0].frames(lambda frame: False))  # it ends
+    for raw in clients[1:]:
+        raw.send(h2.window_update(1, 1_000_000) + h2.window_update(0, 1_000_000))
+        frames = raw.frames(lambda frame: bool(frame.flags & h2.END_STREAM) and frame.kind == h2.HEADERS)
+        assert sum(len(frame.payload) for frame in frames if frame.kind == h2.DATA) == 900_005
+    assert unsent.ended == 1
+    assert not running.run(_measured(unsent))
+
+
+async def _measured(unsent: SendBufferLimit) -> int:
+    return unsent.measure()

@@ -1,0 +1,181 @@
+"""The text of `/metrics`."""
+
+from typing import cast
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.core.errors import unavailable
+from app.ingress.metrics.page import render
+from app.ingress.net.slow_clients import SendBufferLimit
+from app.ingress.service.routed import RoutedInferenceService
+from app.routing.router import Router
+from tests.unit.app.routing_fakes import (
+    CONFIG,
+    SETTINGS,
+    FakeChannel,
+    FakePool,
+    FakeRepository,
+    FakeRouter,
+    counters,
+    entry,
+)
+
+PAGE = """\
+# HELP nv_inference_request_success Number of successful inference requests, all batch sizes
+# TYPE nv_inference_request_success counter
+nv_inference_request_success{model="m",version="1"} 5
+# HELP nv_inference_count Number of inferences performed (does not include cached requests)
+# TYPE nv_inference_count counter
+nv_inference_count{model="m",version="1"} 40
+# HELP nv_inference_exec_count Number of model executions performed (does not include cached requests)
+# TYPE nv_inference_exec_count counter
+nv_inference_exec_count{model="m",version="1"} 3
+# HELP nv_inference_request_duration_us Cumulative inference request duration in microseconds (includes cached requests)
+# TYPE nv_inference_request_duration_us counter
+nv_inference_request_duration_us{model="m",version="1"} 5
+# HELP nv_inference_queue_duration_us Cumulative inference queuing duration in microseconds (includes cached requests)
+# TYPE nv_inference_queue_duration_us counter
+nv_inference_queue_duration_us{model="m",version="1"} 6
+# HELP nv_inference_compute_input_duration_us Cumulative compute input duration in microseconds (does not include cached requests)
+# TYPE nv_inference_compute_input_duration_us counter
+nv_inference_compute_input_duration_us{model="m",version="1"} 7
+# HELP nv_inference_compute_infer_duration_us Cumulative compute inference duration in microseconds (does not include cached requests)
+# TYPE nv_inference_compute_infer_duration_us counter
+nv_inference_compute_infer_duration_us{model="m",version="1"} 8
+# HELP nv_inference_compute_output_duration_us Cumulative inference compute output duration in microseconds (does not include cached requests)
+# TYPE nv_inference_compute_output_duration_us counter
+nv_inference_compute_output_duration_us{model="m",version="1"} 9
+# HELP nv_inference_pending_request_count Instantaneous number of pending requests awaiting execution per-model.
+# TYPE nv_inference_pending_request_count gauge
+nv_inference_pending_request_count{model="m",version="1"} 2
+# HELP nv_inference_request_failure Number of failed inference requests, all batch sizes
+# TYPE nv_inference_request_failure counter
+nv_inference_request_failure{model="m",reason="REJECTED",version="1"} 1
+nv_inference_request_failure{model="m",reason="CANCELED",version="1"} 0
+nv_inference_request_failure{model="m",reason="BACKEND",version="1"} 4
+nv_inference_request_failure{model="m",reason="OTHER",version="1"} 0
+# HELP nv_model_load_duration_secs Model load time in seconds
+# TYPE nv_model_load_duration_secs gauge
+nv_model_load_duration_secs{model="m",version="1"} 0
+"""  # noqa: E501
+
+
+async def page(router: FakeRouter) -> str:
+    return (await render(service_of(router))).decode()
+
+
+def service_of(router: FakeRouter) -> RoutedInferenceService:
+    return RoutedInferenceService(SETTINGS, cast(Router, router), FakeRepository())
+
+
+def samples(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    """Values by family and labels, as Prometheus reads them."""
+    return {
+        family.name: {tuple(sorted(sample.labels.items())): sample.value for sample in family.samples}
+        for family in text_string_to_metric_families(text)
+    }
+
+
+async def test_whole_page() -> None:
+    router = FakeRouter(entry("m"))
+    answer = counters(
+        success=5,
+        queue=6,
+        compute_input=7,
+        compute_infer=8,
+        compute_output=9,
+        inference_count=40,
+        execution_count=3,
+        pending=2,
+        failures={"BACKEND": 4, "REJECTED": 1},
+    )
+    router.pools["m:1"] = FakePool([FakeChannel(answer)], [])
+    assert await page(router) == PAGE
+
+
+async def test_families_are_listed_without_models() -> None:
+    text = await page(FakeRouter())
+    assert [line for line in text.splitlines() if not line.startswith("# ")] == []
+    assert text.splitlines() == [line for line in PAGE.splitlines() if line.startswith("# ")]
+
+
+async def test_replicas_of_this_node_only() -> None:
+    """So that Prometheus may sum over the nodes."""
+    router = FakeRouter(entry("m"))
+    here, there = FakeChannel(counters(success=2)), FakeChannel(counters(success=40))
+    router.pools["m:1"] = FakePool([here, here], [there])
+    found = samples(await page(router))
+    assert list(found["nv_inference_request_success"].values()) == [4]
+
+
+async def test_every_served_version_in_order() -> None:
+    router = FakeRouter(entry("n"), entry("m", 10), entry("m", 2))
+    for number, application in enumerate(("m:2", "m:10", "n:1"), 1):
+        router.pools[application] = FakePool([FakeChannel(counters(success=number))], [])
+    found = samples(await page(router))["nv_inference_request_success"]
+    assert found == {
+        (("model", "m"), ("version", "2")): 1,
+        (("model", "m"), ("version", "10")): 2,
+        (("model", "n"), ("version", "1")): 3,
+    }
+
+
+async def test_replica_that_does_not_answer() -> None:
+    router = FakeRouter(entry("m"), entry("n"))
+    router.pools["m:1"] = FakePool([FakeChannel(unavailable("closed"))], [])
+    router.pools["n:1"] = FakePool([FakeChannel(counters(success=1))], [])
+    found = samples(await page(router))["nv_inference_request_success"]
+    assert list(found.values()) == [0, 1]
+
+
+async def test_tags_and_escapes() -> None:
+    tags = r"""
+    metric_tags { key: "team" value: "a \"b\" \\ c\nd" }
+    metric_tags { key: "bad-key\"} 1\n" value: "x" }
+    """
+    router = FakeRouter(entry('m"x\\', config=CONFIG + tags))
+    text = await page(router)
+    line = next(line for line in text.splitlines() if line.startswith("nv_inference_count{"))
+    assert r'model="m\"x\\",version="1"' in line
+    ((labels, _),) = samples(text)["nv_inference_count"].items()
+    assert dict(labels) == {
+        "model": 'm"x\\',
+        "version": "1",
+        "_team": 'a "b" \\ c\nd',
+        "_bad_key___1_": "x",
+    }
+
+
+async def test_cache_families_of_models_that_use_it() -> None:
+    router = FakeRouter(entry("m"), entry("n"))
+    router.pools["m:1"] = FakePool([FakeChannel({**counters(cache_hit=3, cache_miss=2), "cached": True})], [])
+    router.pools["n:1"] = FakePool([FakeChannel(counters(success=1))], [])
+    found = samples(await page(router))
+    labels = (("model", "m"), ("version", "1"))
+    assert found["nv_cache_num_hits_per_model"] == {labels: 3}
+    assert found["nv_cache_miss_duration_per_model"] == {labels: 2}
+
+
+async def test_what_waits_for_slow_clients() -> None:
+    class Client:
+        def unsent(self) -> int:
+            return 7
+
+        def give_up(self) -> None: ...
+
+    unsent = SendBufferLimit()
+    unsent.note(Client())
+    text = (await render(service_of(FakeRouter()), unsent=unsent)).decode()
+    assert "\nnereid_unsent_bytes 7\n" in text
+    assert "\nnereid_slow_client_ended 0\n" in text
+
+
+async def test_labels_are_sorted_by_name() -> None:
+    """Of a page of tritonserver 2.51, with the same tags."""
+    tags = "".join(f"metric_tags {{ key: '{key}' value: '{key[0]}' }}" for key in ("zeta", "alpha"))
+    router = FakeRouter(entry("m", config=CONFIG + tags))
+    router.pools["m:1"] = FakePool([FakeChannel(counters())], [])
+    text = await page(router)
+    tagged, versioned = '_alpha="a",_zeta="z",model="m",', 'version="1"} 0\n'
+    assert f"\nnv_inference_count{{{tagged}{versioned}" in text
+    assert f'\nnv_inference_request_failure{{{tagged}reason="OTHER",{versioned}' in text

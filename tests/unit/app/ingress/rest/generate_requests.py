@@ -1,0 +1,98 @@
+"""Requests to generate and generate_stream, and a decoupled model that the test plays."""
+
+import json
+from contextlib import asynccontextmanager
+
+import numpy as np
+
+from app.core.errors import ErrorCode, FailureReason, InferError
+from app.core.tensors import InferResponse, Tensor
+from tests.unit.app.http_fakes import FakeService
+from tests.unit.app.ingress.http_peer import fronted, request
+from tests.waiting import until
+
+GENERATE = "/v2/models/identity/generate"
+STREAM = "/v2/models/identity/generate_stream"
+EXACTLY_ONE = (
+    "generate expects model to produce exactly 1 response, use generate stream for model that generates "
+    "various number of responses"
+)
+LAST = InferResponse("identity", "1")
+BROKEN = InferError(ErrorCode.INVALID_ARG, "broken", FailureReason.BACKEND)
+LATE = InferError(ErrorCode.UNAVAILABLE, "Request timeout expired", FailureReason.REJECTED)
+JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
+
+
+def asking(path=GENERATE, body=b'{"INPUT0":1}', *headers):
+    return request(path, body, *headers)
+
+
+def numbered(number, **fields):
+    return InferResponse("identity", "1", (Tensor.of("N", np.array([number])),), **{"final": False, **fields})
+
+
+def told(error, final=True):
+    """The error of a model that had taken the request."""
+    return InferResponse("identity", "1", error=error, final=final)
+
+
+def sized(size, **fields):
+    output = Tensor.of("N", np.zeros(size, np.int8))
+    return InferResponse("identity", "1", (output,), **{"final": False, **fields})
+
+
+class Asked:
+    """A request that reached the model, to be answered by the test."""
+
+    def __init__(self, service):
+        self.request, self._sink = service.held.pop()
+        self.call = service.calls[-1]
+
+    def answer(self, *responses):
+        for response in responses:
+            self._sink(response)
+
+    async def cancelled(self):
+        await until(lambda: self.call.cancelled)
+
+
+@asynccontextmanager
+async def decoupled(**limits):
+    """A front before a decoupled model that the test plays, and a connection."""
+    service = FakeService()
+    service.hold = True
+    service.config.model_transaction_policy.decoupled = True
+    async with fronted(service, **limits) as front:
+        yield front, await front.connect()
+
+
+async def asked(front, peer, data):
+    await peer.send(data)
+    await front.fake.asked()
+    return Asked(front.fake)
+
+
+async def head(peer):
+    """Return status and headers of a response that comes in chunks."""
+    lines = (await peer.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+    return int(lines[0].split()[1]), {
+        k.lower(): v for k, _, v in (line.partition(": ") for line in lines[1:-2])
+    }
+
+
+async def chunk(peer):
+    size = int(await peer.reader.readuntil(b"\r\n"), 16)
+    return (await peer.reader.readexactly(size + 2))[:-2]
+
+
+async def events(peer):
+    """Return the documents of the chunks until the end, one event in each."""
+    found = []
+    while data := await chunk(peer):
+        assert data.startswith(b"data: ") and data.endswith(b"\n\n") and data.count(b"\n") == 2
+        found.append(json.loads(data[6:-2]))
+    return found
+
+
+def numbers(documents):
+    return [document["N"] for document in documents]

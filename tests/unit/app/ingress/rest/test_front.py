@@ -1,0 +1,253 @@
+"""The HTTP front over real connections: inference, routes and errors."""
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+import tritonclient.http as client
+
+from app.core.errors import unavailable
+from app.core.tensors import InferResponse
+from app.ingress.metrics.front import MetricsFront
+from tests.unit.app.http_fakes import FakeService
+from tests.unit.app.ingress.http_peer import INFER, Peer, binary_infer, fronted, json_infer, request
+from tests.waiting import until
+
+
+def test_golden_exchange(run):
+    async def scenario():
+        async with fronted() as front:
+            peer = await front.connect()
+            await peer.send(json_infer(id="a"))
+            body = (
+                b'{"id":"a","model_name":"identity","model_version":"1","outputs":'
+                b'[{"name":"OUTPUT0","datatype":"FP32","shape":[1,2],"data":[1.0,2.0]}]}'
+            )
+            wanted = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(
+                body
+            )
+            assert await peer.reader.readexactly(len(wanted + body)) == wanted + body
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("elements", [0, 1, 1000, 60_000, 2_000_000])
+def test_binary_tensors_of_any_size_come_back(run, elements):
+    async def scenario():
+        async with fronted() as front:
+            peer = await front.connect()
+            array = np.arange(elements, dtype=np.float32).reshape(1, -1)
+            for _ in range(2):
+                status, headers, body = await peer.ask(binary_infer(array))
+                length = int(headers.get("inference-header-content-length", len(body)))
+                assert status == 200
+                assert body[length:] == array.tobytes()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"GARBAGE\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 20_000, 431),
+        (b"GET /" + b"a" * 100_000, 431),
+        (b"POST / HTTP/1.1\r\nContent-Length: 5000000000\r\n\r\n", 413),
+        (b"POST / HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n", 400),
+        (  # read by its chunks; what follows them is no second request
+            b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+            b"GET /v2 HTTP/1.1\r\n\r\n",
+            404,
+        ),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffffff\r\n", 413),
+    ],
+)
+def test_unreadable_requests_are_answered_and_closed(run, data, status):
+    async def scenario():
+        async with fronted() as front:
+            peer = await front.connect()
+            assert (await peer.ask(data))[0] == status
+            assert await peer.at_end()
+            assert (await (await front.connect()).ask(json_infer()))[0] == 200
+
+    run(scenario())
+
+
+ROUTES = [
+    ("GET", "/", 404, "Not Found"),
+    ("GET", "/v2/", 404, "Not Found"),
+    ("GET", "/v2/health/live/", 404, "Not Found"),
+    ("POST", "/v2/health/live", 405, "Method Not Allowed"),
+    ("GET", INFER, 405, "Method Not Allowed"),
+    ("PUT", INFER, 405, "Method Not Allowed"),
+    ("POST", INFER + "/", 404, "Not Found"),
+    ("POST", "/v2/models/identity/versions/x/infer", 404, "Not Found"),
+    ("POST", "/v2/models/identity/versions//infer", 404, "Not Found"),
+    ("POST", "/v2/models/a%2Fb/infer", 404, "Request for unknown model: 'a%2Fb' is not found"),
+    ("POST", "/v2/models/none/infer", 404, "Request for unknown model: 'none' is not found"),
+    (
+        "POST",
+        "/v2/models/identity/versions/9/infer",
+        404,
+        "Request for unknown model: 'identity' version 9 is not found",
+    ),
+    ("GET", "/v2/models/none", 404, "Request for unknown model: 'none' is not found"),
+    ("GET", "/v2/models/identity/versions/x", 404, "Not Found"),
+    ("GET", "/docs", 404, "Not Found"),
+    ("GET", "/openapi.json", 404, "Not Found"),
+    ("DELETE", "/v2", 405, "Method Not Allowed"),
+]
+
+
+def test_unknown_paths_and_methods(run):
+    async def scenario():
+        async with fronted() as front:
+            peer = await front.connect()
+            for method, path, status, message in ROUTES:
+                found, headers, body = await peer.ask(request(path, method=method))
+                assert (path, found, json.loads(body)) == (path, status, {"error": message})
+                assert headers["content-type"] == "application/json"
+            await peer.send(request("/v2", method="HEAD"))
+            assert (await peer.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 405")
+            assert (await peer.ask(request("/v2?x=1", method="GET")))[0] == 200
+
+    run(scenario())
+
+
+def test_infer_errors(run):
+    async def scenario():
+        async with fronted() as front:
+            peer = await front.connect()
+            infer = json_infer()
+
+            async def error(data):
+                status, _, body = await peer.ask(data)
+                return status, json.loads(body)["error"]
+
+            assert await error(request(INFER, b"{")) == (
+                500,
+                "failed to parse the request JSON buffer: Missing a name for object member. at 1",
+            )
+            over = request(INFER, b"{}", "Inference-Header-Content-Length: 3")
+            assert await error(over) == (400, "inference header size should be in range (0, 2), got: 3")
+            assert await error(request(INFER, b"{}", "Inference-Header-Content-Length: x")) == (
+                400,
+                "Unable to parse Inference-Header-Content-Length, got: x",
+            )
+            front.fake.failure = unavailable("no")
+            assert await error(infer) == (503, "no")
+            front.fake.failure = None
+            front.fake.config.model_transaction_policy.decoupled = True
+            assert await error(infer) == (
+                501,
+                "HTTP end point doesn't support models with decoupled transaction policy",
+            )
+            front.fake.config.model_transaction_policy.decoupled = False
+            front.fake.submit = None
+            assert (await error(infer))[0] == 500
+
+    run(scenario())
+
+
+def test_more_than_one_response_is_an_error(run):
+    async def scenario():
+        service = FakeService()
+        service.hold = True
+        async with fronted(service) as front:
+            for number, wanted in ((1, 200), (2, 500)):
+                peer = await front.connect()
+                await peer.send(json_infer())
+                await service.asked()
+                asked, sink = service.held.pop()
+                answer = service.answer(asked)
+                for _ in range(number):
+                    sink(InferResponse(answer.model_name, "1", answer.outputs, final=False))
+                sink(InferResponse(final=True))
+                status, _, body = await peer.response()
+                assert status == wanted
+            assert json.loads(body) == {"error": "expected a single response, got 2"}
+
+    run(scenario())
+
+
+def test_disconnect_cancels(run):
+    async def scenario():
+        service = FakeService()
+        service.hold = True
+        async with fronted(service) as front:
+            peer = await front.connect()
+            await peer.send(json_infer())
+            await service.asked()
+            peer.close()
+            await until(lambda: service.calls[0].cancelled)
+            request_, sink = service.held[0]
+            sink(service.answer(request_))
+
+    run(scenario())
+
+
+def test_triton_client(run):
+    def use(port):
+        with client.InferenceServerClient(f"127.0.0.1:{port}") as triton:
+            assert triton.is_server_live() and triton.is_model_ready("identity")
+            for elements in (16, 300_000):
+                array = np.random.default_rng(0).random((2, elements), np.float32)
+                for binary in (True, False):
+                    if elements > 16 and not binary:
+                        continue
+                    tensor = client.InferInput("INPUT0", array.shape, "FP32")
+                    tensor.set_data_from_numpy(array, binary_data=binary)
+                    for outputs in (None, [client.InferRequestedOutput("OUTPUT0", binary_data=binary)]):
+                        result = triton.infer("identity", [tensor], outputs=outputs, request_id="7")
+                        np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), array)
+                        assert result.get_response()["id"] == "7"
+            tensor = client.InferInput("INPUT0", [1, 3], "FP32")
+            tensor.set_data_from_numpy(np.array([[1, 3, 2]], np.float32))
+            top = triton.infer(
+                "identity", [tensor], outputs=[client.InferRequestedOutput("OUTPUT0", class_count=2)]
+            )
+            assert top.as_numpy("OUTPUT0").tolist() == [[b"3.000000:1:one", b"2.000000:2:two"]]
+            with pytest.raises(client.InferenceServerException, match="is not found"):
+                triton.infer("none", [tensor])
+
+    async def scenario():
+        async with fronted() as front:
+            await asyncio.to_thread(use, front.bound)
+
+    run(scenario())
+
+
+def test_metrics_port(run):
+    async def scenario():
+        async def collect():
+            return b"nv_inference_count 1\n"
+
+        front = MetricsFront(collect)
+        port = await front.start("127.0.0.1", 0)
+        peer = Peer(*await asyncio.open_connection("127.0.0.1", port))
+        for path in ("/metrics", "/metrics/"):
+            status, headers, body = await peer.ask(request(path, method="GET"))
+            assert (status, body) == (200, b"nv_inference_count 1\n")
+            assert headers["content-type"] == "text/plain; charset=utf-8"
+        assert (await peer.ask(request("/other", method="GET")))[::2] == (200, b"")
+        assert (await peer.ask(request("/metrics")))[0] == 405
+        peer.close()
+        await front.stop(1)
+
+    run(scenario())
+
+
+def test_http_1_0(run):
+    async def scenario():
+        async with fronted() as front:
+            peer = await front.connect()
+            kept = b"GET /v2 HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"
+            status, headers, _ = await peer.ask(kept)
+            assert (status, headers["connection"]) == (200, "Keep-Alive")
+            assert (await peer.ask(b"GET /v2 HTTP/1.0\r\n\r\n"))[1]["connection"] == "close"
+            assert await peer.at_end()
+
+    run(scenario())

@@ -1,0 +1,247 @@
+"""The generate extension over real connections: what becomes a request, and what answers it."""
+
+import asyncio
+import gzip
+import json
+import time
+
+import numpy as np
+import pytest
+
+from app.core.errors import ErrorCode, InferError, invalid_arg
+from app.core.tensors import InferResponse, Tensor, failed
+from tests.unit.app.ingress.http_peer import fronted, request
+from tests.unit.app.ingress.rest.generate_requests import (
+    BROKEN,
+    EXACTLY_ONE,
+    GENERATE,
+    JSON,
+    LAST,
+    STREAM,
+    asked,
+    asking,
+    decoupled,
+    events,
+    head,
+    numbered,
+    numbers,
+    told,
+)
+
+
+def test_golden_exchanges(run):
+    async def scenario():
+        async with fronted() as front:
+            peer = await front.connect()
+            await peer.send(asking(GENERATE, b'{"id":"a","INPUT0":[1,2]}') + asking(STREAM))
+            document = b'{"OUTPUT0":[1.0,2.0],"id":"a","model_name":"identity","model_version":"1"}'
+            one = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(
+                document
+            )
+            event = b'data: {"OUTPUT0":1.0,"model_name":"identity","model_version":"1"}\n\n'
+            stream = (
+                b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+                b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n"
+            ) % (len(event), event)
+            wanted = one + document + stream
+            assert await peer.reader.readexactly(len(wanted)) == wanted
+
+    run(scenario())
+
+
+def test_tensors_and_parameters_reach_the_model(run):
+    async def scenario():
+        async with decoupled() as (front, peer):
+            body = b'{"INPUT0":[1,2],"x":3,"parameters":{"y":"z"}}'
+            got = (await asked(front, peer, asking("/v2/models/identity/versions/1/generate", body))).request
+            assert (got.model_version, got.parameters) == ("1", {"x": 3, "y": "z"})
+            assert got.inputs == (Tensor("INPUT0", "FP32", (1, 2), np.array([1, 2], np.float32).tobytes()),)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("responses", "status"),
+    [
+        ([LAST], 200),
+        ([numbered(1), numbered(2)], 200),
+        ([numbered(1), told(BROKEN)], 200),
+        ([told(BROKEN, final=False), numbered(2)], 400),
+        ([told(BROKEN, final=False), told(BROKEN)], 400),
+    ],
+)
+def test_the_first_response_decides_the_status_of_too_few_or_too_many(run, responses, status):
+    async def scenario():
+        async with decoupled() as (front, peer):
+            model = await asked(front, peer, asking())
+            model.answer(*responses)
+            found, headers, body = await peer.response()
+            assert (found, headers["content-type"]) == (status, JSON)
+            assert json.loads(body) == {"error": EXACTLY_ONE}
+            assert model.call.cancelled, "the rest is not waited for, and the model is told"
+            assert (await peer.ask(request("/v2/health/live", method="GET")))[0] == 200
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("responses", [[numbered(1), LAST], [numbered(1, final=True)]])
+def test_generate_answers_with_the_one_response(run, responses):
+    async def scenario():
+        async with decoupled() as (front, peer):
+            model = await asked(front, peer, asking())
+            model.answer(*responses)
+            found, headers, body = await peer.response()
+            assert (found, headers["content-type"], json.loads(body)["N"]) == (200, JSON, 1)
+            assert not model.call.cancelled
+
+    run(scenario())
+
+
+def test_errors_of_the_model_in_generate(run):
+    async def scenario():
+        async with decoupled() as (front, peer):
+            for error in (told(BROKEN), told(BROKEN, final=False)):
+                (await asked(front, peer, asking())).answer(error, *([] if error.final else [LAST]))
+                status, _, body = await peer.response()
+                assert (status, json.loads(body)) == (400, {"error": "broken"})
+
+    run(scenario())
+
+
+def test_what_no_model_saw_is_refused_without_a_stream(run):
+    async def scenario():
+        async with decoupled() as (front, peer):
+            (await asked(front, peer, asking(STREAM))).answer(failed(invalid_arg("expected 2 inputs")))
+            status, headers, body = await peer.response()
+            assert (status, headers["content-type"]) == (400, JSON)
+            assert json.loads(body) == {"error": "expected 2 inputs"}
+
+    run(scenario())
+
+
+def test_an_unexpected_failure_is_told_without_its_text(run):
+    async def scenario():
+        async with decoupled() as (front, peer):
+            odd = InferResponse("identity", "1", (Tensor("N", "NONE", (1,), b""),), final=False)
+            for path, read in ((GENERATE, peer.response), (STREAM, lambda: head(peer))):
+                (await asked(front, peer, asking(path))).answer(odd, LAST)
+                assert (await read())[0] == 500
+            assert await events(peer) == [
+                {"error": "unexpected error, the request could not be answered"},
+            ]
+
+    run(scenario())
+
+
+ROUTES = [
+    ("POST", GENERATE + "/", 404, "Not Found"),
+    ("POST", "/v2/models/identity/generate_streams", 404, "Not Found"),
+    ("POST", "/v2/models/identity/versions/x/generate", 404, "Not Found"),
+    ("GET", GENERATE, 405, "Method Not Allowed"),
+    ("PUT", STREAM, 405, "Method Not Allowed"),
+    ("POST", "/v2/models/none/generate", 404, "Request for unknown model: 'none' is not found"),
+    (
+        "POST",
+        "/v2/models/identity/versions/9/generate_stream",
+        404,
+        "Request for unknown model: 'identity' version 9 is not found",
+    ),
+]
+
+
+def test_paths_and_methods(run):
+    async def scenario():
+        async with fronted() as front:
+            peer = await front.connect()
+            for method, path, status, message in ROUTES:
+                found, headers, body = await peer.ask(request(path, b"{}", method=method))
+                assert (path, found, json.loads(body)) == (path, status, {"error": message})
+                assert headers["content-type"] == JSON
+            await peer.send(request(STREAM, method="HEAD"))
+            assert (await head(peer))[0] == 405
+            assert (await peer.ask(asking(GENERATE + "?x=1")))[0] == 200
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("path", [GENERATE, STREAM])
+def test_refused_requests(run, path):
+    async def scenario():
+        async with fronted() as front:
+            peer = await front.connect()
+            front.max_input_size = 100_000
+            for coding, body in (("gzip", gzip.compress(b'{"INPUT0":1}')), ("br", b"x")):
+                status, _, answer = await peer.ask(asking(path, body, f"Content-Encoding: {coding}"))
+                assert (status, json.loads(answer)["error"]) == (
+                    400,
+                    "Unsupported content-encoding, only 'identity' is supported.",
+                )
+            for body, status, text in (
+                (
+                    b"{",
+                    500,
+                    "failed to parse the request JSON buffer: Missing a name for object member. at 1",
+                ),
+                (b'{"x":[]}', 400, "parameter 'x' has invalid type."),
+                (b" " * 50_000 + b"{", 500, "failed to parse the request JSON buffer:"),
+                (b" " * 100_001, 400, "request JSON size of 100001 bytes exceeds the maximum allowed input"),
+            ):
+                found, headers, answer = await peer.ask(asking(path, body))
+                assert (found, headers["content-type"]) == (status, JSON)
+                assert json.loads(answer)["error"].startswith(text)
+            identity = asking(
+                GENERATE, b'{"INPUT0":1}', "Content-Encoding: identity", "Accept-Encoding: gzip"
+            )
+            status, headers, _ = await peer.ask(identity)
+            assert (status, "content-encoding" in headers) == (200, False)
+
+    run(scenario())
+
+
+def test_long_requests_and_responses(run):
+    async def scenario():
+        async with fronted() as front:
+            peer = await front.connect()
+            values = list(range(100_000))
+            body = json.dumps({"INPUT0": values}).encode()
+            assert json.loads((await peer.ask(asking(GENERATE, body)))[2])["OUTPUT0"] == values
+            await peer.send(asking(STREAM, body))
+            await head(peer)
+            assert (await events(peer))[0]["OUTPUT0"] == values
+
+    run(scenario())
+
+
+def test_a_request_that_no_replica_takes(run):
+    async def scenario():
+        async with fronted() as front:
+            peer = await front.connect()
+
+            def refuse(_request, _sink):
+                raise InferError(ErrorCode.UNAVAILABLE, "not at ready state")
+
+            front.fake.submit = refuse
+            for path in (GENERATE, STREAM):
+                status, headers, _ = await peer.ask(asking(path))
+                assert (status, headers["content-type"]) == (503, JSON)
+
+    run(scenario())
+
+
+def test_many_streams_at_once(run):
+    async def scenario():
+        async with decoupled() as (front, _):
+            peers = [await front.connect() for _ in range(50)]
+            models = [await asked(front, peer, asking(STREAM)) for peer in peers]
+            began = time.monotonic()
+            for number in range(20):
+                for model in models:
+                    model.answer(numbered(number))
+                await asyncio.sleep(0)
+            for model, peer in zip(models, peers, strict=True):
+                model.answer(LAST)
+                await head(peer)
+                assert numbers(await events(peer)) == list(range(20))
+            assert time.monotonic() - began < 5
+
+    run(scenario())

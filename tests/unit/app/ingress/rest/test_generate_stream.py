@@ -1,0 +1,210 @@
+"""generate_stream: an event for each response, and what ends a stream."""
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+
+from app.core.tensors import InferResponse, Tensor
+from app.ingress.net.slow_clients import SendBufferLimit
+from tests.unit.app.ingress.http_peer import request
+from tests.unit.app.ingress.rest.generate_requests import (
+    BROKEN,
+    EVENTS,
+    GENERATE,
+    LAST,
+    LATE,
+    STREAM,
+    asked,
+    asking,
+    chunk,
+    decoupled,
+    events,
+    head,
+    numbered,
+    numbers,
+    sized,
+    told,
+)
+from tests.waiting import until
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 2000])
+def test_every_response_is_an_event(run, count):
+    async def scenario():
+        async with decoupled() as (front, peer):
+            model = await asked(front, peer, asking(STREAM))
+            model.answer(*map(numbered, range(count)), LAST)
+            status, headers = await head(peer)
+            assert (status, headers["content-type"]) == (200, EVENTS)
+            assert numbers(await events(peer)) == list(range(count))
+            assert (await peer.ask(request("/v2/health/live", method="GET")))[0] == 200
+
+    run(scenario())
+
+
+def test_an_event_leaves_when_its_response_comes(run):
+    async def scenario():
+        async with decoupled() as (front, peer):
+            model = await asked(front, peer, asking(STREAM))
+            model.answer(numbered(0))
+            assert (await head(peer))[0] == 200
+            for number in range(1, 4):
+                assert json.loads((await chunk(peer))[6:])["N"] == number - 1
+                model.answer(numbered(number))
+            model.answer(LAST)
+            assert numbers(await events(peer)) == [3]
+
+    run(scenario())
+
+
+def test_a_final_response_that_says_something_is_an_event(run):
+    async def scenario():
+        async with decoupled() as (front, peer):
+            model = await asked(front, peer, asking(STREAM))
+            model.answer(InferResponse("identity", "1", parameters={"tokens": 3}))
+            await head(peer)
+            assert await events(peer) == [{"model_name": "identity", "model_version": "1", "tokens": 3}]
+
+    run(scenario())
+
+
+def test_the_first_response_decides_the_status(run):
+    async def scenario():
+        async with decoupled() as (front, peer):
+            for error, wanted in ((BROKEN, 400), (LATE, 503)):
+                (await asked(front, peer, asking(STREAM))).answer(told(error))
+                status, headers = await head(peer)
+                assert (status, headers["content-type"]) == (wanted, EVENTS)
+                assert await events(peer) == [{"error": error.message}]
+
+            unprintable = InferResponse("identity", "1", (Tensor("N", "FP16", (1,), b"\0\0"),), final=False)
+            model = await asked(front, peer, asking(STREAM))
+            model.answer(numbered(1), unprintable, told(BROKEN, final=False), numbered(2))
+            model.answer(told(BROKEN))
+            assert (await head(peer))[0] == 200
+            first, second, third, fourth, last = await events(peer)
+            assert (first["N"], fourth["N"]) == (1, 2)
+            assert second["error"].startswith("sending FP16 data via JSON is not supported")
+            assert third == last == {"error": "broken"}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("path", [GENERATE, STREAM])
+def test_a_client_that_leaves_cancels(run, path):
+    async def scenario():
+        async with decoupled() as (front, peer):
+            model = await asked(front, peer, asking(path))
+            if path == STREAM:
+                model.answer(numbered(0))
+                await head(peer)
+            peer.close()
+            await model.cancelled()
+            model.answer(numbered(1), told(BROKEN))  # what was under way harms nobody
+            await until(lambda: not front.tasks)
+
+    run(scenario())
+
+
+def test_a_client_that_leaves_without_reading_cancels(run):
+    async def scenario():
+        async with decoupled(write_buffer_bytes=1000) as (front, peer):
+            model = await asked(front, peer, asking(STREAM))
+            model.answer(*[sized(50_000)] * 400)
+            await asyncio.sleep(0.05)
+            peer.writer.transport.abort()
+            await model.cancelled()
+            await until(lambda: not (front.tasks or front.connections))
+
+    run(scenario())
+
+
+def test_a_slow_reader_gets_everything_in_order(run):
+    async def scenario():
+        async with decoupled(write_buffer_bytes=10_000) as (front, peer):
+            model = await asked(front, peer, asking(STREAM))
+            # Long ones are printed by a thread; the order stays.
+            sizes = [1, 300_000, 2, 3, 300_000, 4, 100_000] * 10
+            model.answer(*map(sized, sizes), LAST)
+            await asyncio.sleep(0.05)
+            other = await front.connect()
+            assert (await other.ask(request("/v2/health/live", method="GET")))[0] == 200
+            await head(peer)
+            found = [np.size(document["N"]) for document in await events(peer)]
+            assert found == sizes
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("limits", [{"stream_responses": 50}, {"stream_bytes": 50 * 50_000}])
+def test_what_waits_for_a_slow_reader_is_bounded(run, limits):
+    async def scenario():
+        async with decoupled(write_buffer_bytes=1000, **limits) as (front, peer):
+            model = await asked(front, peer, asking(STREAM))
+            sent = 0
+            while not model.call.cancelled:
+                model.answer(sized(50_000))
+                sent += 1
+                assert sent < 1000
+                await asyncio.sleep(0)
+            await head(peer)
+            *full, last = await events(peer)
+            assert last == {"error": "the stream's responses are read too slowly"}
+            assert 50 <= len(full) < sent
+            assert (await peer.ask(request("/v2/health/live", method="GET")))[0] == 200
+
+    run(scenario())
+
+
+def test_http_1_0_gets_plain_events_and_the_end(run):
+    async def scenario():
+        async with decoupled() as (front, peer):
+            body = b'{"INPUT0":1}'
+            lines = f"POST {STREAM} HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: {len(body)}\r\n\r\n"
+            model = await asked(front, peer, lines.encode() + body)
+            model.answer(numbered(1), numbered(2), LAST)
+            status, headers = await head(peer)
+            assert (status, headers["connection"]) == (200, "close")
+            assert "transfer-encoding" not in headers
+            text = b'data: {"N":%d,"model_name":"identity","model_version":"1"}\n\n'
+            assert await peer.reader.read() == text % 1 + text % 2
+
+    run(scenario())
+
+
+def test_a_stream_ends_before_the_server_does(run):
+    async def scenario():
+        async with decoupled() as (front, peer):
+            model = await asked(front, peer, asking(STREAM))
+            model.answer(numbered(1))
+            await head(peer)
+            stopping = asyncio.create_task(front.stop(5))
+            await asyncio.sleep(0.01)
+            model.answer(numbered(2), LAST)
+            assert numbers(await events(peer)) == [1, 2]
+            assert await peer.at_end()
+            await asyncio.wait_for(stopping, 10)
+
+    run(scenario())
+
+
+def test_what_waits_in_all_streams_together_is_bounded(run):
+    async def scenario():
+        unsent = SendBufferLimit(1 << 20)
+        async with decoupled(unsent=unsent, write_buffer_bytes=1000) as (front, peer):
+            model = await asked(front, peer, asking(STREAM))
+            for _ in range(1000):
+                if model.call.cancelled:
+                    break
+                model.answer(sized(50_000))
+                assert unsent.total <= 1 << 20
+                await asyncio.sleep(0)
+            assert model.call.cancelled
+            await head(peer)
+            *_, last = await events(peer)
+            assert last == {"error": "the stream's responses are read too slowly"}
+        assert unsent.measure() == 0
+
+    run(scenario())

@@ -1,0 +1,69 @@
+"""The fronts as the settings compose them, over a service that keeps what it is asked."""
+
+import queue
+
+import numpy as np
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from app.core.live_settings import LiveSettings
+from app.ingress.fronts import open_fronts
+from app.ingress.net.slow_clients import SendBufferLimit
+from app.ingress.tracing.observer import Observer
+from app.settings.settings import from_args
+from app.transport.event_loop_thread import LoopThread
+from tests.server import free_port
+from tests.unit.app.http_fakes import FakeService
+
+WAIT_S = 10.0
+
+
+class RecordingService(FakeService):
+    """Keeps the parameters of the requests it gets."""
+
+    def __init__(self):
+        super().__init__()
+        self.parameters = queue.SimpleQueue()
+
+    def answer(self, request):
+        self.parameters.put(request.parameters)
+        return super().answer(request)
+
+
+class Running:
+    """Fronts on a loop in a thread of its own."""
+
+    def __init__(self, directory, **args):
+        self.service = RecordingService()
+        self.http_port, self.grpc_port = free_port(), free_port()
+        ports = {"http_port": self.http_port, "grpc_port": self.grpc_port, "allow_metrics": False}
+        settings = from_args({"model_repository": str(directory), **ports, **args})
+        self._loop = LoopThread("fronts")
+        self._fronts = self._loop.call(
+            open_fronts(settings, self.service, None, Observer(LiveSettings()), SendBufferLimit())
+        )
+        self.http, self.grpc = f"127.0.0.1:{self.http_port}", f"127.0.0.1:{self.grpc_port}"
+
+    def close(self):
+        for front in self._fronts:
+            self._loop.call(front.stop(0.2))
+        self._loop.stop()
+
+
+def tensor(module, size=4):
+    given = module.InferInput("INPUT0", [1, size], "FP32")
+    given.set_data_from_numpy(np.zeros((1, size), np.float32))
+    return given
+
+
+def infer(client, module, **options):
+    return client.infer("identity", [tensor(module)], **options).as_numpy("OUTPUT0").tolist()
+
+
+def refusal(call):
+    with pytest.raises(InferenceServerException) as refused:
+        call()
+    return refused.value.status(), refused.value.message()
+
+
+ZEROS = [[0.0] * 4]

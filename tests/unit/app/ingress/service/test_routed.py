@@ -1,0 +1,345 @@
+"""The service of an ingress: what it tells of models, and how one request becomes one answer."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from app.core.errors import ErrorCode, FailureReason, InferError, invalid_arg, not_found
+from app.core.tensors import InferRequest, InferResponse
+from app.ingress.service.routed import EXTENSIONS, RoutedInferenceService
+from app.routing.manager_client import MAX_CALLS, MAX_FILE_BYTES, ManagerClient
+from app.routing.router import Router
+from app.routing.table import NO_VERSION, ModelState, VersionEntry
+from app.settings.settings import ServerSettings
+from tests.unit.app.routing_fakes import (
+    SETTINGS,
+    FakeChannel,
+    FakePool,
+    FakeRepository,
+    FakeRouter,
+    counters,
+    entry,
+)
+
+LENIENT = ServerSettings(strict_readiness=False)
+UNLOADED = entry("gone", state=ModelState.UNAVAILABLE, reason="unloaded")
+BROKEN = VersionEntry("broken", NO_VERSION, ModelState.UNAVAILABLE, "Internal: unreadable")
+LOADING = entry("m", 3, ModelState.LOADING)
+
+
+def service_of(
+    router: FakeRouter, settings: ServerSettings = SETTINGS, repository: FakeRepository | None = None
+) -> RoutedInferenceService:
+    return RoutedInferenceService(settings, cast(Router, router), repository or FakeRepository())
+
+
+def of(*entries: VersionEntry) -> RoutedInferenceService:
+    return service_of(FakeRouter(*entries))
+
+
+def refusal(call: Callable[[], Any]) -> tuple[ErrorCode, str]:
+    with pytest.raises(InferError) as caught:
+        call()
+    return caught.value.code, caught.value.message
+
+
+READINESS = [
+    ([entry("m"), entry("n")], True, True),
+    ([], True, True),
+    ([entry("m"), UNLOADED], True, True),
+    ([entry("m"), LOADING], False, True),
+    ([entry("m"), BROKEN], False, True),
+]
+
+
+@pytest.mark.parametrize(("entries", "strict", "lenient"), READINESS)
+def test_ready(entries: list[VersionEntry], strict: bool, lenient: bool) -> None:
+    assert of(*entries).ready() is strict
+    assert service_of(FakeRouter(*entries), LENIENT).ready() is lenient
+
+
+def test_not_ready_before_the_start_up_is_over() -> None:
+    for settings in (SETTINGS, LENIENT):
+        service = service_of(FakeRouter(entry("m"), initialised=False), settings)
+        assert service.live() and not service.ready()
+
+
+def test_not_ready_while_a_model_has_no_replica() -> None:
+    router = FakeRouter(entry("m"), entry("n"))
+    router.out.add("n:1")
+    service = service_of(router)
+    assert (service.ready(), service.model_ready("m"), service.model_ready("n")) == (False, True, False)
+    assert service_of(router, LENIENT).ready()
+
+
+def test_exit() -> None:
+    service = of(entry("m"))
+    assert (service.live(), service.exiting()) == (True, False)
+    service.begin_exit()
+    assert (service.live(), service.exiting()) == (False, True)
+    assert not service.ready() and not service.model_ready("m")
+    assert service.model_config("m").name == "m", "requests are still served"
+
+
+def test_model_ready() -> None:
+    service = of(entry("m"), entry("m", 2), LOADING, UNLOADED, BROKEN)
+    for name, version, expected in (
+        ("m", "", True),
+        ("m", "2", True),
+        ("m", "3", False),
+        ("gone", "", False),
+        ("gone", "1", False),
+        ("broken", "", False),
+    ):
+        assert service.model_ready(name, version) is expected, (name, version)
+    assert refusal(lambda: service.model_ready("x")) == (
+        ErrorCode.NOT_FOUND,
+        "Request for unknown model: 'x' is not found",
+    )
+    assert refusal(lambda: service.model_ready("m", "9"))[0] is ErrorCode.NOT_FOUND
+    assert refusal(lambda: service.model_ready("m", "x"))[0] is ErrorCode.INVALID_ARG
+
+
+def test_server_metadata() -> None:
+    message = of().server_metadata()
+    assert (message.name, tuple(message.extensions)) == ("triton", EXTENSIONS)
+    assert service_of(FakeRouter(), ServerSettings(id="mine")).server_metadata().name == "mine"
+
+
+def test_model_metadata() -> None:
+    service = of(entry("m", 2), entry("m", 10), LOADING)
+    message = service.model_metadata("m")
+    assert (message.name, list(message.versions), message.platform) == ("m", ["2", "10"], "identity")
+    (tensor,) = message.inputs
+    assert (tensor.name, tensor.datatype, list(tensor.shape)) == ("INPUT0", "FP32", [-1, 16])
+    assert [tensor.name for tensor in message.outputs] == ["OUTPUT0"]
+    assert list(service.model_metadata("m", "2").versions) == ["2"]
+    platform = 'platform: "onnxruntime_onnx" backend: "onnxruntime"'
+    assert of(entry("o", config=platform)).model_metadata("o").platform == "onnxruntime_onnx"
+    assert refusal(lambda: service.model_metadata("m", "3"))[0] is ErrorCode.UNAVAILABLE
+
+
+def test_labels() -> None:
+    service = of(entry("m", labels={"OUTPUT0": ("cat", "dog")}))
+    assert service.labels("m", "", "OUTPUT0") == ("cat", "dog")
+    assert service.labels("m", "1", "OUTPUT1") == ()
+
+
+async def test_statistics_of_the_whole_cluster() -> None:
+    router = FakeRouter(entry("n"), entry("m", 2), entry("m", 1), LOADING)
+    here, there = FakeChannel(counters("m", 1, success=2)), FakeChannel(counters("m", 1, success=40))
+    router.pools["m:1"] = FakePool([here], [there])
+    service = service_of(router)
+    found = [
+        (stats.name, stats.version, stats.inference_stats.success.count)
+        for stats in (await service.statistics()).model_stats
+    ]
+    assert found == [("m", "1", 42), ("m", "2", 0), ("n", "1", 0)]
+    assert [s.version for s in (await service.statistics("m")).model_stats] == ["1", "2"]
+    assert [s.version for s in (await service.statistics("m", "2")).model_stats] == ["2"]
+
+
+async def test_statistics_of_what_is_not_served() -> None:
+    service = of(entry("m"), LOADING, UNLOADED)
+    for arguments, text in (
+        (("x",), "requested model 'x' is not available"),
+        (("gone",), "requested model 'gone' is not available"),
+        (("m", "3"), "requested model version is not available for model 'm'"),
+        (("m", "9"), "requested model version is not available for model 'm'"),
+        (
+            ("m", "x"),
+            "failed to get model version from specified version string 'x' (details: stol), "
+            "version should be an integral value > 0",
+        ),
+    ):
+        with pytest.raises(InferError) as caught:
+            await service.statistics(*arguments)
+        assert (caught.value.code, caught.value.message) == (ErrorCode.INVALID_ARG, text)
+
+
+async def test_repository() -> None:
+    repository = FakeRepository(("m", "1", "READY", ""), ("n", "1", "UNAVAILABLE", "why"), ("o", "", "", ""))
+    service = service_of(FakeRouter(), repository=repository)
+    found = [(m.name, m.version, m.state, m.reason) for m in (await service.repository_index()).models]
+    assert found == repository.rows
+    assert [m.name for m in (await service.repository_index(ready=True)).models] == ["m"]
+    await service.load_model("m", "{}", {"1/f": b"x"})
+    await service.unload_model("m", unload_dependents=True)
+    assert repository.calls == [("load", "m", "{}", {"1/f": b"x"}), ("unload", "m", True)]
+
+
+REQUEST = InferRequest("m", "", (), id="x")
+
+
+async def begin_infer(router: FakeRouter, request: InferRequest = REQUEST) -> "asyncio.Task[InferResponse]":
+    task = asyncio.create_task(service_of(router).infer(request))
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_infer() -> None:
+    router = FakeRouter(entry("m"))
+    task = await begin_infer(router)
+    response = InferResponse("m", "1", id="x")
+    router.sinks[0](response)
+    router.sinks[0](InferResponse("m", "1", id="late"))  # ignored
+    assert await task is response
+
+
+async def test_infer_raises_the_error_of_the_response() -> None:
+    router = FakeRouter(entry("m"))
+    task = await begin_infer(router)
+    router.sinks[0](InferResponse(error=invalid_arg("a bad input")))
+    with pytest.raises(InferError, match="a bad input"):
+        await task
+
+
+async def test_cancelled_infer_cancels_the_call() -> None:
+    router = FakeRouter(entry("m"))
+    task = await begin_infer(router)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled() and router.calls[0].cancelled
+    router.sinks[0](InferResponse(error=invalid_arg("cancelled")))  # nobody minds
+
+
+async def test_infer_refuses_a_decoupled_model() -> None:
+    router = FakeRouter(entry("m", config="model_transaction_policy { decoupled: true }"))
+    with pytest.raises(InferError) as caught:
+        await service_of(router).infer(REQUEST)
+    assert caught.value.code is ErrorCode.UNSUPPORTED
+    assert caught.value.message == "ModelInfer RPC doesn't support models with decoupled transaction policy"
+    assert router.calls == []
+
+
+async def test_infer_of_an_unknown_model() -> None:
+    with pytest.raises(InferError, match="Request for unknown model: 'm' is not found"):
+        await of().infer(REQUEST)
+
+
+class Method:
+    """One method of the manager behind a Serve handle."""
+
+    def __init__(self, outcome: Any) -> None:
+        self.outcome = outcome
+        self.arguments: tuple[Any, ...] = ()
+
+    def remote(self, *arguments: Any) -> Awaitable[Any]:
+        self.arguments = arguments
+        return self._answer()
+
+    async def _answer(self) -> Any:
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
+class Handle:
+    def __init__(self, outcome: Any = None) -> None:
+        self.index = self.load = self.unload = self.watch = self.receive = Method(outcome)
+
+
+async def test_manager_is_called_through_its_handle() -> None:
+    handle = Handle([("m", "1", "READY", "")])
+    client = ManagerClient(handle)
+    assert await client.index() == [("m", "1", "READY", "")]
+    await client.load("m", None, {})
+    assert handle.load.arguments == ("m", None, {}, "")
+    await client.unload("m", True)
+    assert handle.load.arguments == ("m", True, "")
+    handle.load.outcome = b"table"
+    assert await client.watch("me", 3) == b"table"
+    assert handle.load.arguments == ("me", 3)
+    await client.receive("me", 4)
+    assert handle.load.arguments == ("me", 4)
+
+
+class Response:
+    """As Serve's: who stops waiting for it has not ended the call."""
+
+    def __init__(self) -> None:
+        self.cancelled = False
+
+    def __await__(self) -> Generator[Any, None, bytes]:
+        return asyncio.shield(asyncio.get_running_loop().create_future()).__await__()
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+async def test_a_watch_that_is_given_up_ends_at_the_manager_too() -> None:
+    response = Response()
+    client = ManagerClient(SimpleNamespace(watch=SimpleNamespace(remote=lambda *_: response)))
+    watching = asyncio.create_task(client.watch("me", 3))
+    await asyncio.sleep(0)
+    assert not response.cancelled
+    watching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await watching
+    assert response.cancelled
+
+
+async def test_what_was_asked_of_the_manager_is_bounded_also_when_nobody_waits_for_it() -> None:
+    answers: list[asyncio.Future[None]] = []
+
+    def remote(*_: Any) -> asyncio.Future[None]:
+        answers.append(asyncio.get_running_loop().create_future())
+        return answers[-1]
+
+    client = ManagerClient(SimpleNamespace(load=SimpleNamespace(remote=remote)))
+    half = {"f": bytes(MAX_FILE_BYTES // 2)}
+    for files in (half, half, *[{}] * (MAX_CALLS - 2)):
+        asking = asyncio.create_task(client.load("m", None, files))
+        await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+    with pytest.raises(InferError, match="too many requests to the repository manager"):
+        await client.load("m", None, {})
+    answers[-1].set_exception(not_found("no such model"))
+    await asyncio.sleep(0.01)
+    with pytest.raises(InferError, match="too many requests to the repository manager"):
+        await client.load("m", None, {"f": b"1"})
+    asking = asyncio.create_task(client.load("m", None, {}))
+    await asyncio.sleep(0)
+    answers[-1].set_result(None)
+    await asking
+
+
+class Derived(InferError, RuntimeError):
+    """As Serve makes them: of our error and its own."""
+
+
+class Wrapped(Exception):
+    def __init__(self, cause: Exception) -> None:
+        super().__init__("a long traceback")
+        self.cause = cause
+
+
+ERRORS = [
+    (not_found("no such model"), ErrorCode.NOT_FOUND, "no such model"),
+    (Derived(ErrorCode.NOT_FOUND, "no such model"), ErrorCode.NOT_FOUND, "no such model"),
+    (Wrapped(not_found("no such model")), ErrorCode.NOT_FOUND, "no such model"),
+    (
+        Wrapped(KeyError("a secret")),
+        ErrorCode.UNAVAILABLE,
+        "the repository manager does not answer: Wrapped",
+    ),
+    (
+        RuntimeError("a secret"),
+        ErrorCode.UNAVAILABLE,
+        "the repository manager does not answer: RuntimeError",
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "code", "text"), ERRORS)
+async def test_errors_of_the_manager(error: Exception, code: ErrorCode, text: str) -> None:
+    with pytest.raises(InferError) as caught:
+        await ManagerClient(Handle(error)).index()
+    assert (caught.value.code, caught.value.message) == (code, text)
+    assert type(caught.value) is InferError
+    assert caught.value.reason is FailureReason.OTHER

@@ -1,0 +1,100 @@
+"""Fronts with TLS, asked by tritonclient."""
+
+import socket
+import ssl
+
+import pytest
+import tritonclient.grpc as grpc_client
+import tritonclient.http as http_client
+
+from tests.certificates import Authority
+from tests.unit.app.ingress.running_fronts import WAIT_S, ZEROS, infer, refusal, tensor
+
+pytestmark = pytest.mark.usefixtures("either_grpc_front")
+
+
+def http_over_tls(url, root, pair=None):
+    def context():
+        made = ssl.create_default_context(cafile=str(root))
+        if pair:
+            made.load_cert_chain(pair.cert, pair.key)
+        return made
+
+    return http_client.InferenceServerClient(
+        url, ssl=True, ssl_context_factory=context, connection_timeout=WAIT_S, network_timeout=WAIT_S
+    )
+
+
+def grpc_over_tls(url, root, pair=None):
+    files = {"private_key": str(pair.key), "certificate_chain": str(pair.cert)} if pair else {}
+    return grpc_client.InferenceServerClient(url, ssl=True, root_certificates=str(root), **files)
+
+
+def tls(front, pair, root=None):
+    mutual = {f"{front}_use_ssl_mutual": True, f"{front}_root_cert": str(root)} if root else {}
+    return {
+        f"{front}_use_ssl": True,
+        f"{front}_server_cert": str(pair.cert),
+        f"{front}_server_key": str(pair.key),
+    } | mutual
+
+
+def test_https(fronts, authority, pair):
+    with fronts(**tls("http", pair)) as running, http_over_tls(running.http, authority.root) as client:
+        assert client.is_server_ready()
+        for size in (4, 1_000_000):
+            output = client.infer("identity", [tensor(http_client, size)]).as_numpy("OUTPUT0")
+            assert output.shape == (1, size)
+
+
+def test_https_answers_what_it_rejects(fronts, authority, pair):
+    with fronts(http_max_header_size=2048, **tls("http", pair)) as running:
+        context = ssl.create_default_context(cafile=str(authority.root))
+        plain = socket.create_connection(("127.0.0.1", running.http_port), WAIT_S)
+        with context.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
+            connection.sendall(b"GET /" + b"x" * 4096 + b" HTTP/1.1\r\n\r\n")
+            assert connection.recv(65536).startswith(b"HTTP/1.1 431 ")
+
+
+def test_plain_http_is_not_answered_where_tls_is(fronts, pair):
+    with (
+        fronts(**tls("http", pair)) as running,
+        socket.create_connection(("127.0.0.1", running.http_port), WAIT_S) as connection,
+    ):
+        connection.sendall(b"GET /v2/health/live HTTP/1.1\r\n\r\n")
+        try:
+            answer = connection.recv(65536)
+        except ConnectionResetError:
+            answer = b""
+    assert b"HTTP" not in answer
+
+
+def test_mutual_https(fronts, authority, pair, tmp_path):
+    with fronts(**tls("http", pair, authority.root)) as running:
+        with http_over_tls(running.http, authority.root, authority.issue("client")) as client:
+            assert infer(client, http_client) == ZEROS
+        (tmp_path / "other").mkdir()
+        stranger = Authority(tmp_path / "other", "stranger").issue("client")
+        for refused in (None, stranger):
+            with http_over_tls(running.http, authority.root, refused) as client, pytest.raises(Exception):  # noqa: B017
+                infer(client, http_client)
+    assert running.service.requests == 1
+
+
+def test_grpc_over_tls(fronts, authority, pair):
+    with fronts(**tls("grpc", pair)) as running:
+        with grpc_over_tls(running.grpc, authority.root) as client:
+            assert infer(client, grpc_client) == ZEROS
+        with grpc_client.InferenceServerClient(running.grpc) as client:
+            assert refusal(client.is_server_live)[0] == "StatusCode.UNAVAILABLE"
+
+
+def test_mutual_grpc(fronts, authority, pair, tmp_path):
+    with fronts(**tls("grpc", pair, authority.root)) as running:
+        with grpc_over_tls(running.grpc, authority.root, authority.issue("client")) as client:
+            assert infer(client, grpc_client) == ZEROS
+        (tmp_path / "other").mkdir()
+        stranger = Authority(tmp_path / "other", "stranger").issue("client")
+        for refused in (None, stranger):
+            with grpc_over_tls(running.grpc, authority.root, refused) as client:
+                assert refusal(client.is_server_live)[0] == "StatusCode.UNAVAILABLE"

@@ -1,0 +1,140 @@
+"""What a Serve handle of a model version answers, without Serve."""
+
+import asyncio
+import inspect
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from ray.exceptions import RayTaskError
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.config.normalise import normalise
+from app.core.errors import ErrorCode, InferError
+from app.routing import handle_calls
+from app.routing.handle_calls import HandleCalls
+from app.transport.event_loop_thread import LoopThread
+from deployments.replica.served_model import ServedModel
+from deployments.spec import ModelSpec
+from tests.unit.scheduling_fakes import FakeServeBatch
+
+CONFIG = """
+    backend: "{backend}" max_batch_size: 4
+    input {{ name: "INPUT0" data_type: {type} dims: [ -1 ] }}
+    output {{ name: "OUTPUT0" data_type: {type} dims: [ -1 ] }} {more}
+"""
+COUNTDOWN = """
+import time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            (tensor,) = request.inputs()
+            for left in range(int(tensor.as_numpy()[0, 0]), 0, -1):
+                if request.is_cancelled():
+                    break
+                time.sleep(0.001)
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", np.float32([[left]]))]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+DECOUPLED = "model_transaction_policy { decoupled: true }"
+
+
+class Loader:
+    """Loads models and unloads them at the end."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._plane = LoopThread("test-plane")
+        self.models: list[ServedModel] = []
+
+    def __call__(self, backend: str = "identity", kind: str = "TYPE_FP32", more: str = "") -> HandleCalls:
+        (self._directory / "1").mkdir(exist_ok=True)
+        (self._directory / "1" / "model.py").write_text(COUNTDOWN)
+        text = CONFIG.format(backend=backend, type=kind, more=more)
+        config = normalise(text_format.Parse(text, mc.ModelConfig(name="m")))
+        spec = ModelSpec("m", 1, str(self._directory), config.SerializeToString(), "m:1", "", bytes(32), "")
+        model = ServedModel.load(spec, self._plane, FakeServeBatch())
+        self._plane.call(model.open())
+        self.models.append(model)
+        return HandleCalls(model.config, model.submit, self._plane)
+
+    def close(self) -> None:
+        for model in self.models:
+            model.close(timeout=5)
+        self._plane.stop()
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Iterator[Loader]:
+    made = Loader(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("TYPE_FP32", np.array([[1.5, 2]], np.float32)),
+        ("TYPE_BF16", np.array([[0x3F80]], np.uint16)),
+        ("TYPE_STRING", np.array([["a", "bc"]])),
+    ],
+)
+async def test_arrays_in_arrays_out(load: Loader, kind: str, values: Any) -> None:
+    calls = load(kind=kind)
+    outputs = await calls.call({"INPUT0": values}, outputs=["OUTPUT0"], request_id="7")
+    assert isinstance(outputs, dict)
+    again = pickle.loads(pickle.dumps(outputs))["OUTPUT0"]
+    expected = np.char.encode(values).astype(object) if kind == "TYPE_STRING" else values
+    assert np.array_equal(again, expected)
+    assert again.dtype == expected.dtype
+    assert load.models[0].statistics.success.count == 1
+
+
+async def test_a_refusal_is_typed_on_the_other_side(load: Loader) -> None:
+    calls = load()
+    with pytest.raises(InferError) as caught:
+        await calls.call({"INPUT0": np.zeros((1, 4), np.int32)})
+    # As Ray carries what a task raises.
+    carried = pickle.loads(pickle.dumps(RayTaskError("call", "", caught.value))).as_instanceof_cause()
+    assert isinstance(carried, InferError)
+    assert (carried.code, carried.message) == (ErrorCode.INVALID_ARG, caught.value.message)
+    assert "'INPUT0' data-type is 'INT32'" in carried.message
+
+
+async def test_a_decoupled_model_streams(load: Loader) -> None:
+    calls = load("python", more=DECOUPLED)
+    responses = await calls.call({"INPUT0": np.float32([[3]])})
+    assert inspect.isasyncgen(responses)
+    assert [response["OUTPUT0"].item() async for response in responses] == [3, 2, 1]
+
+
+async def test_who_stops_reading_cancels(load: Loader) -> None:
+    calls = load("python", more=DECOUPLED)
+    responses: Any = await calls.call({"INPUT0": np.float32([[1e7]])})
+    await anext(responses)
+    await responses.aclose()
+    while load.models[0].outstanding:
+        await asyncio.sleep(0.01)
+
+
+async def test_who_reads_too_slowly_is_told(load: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handle_calls, "MAX_WAITING", 2)
+    calls = load("python", more=DECOUPLED)
+    responses: Any = await calls.call({"INPUT0": np.float32([[1e7]])})
+    first = asyncio.ensure_future(anext(responses))
+    await first
+    while responses.ag_frame.f_locals["responses"]._waiting.qsize() < 3:
+        await asyncio.sleep(0.01)
+    with pytest.raises(InferError, match="more than 2 responses wait to be read"):
+        async for _ in responses:
+            pass
+    while load.models[0].outstanding:
+        await asyncio.sleep(0.01)

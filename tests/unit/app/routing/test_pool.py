@@ -1,0 +1,259 @@
+"""Which replica a request goes to, and what becomes of replicas that come and go."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from app.core.errors import ErrorCode
+from app.routing import pool as pool_module
+from app.routing.pool import ReplicaPool
+from app.routing.replicas import ReplicaAddress
+from app.transport.channel.client import Channel
+from tests.unit.app.routing.conftest import KEY, NODE, SETTINGS, Replica, Sink, Start, request
+from tests.waiting import until
+
+
+class Bench:
+    """One pool, told of replicas as Serve would."""
+
+    def __init__(self) -> None:
+        self.pool = ReplicaPool("m", NODE, KEY, SETTINGS)
+        self.sink = Sink()
+
+    def tell(self, *replicas: Replica, node: str = NODE) -> None:
+        self.pool.update_from_thread(tuple(replica.address(node) for replica in replicas))
+
+    async def connect(self, *replicas: Replica, node: str = NODE) -> None:
+        self.tell(*replicas, node=node)
+        await until(lambda: len(self.pool.channels) == len(replicas))
+
+    def submit(self, count: int = 1) -> list[Any]:
+        return [self.pool.submit(request(str(number)), self.sink) for number in range(count)]
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    made = Bench()
+    yield made
+    await made.pool.close(0)
+    await until(lambda: not made.pool.channels)
+
+
+async def test_without_replicas(bench: Bench) -> None:
+    assert not bench.pool.available
+    assert bench.submit() == [None]
+    assert not await bench.pool.wait_available(0.01)
+
+
+async def test_fewest_outstanding_requests(bench: Bench, start: Start) -> None:
+    a, b, c = await start("a", "b", "c")
+    await bench.connect(a, b, c)
+    bench.submit(9)
+    await until(lambda: a.taken + b.taken + c.taken == 9)
+    assert (a.taken, b.taken, c.taken) == (3, 3, 3)
+    b.answer()
+    await until(lambda: len(bench.sink.responses) == 3)
+    bench.submit(3)
+    await until(lambda: b.taken == 6)
+    assert (a.taken, c.taken) == (3, 3)
+
+
+async def test_waits_until_there_is_one(bench: Bench, start: Start) -> None:
+    waiting = asyncio.create_task(bench.pool.wait_available(5))
+    (a,) = await start("a")
+    bench.tell(a)
+    assert await waiting
+    assert bench.pool.available
+
+
+async def test_told_from_another_thread(bench: Bench, start: Start) -> None:
+    (a,) = await start("a")
+    await asyncio.to_thread(bench.tell, a)
+    assert await bench.pool.wait_available(5)
+
+
+async def test_reconnects_when_the_replica_is_back(bench: Bench, start: Start) -> None:
+    (a,) = await start("a")
+    await bench.connect(a)
+    bench.submit()
+    await until(lambda: a.taken == 1)
+    await a.server.close()
+    await until(lambda: not bench.pool.available)
+    (response,) = bench.sink.responses
+    assert response.error is not None and response.error.code is ErrorCode.UNAVAILABLE
+    assert response.error.message.startswith("model 'm': connection to its replica lost: ")
+    assert bench.submit() == [None]
+    await asyncio.sleep(0.2)  # some attempts fail
+    await a.restart()
+    assert await bench.pool.wait_available(5)
+    bench.submit()
+    await until(lambda: len(a.held) == 1)
+
+
+async def test_lost_replica_leaves_the_others(bench: Bench, start: Start) -> None:
+    a, b = await start("a", "b")
+    await bench.connect(a, b)
+    await a.server.close()
+    await until(lambda: len(bench.pool.channels) == 1)
+    bench.submit(4)
+    await until(lambda: b.taken == 4)
+    assert bench.pool.available
+
+
+async def test_draining_replica_gets_nothing_new(bench: Bench, start: Start) -> None:
+    a, b = await start("a", "b")
+    await bench.connect(a, b)
+    bench.submit(2)
+    await until(lambda: a.taken == b.taken == 1)
+    draining = asyncio.create_task(a.server.drain(5))
+    await until(lambda: any(channel.draining for channel in bench.pool.channels))
+    bench.submit(4)
+    await until(lambda: b.taken == 5)
+    assert a.taken == 1
+    a.answer()
+    assert await draining
+    await until(lambda: bench.sink.by() == ["a"])
+    await until(lambda: len(bench.pool.channels) == 1)
+
+
+async def test_last_replica_drains(bench: Bench, start: Start) -> None:
+    (a,) = await start("a")
+    await bench.connect(a)
+    bench.submit()
+    await until(lambda: a.taken == 1)
+    draining = asyncio.create_task(a.server.drain(5))
+    await until(lambda: not bench.pool.available)
+    assert bench.submit() == [None]
+    a.answer()
+    assert await draining
+    assert bench.sink.by() == ["a"]
+
+
+async def test_replica_that_serve_dropped_is_retired(bench: Bench, start: Start) -> None:
+    a, b = await start("a", "b")
+    await bench.connect(a, b)
+    bench.submit(2)
+    await until(lambda: a.taken == b.taken == 1)
+    bench.tell(b)
+    await until(lambda: sum(channel.draining for channel in bench.pool.channels) == 1)
+    bench.submit(3)
+    await until(lambda: b.taken == 4)
+    assert a.taken == 1
+    a.answer()
+    await until(lambda: bench.sink.by() == ["a"])
+    await until(lambda: len(bench.pool.channels) == 1)
+    await until(lambda: list(bench.pool._tasks) == ["b"])
+
+
+async def test_replica_that_serve_dropped_while_it_was_being_connected(
+    bench: Bench, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (a,) = await start("a")
+    connecting, go_on = asyncio.Event(), asyncio.Event()
+    connect = Channel.connect
+
+    async def slowly(*arguments: Any, **options: Any) -> Channel:
+        connecting.set()
+        await go_on.wait()
+        return await connect(*arguments, **options)
+
+    monkeypatch.setattr(pool_module.Channel, "connect", slowly)
+    bench.tell(a)
+    await connecting.wait()
+    bench.tell()
+    await asyncio.sleep(0)
+    go_on.set()
+    await until(lambda: not bench.pool._tasks)
+    assert not bench.pool.channels and not bench.pool.available
+    await until(lambda: not a.server.connections)
+
+
+async def test_replica_that_comes_back_into_the_list(bench: Bench, start: Start) -> None:
+    (a,) = await start("a")
+    await bench.connect(a)
+    bench.tell()
+    await until(lambda: not bench.pool.channels)
+    bench.tell(a)
+    assert await bench.pool.wait_available(5)
+
+
+async def test_other_node_is_reached_over_tcp(bench: Bench, start: Start) -> None:
+    a, b = await start("a", "b")
+    bench.pool.update_from_thread((a.address(), b.address("node-2")))
+    await until(lambda: len(bench.pool.channels) == 2)
+    assert sorted(channel.address for channel in bench.pool.channels) == sorted(
+        [a.addresses["unix"], b.addresses["tcp"]]
+    )
+    (local,) = bench.pool.local_channels()
+    assert local.address == a.addresses["unix"]
+
+
+async def test_bad_address_leaves_the_others(bench: Bench, start: Start) -> None:
+    (a,) = await start("a")
+    nowhere = ReplicaAddress("nowhere", NODE, "", "")
+    bench.pool.update_from_thread((nowhere, a.address()))
+    assert await bench.pool.wait_available(5)
+    bench.submit()
+    await until(lambda: a.taken == 1)
+
+
+async def test_close_answers_what_is_under_way(start: Start) -> None:
+    (a,) = await start("a")
+    bench = Bench()
+    await bench.connect(a)
+    bench.submit()
+    await until(lambda: a.taken == 1)
+    closing = asyncio.create_task(bench.pool.close(5))
+    await asyncio.sleep(0.03)
+    assert not closing.done()
+    a.answer()
+    await closing
+    assert bench.sink.by() == ["a"]
+    await until(lambda: not a.server.connections)
+
+
+async def test_close_gives_up_after_the_grace(start: Start) -> None:
+    (a,) = await start("a")
+    bench = Bench()
+    await bench.connect(a)
+    bench.submit()
+    await bench.pool.close(0.05)
+    await until(lambda: len(bench.sink.responses) == 1)
+    assert bench.sink.responses[0].error is not None
+
+
+async def test_nothing_is_connected_after_close(start: Start) -> None:
+    """Serve's word may be on its way from another thread when a pool is closed."""
+    (a,) = await start("a")
+    bench = Bench()
+    bench.tell(a)
+    await bench.pool.close(0)
+    bench.tell(a)
+    await asyncio.sleep(0.05)
+    assert not bench.pool._tasks and not bench.pool.channels and not a.server.connections
+
+
+async def test_replica_whose_model_is_not_ready(bench: Bench, start: Start) -> None:
+    a, b = await start("a", "b")
+    await bench.connect(a, b)
+    a.server.announce(False)
+    await until(lambda: sum(channel.ready for channel in bench.pool.channels) == 1)
+    bench.submit(3)
+    await until(lambda: b.taken == 3)
+    assert a.taken == 0 and bench.pool.available
+    b.server.announce(False)
+    await until(lambda: not bench.pool.available)
+    bench.submit(2)  # they are taken all the same, and answered by an error if need be
+    await until(lambda: a.taken == 2)
+    a.server.announce(True)
+    await until(lambda: bench.pool.available)
+
+
+async def test_replica_that_says_not_ready_before_it_is_connected(bench: Bench, start: Start) -> None:
+    (a,) = await start("a")
+    a.server.announce(False)
+    await bench.connect(a)
+    await until(lambda: not bench.pool.available)
+    assert await bench.pool.wait_available(0.01)

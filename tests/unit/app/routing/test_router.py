@@ -1,0 +1,271 @@
+"""The router over real channels: what a new table opens, what it closes, and in which order."""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.errors import ErrorCode, InferError
+from app.core.tensors import InferRequest, RegionSlice, Tensor
+from app.routing import replicas
+from app.routing import router as router_module
+from app.routing.router import Router
+from app.routing.table import ModelState, RoutingTable, VersionEntry
+from app.transport.memory.client_regions import SHM_DIRECTORY
+from tests.unit.app.routing.conftest import KEY, NODE, SETTINGS, Replica, Sink, Start, request
+from tests.waiting import until
+
+
+def entry(application: str, state: ModelState = ModelState.READY) -> VersionEntry:
+    name, _, version = application.partition(":")
+    return VersionEntry(name, int(version.partition("@")[0]), state, application=application)
+
+
+def table(number: int, *entries: VersionEntry) -> RoutingTable:
+    return RoutingTable(number, True, entries)
+
+
+def tell(application: str, *found: Replica) -> None:
+    replicas.publish(application, tuple(replica.address() for replica in found))
+
+
+class FakeHandle:
+    def __init__(self, application: str) -> None:
+        self.application = application
+        self.shut_down = threading.Event()
+
+    def shutdown(self) -> None:
+        self.shut_down.set()
+
+
+class Handles:
+    """Stands for the handles that make Serve tell us of replicas."""
+
+    def __init__(self) -> None:
+        self.made: list[FakeHandle] = []
+        self.failures = 0
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    def follow(self, router: Router, deployment: str, application: str) -> FakeHandle:
+        assert self.go_on.wait(5)
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("no controller")
+        self.made.append(FakeHandle(application))
+        return self.made[-1]
+
+
+@pytest.fixture
+def handles(monkeypatch: pytest.MonkeyPatch) -> Handles:
+    made = Handles()
+    monkeypatch.setattr(Router, "_follow", lambda *arguments: made.follow(*arguments))
+    return made
+
+
+@pytest.fixture
+async def router(handles: Handles) -> AsyncIterator[Router]:
+    made = Router(NODE, KEY, SETTINGS)
+    yield made
+    await made.close(0)
+    await until(lambda: not made._closing and not made._following)
+    assert replicas._listeners == {}
+
+
+async def apply(router: Router, new: RoutingTable, application: str = "", *found: Replica) -> None:
+    applying = asyncio.create_task(router.apply(new))
+    await asyncio.sleep(0)
+    if application:
+        tell(application, *found)
+    await asyncio.wait_for(applying, 5)
+
+
+async def test_routes_by_the_table(router: Router, start: Start) -> None:
+    (a,) = await start("a")
+    assert router.table.number == 0
+    await apply(router, table(1, entry("m:1")), "m:1", a)
+    found = router.resolve("m")
+    assert (found.version, router.available(found), router.table.number) == (1, True, 1)
+    sink = Sink()
+    router.submit(request("x"), sink)
+    await until(lambda: a.taken == 1)
+    a.answer()
+    await until(lambda: sink.by() == ["a"])
+    assert sink.responses[0].id == "x"
+
+
+async def test_what_is_under_way(router: Router, start: Start) -> None:
+    (a,) = await start("a")
+    await apply(router, table(1, entry("m:1"), VersionEntry("e", 1, ModelState.READY)), "m:1", a)
+    assert router.under_way() == []
+    for _ in range(2):
+        router.submit(request(), Sink())
+    assert [(found.name, count) for found, count in router.under_way()] == [("m", 2)]
+    await until(lambda: a.taken == 2)
+    a.answer()
+    await until(lambda: router.under_way() == [])
+
+
+async def test_refusals(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router_module, "_CONNECT_S", 0.01)
+    loading = entry("m:2", ModelState.LOADING)
+    await apply(router, table(1, entry("m:1"), loading))
+    for wanted, code, text in (
+        (request(model="x"), ErrorCode.NOT_FOUND, "Request for unknown model: 'x' is not found"),
+        (request(version="2"), ErrorCode.UNAVAILABLE, "version 2 is not at ready state"),
+        (request(), ErrorCode.UNAVAILABLE, "version 1 is not at ready state"),  # no replica is connected
+    ):
+        with pytest.raises(InferError, match=text) as caught:
+            router.submit(wanted, Sink())
+        assert caught.value.code is code
+    assert not router.available(entry("m:1"))
+    assert not router.available(loading)
+    with pytest.raises(InferError, match="model 'm' version 2 is not served"):
+        router.pool(loading)
+
+
+async def test_swap_opens_before_and_closes_after(router: Router, start: Start) -> None:
+    old, new = await start("old", "new")
+    await apply(router, table(1, entry("m:1")), "m:1", old)
+    sink = Sink()
+    router.submit(request("under way"), sink)
+    await until(lambda: old.taken == 1)
+
+    applying = asyncio.create_task(router.apply(table(2, entry("m:1@2"))))
+    await asyncio.sleep(0.03)
+    assert router.table.number == 1, "the new table before what it adds is connected"
+    router.submit(request("before"), sink)
+    await until(lambda: old.taken == 2)
+
+    tell("m:1@2", new)
+    await asyncio.wait_for(applying, 5)
+    assert router.table.number == 2
+    router.submit(request("after"), sink)
+    await until(lambda: new.taken == 1)
+    assert old.server.connections, "closed while requests are under way"
+    old.answer()
+    new.answer()
+    await until(lambda: sink.by() == ["new", "old", "old"])
+    await until(lambda: not old.server.connections)
+    assert list(router._pools) == ["m:1@2"]
+
+
+async def test_table_applies_though_a_model_cannot_be_reached(
+    router: Router, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router_module, "_CONNECT_S", 0.05)
+    (a,) = await start("a")
+    await apply(router, table(1, entry("m:1"), entry("lost:1")), "m:1", a)
+    assert router.table.number == 1
+    assert router.available(router.resolve("m"))
+    assert not router.available(router.resolve("lost"))
+
+
+async def test_kept_applications_keep_their_channels(router: Router, start: Start) -> None:
+    a, b = await start("a", "b")
+    await apply(router, table(1, entry("m:1")), "m:1", a)
+    (channel,) = router.pool(entry("m:1")).channels
+    await apply(router, table(2, entry("m:1"), entry("n:1")), "n:1", b)
+    assert router.pool(entry("m:1")).channels == [channel]
+
+
+async def test_handle_is_shut_down_with_its_application(
+    router: Router, handles: Handles, start: Start
+) -> None:
+    (a,) = await start("a")
+    await apply(router, table(1, entry("m:1")), "m:1", a)
+    await until(lambda: "m:1" in router._handles)
+    await apply(router, table(2))
+    assert await asyncio.to_thread(handles.made[0].shut_down.wait, 5)
+    assert (router._handles, router._pools) == ({}, {})
+
+
+async def test_handle_that_comes_after_its_application_went(
+    router: Router, handles: Handles, start: Start
+) -> None:
+    (a,) = await start("a")
+    handles.go_on.clear()
+    await apply(router, table(1, entry("m:1")), "m:1", a)
+    await apply(router, table(2))
+    handles.go_on.set()
+    await until(lambda: len(handles.made) == 1)
+    assert await asyncio.to_thread(handles.made[0].shut_down.wait, 5)
+    assert router._handles == {}
+
+
+async def test_follows_again_when_the_controller_is_back(
+    router: Router, handles: Handles, monkeypatch: pytest.MonkeyPatch, start: Start
+) -> None:
+    monkeypatch.setattr(router_module, "_FOLLOW_RETRY_S", 0.01)
+    (a,) = await start("a")
+    handles.failures = 2
+    await apply(router, table(1, entry("m:1")), "m:1", a)
+    await until(lambda: "m:1" in router._handles)
+
+
+async def test_nothing_is_kept_of_applications_nobody_routes_to(router: Router, start: Start) -> None:
+    (a,) = await start("a")
+    tell("stranger:1", a)
+    await apply(router, table(1, entry("m:1")), "m:1", a)
+    await apply(router, table(2))
+    tell("m:1", a)
+    assert replicas._listeners == {}
+    await asyncio.sleep(0.02)
+    await until(lambda: not a.server.connections)
+
+
+async def test_replicas_are_told_whenever_they_connect(handles: Handles, start: Start) -> None:
+    a, b = await start("a", "b")
+    router = Router(NODE, KEY, SETTINGS)
+    await apply(router, table(1, entry("m:1")), "m:1", a)
+    for level in (1, 1, 2):
+        router.tell("log", level)
+    await until(lambda: a.told == [("log", 1), ("log", 2)])
+    await apply(router, table(2, entry("m:1"), entry("m:2")), "m:2", b)
+    await until(lambda: b.told == [("log", 2)])
+    await router.close(0)
+
+
+async def test_close_waits_for_what_is_under_way(handles: Handles, start: Start) -> None:
+    (a,) = await start("a")
+    router = Router(NODE, KEY, SETTINGS)
+    await apply(router, table(1, entry("m:1")), "m:1", a)
+    sink = Sink()
+    router.submit(request(), sink)
+    await until(lambda: a.taken == 1)
+    closing = asyncio.create_task(router.close(5))
+    await asyncio.sleep(0.03)
+    assert not closing.done()
+    a.answer()
+    await asyncio.wait_for(closing, 5)
+    assert sink.by() == ["a"]
+
+
+@pytest.mark.parametrize("start_flag", [False, True])
+async def test_shared_memory_of_a_sequence_on_another_node(
+    router: Router, start: Start, start_flag: bool
+) -> None:
+    (a,) = await start("a")
+    config = mc.ModelConfig(sequence_batching=mc.ModelSequenceBatching())
+    keeps = msgspec.structs.replace(entry("m:1"), config=config.SerializeToString())
+    applying = asyncio.create_task(router.apply(table(1, keeps)))
+    await asyncio.sleep(0)
+    replicas.publish("m:1", (a.address("another"),))
+    await asyncio.wait_for(applying, 5)
+    file = Path(SHM_DIRECTORY, f"nereid-router-{os.getpid()}")
+    file.write_bytes(b"12345678")
+    try:
+        place = RegionSlice("r", 0, 8, file.name, file.stat().st_ino)
+        inputs = (Tensor("I", "UINT8", (8,), place),)
+        turn = InferRequest("m", "", inputs, sequence_id=7, sequence_start=start_flag, regions=True)
+        router.submit(turn, Sink())
+        await until(lambda: a.taken == 1)
+    finally:
+        file.unlink()
+    (taken, _), *_ = a.held
+    assert (bytes(taken.inputs[0].data), taken.regions) == (b"12345678", False)

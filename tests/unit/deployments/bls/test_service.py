@@ -1,0 +1,336 @@
+"""Calls of a Python model to other models, over a router that is made up."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextvars import copy_context
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from app.core.errors import unavailable
+from app.core.tensors import InferRequest, InferResponse, Tensor
+from app.transport.event_loop_thread import LoopThread
+from backends.python.api import calls, pb_utils, server_api
+from backends.python.api.calls import ResponseIterator, executing
+from backends.python.api.request import InferenceTrace
+from deployments.bls.service import Connection, ModelCalls
+from deployments.spec import ModelSpec
+from tests.unit.backend_harness import Call
+from tests.unit.ensembles import DECOUPLED, Asked, Models, ensemble, model, step
+
+SPEC = ModelSpec("caller", 1, "", b"", "caller:1", "", bytes(32), "")
+
+
+class Loading:
+    """The manager's part."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+
+    async def load(self, *arguments: Any) -> None:
+        self.asked.append(("load", *arguments))
+        if arguments[0] == "bad":
+            raise unavailable("no")
+
+    async def unload(self, *arguments: Any) -> None:
+        self.asked.append(("unload", *arguments))
+        if arguments[0] == "caller":  # the manager waits for the model's requests, one of which asks for this
+            await asyncio.Event().wait()
+
+
+class Bench:
+    def __init__(self, plane: LoopThread) -> None:
+        chain = ensemble(step({"x": "IN"}, {"y": "OUT"}, "m"))
+        self.models = Models(m=model(), d=model(more=DECOUPLED), e=chain)
+        self.loading = Loading()
+        self.plane = plane
+        self.taken = threading.Event()
+        self.answers: list[Callable[[Asked], None]] = []
+        submit = self.models.submit
+
+        def answering(request: Any, sink: Any) -> Any:
+            call = submit(request, sink)
+            if self.answers and self.models.asked:
+                asked = self.models.asked.pop(0)
+                plane.loop.call_soon(self.answers.pop(0), asked)
+            self.taken.set()
+            return call
+
+        self.models.submit = answering  # type: ignore[method-assign]
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    plane = LoopThread("test-plane")
+    made = Bench(plane)
+
+    async def open_connection(spec: ModelSpec) -> Connection:
+        return Connection(cast(Any, made.models), cast(Any, made.loading))
+
+    monkeypatch.setattr(Connection, "open", open_connection)
+    monkeypatch.setattr(server_api._Installed, "services", ModelCalls(SPEC, plane))
+    yield made
+    plane.stop()
+
+
+def request(name: str = "m", **fields: Any) -> pb_utils.InferenceRequest:
+    array = np.arange(4, dtype=np.float32)
+    inputs = [pb_utils.Tensor("x", array)]
+    return pb_utils.InferenceRequest(model_name=name, inputs=inputs, requested_output_names=["y"], **fields)
+
+
+def output(fill: float = 1) -> Tensor:
+    return Tensor.of("y", np.full(4, fill, np.float32))
+
+
+def test_exec(bench: Bench) -> None:
+    bench.answers.append(lambda asked: asked.answer(output(7)))
+    response = request().exec()
+    assert not response.has_error()
+    assert pb_utils.get_output_tensor_by_name(response, "y").as_numpy().tolist() == [7] * 4
+
+
+def test_what_travels_with_a_call(bench: Bench) -> None:
+    seen: list[Asked] = []
+
+    def answer(asked: Asked) -> None:
+        seen.append(asked)
+        asked.answer(output())
+
+    bench.answers.append(answer)
+    flags = pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
+    request(
+        request_id="5", model_version=1, correlation_id="s", flags=flags, timeout=9, parameters={"k": 2}
+    ).exec()
+    infer = seen[0].request
+    assert (infer.id, infer.model_version, infer.sequence_id, infer.timeout_us) == ("5", "1", "s", 9)
+    assert (infer.sequence_start, infer.sequence_end) == (True, False)
+    assert (infer.parameters, infer.chain) == ({"k": 2}, ("caller",))
+
+
+def test_an_error_is_a_response(bench: Bench) -> None:
+    bench.answers.append(lambda asked: asked.answer(error=unavailable("busy")))
+    error = request().exec().error()
+    assert (error.message(), error.code()) == ("busy", pb_utils.TritonError.UNAVAILABLE)
+
+
+def test_a_model_that_is_not_there(bench: Bench) -> None:
+    response = request("nobody").exec()
+    text = "Failed for execute the inference request. Model 'nobody' is not ready."
+    assert response.error().message() == f"Model nobody - Error when running inference: {text}"
+    assert response.error().code() == pb_utils.TritonError.INTERNAL
+
+
+def test_a_decoupled_model_needs_the_flag(bench: Bench) -> None:
+    text = "Model d - Error when running inference: Model d is using the decoupled."
+    assert request("d").exec().error().message().startswith(text)
+
+
+def test_responses_of_a_decoupled_model(bench: Bench) -> None:
+    def answer(asked: Asked) -> None:
+        asked.answer(output(1), final=False)
+        asked.answer(output(2), final=False)
+        asked.answer()
+
+    bench.answers.append(answer)
+    responses = list(request("d").exec(decoupled=True))
+    values = [[tensor.as_numpy()[0] for tensor in response.output_tensors()] for response in responses]
+    assert values == [[1], [2], []]
+
+
+def test_cancelling_a_decoupled_call(bench: Bench) -> None:
+    responses = request("d").exec(decoupled=True)
+    assert bench.taken.wait(5)
+    asked = bench.models.asked[0]
+    responses.cancel()
+    bench.plane.call(asyncio.sleep(0))
+    assert asked.cancelled
+
+
+def test_a_reader_that_never_reads_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "MAX_WAITING", 2)
+    responses = calls.ResponseIterator()
+    for _ in range(3):
+        responses.put(InferResponse(final=False))
+    found = list(responses)
+    assert len(found) == 3 and found[-1].error().message() == "more than 2 responses wait to be read"
+
+
+def test_async_exec(bench: Bench) -> None:
+    bench.answers += [lambda asked: asked.answer(output(1)), lambda asked: asked.answer(output(2))]
+
+    async def both() -> list[Any]:
+        return await asyncio.gather(request().async_exec(), request().async_exec())
+
+    found = [response.output_tensors()[0].as_numpy()[0] for response in asyncio.run(both())]
+    assert sorted(found) == [1, 2]
+
+
+def test_giving_up_on_an_async_call_cancels_it(bench: Bench) -> None:
+    async def give_up() -> None:
+        task = asyncio.ensure_future(request().async_exec())
+        await asyncio.to_thread(bench.taken.wait, 5)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(give_up())
+    bench.plane.call(asyncio.sleep(0.01))
+    assert bench.models.asked[0].cancelled
+
+
+def test_an_ensemble_runs_here(bench: Bench) -> None:
+    bench.answers.append(lambda asked: asked.answer(output(4)))
+    made = pb_utils.InferenceRequest(model_name="e", inputs=[pb_utils.Tensor("IN", np.ones(4, np.float32))])
+    assert made.exec().output_tensors()[0].as_numpy().tolist() == [4] * 4
+
+
+def test_a_model_that_calls_itself(bench: Bench) -> None:
+    assert request("caller").exec().error().message().startswith("circular call of models: caller -> caller")
+
+
+def during(requests: list[Call], work: Callable[[], None]) -> None:
+    """Do what a model does in `execute`."""
+    calls.executing.set(requests)
+    try:
+        work()
+    finally:
+        calls.executing.set(())
+
+
+def received(**fields: Any) -> Call:
+    return Call(InferRequest("caller", "", (), **fields))
+
+
+TRACED = f"00-{'ab' * 16}-{'cd' * 8}-01"
+OTHER = f"00-{'12' * 16}-{'34' * 8}-01"
+
+
+@pytest.mark.parametrize(
+    ("requests", "expected"),
+    [
+        ([received(deadline=9.0, priority=2, trace=TRACED)], (9.0, 2, TRACED)),
+        ([received(deadline=5.0), received(deadline=9.0, priority=3), received(deadline=1.0)], (9.0, 3, "")),
+        ([received(deadline=5.0, priority=4), received(priority=2, trace=TRACED)], (0.0, 2, TRACED)),
+        ([], (0.0, 0, "")),
+    ],
+)
+def test_a_call_goes_by_the_batch_that_makes_it(requests: list[Call], expected: tuple[Any, ...]) -> None:
+    found: list[InferRequest] = []
+    during(requests, lambda: found.append(calls.wire_request(request(), "caller", calls.callers())))
+    assert (found[0].deadline, found[0].priority, found[0].trace) == expected
+
+
+def test_a_trace_given_to_the_call_counts() -> None:
+    trace = InferenceTrace(OTHER)
+    infer = calls.wire_request(request(trace=trace), "caller", [received(trace=TRACED)])
+    assert infer.trace == OTHER
+
+
+def test_answered_requests_no_longer_call() -> None:
+    done = received(deadline=9.0)
+    done.reply(InferResponse())
+    found: list[Any] = []
+    during([done], lambda: found.append(calls.callers()))
+    assert found == [()]
+
+
+def test_models_that_call_each_other(bench: Bench) -> None:
+    found: list[str] = []
+    during([received(chain=("m",))], lambda: found.append(request("m").exec().error().message()))
+    assert found[0].startswith("circular call of models: m -> caller -> m")
+
+
+def test_the_repository(bench: Bench) -> None:
+    pb_utils.load_model("m", "{}", {"file:1/model.py": b""})
+    pb_utils.unload_model("m", True)
+    calls = [("load", "m", "{}", {"file:1/model.py": b""}), ("unload", "m", True)]
+    assert bench.loading.asked == [(*call, "caller") for call in calls]
+    with pytest.raises(pb_utils.TritonModelException, match="no"):
+        pb_utils.load_model("bad")
+    assert pb_utils.is_model_ready("m") and pb_utils.is_model_ready("e", "1")
+    assert not pb_utils.is_model_ready("nobody") and not pb_utils.is_model_ready("m", "9")
+
+
+def test_once_loaded_a_model_asks_as_what_serves(bench: Bench) -> None:
+    server_api.current().loaded = True  # type: ignore[attr-defined]
+    pb_utils.load_model("m")
+    assert bench.loading.asked == [("load", "m", None, {}, "caller:1")]
+
+
+def test_what_waits_for_its_call_is_not_copied(bench: Bench) -> None:
+    array = np.zeros((1, 5000), np.float32)
+    made = pb_utils.InferenceRequest(model_name="m", inputs=[pb_utils.Tensor("x", array)])
+    waits, goes_on = (calls.wire_request(made, "caller", (), waits).inputs[0] for waits in (True, False))
+    array[0, 0] = 1
+    assert (waits.array()[0, 0], goes_on.array()[0, 0]) == (1, 0)
+
+
+def test_a_response_handed_on_stays_where_it_is(bench: Bench) -> None:
+    data = memoryview(bytes(16))
+    received = pb_utils.Tensor._received(Tensor("y", "FP32", (4,), data))
+    renamed = pb_utils.Tensor.from_dlpack("x", received)
+    assert (renamed.name(), renamed._to_wire().data, received.name()) == ("x", data, "y")
+    received.as_numpy()[0] = 7  # the model's own copy from now on
+    assert pb_utils.Tensor.from_dlpack("x", received).as_numpy()[0] == 7
+
+
+def test_later_calls_go_by_the_connection_of_the_first(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for fill in (1, 2, 3):
+        bench.answers.append(lambda asked, fill=fill: asked.answer(output(fill)))  # type: ignore[misc]
+        assert request().exec().output_tensors()[0].as_numpy().tolist() == [fill] * 4
+    assert "Model 'nobody' is not ready" in request("nobody").exec().error().message()
+    monkeypatch.setattr(bench.models, "resolve", None)
+    assert "not callable" in request().exec().error().message(), "whatever happens, the model goes on"
+
+
+def test_a_model_that_unloads_itself_does_not_wait(bench: Bench) -> None:
+    pb_utils.unload_model("caller")
+    limit = time.monotonic() + 20
+    while not bench.loading.asked:
+        assert time.monotonic() < limit
+        time.sleep(0.002)
+    assert bench.loading.asked == [("unload", "caller", False, "caller")]
+
+
+@pytest.mark.parametrize("function", [pb_utils.load_model, pb_utils.unload_model])
+def test_a_model_cannot_load_itself_while_it_is_loaded(bench: Bench, function: Callable[[str], None]) -> None:
+    with server_api.no_calls("'initialize'"):
+        with pytest.raises(pb_utils.TritonModelException) as caught:
+            function("caller")
+        function("m")
+    assert str(caught.value) == "Model 'caller' cannot load or unload itself in 'initialize'."
+    assert [asked[1] for asked in bench.loading.asked] == ["m"]
+
+
+@pytest.mark.parametrize("on_loop", [False, True])
+def test_what_a_call_opens_does_not_keep_the_caller(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, on_loop: bool
+) -> None:
+    """Tasks and transports keep the context they are made in: the requests of the first call, for ever."""
+    seen: list[Any] = []
+    submit, open_connection = bench.models.submit, Connection.open
+
+    async def opened(spec: ModelSpec) -> Connection:
+        seen.append(executing.get())
+        return await open_connection(spec)
+
+    def submitted(*args: Any) -> Any:
+        seen.append(executing.get())
+        return submit(*args)
+
+    async def begin() -> ResponseIterator:
+        return start()
+
+    def start() -> ResponseIterator:
+        executing.set((cast(Any, SimpleNamespace(answered=True)),))
+        return cast(ResponseIterator, request().exec(decoupled=True))
+
+    monkeypatch.setattr(Connection, "open", opened)
+    monkeypatch.setattr(bench.models, "submit", submitted)
+    bench.answers.append(lambda asked: asked.answer(output()))
+    next(bench.plane.call(begin()) if on_loop else copy_context().run(start))
+    assert seen == [(), ()]

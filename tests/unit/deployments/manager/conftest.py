@@ -1,0 +1,24 @@
+"""Fixtures of the repository manager's tests."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from deployments.manager import manager
+from tests.unit.deployments.manager.manager_bench import Bench, FakeServe
+
+
+@pytest.fixture
+async def bench(repository: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    serve = FakeServe()
+    serve.install(monkeypatch)
+    monkeypatch.setattr(manager, "private_root", lambda: repository.parent / "private")
+    made = Bench(repository, serve)
+    yield made
+    for task in [
+        *made.tasks,
+        *(m._start for m in made.managers if m._start),
+        *(task for m in made.managers for task in m._background),
+    ]:
+        task.cancel()

@@ -1,0 +1,172 @@
+"""Repository managers over a Serve that is made up, and what a test asks of them."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from app.core.errors import InferError
+from app.routing.table import RoutingTable
+from app.settings.settings import from_args
+from deployments.manager import applications, cluster, manager
+from deployments.manager.applications import Found, parse_application
+from deployments.manager.manager import RepositoryManager
+from deployments.spec import Description, ModelSpec
+from tests.unit.deployments.model_directories import CONFIG, KEY, add
+
+
+class FakeServe:
+    """Stands for the functions of `deployments.manager.applications`."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, Description] = {}
+        self.down: set[str] = set()
+        self.failures: dict[str, Exception | str] = {}
+        self.gates: dict[str, asyncio.Event] = {}
+        self.deployed: list[str] = []
+        self.updated: list[ModelSpec] = []
+        self.deleted: list[str] = []
+        self.loading = 0
+        self.most_loading = 0
+        self.ingresses = 0
+        self.routed: set[tuple[str, int]] | None = None
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        faked = ("deploy", "update", "describe", "delete", "listed", "running_replicas", "routed_ensembles")
+        for name in faked:
+            monkeypatch.setattr(applications, name, getattr(self, name))
+        monkeypatch.setattr(manager, "configure_logging", lambda settings: None)
+        monkeypatch.setattr(cluster, "ray", SimpleNamespace(nodes=lambda: []))
+
+    async def deploy(self, spec: ModelSpec) -> Description:
+        self.deployed.append(spec.application)
+        self.loading += 1
+        self.most_loading = max(self.most_loading, self.loading)
+        try:
+            if spec.name in self.gates:
+                await self.gates[spec.name].wait()
+        finally:
+            self.loading -= 1
+        failure = self.failures.get(f"{spec.name}:{spec.version}", "")
+        if isinstance(failure, Exception):
+            raise failure
+        self.running[spec.application] = Description(spec, spec.config, error=failure)
+        return self.running[spec.application]
+
+    async def update(self, spec: ModelSpec, previous: ModelSpec) -> Description:
+        assert self.running[spec.application].spec == previous
+        failure = self.failures.get(f"{spec.name}:{spec.version}", "")
+        if isinstance(failure, Exception):
+            raise failure
+        self.updated.append(spec)
+        self.running[spec.application] = Description(spec, spec.config)
+        return self.running[spec.application]
+
+    async def describe(self, model: str, application: str) -> Description:
+        if application in self.failures:
+            failure = self.failures[application]
+            assert isinstance(failure, Exception)
+            raise failure
+        return self.running[application]
+
+    async def delete(self, application: str) -> None:
+        self.deleted.append(application)
+        self.running.pop(application, None)
+
+    async def listed(self) -> list[Found]:
+        found = []
+        for application in self.running:
+            parsed = parse_application(application)
+            assert parsed is not None
+            found.append(Found(*parsed, application, application not in self.down))
+        return found
+
+    async def running_replicas(self, application: str, deployment: str) -> int:
+        return self.ingresses
+
+    async def routed_ensembles(self, application: str, deployment: str) -> set[tuple[str, int]] | None:
+        return self.routed
+
+
+class FakeIngress:
+    """Watches as an ingress does; applies a table when `let_apply` is set."""
+
+    def __init__(self, repository_manager: RepositoryManager) -> None:
+        self.manager = repository_manager
+        self.table = RoutingTable()
+        self.let_apply = asyncio.Event()
+        self.let_apply.set()
+        self.received: list[RoutingTable] = []
+        self.task = asyncio.create_task(self._follow())
+
+    async def _follow(self) -> None:
+        while True:
+            answer = await self.manager.watch("ingress", self.table.number)
+            table = msgspec.msgpack.decode(answer, type=RoutingTable)
+            if table.number != self.table.number:
+                self.received.append(table)
+                await self.manager.receive("ingress", table.number)
+                await self.let_apply.wait()
+                self.table = table
+
+
+class Bench:
+    """Managers over one repository and one Serve."""
+
+    def __init__(self, repository: Path, serve: FakeServe) -> None:
+        self.repository = repository
+        self.serve = serve
+        self.managers: list[RepositoryManager] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def add(self, name: str, config: str = CONFIG, versions: tuple[int, ...] = (1,)) -> Path:
+        return add(self.repository, name, config, versions)
+
+    def begin(self, key: bytes = KEY, **settings: Any) -> RepositoryManager:
+        """A manager whose start-up is under way once somebody asks it something."""
+        arguments = {"model_repository": [str(self.repository)], **settings}
+        self.managers.append(RepositoryManager(from_args(arguments), key, ("nereid", "ingress")))
+        return self.managers[-1]
+
+    async def start(self, **settings: Any) -> RepositoryManager:
+        """A manager that has started up."""
+        made = self.begin(**settings)
+        await made.check_health()
+        await started(made)
+        await made.check_health()
+        return made
+
+    async def start_explicit(self, *names: str, **settings: Any) -> RepositoryManager:
+        return await self.start(model_control_mode="explicit", load_model=list(names), **settings)
+
+    def ingress(self, of: RepositoryManager) -> FakeIngress:
+        made = FakeIngress(of)
+        self.tasks.append(made.task)
+        return made
+
+
+async def started(made: RepositoryManager) -> None:
+    assert made._start is not None
+    await asyncio.wait_for(asyncio.shield(made._start), 10)
+
+
+async def states(made: RepositoryManager) -> list[tuple[str, str, str]]:
+    return [(name, version, state) for name, version, state, _ in await made.index()]
+
+
+async def reason(made: RepositoryManager, name: str) -> str:
+    (found,) = [reason for row, _, _, reason in await made.index() if row == name]
+    return found
+
+
+async def load(made: RepositoryManager, name: str, config: str | None = None) -> None:
+    await asyncio.wait_for(made.load(name, config, {}), 10)
+
+
+async def load_error(made: RepositoryManager, name: str) -> InferError:
+    with pytest.raises(InferError) as caught:
+        await load(made, name)
+    return caught.value

@@ -1,0 +1,221 @@
+"""From a repository on disk to what can be loaded, and whether a load would change anything."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.errors import ErrorCode, InferError
+from app.settings.settings import ServerSettings, from_args
+from deployments.manager.catalog import Candidate, Catalog
+from deployments.spec import ModelSpec
+from tests.unit.deployments.model_directories import CONFIG, KEY, add
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    path = tmp_path / "models"
+    add(path, "m", CONFIG)
+    return path
+
+
+def settings_of(repository: Path, **settings: Any) -> ServerSettings:
+    return from_args({"model_repository": [str(repository)], **settings})
+
+
+def catalog_of(repository: Path, **settings: Any) -> Catalog:
+    return Catalog(settings_of(repository, **settings), KEY)
+
+
+def loaded(candidate: Candidate, version: int = 1) -> ModelSpec:
+    return candidate.spec(version, f"{candidate.name}:{version}")
+
+
+def refusal(read: Callable[[], Candidate]) -> InferError:
+    with pytest.raises(InferError) as caught:
+        read()
+    return caught.value
+
+
+def test_spec_of_a_version(repository: Path) -> None:
+    catalog = catalog_of(
+        repository,
+        max_pending_requests=7,
+        max_pending_bytes=8,
+        arena_bytes=9,
+        backend_directory="/b",
+        backend_config=["identity,x=1"],
+        channel_address="node",
+    )
+    candidate = catalog.candidate("m", None)
+    assert (candidate.name, candidate.versions) == ("m", (1,))
+    spec = candidate.spec(1, "m:1@3")
+    assert (spec.name, spec.version, spec.application, spec.key) == ("m", 1, "m:1@3", KEY)
+    assert spec.directory == str((repository / "m").resolve())
+    assert (spec.max_pending_requests, spec.max_pending_bytes, spec.arena_bytes) == (7, 8, 9)
+    assert (spec.backend_directory, spec.channel_address, spec.auto_complete) == ("/b", "node", True)
+    assert spec.backend_config == {"identity": {"x": "1"}}
+    config = mc.ModelConfig.FromString(spec.config)
+    assert (config.name, config.backend, config.max_batch_size) == ("m", "identity", 4)
+    assert config.version_policy.latest.num_versions == 1
+
+
+def test_versions_follow_the_policy(repository: Path) -> None:
+    add(repository, "m", CONFIG + "version_policy { specific { versions: [ 3, 1, 9 ] } }", (1, 2, 3))
+    assert catalog_of(repository).candidate("m", None).versions == (1, 3)
+    add(repository, "none", CONFIG, ())
+    error = refusal(lambda: catalog_of(repository).candidate("none", None))
+    assert error.message == (
+        "load failed for model 'none': at least one version must be available under the version policy of "
+        "model 'none'\n"
+    )
+
+
+def test_unknown_model(repository: Path) -> None:
+    error = refusal(lambda: catalog_of(repository).candidate("nowhere", None))
+    assert error.message == "failed to load 'nowhere', failed to poll from model repository"
+    assert error.code is ErrorCode.INTERNAL
+
+
+@pytest.mark.parametrize("name", ["", "..", "../m", "m/1", "a\nb", "m\0", "x" * 300])
+def test_hostile_name(repository: Path, name: str) -> None:
+    assert refusal(lambda: catalog_of(repository).candidate(name, None)).code is ErrorCode.INVALID_ARG
+
+
+def test_model_in_two_repositories(repository: Path, tmp_path: Path) -> None:
+    add(tmp_path / "more", "m")
+    settings = from_args({"model_repository": [str(repository), str(tmp_path / "more")]})
+    error = refusal(lambda: Catalog(settings, KEY).candidate("m", None))
+    assert error.message.endswith("model appears in two or more repositories")
+
+
+def test_config_override(repository: Path) -> None:
+    text = json.dumps({"backend": "square", "max_batch_size": 2})
+    candidate = catalog_of(repository).candidate("m", text)
+    assert (candidate.config.name, candidate.config.backend, candidate.config.max_batch_size) == (
+        "m",
+        "square",
+        2,
+    )
+
+
+OVERRIDES = [
+    ("{", "Invalid config override: "),
+    ('{"no_such_field": 1}', "Invalid config override: "),
+    (
+        '{"name": "other", "backend": "identity"}',
+        "unexpected directory name 'm' for model 'other', directory name must equal model name",
+    ),
+    ('{"backend": "identity", "default_model_filename": "../../secret"}', "leads out of"),
+    (
+        '{"backend": "identity", "output": [{"name": "o", "label_filename": "/etc/passwd"}]}',
+        "label file path",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), OVERRIDES)
+def test_bad_config_override(repository: Path, text: str, expected: str) -> None:
+    error = refusal(lambda: catalog_of(repository).candidate("m", text))
+    assert error.message.startswith("failed to load 'm', failed to poll from model repository: ")
+    assert expected in error.message
+
+
+def test_startup_models(repository: Path) -> None:
+    add(repository, "a")
+    for arguments, expected in (
+        ({}, ["a", "m"]),
+        ({"model_control_mode": "poll"}, ["a", "m"]),
+        ({"model_control_mode": "explicit"}, []),
+        ({"model_control_mode": "explicit", "load_model": ["m", "gone", "m"]}, ["gone", "m"]),
+        ({"model_control_mode": "explicit", "load_model": ["*"]}, ["a", "m"]),
+    ):
+        catalog = catalog_of(repository, **arguments)
+        assert catalog.startup_models(catalog.scan()) == expected
+
+
+def test_unchanged(repository: Path) -> None:
+    catalog = catalog_of(repository)
+    spec = loaded(catalog.candidate("m", None))
+    assert catalog.candidate("m", None).unchanged(spec)
+
+
+def test_changed_file(repository: Path) -> None:
+    catalog = catalog_of(repository)
+    spec = loaded(catalog.candidate("m", None))
+    (repository / "m" / "1" / "weights").write_bytes(b"1")
+    assert not catalog.candidate("m", None).unchanged(spec)
+
+
+def test_touched_configuration_is_no_change(repository: Path) -> None:
+    catalog = catalog_of(repository)
+    spec = loaded(catalog.candidate("m", None))
+    os.utime(repository / "m" / "config.pbtxt", (1, 1))
+    assert catalog.candidate("m", None).unchanged(spec)
+
+
+def test_changed_configuration(repository: Path) -> None:
+    catalog = catalog_of(repository)
+    spec = loaded(catalog.candidate("m", None))
+    add(repository, "m", CONFIG.replace("4", "8"))
+    assert not catalog.candidate("m", None).unchanged(spec)
+
+
+def test_changed_version_policy_alone_keeps_the_versions(repository: Path) -> None:
+    add(repository, "m", CONFIG + "version_policy { all {} }", (1, 2))
+    catalog = catalog_of(repository)
+    spec = loaded(catalog.candidate("m", None), 2)
+    add(repository, "m", CONFIG)
+    candidate = catalog.candidate("m", None)
+    assert candidate.versions == (2,)
+    assert candidate.unchanged(spec)
+
+
+def test_a_change_in_another_version_is_none(repository: Path) -> None:
+    add(repository, "m", CONFIG, (1, 2))
+    catalog = catalog_of(repository)
+    spec = loaded(catalog.candidate("m", None), 2)
+    (repository / "m" / "1" / "weights").write_bytes(b"1")
+    assert catalog.candidate("m", None).unchanged(spec)
+
+
+def test_override_is_a_change_and_so_is_the_way_back(repository: Path) -> None:
+    catalog = catalog_of(repository)
+    override = catalog.candidate("m", '{"backend": "identity", "max_batch_size": 2}')
+    assert not override.unchanged(loaded(catalog.candidate("m", None)))
+    assert not catalog.candidate("m", None).unchanged(loaded(override))
+
+
+def test_what_another_deployment_of_the_server_loaded_is_loaded_anew(repository: Path) -> None:
+    """Its channels want the old key, and its replicas have the old settings."""
+    spec = loaded(catalog_of(repository).candidate("m", None))
+    assert not Catalog(settings_of(repository), b"k" * 32).candidate("m", None).unchanged(spec)
+    other = catalog_of(repository, backend_config=["identity,x=1"])
+    assert not other.candidate("m", None).unchanged(spec)
+
+
+def test_devices_of_instance_groups(repository: Path) -> None:
+    groups = "instance_group [ { kind: KIND_GPU gpus: [ 0, 1 ] }, { kind: KIND_AUTO }, { count: 2 } ]"
+    add(repository, "m", CONFIG + groups)
+    gpu, auto, cpu = catalog_of(repository).candidate("m", None).config.instance_group
+    assert (gpu.name, gpu.kind, list(gpu.gpus)) == ("m_0", mc.ModelInstanceGroup.KIND_GPU, [0, 1])
+    assert (auto.name, auto.kind, auto.count) == ("m_1", mc.ModelInstanceGroup.KIND_CPU, 1)
+    assert (cpu.name, cpu.count) == ("m_2", 2)
+
+
+def test_gpus_decide_what_an_automatic_instance_is(tmp_path: Path) -> None:
+    directory = tmp_path / "m"
+    (directory / "1").mkdir(parents=True)
+    (directory / "config.pbtxt").write_text('backend: "identity"\n')
+    catalog = Catalog(from_args({"model_repository": str(tmp_path)}), b"k" * 32)
+    group = catalog.candidate("m", None).config.instance_group[0]
+    assert (group.kind, list(group.gpus)) == (mc.ModelInstanceGroup.KIND_CPU, [])
+    catalog.gpus = (0, 1)
+    candidate = catalog.candidate("m", None)
+    group = candidate.config.instance_group[0]
+    assert (group.kind, list(group.gpus)) == (mc.ModelInstanceGroup.KIND_GPU, [0, 1])
+    assert candidate.template.gpus == (0, 1)

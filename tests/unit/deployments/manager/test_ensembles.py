@@ -1,0 +1,322 @@
+"""The state of ensembles as a function of the models they call, and their loads and unloads."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from app.core.errors import InferError
+from app.ensemble.graph import EnsembleGraph
+from app.routing.table import ModelState, VersionEntry
+from deployments.manager.ensembles import effective
+from tests.unit.deployments.manager.manager_bench import Bench, FakeServe, started
+from tests.unit.ensembles import DECOUPLED, ensemble, entry, model, step
+from tests.waiting import until
+
+CHAIN = ensemble(step({"x": "IN"}, {"y": "MID"}, "a"), step({"x": "MID"}, {"y": "OUT"}, "b"))
+UNLOADED = VersionEntry("b", 1, ModelState.UNAVAILABLE, "unloaded")
+FAILED = VersionEntry("b", 1, ModelState.UNAVAILABLE, "Internal: no file")
+LOADING = VersionEntry("b", 1, ModelState.LOADING)
+
+
+def state_of(*entries: VersionEntry, name: str = "e") -> VersionEntry:
+    by_name: dict[str, dict[int, VersionEntry]] = {}
+    for one in entries:
+        by_name.setdefault(one.name, {})[one.version] = one
+    return next(found for found in effective(by_name) if found.name == name)
+
+
+def reason(config: str, *others: VersionEntry) -> str:
+    found = state_of(entry("e", config), *others)
+    assert found.state is ModelState.UNAVAILABLE
+    return found.reason
+
+
+def reason_in(name: str, config: str, *others: VersionEntry) -> str:
+    return state_of(entry(name, config), *others, name=name).reason
+
+
+A, B = entry("a", model()), entry("b", model())
+
+
+class TestState:
+    def test_ready_with_its_steps(self) -> None:
+        assert state_of(entry("e", CHAIN), A, B).state is ModelState.READY
+
+    def test_loading_with_a_step(self) -> None:
+        assert state_of(entry("e", CHAIN), A, LOADING).state is ModelState.LOADING
+
+    def test_unloaded_with_a_step(self) -> None:
+        assert state_of(entry("e", CHAIN), A, UNLOADED).deliberately_unloaded
+
+    def test_decoupled_with_a_step(self) -> None:
+        assert not state_of(entry("e", CHAIN), A, B).decoupled
+        assert state_of(entry("e", CHAIN), A, entry("b", model(more=DECOUPLED))).decoupled
+
+    def test_an_ensemble_of_an_ensemble(self) -> None:
+        outer = entry("outer", ensemble(step({"IN": "IN"}, {"OUT": "OUT"}, "e")))
+        assert state_of(outer, entry("e", CHAIN), A, B, name="outer").state is ModelState.READY
+        gone = state_of(outer, entry("e", CHAIN), A, FAILED, name="outer")
+        assert "'outer' depends on 'e' which has no loaded version." in gone.reason
+
+    def test_a_step_is_of_the_own_namespace_first(self) -> None:
+        own, other = entry("/x::m", model()), entry("/y::m", model(outputs="z"))
+        config = ensemble(step({"x": "IN"}, {"y": "OUT"}, "m"))
+        found = state_of(entry("/x::e", config), own, other, name="/x::e")
+        assert found.state is ModelState.READY
+        assert [step.model for step in EnsembleGraph.of(found.model_config).steps] == ["/x::m"]
+        assert "non-existing output y in model /y::m" in reason_in("/y::e", config, own, other)
+
+    def test_a_step_may_be_the_only_one_of_its_name(self) -> None:
+        config = ensemble(step({"x": "IN"}, {"y": "OUT"}, "m"))
+        unloaded = VersionEntry("/x::m", 1, ModelState.UNAVAILABLE, "unloaded")
+        found = state_of(entry("/x::e", config), unloaded, entry("/y::m", model()), name="/x::e")
+        assert [step.model for step in EnsembleGraph.of(found.model_config).steps] == ["/y::m"]
+        others = entry("/y::m", model()), entry("/z::m", model())
+        text = "Invalid argument: ensemble /x::e contains models that are not available or ambiguous: m"
+        assert reason_in("/x::e", config, *others) == text
+
+    def test_labels_come_from_the_step_that_writes_the_output(self) -> None:
+        labelled = entry("b", model(), labels={"y": ("cat", "dog")})
+        assert state_of(entry("e", CHAIN), A, labelled).labels == {"OUT": ("cat", "dog")}
+        own = entry("e", CHAIN, labels={"OUT": ("own",)})
+        assert state_of(own, A, labelled).labels == {"OUT": ("own",)}
+
+
+class TestReasons:
+    def test_a_step_that_failed(self) -> None:
+        assert reason(CHAIN, A, FAILED) == (
+            "Invalid argument: ensemble 'e' depends on 'b' which has no loaded version. Model 'b' loading "
+            "failed with error: version 1 is at UNAVAILABLE state: Internal: no file;"
+        )
+
+    def test_a_step_that_is_nowhere(self) -> None:
+        text = "Invalid argument: ensemble e contains models that are not available or ambiguous: b"
+        assert reason(CHAIN, A) == text
+
+    def test_a_version_that_is_not_loaded(self) -> None:
+        config = ensemble(step({"x": "IN"}, {"y": "OUT"}, "a", version=3))
+        text = "Invalid argument: ensemble 'e' depends on 'a' whose required version 3 is not loaded."
+        assert reason(config, A) == text
+
+    def test_a_circle(self) -> None:
+        one = ensemble(step({"IN": "IN"}, {"OUT": "OUT"}, "f"))
+        other = entry("f", ensemble(step({"IN": "IN"}, {"OUT": "OUT"}, "e")))
+        assert "circular dependency between ensembles: e -> ... -> f -> e" in reason(one, other)
+
+    @pytest.mark.parametrize(
+        ("config", "step_model", "text"),
+        [
+            (
+                ensemble(step({"x": "IN"}, {"y": "OUT"}, "m")),
+                model().replace("TYPE_FP32", "TYPE_INT32", 1),
+                "in ensemble e, ensemble tensor IN: inconsistent data type: TYPE_FP32 is inferred from "
+                "model e while TYPE_INT32 is inferred from model m",
+            ),
+            (
+                ensemble(step({"x": "IN"}, {"y": "OUT"}, "m"), batch=2),
+                model(batch=2).replace("[ 4 ]", "[ 16, 4 ]", 1),
+                "in ensemble e, ensemble tensor IN: inconsistent shape: [-1,4] is inferred from model e "
+                "while [-1,16,4] is inferred from model m",
+            ),
+            (
+                ensemble(step({"z": "IN", "x": "IN"}, {"y": "OUT"}, "m")),
+                model(),
+                "in ensemble e, ensemble tensor IN is mapping to non-existing input z in model m",
+            ),
+            (
+                ensemble(step({"x": "IN"}, {"q": "OUT"}, "m")),
+                model(),
+                "in ensemble e, ensemble tensor OUT is mapped from non-existing output q in model m",
+            ),
+            (
+                ensemble(step({"x": "IN"}, {"y": "OUT"}, "m")),
+                model("x z"),
+                "in ensemble e, input z in model m is not mapped to any ensemble tensors",
+            ),
+            (
+                ensemble(step({"x": "IN"}, {"y": "OUT"}, "m"), batch=8),
+                model(batch=4),
+                "ensemble e allows maximum batch size 8, but it contains model m which only allows maximum "
+                "batch size to be 4",
+            ),
+        ],
+    )
+    def test_what_does_not_fit(self, config: str, step_model: str, text: str) -> None:
+        assert reason(config, entry("m", step_model)) == f"Invalid argument: {text}"
+
+    def test_a_cache_and_a_decoupled_step(self) -> None:
+        config = ensemble(step({"x": "IN"}, {"y": "OUT"}, "m"), more="response_cache { enable: true }")
+        assert reason(config, entry("m", model(more=DECOUPLED))) == (
+            "Invalid argument: Response Cache does not currently support model e with 'decoupled' transaction"
+            " policy. Please disable the response cache."
+        )
+
+    def test_responses_of_two_decoupled_steps(self) -> None:
+        both = step({"x": "IN"}, {"y": "P"}, "m"), step({"x": "IN"}, {"y": "Q"}, "m")
+        models = entry("m", model(more=DECOUPLED)), entry("b", model("x z"))
+        joined = ensemble(step({"x": "P", "z": "Q"}, {"y": "OUT"}, "b"), *both)
+        text = "receives inputs originated from different decoupled models"
+        assert reason(joined, *models) == f"Invalid argument: in ensemble e, step of model 'b' {text}"
+        together = ensemble(*both, outputs="P Q")
+        assert reason(together, *models) == f"Invalid argument: in ensemble e, step of model 'e' {text}"
+        one_by_one = ensemble(
+            step({"x": "IN"}, {"y": "P"}, "m"),
+            step({"x": "P"}, {"y": "Q"}, "m"),
+            step({"x": "P", "z": "Q"}, {"y": "OUT"}, "b"),
+        )
+        assert state_of(entry("e", one_by_one), *models).decoupled
+
+    def test_batching_and_non_batching_models_mix(self) -> None:
+        config = ensemble(step({"x": "IN"}, {"y": "MID"}, "a"), step({"x": "MID"}, {"y": "OUT"}, "b"))
+        assert state_of(entry("e", config), A, entry("b", model(batch=8))).state is ModelState.READY
+
+    def test_an_optional_input_need_not_be_mapped(self) -> None:
+        config = ensemble(step({"x": "IN"}, {"y": "OUT"}, "m"))
+        assert state_of(entry("e", config), entry("m", model("x z?"))).state is ModelState.READY
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    serve = FakeServe()
+    serve.install(monkeypatch)
+    made = Bench(tmp_path / "models", serve)
+    made.add("e", CHAIN)
+    made.add("a", model())
+    made.add("b", model())
+    return made
+
+
+async def states(of: object) -> dict[str, tuple[str, str]]:
+    return {name: (state, text) for name, _, state, text in await of.index()}  # type: ignore[attr-defined]
+
+
+class TestManager:
+    async def test_served_without_an_application(self, bench: Bench) -> None:
+        manager = await bench.start()
+        assert {name: state for name, (state, _) in (await states(manager)).items()} == dict.fromkeys(
+            "abe", "READY"
+        )
+        assert sorted(bench.serve.deployed) == ["a:1", "b:1"]
+
+    async def test_explicit_load_loads_what_it_calls(self, bench: Bench) -> None:
+        bench.add("other", model())
+        manager = await bench.start_explicit()
+        await manager.load("e", None, {})
+        assert sorted(bench.serve.deployed) == ["a:1", "b:1"]
+        assert (await states(manager))["e"] == ("READY", "")
+
+    async def test_unloading_a_step_and_loading_it_again(self, bench: Bench) -> None:
+        manager = await bench.start_explicit("e")
+        await manager.unload("b")
+        assert (await states(manager))["e"] == ("UNAVAILABLE", "unloaded")
+        await manager.load("b", None, {})
+        assert (await states(manager))["e"] == ("READY", "")
+
+    async def test_unload_with_dependents_spares_what_others_need(self, bench: Bench) -> None:
+        bench.add("f", ensemble(step({"x": "IN"}, {"y": "OUT"}, "a")))
+        manager = await bench.start_explicit()
+        await manager.load("e", None, {})
+        await manager.load("f", None, {})
+        await manager.unload("e", True)
+        found = await states(manager)
+        assert [found[name][0] for name in "abef"] == ["READY", "UNAVAILABLE", "UNAVAILABLE", "READY"]
+
+    async def test_unload_with_dependents_spares_what_was_asked_for(self, bench: Bench) -> None:
+        manager = await bench.start_explicit()
+        await manager.load("b", None, {})
+        await manager.load("e", None, {})
+        await manager.unload("e", True)
+        found = await states(manager)
+        assert [found[name][0] for name in "abe"] == ["UNAVAILABLE", "READY", "UNAVAILABLE"]
+
+    async def test_plain_unload_leaves_what_it_called(self, bench: Bench) -> None:
+        manager = await bench.start_explicit("e")
+        await manager.unload("e")
+        found = await states(manager)
+        assert [found[name][0] for name in "abe"] == ["READY", "READY", "UNAVAILABLE"]
+
+    async def test_what_a_load_needs_is_unloaded_behind_it(self, bench: Bench) -> None:
+        """A client that unloads a step waits for the load of the ensemble; a model that does so does not."""
+        bench.serve.gates["a"] = asyncio.Event()
+        manager = await bench.start_explicit()
+        loading = asyncio.create_task(manager.load("e", None, {}))
+        await until(lambda: sorted(bench.serve.deployed) == ["a:1", "b:1"])
+        await until(lambda: "b:1" in bench.serve.running)
+        unloading = asyncio.create_task(manager.unload("b"))
+        await asyncio.wait([unloading], timeout=0.05)
+        assert not unloading.done()
+        bench.serve.gates["a"].set()
+        await asyncio.wait_for(loading, 10)
+        await asyncio.wait_for(unloading, 10)
+        found = await states(manager)
+        assert [found[name][0] for name in "abe"] == ["READY", "UNAVAILABLE", "UNAVAILABLE"]
+        bench.serve.gates["a"].clear()
+        await manager.unload("a")
+        loading = asyncio.create_task(manager.load("e", None, {}))
+        await until(lambda: len(bench.serve.deployed) == 4)
+        await asyncio.wait_for(manager.unload("b", asker="another"), 10)
+        bench.serve.gates["a"].set()
+        await loading
+        assert (await states(manager))["e"] == ("UNAVAILABLE", "unloaded")
+
+    async def test_a_load_whose_step_fails_says_so(self, bench: Bench) -> None:
+        bench.serve.failures["b:1"] = "Internal: no file"
+        manager = await bench.start_explicit()
+        with pytest.raises(InferError) as caught:
+            await manager.load("e", None, {})
+        assert caught.value.message.startswith(
+            "load failed for model 'e': version 1 is at UNAVAILABLE state: Invalid argument: ensemble 'e' "
+            "depends on 'b' which has no loaded version. Model 'b' loading failed with error:"
+        )
+
+    async def test_ensembles_that_call_each_other_do_not_hang(self, bench: Bench) -> None:
+        bench.add("f", ensemble(step({"IN": "IN"}, {"OUT": "OUT"}, "g")))
+        bench.add("g", ensemble(step({"IN": "IN"}, {"OUT": "OUT"}, "f")))
+        manager = await bench.start_explicit()
+        async with asyncio.timeout(5):
+            answers = await asyncio.gather(
+                manager.load("f", None, {}), manager.load("g", None, {}), return_exceptions=True
+            )
+        assert all("circular dependency" in str(answer) for answer in answers)
+
+    async def test_an_ensemble_that_can_never_be(self, bench: Bench) -> None:
+        bench.add("bad", 'platform: "ensemble"')
+        manager = await bench.start()
+        state, text = (await states(manager))["bad"]
+        assert (state, text.startswith("Invalid argument: ensemble scheduling must be set")) == (
+            "UNAVAILABLE",
+            True,
+        )
+
+    async def test_a_restarted_manager_serves_it_from_its_first_table(self, bench: Bench) -> None:
+        await bench.start_explicit("e")
+        again = bench.begin(model_control_mode="explicit")
+        await again.check_health()
+        await started(again)
+        assert (await states(again))["e"] == ("READY", "")
+
+    async def test_a_restarted_manager_leaves_out_what_no_ingress_routes_to(self, bench: Bench) -> None:
+        bench.add("f", ensemble(step({"x": "IN"}, {"y": "OUT"}, "a")))
+        await bench.start_explicit("e", "f")
+        bench.serve.routed = {("f", 1)}
+        again = bench.begin(model_control_mode="explicit")
+        await again.check_health()
+        await started(again)
+        found = await states(again)
+        assert found["f"] == ("READY", "") and found.get("e", ("", ""))[0] != "READY"
+
+    async def test_an_ensemble_takes_the_place_of_a_model(self, bench: Bench) -> None:
+        bench.add("m", model())
+        manager = await bench.start_explicit("a", "b", "m")
+        bench.add("m", CHAIN)
+        await manager.load("m", None, {})
+        assert (await states(manager))["m"] == ("READY", "")
+        assert bench.serve.deleted == ["m:1"] and sorted(manager._models.loaded) == ["a:1", "b:1"]
+
+    async def test_a_model_takes_the_place_of_an_ensemble(self, bench: Bench) -> None:
+        manager = await bench.start_explicit("e")
+        bench.add("e", model())
+        await manager.load("e", None, {})
+        assert sorted(manager._board.table.applications) == ["a:1", "b:1", "e:1"]
+        assert not bench.serve.deleted

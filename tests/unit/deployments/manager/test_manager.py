@@ -1,0 +1,226 @@
+"""The repository manager over a Serve that is made up: its state, its tables, what it deploys and deletes."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from app.core.errors import ErrorCode, InferError, internal
+from app.routing.table import ModelState, RoutingTable
+from tests.unit.deployments.manager.manager_bench import (
+    Bench,
+    load,
+    load_error,
+    reason,
+    started,
+    states,
+)
+from tests.waiting import until
+
+
+async def test_start_loads_everything_side_by_side(bench: Bench) -> None:
+    names = [f"m{number}" for number in range(6)]
+    gate = asyncio.Event()
+    for name in names:
+        bench.add(name)
+        bench.serve.gates[name] = gate
+    made = bench.begin(model_load_thread_count=4)
+    await made.check_health()
+    await until(lambda: bench.serve.loading == 4)
+    await asyncio.sleep(0.01)
+    table = msgspec.msgpack.decode(await made.status(), type=RoutingTable)
+    assert not table.initialised
+    gate.set()
+    await started(made)
+    assert bench.serve.most_loading == 4
+    assert await states(made) == [(name, "1", "READY") for name in names]
+    assert made._board.table.initialised and made._board.table.all_ready
+    assert sorted(bench.serve.deployed) == [f"{name}:1" for name in names]
+
+
+async def test_failing_model_leaves_the_others(bench: Bench) -> None:
+    for name in ("dead", "fails", "good", "odd", "raises"):
+        bench.add(name)
+    bench.add("unreadable", "no configuration")
+    bench.serve.failures.update(
+        {
+            "dead:1": RuntimeError("the actor died"),
+            "fails:1": "Internal: no such file",
+            "raises:1": internal("the replica could not start"),
+        }
+    )
+    made = await bench.start()
+    assert [row for row in await states(made) if row[2] == "READY"] == [
+        ("good", "1", "READY"),
+        ("odd", "1", "READY"),
+    ]
+    assert await reason(made, "fails") == "Internal: no such file"
+    assert await reason(made, "dead") == "Internal: RuntimeError: the actor died"
+    assert await reason(made, "raises") == "Internal: the replica could not start"
+    assert (await reason(made, "unreadable")).startswith(
+        "Internal: failed to load 'unreadable', failed to poll"
+    )
+    table = made._board.table
+    assert table.initialised and not table.all_ready
+    await until(lambda: sorted(bench.serve.deleted) == ["dead:1", "fails:1", "raises:1"])
+
+
+async def test_start_survives_what_nobody_foresaw(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.add("bad")
+    bench.add("good")
+    made = bench.begin()
+    candidate = made._catalog.candidate
+
+    def read(name: str, override: str | None, bundle: Any) -> Any:
+        if name == "bad":
+            raise PermissionError(13, "Permission denied")
+        return candidate(name, override)
+
+    monkeypatch.setattr(made._catalog, "candidate", read)
+    await made.check_health()
+    await started(made)
+    assert await states(made) == [("bad", "", "UNAVAILABLE"), ("good", "1", "READY")]
+    assert "Permission denied" in await reason(made, "bad")
+
+
+async def test_load_that_takes_too_long(bench: Bench) -> None:
+    bench.add("slow")
+    bench.add("good")
+    bench.serve.gates["slow"] = asyncio.Event()
+    made = await bench.start(model_load_timeout_secs=1)
+    assert await states(made) == [("good", "1", "READY"), ("slow", "1", "UNAVAILABLE")]
+    assert await reason(made, "slow") == "Internal: not loaded within 1 s (model_load_timeout_secs)"
+    await until(lambda: bench.serve.deleted == ["slow:1"])
+
+
+async def test_load_is_tried_again(bench: Bench) -> None:
+    bench.add("m")
+    bench.serve.failures["m:1"] = "Internal: no such file"
+    made = await bench.start(model_load_retry_count=2)
+    assert await states(made) == [("m", "1", "UNAVAILABLE")]
+    assert bench.serve.deployed == ["m:1", "m:1@2", "m:1@3"]
+    await until(lambda: bench.serve.deleted == bench.serve.deployed)
+
+
+async def test_only_explicit_mode_takes_loads(bench: Bench) -> None:
+    made = await bench.start()
+    for work in (made.load("m", None, {}), made.unload("m")):
+        with pytest.raises(InferError) as caught:
+            await work
+        assert caught.value.code is ErrorCode.UNAVAILABLE
+        assert caught.value.message == "explicit model load / unload is not allowed if polling is enabled"
+
+
+async def test_explicit_load_unload_and_load_again(bench: Bench) -> None:
+    bench.add("m")
+    made = await bench.start_explicit()
+    assert await states(made) == [("m", "", "")]
+    await load(made, "m")
+    assert await states(made) == [("m", "1", "READY")]
+    await made.unload("m")
+    assert await made.index() == [("m", "1", "UNAVAILABLE", "unloaded")]
+    assert bench.serve.deleted == ["m:1"]
+    await load(made, "m")
+    assert await states(made) == [("m", "1", "READY")]
+    assert bench.serve.deployed == ["m:1", "m:1@2"]
+    assert list(made._models.loaded) == ["m:1@2"]
+
+
+async def test_second_unload_does_nothing(bench: Bench) -> None:
+    bench.add("m")
+    made = await bench.start_explicit("m")
+    await made.unload("m")
+    number = made._board.table.number
+    await made.unload("m")
+    await made.unload("nowhere")
+    assert made._board.table.number == number
+    assert bench.serve.deleted == ["m:1"]
+
+
+async def test_load_waits_until_the_ingress_routes_by_it(bench: Bench) -> None:
+    bench.add("m")
+    made = await bench.start_explicit()
+    ingress = bench.ingress(made)
+    await until(lambda: ingress.table.number == made._board.table.number)
+    ingress.let_apply.clear()
+    loading = asyncio.create_task(load(made, "m"))
+    await until(lambda: bool(ingress.received) and "m:1" in ingress.received[-1].applications)
+    await asyncio.sleep(0.05)
+    assert not loading.done()
+    ingress.let_apply.set()
+    await loading
+    assert "m:1" in ingress.table.applications
+
+
+async def test_unload_passes_through_unloading(bench: Bench) -> None:
+    bench.add("m")
+    made = await bench.start_explicit("m")
+    ingress = bench.ingress(made)
+    await until(lambda: "m:1" in ingress.table.applications)
+    ingress.let_apply.clear()
+    unloading = asyncio.create_task(made.unload("m"))
+    await until(lambda: ingress.received[-1].entries[0].state is ModelState.UNLOADING)
+    await asyncio.sleep(0.05)
+    assert bench.serve.deleted == [], "deleted while an ingress still routes to it"
+    assert await states(made) == [("m", "1", "UNLOADING")]
+    ingress.let_apply.set()
+    await unloading
+    assert bench.serve.deleted == ["m:1"]
+    assert ingress.table.entries[0].state is ModelState.UNAVAILABLE
+    assert ingress.table.all_ready, "a deliberate unload does not make the server unready"
+
+
+async def test_names_of_clients_leave_nothing_behind(bench: Bench) -> None:
+    made = await bench.start_explicit()
+    for number in range(50):
+        await load_error(made, f"nowhere{number}")
+        await made.unload(f"nowhere{number}")
+    await load_error(made, "../" * 1000)
+    assert (
+        len(made._models.turns),
+        made._models.entries,
+        made._models.deployer.generations,
+        made._models.loaded,
+    ) == (0, {}, {}, {})
+
+
+async def test_operations_on_one_model_take_turns(bench: Bench) -> None:
+    bench.add("m")
+    bench.add("n")
+    made = await bench.start_explicit()
+    gate = bench.serve.gates["m"] = asyncio.Event()
+    first = asyncio.create_task(load(made, "m"))
+    await until(lambda: bench.serve.deployed == ["m:1"])
+    second = asyncio.create_task(load(made, "m"))
+    await until(lambda: made._models.turns.users("m") == 2)
+    third = asyncio.create_task(made.unload("m"))
+    await load(made, "n")
+    assert not (second.done() or third.done())
+    gate.set()
+    await asyncio.gather(first, second, third)
+    assert bench.serve.deployed == ["m:1", "n:1"]
+    assert await reason(made, "m") == "unloaded"
+    assert len(made._models.turns) == 0
+
+
+async def test_cancelled_load_gives_its_turn_back(bench: Bench) -> None:
+    bench.add("m")
+    made = await bench.start_explicit()
+    bench.serve.gates["m"] = asyncio.Event()
+    loading = asyncio.create_task(load(made, "m"))
+    await until(lambda: bench.serve.loading == 1)
+    loading.cancel()
+    await asyncio.wait([loading])
+    assert len(made._models.turns) == 0
+
+
+async def test_config_override_and_the_way_back(bench: Bench) -> None:
+    bench.add("m")
+    made = await bench.start_explicit("m")
+    await load(made, "m", '{"backend": "identity", "max_batch_size": 2}')
+    (entry,) = made._board.table.applications.values()
+    assert (entry.application, entry.model_config.max_batch_size) == ("m:1@2", 2)
+    await load(made, "m")
+    (entry,) = made._board.table.applications.values()
+    assert (entry.application, entry.model_config.max_batch_size) == ("m:1@3", 4)

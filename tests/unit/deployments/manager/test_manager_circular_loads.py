@@ -1,0 +1,177 @@
+"""Models that load and unload others while they load or execute: what would wait for itself does not."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from app.core.errors import InferError, internal
+from deployments.manager import applications
+from deployments.manager.manager import RepositoryManager
+from deployments.spec import Description, ModelSpec
+from tests.unit.deployments.manager.manager_bench import Bench, load, load_error, states
+from tests.waiting import until
+
+Initialize = Callable[[], Awaitable[None]]
+WHY = "; a model that waits for its own load or unload, directly or through others, would wait for ever"
+
+
+@pytest.fixture
+def initialize(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> dict[str, Initialize]:
+    """What models do in `initialize`, by name; what that raises fails their load."""
+    work: dict[str, Initialize] = {}
+    deploy = bench.serve.deploy
+
+    async def deploying(spec: ModelSpec) -> Description:
+        try:
+            if spec.name in work:
+                await work[spec.name]()
+        except InferError as error:
+            raise internal(error.message) from error
+        return await deploy(spec)
+
+    monkeypatch.setattr(applications, "deploy", deploying)
+    return work
+
+
+def loads(made: RepositoryManager, asker: str, name: str) -> Initialize:
+    return lambda: made.load(name, None, {}, asker)
+
+
+async def explicit(bench: Bench, *names: str, **settings: int) -> RepositoryManager:
+    for name in "abcd":
+        bench.add(name)
+    return await bench.start_explicit(*names, **settings)
+
+
+async def test_models_that_load_each_other(bench: Bench, initialize: dict[str, Initialize]) -> None:
+    made = await explicit(bench)
+    initialize.update(a=loads(made, "a", "b"), b=loads(made, "b", "c"), c=loads(made, "c", "a"))
+    error = await load_error(made, "a")
+    assert f"circular load of models: a -> b -> c -> a{WHY}" in error.message
+    assert len(made._models.turns) == 0
+    del initialize["c"]
+    await load(made, "a")
+    assert [row for row in await states(made) if row[2] == "READY"] == [
+        (name, "1", "READY") for name in "abc"
+    ]
+
+
+async def test_a_model_that_loads_itself(bench: Bench, initialize: dict[str, Initialize]) -> None:
+    made = await explicit(bench)
+    initialize["a"] = loads(made, "a", "a")
+    assert f"circular load of models: a -> a{WHY}" in (await load_error(made, "a")).message
+
+
+async def test_clients_that_load_both_of_a_circle(bench: Bench, initialize: dict[str, Initialize]) -> None:
+    """Neither load began for the other. Both are refused; one may find the other's next try under way."""
+    made = await explicit(bench)
+    begun: set[str] = set()
+
+    async def meet(asker: str, name: str) -> None:
+        begun.add(asker)
+        await until(lambda: len(begun) == 2)
+        await made.load(name, None, {}, asker)
+
+    initialize.update(a=lambda: meet("a", "b"), b=lambda: meet("b", "a"))
+    outcomes = await asyncio.wait_for(
+        asyncio.gather(made.load("a", None, {}), made.load("b", None, {}), return_exceptions=True), 10
+    )
+    assert [type(outcome) for outcome in outcomes] == [InferError, InferError], outcomes
+    assert any("circular load of models: " in str(outcome) for outcome in outcomes), outcomes
+    assert len(made._models.turns) == 0
+
+
+async def test_a_client_loads_what_a_model_loads(bench: Bench, initialize: dict[str, Initialize]) -> None:
+    """Which is no circle: one waits for the other."""
+    made = await explicit(bench)
+    initialize["a"] = loads(made, "a", "b")
+    bench.serve.gates["b"] = asyncio.Event()
+    loading = asyncio.gather(load(made, "b"), load(made, "a"))
+    await until(lambda: made._models.turns.users("b") == 2)
+    bench.serve.gates["b"].set()
+    await loading
+    assert [row for row in await states(made) if row[2]] == [("a", "1", "READY"), ("b", "1", "READY")]
+
+
+async def test_loads_that_wait_for_others_leave_their_places(
+    bench: Bench, initialize: dict[str, Initialize]
+) -> None:
+    made = await explicit(bench, model_load_thread_count=1)
+    initialize.update(a=loads(made, "a", "b"), b=loads(made, "b", "c"))
+    gate = bench.serve.gates["d"] = asyncio.Event()
+    first = asyncio.create_task(load(made, "d"))
+    await until(lambda: bench.serve.loading == 1)
+    waiting = [asyncio.create_task(load(made, name)) for name in "ca"]  # c has its turn, and no place
+    await until(lambda: made._models.turns.users("a") == 1)
+    assert bench.serve.deployed == ["d:1"]
+    gate.set()
+    await asyncio.gather(first, *waiting)
+    assert bench.serve.most_loading == 1
+    assert {row[2] for row in await states(made)} == {"READY"}
+
+
+async def test_a_model_that_is_reloaded_by_what_it_loads(
+    bench: Bench, initialize: dict[str, Initialize]
+) -> None:
+    """Its new version does not wait for the old one, whose request loads."""
+    made = await explicit(bench, "a")
+    config = '{"backend": "identity", "max_batch_size": 2}'
+    initialize["b"] = lambda: made.load("a", config, {}, "b")
+    await asyncio.wait_for(made.load("b", None, {}, "a:1"), 10)
+    assert {"a:1@2", "b:1"} == set(made._models.loaded)
+
+
+async def test_a_model_that_is_unloaded_by_what_it_loads(
+    bench: Bench, initialize: dict[str, Initialize], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can only go when its request has been answered, which loads."""
+    made = await explicit(bench, "a", "c")
+    answered = asyncio.Event()
+    delete = applications.delete
+
+    async def draining(application: str) -> None:
+        if application == "a:1":
+            await answered.wait()
+        await delete(application)
+
+    monkeypatch.setattr(applications, "delete", draining)
+
+    async def unload_both() -> None:
+        await made.unload("a", False, "b")
+        await made.unload("c", False, "b")
+
+    initialize["b"] = unload_both
+    await asyncio.wait_for(made.load("b", None, {}, "a:1"), 10)
+    assert bench.serve.deleted == ["c:1"]
+    answered.set()
+    await until(lambda: bench.serve.deleted == ["c:1", "a:1"])
+
+
+async def test_a_model_that_loads_what_is_being_unloaded(
+    bench: Bench, initialize: dict[str, Initialize], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client unloads it, and its last request asks to load it."""
+    made = await explicit(bench, "a")
+    refused: list[InferError] = []
+    delete = applications.delete
+
+    async def draining(application: str) -> None:
+        refused.append(await load_error_of(made.load("a", None, {}, "a:1")))
+        await delete(application)
+
+    monkeypatch.setattr(applications, "delete", draining)
+    await asyncio.wait_for(made.unload("a"), 10)
+    assert refused[0].message == f"circular load of models: a -> a{WHY}"
+
+
+async def load_error_of(work: Awaitable[None]) -> InferError:
+    with pytest.raises(InferError) as caught:
+        await asyncio.wait_for(work, 10)
+    return caught.value
+
+
+async def test_a_client_that_names_no_model_waits_for_none(bench: Bench) -> None:
+    made = await explicit(bench)
+    await made.unload("", False)
+    assert len(made._models.turns) == 0

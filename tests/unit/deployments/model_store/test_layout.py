@@ -1,0 +1,153 @@
+"""Reading repositories from disk: models and versions, and nothing outside them."""
+
+from pathlib import Path
+
+import pytest
+
+from app.core.errors import ErrorCode, InferError
+from deployments.model_store.layout import check_model_name, find, scan
+from deployments.model_store.model_files import read_config
+from tests.unit.deployments.model_store.repository_files import add, entry_of, refusal
+
+
+def test_scan_lists_models_and_versions(repository: Path) -> None:
+    add(repository, "b", {"1/model.onnx": "", "10/model.onnx": "", "2/model.onnx": "", "0/model.onnx": ""})
+    add(repository, "a", {"config.pbtxt": ""})
+    add(repository, ".git", {"1/x": ""})
+    add(
+        repository,
+        "b",
+        {"warmup/x": "", "initial_state/x": "", "configs/x.pbtxt": "", ".cache/x": "", "3": ""},
+    )
+    (repository / "README.md").write_text("no model")
+    found = scan({repository: ""})
+    assert list(found) == ["a", "b"]
+    assert found["b"].versions == (0, 1, 2, 10)
+    assert (found["a"].versions, found["a"].reason, found["b"].warnings) == ((), "", ())
+
+
+def test_directories_that_are_no_versions_are_named(repository: Path) -> None:
+    long = "9" * 19
+    add(
+        repository,
+        "m",
+        {"01/x": "", "003/x": "", "abc/x": "", "-1/x": "", f"{long}/x": "", "٣/x": "", "7/x": ""},
+    )
+    entry = entry_of(repository)
+    assert entry.versions == (7,)
+    assert set(entry.warnings) == {
+        "ignore version directory '01' which contains leading zeros in its directory name",
+        "ignore version directory '003' which contains leading zeros in its directory name",
+        "ignore version directory 'abc' which fails to convert to integral number",
+        "ignore version directory '-1' which fails to convert to integral number",
+        f"ignore version directory '{long}' which fails to convert to integral number",
+        "ignore version directory '٣' which fails to convert to integral number",
+    }
+
+
+def test_a_model_in_two_repositories_is_served_from_neither(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        add(tmp_path / name, "both", {"1/model.py": ""})
+    add(tmp_path / "two", "single", {"1/model.py": ""})
+    paths = {tmp_path / "one": "", tmp_path / "two": ""}
+    found = scan(paths)
+    assert (found["both"].versions, found["both"].reason) == ((), "model appears in two or more repositories")
+    assert (found["single"].versions, found["single"].reason) == ((1,), "")
+    assert find(paths, "both") == [found["both"]]
+    assert find(paths, "single") == [found["single"]]
+    assert find(paths, "absent") == []
+    (tmp_path / "one" / ".hidden").mkdir()
+    assert find(paths, ".hidden") == []
+
+
+def test_a_model_in_two_namespaces_is_two(tmp_path: Path) -> None:
+    paths = {tmp_path / name: f"/{name}" for name in ("one", "two")}
+    for path in paths:
+        add(path, "both", {"1/model.py": ""})
+    found = scan(paths)
+    assert {key: entry.directory for key, entry in found.items()} == {
+        "/one::both": tmp_path / "one" / "both",
+        "/two::both": tmp_path / "two" / "both",
+    }
+    assert find(paths, "both") == list(found.values())
+
+
+def test_a_repository_named_twice_is_one(repository: Path) -> None:
+    add(repository, "m", {"1/model.py": ""})
+    assert scan({repository: "", repository / ".." / "models": ""})["m"].reason == ""
+
+
+def test_a_repository_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InferError) as caught:
+        scan({tmp_path / "no": ""})
+    assert caught.value.code is ErrorCode.INTERNAL
+    assert caught.value.message == f"failed to open directory {tmp_path}/no: No such file or directory"
+
+
+TRAVERSAL = "', model name must not contain path traversal characters"
+UNSAFE = "', model name must not contain quotes, control or shell characters"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("", "Model name cannot be empty. Please enter a valid name to deploy."),
+        ("../x", "invalid model name '../x" + TRAVERSAL),
+        ("/etc", "invalid model name '/etc" + TRAVERSAL),
+        ("a\\b", "invalid model name 'a\\\\b" + TRAVERSAL),
+        ("..", "invalid model name '.." + TRAVERSAL),
+        (".", "invalid model name '." + TRAVERSAL),
+        ("a\0b", "invalid model name 'a\\x00b" + TRAVERSAL),
+        ("a\r\nE1119 x", "invalid model name 'a\\r\\nE1119 x" + UNSAFE),
+        ("a\x9b2Jb", "invalid model name 'a\\x9b2Jb" + UNSAFE),
+        ("a\u2028b", "invalid model name 'a\\u2028b" + UNSAFE),
+        ("$(reboot)", "invalid model name '$(reboot)" + UNSAFE),
+        ("a;b", "invalid model name 'a;b" + UNSAFE),
+        ("`x`", "invalid model name '`x`" + UNSAFE),
+        ("a|b", "invalid model name 'a|b" + UNSAFE),
+        ("é" * 128, "', model name must not exceed 255 bytes"),
+        ("x" * 1_000_000, "', model name must not exceed 255 bytes"),
+    ],
+)
+def test_names_no_model_can_have(repository: Path, name: str, text: str) -> None:
+    for check in (check_model_name, lambda given: find({repository: ""}, given)):
+        with pytest.raises(InferError) as caught:
+            check(name)
+        assert caught.value.code is ErrorCode.INVALID_ARG
+        assert caught.value.message.endswith(text)
+        assert len(caught.value.message) < 2000
+
+
+@pytest.mark.parametrize(
+    "name", ["m", "resnet-50.v2", "a b", "..m", "模型", "x" * 255, "a%2e%2eb", "A_1+2@3"]
+)
+def test_names_models_have(name: str) -> None:
+    check_model_name(name)
+
+
+def test_links_that_leave_the_repository(tmp_path: Path, repository: Path) -> None:
+    outside = add(tmp_path / "elsewhere", "secret", {"1/model.py": "", "config.pbtxt": 'backend: "python"'})
+    (repository / "linked").symlink_to(outside)
+    add(repository, "m", {"2/model.py": ""})
+    (repository / "m" / "1").symlink_to(outside / "1")
+    (repository / "m" / "5").symlink_to(repository / "m" / "2")
+    found = scan({repository: ""})
+    assert found["linked"].versions == ()
+    assert found["linked"].reason == f"model directory '{repository}/linked' is outside model repository"
+    assert found["m"].versions == (2, 5)
+    assert found["m"].warnings == ("ignore version directory '1' which leads out of the model repository",)
+
+
+def test_a_linked_repository_is_read(tmp_path: Path, repository: Path) -> None:
+    add(repository, "m", {"1/model.py": ""})
+    (tmp_path / "link").symlink_to(repository)
+    assert read_config(scan({tmp_path / "link": ""})["m"]).backend == "python"
+
+
+def test_links_in_a_ring(repository: Path) -> None:
+    (repository / "m").symlink_to(repository / "m")
+    add(repository, "n", {"1/model.py": ""})
+    (repository / "n" / "config.pbtxt").symlink_to("config.pbtxt")
+    assert list(scan({repository: ""})) == ["n"]
+    assert find({repository: ""}, "m") == []
+    assert refusal(entry_of(repository, "n")).message.endswith("is outside model directory")

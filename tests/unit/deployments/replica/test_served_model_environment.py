@@ -1,0 +1,55 @@
+"""A Python model whose environment is not the replica's."""
+
+import queue
+
+import pytest
+
+from app.core.errors import InferError
+from tests import environments
+from tests.unit.deployments.served_model_bench import CONFIG, Bench, request
+
+PYTHON_MODEL = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+import NAME
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.counter = pb_utils.MetricFamily("seen", "", pb_utils.MetricFamily.COUNTER).Metric()
+    def execute(self, requests):
+        self.counter.increment(len(requests))
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", r.inputs()[0].as_numpy())])
+                for r in requests]
+    def is_ready(self):
+        return self.counter.value() == 0
+"""
+
+
+def test_python_model_of_its_own_environment(bench: Bench) -> None:
+    folder = bench.directory / "m"
+    environments.make(folder / "venv")
+    (folder / "1" / "model.py").write_text(PYTHON_MODEL.replace("NAME", "only_here"))
+    model = bench.load(CONFIG.replace("probe", "python"))
+    told: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+    async def watch() -> None:
+        await model.watch_readiness(told.put).start()
+
+    bench.plane.call(watch(), 30)
+    answer, _ = bench.submit(request("a"))
+    assert answer.result(30).error is None
+    custom = bench.plane.call(model.control("statistics", None), 30)["custom"]
+    assert custom == [["seen", "", "counter", [[{}, 1.0, 0, [], []]]]]
+    assert told.get(timeout=30) is False  # the model said no after its first request
+    model.close(timeout=30)
+    bench.model = None
+
+
+def test_python_model_whose_packages_nobody_installed(bench: Bench) -> None:
+    folder = bench.directory / "m"
+    (folder / "requirements.txt").write_text("no-such-package\n")
+    (folder / "1" / "model.py").write_text(PYTHON_MODEL.replace("NAME", "no_such_package"))
+    with pytest.raises(
+        InferError, match="--backend-config=python,requirements=install gives each such model"
+    ):
+        bench.load(CONFIG.replace("probe", "python"))
