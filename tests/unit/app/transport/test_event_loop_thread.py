@@ -59,15 +59,15 @@ def test_old_garbage_goes_when_work_is_done(plane: LoopThread) -> None:
 
 HEAP = """
 import psutil
-from app.transport import loop
-loop.freeze_heap()
+from app.transport import event_loop_thread
+event_loop_thread.freeze_heap()
 pinned, large = [], []
 for _ in range(160):
     large.append(b"x" * (1 << 20))
     pinned.append(b"x" * 100_000)
 held = psutil.Process().memory_info().rss
 large.clear()
-loop.give_back_freed(64 << 20)
+event_loop_thread.give_back_freed(64 << 20)
 assert psutil.Process().memory_info().rss < held - (128 << 20)
 """
 

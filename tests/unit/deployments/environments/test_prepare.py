@@ -210,7 +210,7 @@ def test_what_an_installed_environment_is_for(folder: Path, monkeypatch: pytest.
         make(root)
         installed.append(requirements)
 
-    monkeypatch.setattr(prepare, "_install", install)
+    monkeypatch.setattr(prepare_module, "_install", install)
     (folder / "requirements.txt").write_text("-c versions.txt\n")
     pythons = []
     for versions in ("a==1\n", "a==1\n", "a==2\n"):
