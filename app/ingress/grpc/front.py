@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from time import monotonic, monotonic_ns
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import grpc
 import grpc.aio
@@ -30,6 +30,7 @@ from app.ingress.tracing.observer import Observer, RequestOrigin
 from app.protocol.classification import classify
 from app.protocol.grpc.request_template import read_infer
 from app.protocol.grpc.v2 import encode_infer, encode_stream
+from app.protocol.restrictions import Category, Restriction
 from app.protocol.status import grpc_status
 
 SHUTDOWN_TEXT: Final = "GRPC server is shutting down and has stopped accepting new requests."
@@ -37,6 +38,7 @@ SHUTDOWN_TEXT: Final = "GRPC server is shutting down and has stopped accepting n
 _log = logging.getLogger(__name__)
 _INFERENCE: Final = "inference.GRPCInferenceService"
 _HEALTH: Final = "grpc.health.v1.Health"
+_REFLECTION_PATH: Final = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 _WATCH_S: Final = 1.0
 """How often a watched health is looked at."""
 # HealthCheckResponse{status: SERVING | NOT_SERVING}: one enum field, not worth a dependency.
@@ -52,6 +54,13 @@ _COUNTED: Final = 64 << 10
 _UNEXPECTED: Final = "the server failed to handle the request; its log has the details"
 
 Context = Any
+
+
+class Method(NamedTuple):
+    """The handler of an RPC with the category that restricts it."""
+
+    category: Category
+    handler: Any
 
 
 class GrpcFront:
@@ -90,7 +99,7 @@ class GrpcFront:
         """
         settings = self._settings
         if settings.http2:
-            self._server = Http2Server(settings.http2_limits(), settings.restrictions, self._unsent)
+            self._server = Http2Server(settings.http2_limits(), self._restricted(), self._unsent)
             self._server.add_direct_method(f"/{_INFERENCE}/ModelInfer", self._begin_infer)
             self._add_services()
             tls = settings.certificates.context("h2") if settings.certificates else None
@@ -98,7 +107,7 @@ class GrpcFront:
         self._server = grpc.aio.server(
             options=settings.channel_options(reuse_port),
             maximum_concurrent_rpcs=settings.concurrent_rpcs,
-            interceptors=[RestrictedProtocols(settings.restrictions)] if settings.restrictions else None,
+            interceptors=[RestrictedProtocols(self._restricted())] if settings.restrictions else None,
         )
         self._add_services()
         credentials = settings.credentials()
@@ -110,7 +119,10 @@ class GrpcFront:
         return bound
 
     def _add_services(self) -> None:
-        self._server.add_generic_rpc_handlers(self._services())
+        for service, methods in self.methods().items():
+            handlers = {name: method.handler for name, method in methods.items()}
+            generic = grpc.method_handlers_generic_handler(service, handlers)
+            self._server.add_generic_rpc_handlers([generic])
         if self._settings.reflection:
             _reflect(self._server)
 
@@ -127,23 +139,34 @@ class GrpcFront:
         if self._server is not None:
             await self._server.stop(grace_s)
 
-    def _services(self) -> list[Any]:
-        return [
-            grpc.method_handlers_generic_handler(_INFERENCE, self._inference_methods()),
-            grpc.method_handlers_generic_handler(_HEALTH, self._health_methods()),
-        ]
-
-    def _health_methods(self) -> dict[str, Any]:
+    def methods(self) -> dict[str, dict[str, Method]]:
+        """Return the RPCs by service and name."""
+        managed = management_rpcs(self._service, self._observer).items()
         return {
-            "Check": _unary(self._check_health),
-            "Watch": grpc.unary_stream_rpc_method_handler(self._watch_health),
+            _INFERENCE: {
+                **{
+                    name: Method(rpc.category, _unary(rpc.handler, rpc.request_class))
+                    for name, rpc in managed
+                },
+                "ModelInfer": Method("inference", grpc.unary_unary_rpc_method_handler(self._infer)),
+                "ModelStreamInfer": Method(
+                    "inference", grpc.stream_stream_rpc_method_handler(self._stream_infer)
+                ),
+            },
+            _HEALTH: {
+                "Check": Method("health", _unary(self._check_health)),
+                "Watch": Method("health", grpc.unary_stream_rpc_method_handler(self._watch_health)),
+            },
         }
 
-    def _inference_methods(self) -> dict[str, Any]:
+    def _restricted(self) -> dict[str, Restriction]:
+        """Return the restriction of each restricted RPC by its path."""
+        categories: dict[str, Category] = {_REFLECTION_PATH: "metadata"}
+        for service, methods in self.methods().items():
+            categories |= {f"/{service}/{name}": method.category for name, method in methods.items()}
+        restrictions = self._settings.restrictions
         return {
-            **{name: _unary(*rpc) for name, rpc in management_rpcs(self._service, self._observer).items()},
-            "ModelInfer": grpc.unary_unary_rpc_method_handler(self._infer),
-            "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(self._stream_infer),
+            path: restrictions[category] for path, category in categories.items() if category in restrictions
         }
 
     async def _check_health(self, data: bytes) -> bytes:

@@ -5,28 +5,29 @@ from functools import partial
 from tritonclient.grpc import service_pb2 as pb
 
 from app.ingress.grpc.live_settings import log_settings, trace_setting
-from app.ingress.grpc.shared_memory import Rpc, shared_memory_rpcs
+from app.ingress.grpc.rpc import Rpc
+from app.ingress.grpc.shared_memory import shared_memory_rpcs
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer
 from app.protocol.grpc.repository import decode_load, decode_unload, refuse_repository_name
 
 
 def management_rpcs(service: InferenceService, observer: Observer) -> dict[str, Rpc]:
-    """Handler and request class by method name."""
+    """Return the RPCs by method name."""
     rpcs = _ManagementRpcs(service)
     return {
-        "ServerLive": (rpcs.server_live, pb.ServerLiveRequest),
-        "ServerReady": (rpcs.server_ready, pb.ServerReadyRequest),
-        "ModelReady": (rpcs.model_ready, pb.ModelReadyRequest),
-        "ServerMetadata": (rpcs.server_metadata, pb.ServerMetadataRequest),
-        "ModelMetadata": (rpcs.model_metadata, pb.ModelMetadataRequest),
-        "ModelConfig": (rpcs.model_config, pb.ModelConfigRequest),
-        "ModelStatistics": (rpcs.statistics, pb.ModelStatisticsRequest),
-        "RepositoryIndex": (rpcs.index, pb.RepositoryIndexRequest),
-        "RepositoryModelLoad": (rpcs.load, pb.RepositoryModelLoadRequest),
-        "RepositoryModelUnload": (rpcs.unload, pb.RepositoryModelUnloadRequest),
-        "LogSettings": (partial(log_settings, observer), pb.LogSettingsRequest),
-        "TraceSetting": (partial(trace_setting, observer, service), pb.TraceSettingRequest),
+        "ServerLive": Rpc("health", rpcs.server_live, pb.ServerLiveRequest),
+        "ServerReady": Rpc("health", rpcs.server_ready, pb.ServerReadyRequest),
+        "ModelReady": Rpc("health", rpcs.model_ready, pb.ModelReadyRequest),
+        "ServerMetadata": Rpc("metadata", rpcs.server_metadata, pb.ServerMetadataRequest),
+        "ModelMetadata": Rpc("metadata", rpcs.model_metadata, pb.ModelMetadataRequest),
+        "ModelConfig": Rpc("model-config", rpcs.model_config, pb.ModelConfigRequest),
+        "ModelStatistics": Rpc("statistics", rpcs.statistics, pb.ModelStatisticsRequest),
+        "RepositoryIndex": Rpc("model-repository", rpcs.index, pb.RepositoryIndexRequest),
+        "RepositoryModelLoad": Rpc("model-repository", rpcs.load, pb.RepositoryModelLoadRequest),
+        "RepositoryModelUnload": Rpc("model-repository", rpcs.unload, pb.RepositoryModelUnloadRequest),
+        "LogSettings": Rpc("logging", partial(log_settings, observer), pb.LogSettingsRequest),
+        "TraceSetting": Rpc("trace", partial(trace_setting, observer, service), pb.TraceSettingRequest),
         **shared_memory_rpcs(service),
     }
 

@@ -1,25 +1,25 @@
 """Refuses RPCs of restricted categories that come without their metadata."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
 
-from app.protocol.restrictions import Restriction, Restrictions, category_of_method
+from app.protocol.restrictions import Restriction
 
 
 class RestrictedProtocols(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Answers UNAVAILABLE, as tritonserver does, in place of the method, before its request is read."""
 
-    def __init__(self, restrictions: Restrictions) -> None:
-        self._restrictions = restrictions
+    def __init__(self, restricted: Mapping[str, Restriction]) -> None:
+        self._restricted = restricted
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
     ) -> Any:
         """Return the method's handler or the refusal."""
-        restriction = self._restrictions.get(category_of_method(handler_call_details.method))
+        restriction = self._restricted.get(handler_call_details.method)
         if restriction is None or restriction.met_by(_sent(handler_call_details, restriction)):
             return await continuation(handler_call_details)
         return _refusal(restriction)

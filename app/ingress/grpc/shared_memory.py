@@ -1,23 +1,21 @@
 """The shared memory RPCs of `inference.GRPCInferenceService`: three for each kind of memory."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tritonclient.grpc import service_pb2 as pb
 
+from app.ingress.grpc.rpc import Rpc
 from app.ingress.service.interface import InferenceService
-
-Rpc = tuple[Callable[[Any], Awaitable[Any]], Any]
 
 
 def shared_memory_rpcs(service: InferenceService) -> dict[str, Rpc]:
-    """Handler and request class by method name."""
+    """Return the RPCs by method name."""
     found: dict[str, Rpc] = {}
     for cuda in (False, True):
         rpcs = _SharedMemoryRpcs(service, cuda)
         handlers = {"Status": rpcs.status, "Register": rpcs.register, "Unregister": rpcs.unregister}
         for verb, handler in handlers.items():
-            found[f"{rpcs.prefix}{verb}"] = (handler, rpcs.message(f"{verb}Request"))
+            found[f"{rpcs.prefix}{verb}"] = Rpc("shared-memory", handler, rpcs.message(f"{verb}Request"))
     return found
 
 

@@ -161,6 +161,7 @@ class FixedRoute:
     """Always the same answer."""
 
     def __init__(self, status: int, headers: bytes, body: bytes) -> None:
+        self.status = status
         self._response = (status, headers, (body,))
 
     def start(self, exchange: Exchange, body: memoryview) -> None:

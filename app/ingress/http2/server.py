@@ -6,6 +6,7 @@ a tenth of that. It has the part of grpc.aio's interface that the gRPC front use
 
 import asyncio
 import ssl
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +17,7 @@ from app.ingress.http2.task_call import TaskCall
 from app.ingress.net.listener import Listener
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.protocol.grpc.framing import CallHead, Compressed
-from app.protocol.restrictions import Restriction, Restrictions, category_of_method
+from app.protocol.restrictions import Restriction
 
 _READ_BYTES: Final = 256 << 10
 """What connections with long messages read at once."""
@@ -62,17 +63,20 @@ class Http2Settings(NamedTuple):
 
 
 class Http2Server(Listener[Http2Connection]):
-    """Holds what connections share. `buffered` counts bytes of request messages."""
+    """Holds what connections share.
+
+    `buffered` counts bytes of request messages; `restricted` maps the path of an RPC to what it requires.
+    """
 
     def __init__(
         self,
         settings: Http2Settings,
-        restrictions: Restrictions | None = None,
+        restricted: Mapping[str, Restriction] | None = None,
         unsent: SendBufferLimit | None = None,
     ) -> None:
         super().__init__(settings.max_connections, unsent)
         self.settings = settings
-        self._restrictions = restrictions or {}
+        self._restricted = restricted or {}
         self.calls: set[GrpcCall] = set()
         self._handlers: list[Any] = []
         self._methods: dict[str, Any] = {}
@@ -117,7 +121,7 @@ class Http2Server(Listener[Http2Connection]):
         """Begin a call; None when it was refused at once."""
         begin = self._direct.get(head.path)
         handler = self._method(head.path) if begin is None else None
-        restriction = self._restrictions.get(category_of_method(head.path)) if self._restrictions else None
+        restriction = self._restricted.get(head.path)
         if restriction is not None and not restriction.met_by(_sent(head, restriction)):
             refuse_restricted(stream, restriction)
             return None

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from app.core.inference import Call, Sink
 from app.core.live_settings import LiveSettings
 from app.core.tensors import InferRequest
-from app.ingress.http1.asgi import AsgiApp, AsgiRoute
+from app.ingress.http1.asgi import AsgiRoute
 from app.ingress.http1.exchange import METHOD_NOT_ALLOWED, Exchange, FixedRoute, Route
 from app.ingress.http1.server import HttpServer, HttpSettings
 from app.ingress.net.slow_clients import SendBufferLimit
@@ -22,9 +22,10 @@ from app.ingress.tracing.observer import Observer, RequestOrigin
 from app.protocol.forwarding import HeaderForwarder
 from app.protocol.http.http1 import RequestHead
 from app.protocol.http.v2 import DEFAULT_MAX_INPUT_SIZE, JSON_HEADERS, Classes, encode_error
-from app.protocol.restrictions import Restrictions, category_of_path
+from app.protocol.restrictions import Restrictions
 
 _INFER_PATH: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/(infer|generate|generate_stream)")
+_NOT_FOUND: Final = FixedRoute(404, JSON_HEADERS, encode_error("Not Found"))
 
 
 class FrontSettings(Protocol):
@@ -57,7 +58,6 @@ class HttpFront:
         service: what answers.
         settings: server settings; None means their defaults.
         limits: overrides the connection limits taken from the settings.
-        rest_api: overrides the ASGI application for everything but inference.
         observer: takes note of requests, and has the log and trace settings.
         restrictions: categories of the API that need a header.
         forwarder: makes request parameters of headers.
@@ -69,7 +69,6 @@ class HttpFront:
         service: InferenceService,
         settings: FrontSettings | None = None,
         limits: HttpSettings | None = None,
-        rest_api: AsgiApp | None = None,
         observer: Observer | None = None,
         restrictions: Restrictions | None = None,
         forwarder: HeaderForwarder | None = None,
@@ -80,7 +79,7 @@ class HttpFront:
         self.forwarder = forwarder
         self._restrictions = restrictions or {}
         self.max_input_size = settings.http_max_input_size if settings else DEFAULT_MAX_INPUT_SIZE
-        self._rest_api: AsgiApp = rest_api or build_rest_api(service, self.max_input_size, self.observer)
+        self._rest_api = build_rest_api(service, self.max_input_size, self.observer)
         self.limits = limits or _limits(settings)
         self.tasks: set[asyncio.Task[None]] = set()
         self.unsent = unsent or SendBufferLimit()
@@ -130,7 +129,10 @@ class HttpFront:
         return GenerateRoute(self, head, model, version, verb == "generate_stream")
 
     def _refusal(self, head: RequestHead) -> Route | None:
-        restriction = self._restrictions.get(category_of_path(head.path))
+        category = "inference" if _INFER_PATH.fullmatch(head.path) else self._rest_api.category(head.path)
+        if category is None:  # Restricted servers run nothing that has no category.
+            return _NOT_FOUND
+        restriction = self._restrictions.get(category)
         if restriction is None:
             return None
         sent = head.get(restriction.header.lower().encode())

@@ -22,6 +22,7 @@ from app.ingress.tracing.observer import Observer
 from app.protocol.http import messages, strict_json
 from app.protocol.http.strict_json import explaining
 from app.protocol.http.v2 import DEFAULT_MAX_INPUT_SIZE, encode_error
+from app.protocol.restrictions import Category
 from app.protocol.status import http_status
 
 _JSON: Final = "application/json"
@@ -52,11 +53,35 @@ register_url_convertor("segment", _Segment())
 register_url_convertor("digits", _Digits())
 
 
+class RestRoute(Route):
+    """Route of one method and path, with the category that restricts it."""
+
+    def __init__(self, category: Category, method: str, path: str, endpoint: Callable[..., Any]) -> None:
+        super().__init__(path, endpoint, methods=[method])
+        self.methods = {method}  # Starlette would add HEAD, which Triton answers with 405.
+        self.category = category
+
+
+class RestApi(FastAPI):
+    """ASGI application whose routes each belong to a restriction category."""
+
+    def add(self, category: Category, method: str, path: str, endpoint: Callable[..., Any]) -> None:
+        """Register a route."""
+        self.router.routes.append(RestRoute(category, method, path, endpoint))
+
+    def category(self, path: str) -> Category | None:
+        """Return the category of the first route that matches a path, None if no route does."""
+        for route in self.routes:
+            if isinstance(route, RestRoute) and route.path_regex.match(path):
+                return route.category
+        return None
+
+
 def build_rest_api(
     service: InferenceService,
     max_input_size: int = DEFAULT_MAX_INPUT_SIZE,
     observer: Observer | None = None,
-) -> FastAPI:
+) -> RestApi:
     """Build the application.
 
     Args:
@@ -64,36 +89,29 @@ def build_rest_api(
         max_input_size: bytes that a JSON body may take.
         observer: has the log and trace settings; without one there are no routes for them.
     """
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = RestApi(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(InferError, _answer_error)
     api = _RestApi(service, max_input_size)
-    _add(app, "GET", "/v2/health/live", api.live)
-    _add(app, "GET", "/v2/health/ready", api.ready)
-    _add(app, "GET", "/v2", api.server_metadata)
-    _add(app, "GET", "/v2/models/stats", api.statistics)
+    app.add("health", "GET", "/v2/health/live", api.live)
+    app.add("health", "GET", "/v2/health/ready", api.ready)
+    app.add("metadata", "GET", "/v2", api.server_metadata)
+    app.add("statistics", "GET", "/v2/models/stats", api.statistics)
     for version in _VERSIONS:
-        _add(app, "GET", f"{_MODEL}{version}", api.model_metadata)
-        _add(app, "GET", f"{_MODEL}{version}/ready", api.model_ready)
-        _add(app, "GET", f"{_MODEL}{version}/config", api.model_config)
-        _add(app, "GET", f"{_MODEL}{version}/stats", api.statistics)
+        app.add("metadata", "GET", f"{_MODEL}{version}", api.model_metadata)
+        app.add("health", "GET", f"{_MODEL}{version}/ready", api.model_ready)
+        app.add("model-config", "GET", f"{_MODEL}{version}/config", api.model_config)
+        app.add("statistics", "GET", f"{_MODEL}{version}/stats", api.statistics)
     for repository in _REPOSITORIES:
-        _add(app, "POST", f"{repository}/index", api.repository_index)
-        _add(app, "POST", f"{repository}/models/{{model:segment}}/load", api.load)
-        _add(app, "POST", f"{repository}/models/{{model:segment}}/unload", api.unload)
+        app.add("model-repository", "POST", f"{repository}/index", api.repository_index)
+        app.add("model-repository", "POST", f"{repository}/models/{{model:segment}}/load", api.load)
+        app.add("model-repository", "POST", f"{repository}/models/{{model:segment}}/unload", api.unload)
     if observer is not None:
-        for method, path, endpoint in settings_routes(observer, service, api.required_document):
-            _add(app, method, path, endpoint)
+        for route in settings_routes(observer, service, api.required_document):
+            app.add(*route)
     for method, path, endpoint in shared_memory_routes(service, api.required_document):
-        _add(app, method, path, endpoint)
+        app.add("shared-memory", method, path, endpoint)
     return app
-
-
-def _add(app: FastAPI, method: str, path: str, endpoint: Callable[..., Any]) -> None:
-    # Starlette's route: nothing is declared that FastAPI could validate or describe.
-    route = Route(path, endpoint, methods=[method])
-    route.methods = {method}  # Starlette would add HEAD, which Triton answers with 405.
-    app.router.routes.append(route)
 
 
 async def _answer_http_error(_: Request, error: Exception) -> Response:

@@ -11,6 +11,7 @@ from app.core.trace_settings import GLOBAL
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer
 from app.protocol import log_settings, trace_settings
+from app.protocol.restrictions import Category
 
 Document = Callable[[Request], Awaitable[Any]]
 """Reads a request's JSON."""
@@ -22,13 +23,13 @@ _TRACES: Final = ("/v2/trace/setting", "/v2/models/{model:segment}/trace/setting
 
 def settings_routes(
     observer: Observer, service: InferenceService, document: Document
-) -> Iterator[tuple[str, str, Endpoint]]:
-    """Method, path and endpoint of each route."""
-    yield "GET", _LOGGING, partial(_get_log, observer)
-    yield "POST", _LOGGING, partial(_post_log, observer, document)
+) -> Iterator[tuple[Category, str, str, Endpoint]]:
+    """Yield category, method, path and endpoint of each route."""
+    yield "logging", "GET", _LOGGING, partial(_get_log, observer)
+    yield "logging", "POST", _LOGGING, partial(_post_log, observer, document)
     for path in _TRACES:
-        yield "GET", path, partial(_get_trace, observer, service)
-        yield "POST", path, partial(_post_trace, observer, service, document)
+        yield "trace", "GET", path, partial(_get_trace, observer, service)
+        yield "trace", "POST", path, partial(_post_trace, observer, service, document)
 
 
 async def _get_log(observer: Observer, _: Request) -> Response:

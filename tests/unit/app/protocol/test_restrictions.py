@@ -1,75 +1,10 @@
-"""Which requests belong to which restricted category."""
-
-import re
+"""Restriction options and the check of a header's value."""
 
 import pytest
-from tritonclient.grpc import service_pb2 as pb
 
-from app.ingress.rest.management import build_rest_api
-from app.protocol.restrictions import (
-    CATEGORIES,
-    GRPC_PREFIX,
-    Restriction,
-    category_of_method,
-    category_of_path,
-    parse_restrictions,
-)
-from tests.unit.app.http_fakes import FakeService
+from app.protocol.restrictions import GRPC_PREFIX, Restriction, parse_restrictions
 
 HTTP = ("http-restricted-api", "api")
-
-
-@pytest.mark.parametrize(
-    ("path", "category"),
-    [
-        ("/v2", "metadata"),
-        ("/v2/health/live", "health"),
-        ("/v2/health/ready", "health"),
-        ("/v2/models/m", "metadata"),
-        ("/v2/models/m/versions/1", "metadata"),
-        ("/v2/models/m/ready", "health"),
-        ("/v2/models/m/versions/1/ready", "health"),
-        ("/v2/models/m/config", "model-config"),
-        ("/v2/models/m/infer", "inference"),
-        ("/v2/models/m/versions/12/infer", "inference"),
-        ("/v2/models/m/generate", "inference"),
-        ("/v2/models/m/versions/1/generate_stream", "inference"),
-        ("/v2/models/stats", "statistics"),
-        ("/v2/models/stats/ready", "health"),
-        ("/v2/models/m/versions/1/stats", "statistics"),
-        ("/v2/models/m/trace/setting", "trace"),
-        ("/v2/trace/setting", "trace"),
-        ("/v2/repository/index", "model-repository"),
-        ("/v2/repository/r/index", "model-repository"),
-        ("/v2/repository/models/m/load", "model-repository"),
-        ("/v2/repository/r/models/m/unload", "model-repository"),
-        ("/v2/systemsharedmemory/status", "shared-memory"),
-        ("/v2/systemsharedmemory/region/r/register", "shared-memory"),
-        ("/v2/cudasharedmemory/unregister", "shared-memory"),
-        ("/v2/logging", "logging"),
-        ("/v2/", ""),
-        ("/v2/models/m/infer/", ""),
-        ("/v2/models/m/versions/x/infer", ""),
-        ("/metrics", ""),
-    ],
-)
-def test_category_of_a_path(path, category):
-    assert category_of_path(path) == category
-
-
-def test_every_route_of_the_rest_api_has_a_category():
-    paths = {re.sub(r"{\w+:\w+}", "1", route.path) for route in build_rest_api(FakeService()).routes}
-    assert len(paths) > 10
-    assert [path for path in paths if category_of_path(path) not in CATEGORIES] == []
-
-
-def test_every_rpc_has_a_category():
-    methods = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
-    assert len(methods) >= 20
-    for name in methods:
-        assert category_of_method(f"/inference.GRPCInferenceService/{name}") in CATEGORIES, name
-    assert category_of_method("/grpc.health.v1.Health/Check") == "health"
-    assert category_of_method("/inference.GRPCInferenceService/Nothing") == ""
 
 
 def test_parsing():

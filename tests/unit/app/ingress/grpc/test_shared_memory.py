@@ -20,8 +20,8 @@ class Rpcs:
         self._rpcs = shared_memory_rpcs(cast(InferenceService, SimpleNamespace(shared_memory=memory)))
 
     async def call(self, rpc: str, **fields: Any) -> Any:
-        handler, request = self._rpcs[rpc]
-        return await handler(request(**fields))
+        registered = self._rpcs[rpc]
+        return await registered.handler(registered.request_class(**fields))
 
 
 @pytest.fixture
