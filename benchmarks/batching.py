@@ -26,6 +26,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.config.normalise import normalise
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.transport.event_loop_thread import LoopThread
+from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel
 from deployments.scheduling.dynamic.scheduler import Execute, Item
 from deployments.spec import ModelSpec
@@ -132,7 +133,7 @@ def served(directory: Path, plane: LoopThread, delay_ms: int) -> ServedModel:
         key=bytes(32),
         socket_directory="",
     )
-    model = ServedModel.load(spec, plane, without_serve)
+    model = load_model(spec, plane, without_serve)
     plane.call(model.open())
     return model
 

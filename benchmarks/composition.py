@@ -24,6 +24,7 @@ from app.transport.event_loop_thread import LoopThread, freeze_heap
 from backends.python.api import server_api
 from benchmarks.batching import without_serve
 from deployments.bls.service import Connection, ModelCalls
+from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel
 from deployments.spec import ModelSpec
 
@@ -216,7 +217,7 @@ def serve(directory: Path, name: str, pipe: Pipe) -> None:
     if name in _SOURCES:
         fleet = plane.call(Fleet.connect(directory, MODELS[:BLS_STEPS]))
         server_api.install(Calls(spec, plane, fleet))
-    model = ServedModel.load(spec, plane, without_serve)
+    model = load_model(spec, plane, without_serve)
     plane.call(model.open())
     freeze_heap()
     replica = Replica(model, fleet)

@@ -34,7 +34,8 @@ from app.transport.event_loop_thread import LoopThread
 from app.transport.settings import TransportSettings
 from benchmarks.servers import free_ports
 from benchmarks.tools import ROOT
-from deployments.replica.served_model import ServedModel
+from deployments.replica.control import ReplicaHandler
+from deployments.replica.loading import load_model
 from deployments.spec import ModelSpec
 
 KEY = b"a key for one process, 32 bytes."
@@ -75,7 +76,7 @@ class OneProcess:
         config = normalise(text_format.Parse(CONFIG, mc.ModelConfig()))
         (directory / "1").mkdir()
         spec = ModelSpec(MODEL, 1, str(directory), config.SerializeToString(), f"{MODEL}:1", "", KEY, "")
-        self._served = ServedModel.load(spec, self._replica)
+        self._served = load_model(spec, self._replica)
         addresses = self._replica.call(self._listen(directory))
         self._fronts: list[Front] = []
         self._ingress.call(self._open(addresses))
@@ -89,7 +90,7 @@ class OneProcess:
 
     async def _listen(self, directory: Path) -> dict[str, str]:
         await self._served.open()
-        self._channels = ChannelServer(self._served, KEY, TransportSettings())
+        self._channels = ChannelServer(ReplicaHandler(self._served), KEY, TransportSettings())
         unix, tcp = await self._channels.listen(str(directory / "private" / "replica.sock"), "127.0.0.1")
         return {"unix": unix, "tcp": tcp}
 

@@ -49,15 +49,17 @@ def serve_replica(model: str, directory: Path) -> None:
     from app.transport.channel.server import ChannelServer
     from app.transport.event_loop_thread import LoopThread, freeze_heap
     from benchmarks.one_process import KEY
-    from deployments.replica.served_model import ServedModel
+    from deployments.replica.control import ReplicaHandler
+    from deployments.replica.loading import load_model
 
     plane = LoopThread("data-plane")
-    served = ServedModel.load(_spec(model, directory), plane, _without_serve)
+    served = load_model(_spec(model, directory), plane, _without_serve)
     freeze_heap()
 
     async def listen() -> list[str]:
         await served.open()
-        return await ChannelServer(served, KEY).listen(str(directory / "private" / f"{os.getpid()}.sock"))
+        server = ChannelServer(ReplicaHandler(served), KEY)
+        return await server.listen(str(directory / "private" / f"{os.getpid()}.sock"))
 
     print(*plane.call(listen()), flush=True)
     sys.stdin.read()

@@ -20,6 +20,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.config.normalise import normalise
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.transport.event_loop_thread import LoopThread
+from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel
 from deployments.scheduling.dynamic.scheduler import Execute, Item, ServeBatched
 from deployments.spec import ModelSpec
@@ -108,7 +109,7 @@ def measure(scheduler: str, seconds: float) -> Cost:
             "identity", 1, directory, config.SerializeToString(), "identity:1", "", bytes(32), ""
         )
         plane = LoopThread("data-plane")
-        model = ServedModel.load(spec, plane, straight)
+        model = load_model(spec, plane, straight)
         try:
             plane.call(model.open())
             return plane.call(drive(model, seconds), seconds + 30)

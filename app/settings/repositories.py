@@ -1,19 +1,56 @@
-"""Where model repositories may be: directories, and places in clouds for which a package is installed."""
+"""Locations of model repositories: local directories, and clouds whose package is installed."""
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from app.settings.flags import SettingsError
 
-REMOTE_EXTRAS: Final = {"s3": "s3", "gs": "gs", "as": "azure"}
-"""Extras of this package that remote repositories need, by the scheme of their address."""
 
-REMOTE_PACKAGES: Final = {"s3": "s3fs", "gs": "gcsfs", "as": "adlfs"}
+class RemoteScheme(NamedTuple):
+    """How repositories at addresses of one scheme are read, by fsspec's implementation for that cloud.
+
+    Attributes:
+        package: the package to install; `extra` is the extra of ours that requires it.
+        module: the module of `filesystem`, the class that reads the cloud.
+        mount_variable: Triton's variable for the directory of local copies.
+    """
+
+    package: str
+    extra: str
+    module: str
+    filesystem: str
+    mount_variable: str
+
+    def is_installed(self) -> bool:
+        """Return whether the package is there, without importing it."""
+        return find_spec(self.package) is not None
+
+    def missing(self, url: str) -> str:
+        """Return the error text for a repository whose package is not installed."""
+        return f"'{url}' needs the package {self.package}: pip install 'nereid[{self.extra}]'"
+
+
+REMOTE_SCHEMES: Final = {
+    "s3": RemoteScheme("s3fs", "s3", "s3fs", "S3FileSystem", "TRITON_AWS_MOUNT_DIRECTORY"),
+    # Not the class of the package itself, which asks another service, over gRPC, for the kind of the bucket.
+    "gs": RemoteScheme("gcsfs", "gs", "gcsfs.core", "GCSFileSystem", "TRITON_GCS_MOUNT_DIRECTORY"),
+    "as": RemoteScheme("adlfs", "azure", "adlfs", "AzureBlobFileSystem", "TRITON_AZURE_MOUNT_DIRECTORY"),
+}
+"""The clouds a repository may be in, by the scheme of its address."""
+
+
+def remote_scheme(url: str) -> RemoteScheme | None:
+    """Return the table's row for an address; None for an unknown scheme."""
+    return REMOTE_SCHEMES.get(url.partition("://")[0])
 
 
 def directories(paths: tuple[str, ...], label: str) -> tuple[str, ...]:
-    """Make repository paths absolute, each once."""
+    """Return repository paths made absolute and without duplicates; addresses of clouds stay as they are.
+
+    Raises:
+        SettingsError: there is none, or one is not a directory or a known cloud.
+    """
     if not paths:
         raise SettingsError(f"{label} must be specified")
     for path in paths:
@@ -30,10 +67,8 @@ def directories(paths: tuple[str, ...], label: str) -> tuple[str, ...]:
 
 
 def _check_remote(url: str, label: str) -> None:
-    scheme = url.partition("://")[0]
-    extra = REMOTE_EXTRAS.get(scheme)
-    if extra is None:
+    remote = remote_scheme(url)
+    if remote is None:
         raise SettingsError(f"{label}: expected a directory, s3://, gs:// or as://, got '{url}'")
-    package = REMOTE_PACKAGES[scheme]
-    if find_spec(package) is None:
-        raise SettingsError(f"{label}: '{url}' needs the package {package}: pip install 'nereid[{extra}]'")
+    if not remote.is_installed():
+        raise SettingsError(f"{label}: {remote.missing(url)}")

@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
@@ -17,6 +17,7 @@ from app.core.errors import InferError, internal, invalid_arg
 from app.core.identifiers import name_of, namespace_of
 from app.core.log import LogConfig
 from app.routing.table import VersionEntry
+from app.settings.repositories import remote_scheme
 from app.settings.settings import ServerSettings
 from deployments.execution.instance_groups import updates_in_place
 from deployments.manager.planner import LoadPlan, plan_load
@@ -122,12 +123,10 @@ def _loads_alike(one: mc.ModelConfig, other: mc.ModelConfig) -> bool:
     return bool(copies[0] == copies[1])
 
 
-_MOUNTS: Final = {"s3": "AWS", "gs": "GCS", "as": "AZURE"}
-
-
 def cache_directory(settings: ServerSettings, url: str) -> Path:
-    """Where nodes keep copies of a remote repository's models; Triton's variables say so too."""
-    mount = os.environ.get(f"TRITON_{_MOUNTS[url.partition('://')[0]]}_MOUNT_DIRECTORY", "")
+    """Return where nodes keep copies of a remote repository's models: our setting, else Triton's variable."""
+    remote = remote_scheme(url)
+    mount = os.environ.get(remote.mount_variable, "") if remote is not None else ""
     parent = settings.model_cache_directory or mount
     return Path(parent, f"nereid-{os.getuid()}") if parent else private_root() / "models"
 

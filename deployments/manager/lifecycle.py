@@ -91,11 +91,12 @@ class Lifecycle:
         Raises:
             InferError: what was served before still is.
         """
-        candidate = await asyncio.to_thread(self._catalog.candidate, name, override, bundle)
         if self._settings.model_control_mode == "explicit":
-            # Before the turn is taken: ensembles that call each other must not wait for each other.
+            # Before the lock is acquired: ensembles that call each other must not wait for each other.
+            candidate = await asyncio.to_thread(self._catalog.candidate, name, override, bundle)
             await self.ensembles.load_steps(candidate, path, self.load_quietly)
         async with self.turns.of(name) as turn:
+            # Read under the lock, so that the last of several loads never applies an older configuration.
             candidate = await asyncio.to_thread(self._catalog.candidate, name, override, bundle)
             plan = await asyncio.to_thread(candidate.plan, self.versions(name), self.loaded)
             begin = self._start_ensemble if is_ensemble(candidate.config) else self._start

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from app.core.errors import InferError, internal, invalid_arg
-from app.settings.repositories import REMOTE_EXTRAS, REMOTE_PACKAGES
+from app.settings.repositories import REMOTE_SCHEMES
 
 CREDENTIALS: Final = "TRITON_CLOUD_CREDENTIAL_PATH"
 
@@ -32,12 +32,6 @@ _OSS: Final[dict[str, Any]] = {
     "response_checksum_validation": "when_required",
 }
 _VERSION: Final = re.compile(r"0|[1-9][0-9]{0,18}")
-_CLASSES: Final = {
-    "s3": ("s3fs", "S3FileSystem"),
-    # Not that of the package itself, which asks another service, over gRPC, what kind of bucket it has.
-    "gs": ("gcsfs.core", "GCSFileSystem"),
-    "as": ("adlfs", "AzureBlobFileSystem"),
-}
 
 
 class RemoteFile(NamedTuple):
@@ -72,12 +66,11 @@ class Storage:
         self.url = url.rstrip("/")
         scheme = url.partition("://")[0]
         options, self._root = _options(self.url, _credential(scheme, self.url))
-        module, name = _CLASSES[scheme]
+        remote = REMOTE_SCHEMES[scheme]
         try:
-            kind = getattr(importlib.import_module(module), name)
+            kind = getattr(importlib.import_module(remote.module), remote.filesystem)
         except ImportError as error:
-            package, extra = REMOTE_PACKAGES[scheme], REMOTE_EXTRAS[scheme]
-            raise internal(f"'{url}' needs the package {package}: pip install 'nereid[{extra}]'") from error
+            raise internal(remote.missing(url)) from error
         self._fs: Any = kind(**options, use_listings_cache=False, skip_instance_cache=True)
 
     def listing(self, below: str = "") -> Listing:

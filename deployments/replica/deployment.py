@@ -1,4 +1,4 @@
-"""The deployment of one model version: a served model behind a channel server.
+"""The replica of a model version: a served model behind a channel server.
 
 A plain class; `deployments/builder.py` makes it a Serve deployment.
 """
@@ -21,7 +21,9 @@ from app.transport.channel.server import ChannelServer
 from app.transport.event_loop_thread import LoopThread, freeze_heap
 from app.transport.settings import TransportSettings
 from backends import process_per_instance
-from deployments.model_store.materialize import LocalCopy, materialize_model
+from deployments.replica.control import ReplicaHandler
+from deployments.replica.loading import labels_of, load_model
+from deployments.replica.materialize import LocalCopy, materialize_model
 from deployments.replica.readiness import ReadinessWatch
 from deployments.replica.served_model import ServedModel
 from deployments.spec import Description, ModelSpec
@@ -37,13 +39,13 @@ _DRAIN_S = 60.0
 class ModelVersion:
     """One replica of a model version.
 
-    A load that fails does not raise: Serve would retry it and bury the reason in a traceback. The manager
-    reads the reason with `describe`, deletes the application and reports it. A replica that Serve restarts
-    later has nobody to ask; its health check fails instead, so that Serve tries again.
+    A failed load does not raise: Serve would retry it and bury the reason in a traceback. The manager reads
+    the reason with `describe`, deletes the application and reports it. A replica that Serve restarts later is
+    not described by a manager; its health check fails instead, so that Serve tries again.
     """
 
     def __init__(self, spec: bytes) -> None:
-        gc.freeze()  # what Ray and Serve have made lives on: no collection during the load need look at it
+        gc.freeze()  # Ray's and Serve's objects live on: collections during the load need not visit them
         self._spec = msgspec.msgpack.decode(spec, type=ModelSpec)
         configure_logging(self._spec.log)
         self._plane = LoopThread("data-plane")
@@ -60,22 +62,22 @@ class ModelVersion:
         self._loaded_at = time.monotonic()
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """A request through a Serve handle; see `HandleCalls.call`."""
+        """Answer a request through a Serve handle; see `HandleCalls.call`."""
         if self._handle is None:
             raise unavailable(f"model '{self._spec.name}' failed to load: {self._description.error}")
         return await self._handle.call(*args, **kwargs)
 
     def record_replica_metadata(self) -> dict[str, str]:
-        """Tell every router where this replica listens (a Serve hook, called once)."""
+        """Return the addresses of this replica for every router (a Serve hook, called once)."""
         return {"node_id": self._node_id, **self._addresses}
 
     async def describe(self) -> bytes:
-        """The outcome of the load, as a msgpack `Description`."""
+        """Return the outcome of the load, a msgpack `Description`."""
         self._described = True
         return msgspec.msgpack.encode(self._current())
 
     async def check_health(self) -> None:
-        """Serve's health hook; raising makes Serve replace this replica."""
+        """Raise to have Serve replace this replica (a Serve hook)."""
         if self._description.error:
             if self._described or time.monotonic() - self._loaded_at > 10:
                 raise RuntimeError(self._description.error)
@@ -84,7 +86,7 @@ class ModelVersion:
             raise RuntimeError(f"an instance thread of model '{self._spec.name}' has died")
 
     async def __del__(self) -> None:
-        """Serve's shutdown hook: tell the callers to go elsewhere, answer what is under way, unload."""
+        """Redirect callers, finish requests in flight and unload (a Serve hook)."""
         if self._readiness is not None:
             self._plane.loop.call_soon_threadsafe(self._readiness.stop)
         if self._server is not None:
@@ -99,29 +101,28 @@ class ModelVersion:
         self._plane.stop()
 
     def _current(self) -> Description:
-        """The outcome, with the instance groups as they are now."""
+        """Return the outcome of the load with the present instance groups."""
         served, loaded = self._served, self._description
-        if served is None or loaded.error or served.declared == loaded.spec.config:
+        if served is None or loaded.error or served.instances.declared == loaded.spec.config:
             return loaded
-        spec = msgspec.structs.replace(loaded.spec, config=served.declared)
+        spec = msgspec.structs.replace(loaded.spec, config=served.instances.declared)
         return msgspec.structs.replace(loaded, spec=spec, config=served.config.SerializeToString())
 
     def _load(self) -> Description:
         started = time.monotonic()
         if self._spec.gpus:
-            # Ray hides the GPUs of a worker that asks for none; the configuration says which ones are used.
+            # Ray hides all GPUs from a worker that requests none; the configuration decides which are used.
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, self._spec.gpus))
         try:
             self._local = materialize_model(self._spec)
-            self._served = ServedModel.load(self._local.spec, self._plane, rank=_rank())
+            self._served = load_model(self._local.spec, self._plane, rank=_rank())
             freeze_heap()
             self._plane.keep_swept()
             self._plane.call(self._listen(self._served))
             if self._calls is not None:
                 self._calls.loaded = True
-                self._served.ensembles = self._calls.ensembles
             self._handle = HandleCalls(self._served.config, self._served.submit, self._plane)
-            labels = self._served.labels()
+            labels = labels_of(self._served.model)
         except InferError as error:
             return Description(self._spec, error=error.with_code())
         except Exception as error:
@@ -143,8 +144,9 @@ class ModelVersion:
     async def _listen(self, served: ServedModel) -> None:
         await served.open()
         settings = TransportSettings(arena_bytes=self._spec.arena_bytes)
-        self._server = ChannelServer(served, self._spec.key, settings)
-        self._readiness = served.watch_readiness(self._server.announce)
+        ensembles = self._calls.ensembles if self._calls is not None else list
+        self._server = ChannelServer(ReplicaHandler(served, ensembles), self._spec.key, settings)
+        self._readiness = served.instances.watch_readiness(self._server.announce)
         await self._readiness.start()
         addresses = await self._server.listen(
             unix_path=os.path.join(self._spec.socket_directory, f"{os.getpid()}.sock"),
@@ -155,13 +157,13 @@ class ModelVersion:
 
 
 def _rank() -> int:
-    """The position of this replica among those of its deployment."""
+    """Return the position of this replica among those of its deployment."""
     rank = serve.get_replica_context().rank
     return int(rank.rank) if rank is not None else 0
 
 
 def _model_calls(spec: ModelSpec, plane: LoopThread) -> "ModelCalls | None":
-    """What a Python model may call; for any other backend nothing of it is imported."""
+    """Return the server API of a Python model; nothing of it is imported for other backends."""
     if not process_per_instance(mc.ModelConfig.FromString(spec.config).backend, spec.backend_path):
         return None
     from backends.python.api import server_api

@@ -1,15 +1,18 @@
-"""The instances of a served model: loaded together, changed while they serve, unloaded at the end."""
+"""The instances of a served model: loaded together, replaced while the model serves, unloaded at the end."""
 
 import asyncio
 import itertools
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.config.normalise import normalise
 from app.core.config.rate_limit import Demand
+from app.core.config.validation import validate_instances
+from app.core.errors import InferError, internal
 from app.transport.event_loop_thread import LoopThread
 from backends.base import Backend, Instance, Model
 from deployments.execution.instance_groups import Placement, change, placements
@@ -17,6 +20,7 @@ from deployments.execution.instance_thread import InstanceThread
 from deployments.execution.limited_instance import LimitedInstance
 from deployments.execution.queued_request import QueuedRequest, ResponseQueue
 from deployments.rate_limiting.client import Permits, RateLimiter
+from deployments.replica.readiness import ReadinessWatch
 from deployments.scheduling.base import Scheduler
 from deployments.spec import ModelSpec
 
@@ -24,19 +28,25 @@ logger = logging.getLogger(__name__)
 
 
 class _Placed(NamedTuple):
-    """An instance and the signature by which a new configuration finds it again."""
+    """An instance, and the signature that matches it with a placement of a new configuration."""
 
     signature: bytes
     thread: InstanceThread
 
 
 class InstancePool:
-    """Threads that execute what one scheduler gives them.
+    """The instance threads of one scheduler.
 
     `load`, `update` and `close` block and are called from any thread but the loop's; the rest on the loop.
 
     Args:
+        spec: the model version.
+        model: the model with its complete configuration, which `update` replaces.
+        backend: the initialized backend.
+        plane: the thread of the data-plane loop.
+        scheduler: forms the batches.
         rank: the position of this replica among those of its model.
+        responses: carries responses from the instance threads to the loop.
     """
 
     def __init__(
@@ -44,15 +54,17 @@ class InstancePool:
         spec: ModelSpec,
         model: Model,
         backend: Backend,
-        outbox: ResponseQueue,
         plane: LoopThread,
         scheduler: Scheduler,
         rank: int,
+        responses: ResponseQueue,
     ) -> None:
+        self.declared = spec.config
+        """The serialised configuration that the manager sent last."""
         self._spec = spec
         self._model = model
         self._backend = backend
-        self._outbox = outbox
+        self._responses = responses
         self._plane = plane
         self._scheduler = scheduler
         self._rank = rank
@@ -65,32 +77,55 @@ class InstancePool:
 
     @property
     def healthy(self) -> bool:
-        """Whether every instance can still take batches."""
+        """Whether every instance can still execute batches."""
         return all(placed.thread.alive for placed in self._placed)
 
     @property
     def instances(self) -> list[Instance]:
-        """What the threads execute."""
+        """The instances, in the order of their placements."""
         return [placed.thread.instance for placed in self._placed]
 
     def load(self) -> None:
         """Load the instances of the model's configuration and warm them up.
 
         Raises:
-            Exception: what the rate limiter, the backend or a warm-up request says against it.
+            Exception: the rate limiter, the backend or a warm-up request refused an instance.
         """
-        self._settle(self._start(self._placements(self._model.config)))
+        self._set_placed(self._start(self._placements(self._model.config)))
 
     async def open(self) -> None:
-        """Begin to execute what is submitted."""
-        self._offer(self._placed)
+        """Start to execute submitted requests."""
+        self._add_to_scheduler(self._placed)
 
-    def update(self, config: mc.ModelConfig) -> None:
-        """Follow a change of instance groups: new instances are loaded, then those not wanted finish and go.
+    def watch_readiness(self, announce: Callable[[bool], None]) -> ReadinessWatch:
+        """Return a watch on the readiness of the instances; `announce` as in `ReadinessWatch`."""
+        return ReadinessWatch(self._backend, lambda: self.instances, announce)
+
+    def update(self, declared: bytes) -> None:
+        """Apply a change of the instance groups: load new instances, then drain and unload removed ones.
+
+        Args:
+            declared: the configuration as in `ModelSpec.config`; only its instance groups may have changed.
 
         Raises:
-            Exception: as `load`; then all is as it was.
+            InferError: the change was refused; the instances are as before.
         """
+        config = mc.ModelConfig()
+        config.CopyFrom(self._model.config)
+        del config.instance_group[:]
+        config.instance_group.extend(mc.ModelConfig.FromString(declared).instance_group)
+        config = normalise(config, self._spec.gpus)
+        validate_instances(config, self._spec.gpus)
+        try:
+            self._replace(config)
+        except InferError:
+            raise
+        except Exception as error:
+            logger.exception("updating the instances of model '%s'", self._model.name)
+            raise internal(f"{type(error).__name__}: {error}") from error
+        self.declared = declared
+
+    def _replace(self, config: mc.ModelConfig) -> None:
         with self._changing:
             present = [(placed.signature, placed) for placed in self._placed]
             todo = change(present, self._placements(config))
@@ -100,24 +135,24 @@ class InstancePool:
             except BaseException:
                 self._model.config = before
                 raise
-            self._settle([*todo.kept, *added])
+            self._set_placed([*todo.kept, *added])
             self._plane.call(self._switch(added, todo.removed))
 
     def cancel(self, pending: QueuedRequest) -> None:
-        """A request that executes, or waits for its turn to, was cancelled."""
+        """Cancel a request that executes or waits for a rate limiter's permit."""
         if self._limiter is not None:
             for _, thread in self._placed:
                 if isinstance(thread, LimitedInstance):
                     thread.cancel(pending)
 
     def close(self, timeout: float) -> None:
-        """Unload all; seconds for each."""
+        """Unload every instance, `timeout` seconds for each."""
         for thread in (*(placed.thread for placed in self._placed), *self._leaving):
             thread.stop(timeout)
         if self._limiter is not None:
             self._plane.call(self._limiter.close())
 
-    def _settle(self, placed: list[_Placed]) -> None:
+    def _set_placed(self, placed: list[_Placed]) -> None:
         self._placed = placed
         for each in placed:
             each.thread.alone = len(placed) == 1
@@ -126,7 +161,7 @@ class InstancePool:
         return placements(config, self._rank, self._spec.backend_path)
 
     def _start(self, wanted: Sequence[Placement]) -> list[_Placed]:
-        made = [_Placed(p.signature, self._thread(p, turns)) for p, turns in self._enrol(wanted)]
+        made = [_Placed(p.signature, self._thread(p, permits)) for p, permits in self._with_permits(wanted)]
         for placed in made:
             placed.thread.start()
         try:
@@ -139,41 +174,40 @@ class InstancePool:
             raise
         return made
 
-    def _enrol(self, wanted: Sequence[Placement]) -> list[tuple[Placement, Permits | None]]:
-        """With their turns, where there is a rate limiter and an execution takes resources."""
+    def _with_permits(self, wanted: Sequence[Placement]) -> list[tuple[Placement, Permits | None]]:
+        """Register the instances whose execution needs resources with the rate limiter, if there is one."""
         demands = {
             number: demand
             for number, placement in enumerate(wanted)
             if self._spec.rate_limits is not None and (demand := placement.demand) is not None
         }
-        turns = self._plane.call(self._join(demands)) if demands else {}
-        return [(placement, turns.get(number)) for number, placement in enumerate(wanted)]
+        permits = self._plane.call(self._register(demands)) if demands else {}
+        return [(placement, permits.get(number)) for number, placement in enumerate(wanted)]
 
-    async def _join(self, demands: dict[int, Demand]) -> dict[int, Permits]:
+    async def _register(self, demands: dict[int, Demand]) -> dict[int, Permits]:
         spec = self._spec
         if self._limiter is None:
             self._limiter = RateLimiter(spec.socket_directory, spec.key, spec.rate_limits or {})
         return await self._limiter.enrol(demands)
 
-    def _thread(self, placement: Placement, turns: Permits | None) -> InstanceThread:
+    def _thread(self, placement: Placement, permits: Permits | None) -> InstanceThread:
         instance = placement.instance(self._model, next(self._indices))
         instance.host_policy = policy = self._spec.host_policy.get(placement.host_policy, {})
         decoupled = self._model.config.model_transaction_policy.decoupled
         scheduler, loop = self._scheduler, self._plane.loop
-        common = (self._backend, instance, self._outbox, decoupled, loop, scheduler.finished, policy)
-        if turns is None:
+        common = (self._backend, instance, self._responses, decoupled, loop, scheduler.finished, policy)
+        if permits is None:
             return InstanceThread(*common)
-        return LimitedInstance(*common, turns, lambda: scheduler.pending > 0)
+        return LimitedInstance(*common, permits, lambda: scheduler.pending > 0)
 
-    def _offer(self, added: Sequence[_Placed]) -> None:
+    def _add_to_scheduler(self, added: Sequence[_Placed]) -> None:
         for _, thread in added:
             if not thread.instance.passive:
                 self._scheduler.add_instance(thread)
 
     async def _switch(self, added: Sequence[_Placed], removed: Sequence[_Placed]) -> None:
-        """The old ones go when they have finished what they have, which nobody waits for."""
-        self._offer(added)
-        for _, thread in removed:
+        self._add_to_scheduler(added)
+        for _, thread in removed:  # in the background: their requests may take any time to finish
             self._leaving.add(thread)
             task = asyncio.get_running_loop().create_task(self._remove(thread))
             self._tasks.add(task)
@@ -185,4 +219,4 @@ class InstancePool:
         thread.leave()
         await asyncio.to_thread(thread.stop, None)
         self._leaving.discard(thread)
-        logger.info("instance %s of model '%s' is gone", thread.instance.name, self._model.name)
+        logger.info("removed instance %s of model '%s'", thread.instance.name, self._model.name)

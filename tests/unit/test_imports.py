@@ -60,7 +60,7 @@ deployments.environments: app.core backends backends.python.worker deployments.m
 deployments.execution: app.core app.core.config backends deployments.bls deployments.rate_limiting
 deployments.manager: app.core app.core.config app.routing app.settings app.transport
     app.transport.channel deployments deployments.execution deployments.model_store
-deployments.model_store: app.core app.core.config app.settings app.transport.channel deployments
+deployments.model_store: app.core app.core.config app.settings app.transport.channel
 deployments.rate_limiting: app.core app.core.config app.transport.channel
 deployments.replica: app.cache app.core app.core.config app.routing app.transport app.transport.channel
     app.transport.memory backends backends.python.api deployments deployments.bls

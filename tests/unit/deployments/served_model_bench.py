@@ -14,6 +14,8 @@ from tritonclient.grpc import service_pb2 as pb
 from app.core.config.normalise import normalise
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.transport.event_loop_thread import LoopThread
+from deployments.replica.control import ReplicaHandler
+from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel
 from deployments.spec import ModelSpec
 from tests.unit.scheduling_fakes import FakeServeBatch
@@ -119,7 +121,7 @@ class Bench:
         return model_spec(self.directory, config, **fields)
 
     def load(self, config: str = CONFIG, **fields: Any) -> ServedModel:
-        self.model = ServedModel.load(self.spec(config, **fields), self.plane, self.serve_batch)
+        self.model = load_model(self.spec(config, **fields), self.plane, self.serve_batch)
         self.plane.call(self.model.open())
         return self.model
 
@@ -151,9 +153,13 @@ class Bench:
         assert self.backend.entered.acquire(timeout=5)
         return answer
 
-    def statistics(self) -> tuple[pb.ModelStatistics, dict[str, int], int]:
+    def control(self, verb: str, payload: object = None) -> Any:
+        """Call a control verb of the replica."""
         assert self.model is not None
-        answer = self.plane.call(self.model.control("statistics", None), 5)
+        return self.plane.call(ReplicaHandler(self.model).control(verb, payload), 30)
+
+    def statistics(self) -> tuple[pb.ModelStatistics, dict[str, int], int]:
+        answer = self.control("statistics")
         message = pb.ModelStatistics.FromString(answer["statistics"])
         return message, answer["failures"], answer["pending"]
 

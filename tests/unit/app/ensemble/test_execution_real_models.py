@@ -13,6 +13,7 @@ from app.core.config.normalise import normalise
 from app.core.inference import Call, Sink
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.transport.event_loop_thread import LoopThread
+from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel
 from deployments.spec import ModelSpec
 from tests.unit.ensembles import Models, ensemble, step
@@ -54,7 +55,7 @@ class RealModels(Models):
 def load(name: str, plane: LoopThread) -> ServedModel:
     config = normalise(text_format.Parse(IDENTITY, mc.ModelConfig(name=name)))
     spec = ModelSpec(name, 1, "", config.SerializeToString(), f"{name}:1", "", bytes(32), "")
-    served = ServedModel.load(spec, plane, FakeServeBatch())
+    served = load_model(spec, plane, FakeServeBatch())
     plane.call(served.open())
     return served
 

@@ -18,6 +18,7 @@ from app.core.errors import ErrorCode, InferError
 from app.routing import handle_calls
 from app.routing.handle_calls import HandleCalls
 from app.transport.event_loop_thread import LoopThread
+from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel
 from deployments.spec import ModelSpec
 from tests.unit.scheduling_fakes import FakeServeBatch
@@ -61,7 +62,7 @@ class Loader:
         text = CONFIG.format(backend=backend, type=kind, more=more)
         config = normalise(text_format.Parse(text, mc.ModelConfig(name="m")))
         spec = ModelSpec("m", 1, str(self._directory), config.SerializeToString(), "m:1", "", bytes(32), "")
-        model = ServedModel.load(spec, self._plane, FakeServeBatch())
+        model = load_model(spec, self._plane, FakeServeBatch())
         self._plane.call(model.open())
         self.models.append(model)
         return HandleCalls(model.config, model.submit, self._plane)

@@ -14,6 +14,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.config.normalise import normalise
 from app.core.errors import ErrorCode
 from app.core.tensors import TENSORS_TRACE, UNNAMED_TRACE, InferRequest, InferResponse, Tensor, Timestamps
+from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel
 from deployments.spec import ModelSpec
 from tests.environments import make
@@ -70,7 +71,7 @@ class Caller:
         config = normalise(text_format.Parse(CONFIG % kind, mc.ModelConfig()))
         spec = ModelSpec("caller", 1, str(directory), config.SerializeToString(), "", "", bytes(32), "")
         self.bench = bench
-        self.model = ServedModel.load(spec, bench.plane, FakeServeBatch())
+        self.model = load_model(spec, bench.plane, FakeServeBatch())
         self.responses: list[InferResponse] = []
         self.answered = threading.Event()
         bench.plane.call(self.model.open())
@@ -155,7 +156,7 @@ def test_activities_of_a_backend_are_part_of_the_trace(bench: Bench, tmp_path: P
     text = 'name: "i" input { name: "INPUT0" data_type: TYPE_FP32 dims: 4 } output { name: "OUTPUT0" '
     config = text_format.Parse(f"{text} data_type: TYPE_FP32 dims: 4 }} {custom}", mc.ModelConfig())
     spec = ModelSpec("i", 1, str(tmp_path), normalise(config).SerializeToString(), "", "", bytes(32), "")
-    model = ServedModel.load(spec, bench.plane, FakeServeBatch())
+    model = load_model(spec, bench.plane, FakeServeBatch())
     bench.plane.call(model.open())
     answers = [infer_on(bench, model, trace) for trace in ("", UNNAMED_TRACE)]
     model.close(timeout=5)

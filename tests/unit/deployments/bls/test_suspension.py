@@ -25,6 +25,7 @@ from deployments.bls.inline_loop import InlineEventLoop
 from deployments.bls.service import Connection, ModelCalls
 from deployments.bls.suspension import ResponseFuture, run_suspendable, waited
 from deployments.execution import instance_thread
+from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel
 from tests.unit.deployments.bls.test_service import SPEC, output, request
 from tests.unit.deployments.bls.test_service import Bench as Plane
@@ -249,7 +250,7 @@ async def served_caller(bench: Plane, directory: Path, source: str) -> ServedMod
     (directory / "1" / "model.py").write_text(source)
     config = normalise(text_format.Parse(CALLER_CONFIG, mc.ModelConfig(name="caller")))
     spec = msgspec.structs.replace(SPEC, directory=str(directory), config=config.SerializeToString())
-    served = await asyncio.to_thread(ServedModel.load, spec, bench.plane, FakeServeBatch())
+    served = await asyncio.to_thread(load_model, spec, bench.plane, FakeServeBatch())
     await bench.plane.run(served.open())
     return served
 
@@ -262,7 +263,7 @@ async def test_a_python_model_that_calls_moves_to_the_loop(
     monkeypatch.setattr(instance_thread, "_LONG_NS", 10**12)
     served = await served_caller(bench, tmp_path, source)
     handle = HandleCalls(served.config, served.submit, bench.plane)
-    thread = served._instances._placed[0].thread
+    thread = served.instances._placed[0].thread
     for i in range(instance_thread._SHORT_RUNS + 3):
         assert thread.on_loop == (i >= instance_thread._SHORT_RUNS)
         bench.answers += [*(answer_with(0) for _ in range(calls - 1)), answer_with(i)]
@@ -292,7 +293,7 @@ async def test_a_coroutine_that_fails_on_the_loop(
     bench.answers += [answer_with(0), answer_with(6)]
     with pytest.raises(InferError, match="odd"):
         await handle.call({"IN": np.ones(4, np.float32)})
-    assert served._instances._placed[0].thread.on_loop and bench.plane.alive
+    assert served.instances._placed[0].thread.on_loop and bench.plane.alive
     await asyncio.to_thread(served.close, 5)
 
 

@@ -1,12 +1,32 @@
-"""Names of Serve applications, and what the list of them tells."""
+"""Serve applications of model versions: names, listing, and deployment over a fake of Serve."""
 
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
+from google.protobuf import text_format
+from ray import serve
+from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.errors import InferError
+from app.routing.replicas import ReplicaAddress
 from deployments.manager import applications
-from deployments.manager.applications import Found, application_name, base_name, parse_application
+from deployments.manager.applications import (
+    Found,
+    application_name,
+    base_name,
+    deploy,
+    parse_application,
+    update,
+)
+from deployments.manager.replicas import ReplicaList
+from deployments.spec import Description, ModelSpec
+from tests.waiting import until
 
 NAMES = [
     (("simple", 1, 1), "simple:1"),
@@ -90,3 +110,157 @@ async def test_failing_delete_is_not_the_callers_matter(
     monkeypatch.setattr(applications.serve, "delete", delete)
     await applications.delete("m:1")
     assert "deleting application 'm:1'" in caplog.text
+
+
+TWO_INSTANCES = text_format.Parse('backend: "python" instance_group { count: 2 }', mc.ModelConfig())
+SPEC = ModelSpec("m", 1, "", TWO_INSTANCES.SerializeToString(), "m:1", "", b"k" * 32, "")
+
+
+class FakeServe:
+    """Lists replicas and tells the status as the test says; `deployed` are the applications run."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.deployed: list[str] = []
+        self.status: Any = None
+        self.message = ""
+        self.replicas: ReplicaList | None = None
+        monkeypatch.setattr(applications, "listing", self.listing)
+        monkeypatch.setattr(applications, "_STATUS_S", 0.001)
+        monkeypatch.setattr(serve, "run_many", self.run_many)
+        monkeypatch.setattr(serve, "status", self.ask)
+
+    @asynccontextmanager
+    async def listing(self, deployment: str, application: str) -> AsyncIterator[ReplicaList]:
+        assert (deployment, application) == ("m", "m:1")
+        self.replicas = ReplicaList(SimpleNamespace(describe=SimpleNamespace(remote=self.describe)))
+        yield self.replicas
+
+    def run_many(self, targets: list[Any], wait_for_applications_running: bool) -> None:
+        assert not wait_for_applications_running
+        self.deployed += [target.name for target in targets]
+
+    def ask(self) -> Any:
+        deployments = {"m": SimpleNamespace(message=self.message)}
+        found = SimpleNamespace(status=self.status, message="", deployments=deployments)
+        return SimpleNamespace(applications={} if self.status is None else {"m:1": found})
+
+    def list_replicas(self, count: int) -> None:
+        assert self.replicas is not None
+        self.replicas.hear(tuple(ReplicaAddress(str(n), "", "", "") for n in range(count)))
+
+    @staticmethod
+    async def describe() -> bytes:
+        return msgspec.msgpack.encode(Description(SPEC, load_seconds=7.0))
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeServe:
+    return FakeServe(monkeypatch)
+
+
+async def test_serve_makes_one_configuration_at_a_time(
+    fake: FakeServe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its way of pickling request routers fails in two threads at a time: a load, an update, or a status."""
+    begun, may_go = threading.Semaphore(0), threading.Event()
+
+    def wait(*_: Any, **__: Any) -> Any:
+        begun.release()
+        assert may_go.wait(30)
+        return SimpleNamespace(applications={})
+
+    monkeypatch.setattr(serve, "run_many", wait)
+    monkeypatch.setattr(serve, "status", wait)
+    monkeypatch.setattr(applications, "tell_replicas", told)
+    calls = (deploy(SPEC), deploy(SPEC), update(SPEC, SPEC), applications.listed())
+    tasks = [asyncio.ensure_future(each) for each in calls]
+    assert await asyncio.to_thread(begun.acquire, timeout=30)
+    assert not await asyncio.to_thread(begun.acquire, timeout=0.05)
+    may_go.set()
+    for _ in calls[1:]:
+        assert await asyncio.to_thread(begun.acquire, timeout=30)
+    for task in tasks:
+        task.cancel()
+
+
+async def test_a_load_that_is_given_up_starts_nothing_after_its_deletion(
+    fake: FakeServe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One waits for its turn to start, one is being started: the deletion of either comes last."""
+    done: list[str] = []
+    begun, may_go = threading.Event(), threading.Event()
+
+    def start(targets: list[Any], **_: Any) -> None:
+        begun.set()
+        assert may_go.wait(30)
+        done.append(f"started {targets[0].name}")
+
+    monkeypatch.setattr(serve, "run_many", start)
+    monkeypatch.setattr(serve, "delete", lambda application: done.append(f"deleted {application}"))
+    loads = [asyncio.create_task(deploy(SPEC))]
+    assert await asyncio.to_thread(begun.wait, 30)
+    loads.append(asyncio.create_task(deploy(SPEC)))
+    await asyncio.sleep(0)
+    for load in loads:
+        load.cancel()
+    await asyncio.wait(loads)
+    deletions = [asyncio.create_task(applications.delete("m:1")) for _ in loads]
+    await asyncio.sleep(0.01)
+    may_go.set()
+    await asyncio.gather(*deletions)
+    assert done == ["started m:1", "deleted m:1", "deleted m:1"]
+
+
+async def told(spec: ModelSpec) -> None:
+    """Replicas that change as they are told."""
+
+
+async def test_an_update_is_over_when_serve_says_that_all_run(
+    fake: FakeServe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(applications, "tell_replicas", told)
+    fake.status = "DEPLOYING"
+    updating = asyncio.create_task(update(SPEC, SPEC))
+    await until(lambda: bool(fake.deployed))
+    await asyncio.sleep(0.01)
+    assert not updating.done()
+    fake.status = "RUNNING"
+    assert (await updating).load_seconds == 7.0
+
+
+async def test_a_model_is_deployed_when_serve_lists_all_its_replicas(fake: FakeServe) -> None:
+    fake.status = "DEPLOYING"
+    deploying = asyncio.create_task(deploy(SPEC))
+    await until(lambda: bool(fake.deployed))
+    fake.list_replicas(1)
+    await asyncio.sleep(0.01)
+    assert not deploying.done()
+    fake.list_replicas(2)
+    assert (await deploying).load_seconds == 7.0
+    assert fake.deployed == ["m:1"]
+
+
+async def test_a_replica_whose_load_failed_is_asked_why(fake: FakeServe) -> None:
+    fake.status = "RUNNING"
+    assert (await deploy(SPEC)).load_seconds == 7.0
+
+
+@pytest.mark.parametrize("status", ["DEPLOY_FAILED", "DELETING", "NOT_STARTED"])
+async def test_serve_gives_up(fake: FakeServe, status: str) -> None:
+    fake.status, fake.message = status, "it died\nof a signal"
+    with pytest.raises(InferError, match="the replica of model 'm' could not start: of a signal"):
+        await deploy(SPEC)
+
+
+async def test_an_application_that_is_deleted_meanwhile(fake: FakeServe) -> None:
+    with pytest.raises(InferError, match="application 'm:1' was deleted"):
+        await deploy(SPEC)
+
+
+async def test_serve_refuses(fake: FakeServe, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ValueError("no such option")
+
+    monkeypatch.setattr(serve, "run_many", refuse)
+    with pytest.raises(InferError, match="no such option"):
+        await deploy(SPEC)

@@ -1,6 +1,16 @@
-"""POLL mode: which changes are followed, and when."""
+"""POLL mode: which changes are followed, and the manager that follows them."""
 
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments.manager import manager
+from deployments.manager.manager import RepositoryManager
 from deployments.manager.polling import Poller
+from tests.unit.deployments.manager.manager_bench import Bench, reason, states
+from tests.unit.deployments.model_directories import CONFIG, add
 
 
 def test_what_is_loaded_is_left_alone() -> None:
@@ -36,3 +46,134 @@ def test_changed_and_changed_back() -> None:
     assert poller.observe({"m": "2"}) == []
     assert poller.observe({"m": "1"}) == []
     assert poller.observe({"m": "1"}) == []
+
+
+class Polled:
+    """A manager in POLL mode whose polls happen when the test says so."""
+
+    def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bench = bench
+        self._tick = asyncio.Semaphore(0)
+        self._idle = asyncio.Event()
+        monkeypatch.setattr(manager, "poll_pause", self._pause)
+
+    async def start(self, **settings: Any) -> RepositoryManager:
+        made = await self.bench.start(model_control_mode="poll", **settings)
+        await asyncio.wait_for(self._idle.wait(), 10)
+        return made
+
+    async def poll(self, times: int = 1) -> None:
+        for _ in range(times):
+            self._idle.clear()
+            self._tick.release()
+            await asyncio.wait_for(self._idle.wait(), 10)
+
+    async def _pause(self, seconds: float) -> None:
+        self._idle.set()
+        await self._tick.acquire()
+
+
+@pytest.fixture
+def polled(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Polled:
+    return Polled(bench, monkeypatch)
+
+
+async def test_polling_follows_what_is_added_changed_and_removed(bench: Bench, polled: Polled) -> None:
+    bench.add("same")
+    bench.add("changed")
+    removed = bench.add("removed")
+    made = await polled.start()
+    bench.add("added")
+    bench.add("changed", CONFIG.replace("4", "8"))
+    removed.rename(bench.repository.parent / "elsewhere")
+    await polled.poll()
+    assert sorted(bench.serve.deployed) == ["changed:1", "removed:1", "same:1"], "not at rest yet"
+    await polled.poll()
+    assert sorted(bench.serve.deployed[3:]) == ["added:1", "changed:1@2"]
+    assert [*await states(made)] == [
+        ("added", "1", "READY"),
+        ("changed", "1", "READY"),
+        ("removed", "1", "UNAVAILABLE"),
+        ("same", "1", "READY"),
+    ]
+    assert await reason(made, "removed") == "unloaded"
+    await polled.poll(2)
+    assert len(bench.serve.deployed) == 5
+
+
+async def test_polling_follows_versions(bench: Bench, polled: Polled) -> None:
+    bench.add("m")
+    made = await polled.start()
+    bench.add("m", versions=(2,))
+    await polled.poll(2)
+    assert await states(made) == [("m", "1", "UNAVAILABLE"), ("m", "2", "READY")]
+    assert bench.serve.deployed == ["m:1", "m:2"]
+    (bench.repository / "m" / "2").rmdir()
+    await polled.poll(2)
+    assert await states(made) == [("m", "1", "READY"), ("m", "2", "UNAVAILABLE")]
+
+
+async def test_polling_keeps_what_serves_when_a_change_fails(bench: Bench, polled: Polled) -> None:
+    bench.add("m")
+    made = await polled.start()
+    bench.add("m", "no configuration")
+    await polled.poll(2)
+    assert await states(made) == [("m", "1", "READY")]
+    assert "failed to poll from model repository" in await reason(made, "m")
+    bench.add("m")
+    await polled.poll(2)
+    assert await made.index() == [("m", "1", "READY", "")]
+    assert bench.serve.deployed == ["m:1"]
+
+
+async def test_polling_serves_no_model_of_two_repositories(
+    bench: Bench, polled: Polled, tmp_path: Path
+) -> None:
+    """Neither is served while both are there; a load request that finds two keeps what it has."""
+    bench.add("m")
+    second = tmp_path / "second"
+    second.mkdir()
+    made = await polled.start(model_repository=[str(bench.repository), str(second)])
+    add(second, "m", CONFIG, (2,))
+    await polled.poll(2)
+    assert await made.index() == [("m", "1", "UNAVAILABLE", "model appears in two or more repositories")]
+    assert made._board.table.all_ready, "a mistake in the repositories does not make the server unready"
+    (bench.repository / "m").rename(tmp_path / "elsewhere")
+    await polled.poll(2)
+    assert await states(made) == [("m", "1", "UNAVAILABLE"), ("m", "2", "READY")]
+
+
+async def test_polling_goes_on_when_the_repository_is_away(
+    bench: Bench, polled: Polled, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.add("m")
+    made = await polled.start()
+    bench.repository.rename(bench.repository.parent / "away")
+    await polled.poll(3)
+    assert "failed to poll the model repositories" in caplog.text
+    (bench.repository.parent / "away").rename(bench.repository)
+    await polled.poll(2)
+    assert await states(made) == [("m", "1", "READY")]
+
+
+async def test_polling_unloads_what_went_while_the_manager_was_away(bench: Bench, polled: Polled) -> None:
+    bench.add("m")
+    await bench.start()
+    (bench.repository / "m").rename(bench.repository.parent / "elsewhere")
+    made = await polled.start()
+    await polled.poll(2)
+    assert await reason(made, "m") == "unloaded"
+
+
+async def test_failed_update_leaves_retired_versions_alone(bench: Bench, polled: Polled) -> None:
+    """They would make the server unready."""
+    bench.add("m")
+    made = await polled.start()
+    bench.add("m", versions=(2,))
+    await polled.poll(2)
+    bench.add("m", "no configuration")
+    await polled.poll(2)
+    rows = {version: (state, reason) for _, version, state, reason in await made.index()}
+    assert rows["1"] == ("UNAVAILABLE", "unloaded")
+    assert rows["2"][0] == "READY" and rows["2"][1].startswith("update failed: ")
+    assert made._board.table.all_ready

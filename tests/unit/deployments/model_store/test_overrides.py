@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from deployments.model_store import materialize as localise_module
-from deployments.model_store.materialize import materialize_model
 from deployments.model_store.overrides import Overrides, checked_files
+from deployments.replica import materialize as localise_module
+from deployments.replica.materialize import materialize_model
 from deployments.spec import ModelSpec
 
 FILES = {"1/model.py": b"code", "1/weights/w": b"123"}

@@ -17,8 +17,8 @@ from app.settings.settings import from_args
 from deployments.manager import catalog as catalog_module
 from deployments.manager.catalog import Catalog, cache_directory
 from deployments.model_store.cache import NodeCache
-from deployments.model_store.materialize import materialize_model
 from deployments.model_store.storage import Storage, _credential, _options
+from deployments.replica.materialize import materialize_model
 from deployments.spec import ModelSpec
 from tests.unit.deployments.model_directories import CONFIG, KEY
 

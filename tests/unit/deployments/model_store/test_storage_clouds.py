@@ -17,7 +17,7 @@ from app.settings.settings import from_args
 from deployments.manager import catalog as catalog_module
 from deployments.manager.catalog import Catalog
 from deployments.model_store.cache import NodeCache
-from deployments.model_store.materialize import materialize_model
+from deployments.replica.materialize import materialize_model
 from deployments.spec import ModelSpec
 from tests.clouds import S3, Azure, Cable, Cloud, Gcs, tokens
 from tests.unit.deployments.model_directories import CONFIG, KEY

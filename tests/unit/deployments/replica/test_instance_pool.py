@@ -18,6 +18,7 @@ from app.core.tensors import InferResponse
 from app.transport.event_loop_thread import LoopThread
 from deployments.rate_limiting.client import Permits as RateTurns
 from deployments.rate_limiting.client import RateLimiter
+from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel
 from deployments.spec import UPDATE
 from tests.unit.deployments.served_model_bench import BATCHING, CONFIG, Bench, request
@@ -41,10 +42,8 @@ def sockets() -> Iterator[str]:
 
 def update(bench: Bench, config: str) -> None:
     """As the manager does, by a control call."""
-    model = bench.model
-    assert model is not None
     asked = text_format.Parse(config, mc.ModelConfig()).SerializeToString()
-    bench.plane.call(model.control(UPDATE, asked), 30)
+    bench.control(UPDATE, asked)
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -131,7 +130,7 @@ def test_what_the_configuration_forbids(bench: Bench) -> None:
     assert (
         caught.value.message == "instance group g of model m has kind KIND_CPU but specifies one or more GPUs"
     )
-    assert model.declared == bench.spec(CONFIG + group(1)).config
+    assert model.instances.declared == bench.spec(CONFIG + group(1)).config
 
 
 def test_an_instance_with_a_sequence_goes_when_that_has_ended(bench: Bench) -> None:
@@ -162,7 +161,7 @@ def test_host_policy(bench: Bench) -> None:
     bench.load(CONFIG + group(1, 'host_policy: "mine"'), host_policy=policies)
     (thread,) = [each for each in threading.enumerate() if each.name == "g_0"]
     assert thread.native_id is not None and os.sched_getaffinity(thread.native_id) == {core}
-    (instance,) = bench.model._instances.instances if bench.model else ()
+    (instance,) = bench.model.instances.instances if bench.model else ()
     assert instance.host_policy == policies["mine"]
     with pytest.raises(InferError, match="Parsing 'cpu-cores' value: Can't parse 'x' to integer"):
         update(bench, CONFIG + group(1))
@@ -251,17 +250,15 @@ def test_waiting_counts_as_queueing(bench: Bench, limited: Other) -> None:
     assert stats.queue.ns >= 50_000_000 > stats.compute_infer.ns
 
 
-def test_warm_up_waits_for_the_resource(bench: Bench, limited: Other) -> None:
+def test_warm_up_waits_for_the_resource(bench: Bench, limited: Other, sockets: str) -> None:
     warm_up = """model_warmup { name: "w" batch_size: 1 inputs {
         key: "INPUT0" value { data_type: TYPE_UINT8 dims: [ 4 ] zero_data: true } } }
     """
     limited.take()
-    assert bench.model is not None
-    sockets = str(bench.model._spec.socket_directory)
     spec = bench.spec(CONFIG + group(1, LIMITED) + warm_up, socket_directory=sockets, rate_limits={})
     loaded: Future[ServedModel] = Future()
     load = threading.Thread(
-        target=lambda: loaded.set_result(ServedModel.load(spec, bench.plane, bench.serve_batch))
+        target=lambda: loaded.set_result(load_model(spec, bench.plane, bench.serve_batch))
     )
     load.start()
     until(lambda: len(calls(bench, "load")) == 3)

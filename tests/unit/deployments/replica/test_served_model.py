@@ -12,10 +12,7 @@ import msgspec
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from app.core.log import LogConfig
 from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
-from deployments.replica import served_model
-from deployments.replica.served_model import ServedModel
 from tests.unit.deployments.served_model_bench import CONFIG, Bench, request
 
 
@@ -40,49 +37,6 @@ def test_life(bench: Bench) -> None:
         "model_finalize",
         "finalize",
     ]
-
-
-def test_configuration_is_completed_from_the_model(bench: Bench) -> None:
-    model = bench.load('name: "m" backend: "probe"')
-    assert model.config.max_batch_size == 8
-    assert [spec.name for spec in model.config.input] == ["INPUT0"]
-    assert model.config.instance_group[0].count == 1
-
-
-def test_auto_complete_switched_off(bench: Bench) -> None:
-    model = bench.load('name: "m" backend: "probe"', auto_complete=False)
-    assert "auto_complete" not in bench.backend.calls
-    assert (model.config.max_batch_size, len(model.config.input)) == (0, 0)
-
-
-def test_configuration_that_cannot_be_served(bench: Bench) -> None:
-    with pytest.raises(InferError, match="unable to find backend library for backend 'nonesuch'"):
-        ServedModel.load(bench.spec(CONFIG.replace("probe", "nonesuch")), bench.plane)
-    with pytest.raises(InferError, match="has kind KIND_GPU but no GPUs are available"):
-        ServedModel.load(bench.spec(CONFIG + "instance_group { kind: KIND_GPU }"), bench.plane)
-
-
-def test_instances_are_named_as_in_triton(bench: Bench) -> None:
-    bench.load(CONFIG + 'instance_group [ { count: 2 }, { name: "own" count: 1 } ]')
-    loaded = sorted(call[1] for call in bench.backend.calls if call[0] == "load")
-    assert loaded == ["m_0_0", "m_0_1", "own_0"]
-
-
-def test_failed_load_undoes_what_was_loaded(bench: Bench) -> None:
-    config = (
-        CONFIG
-        + """
-    instance_group { count: 3 }
-    parameters { key: "break" value { string_value: "1" } }
-    """
-    )
-    with pytest.raises(InferError, match="the weights are unreadable"):
-        bench.load(config)
-    assert sorted(call for call in bench.backend.calls if call[0] == "unload") == [
-        ("unload", "m_0_0"),
-        ("unload", "m_0_2"),
-    ]
-    assert bench.backend.calls[-2:] == ["model_finalize", "finalize"]
 
 
 def test_statistics_of_successes(bench: Bench) -> None:
@@ -113,19 +67,6 @@ def test_a_traced_request_brings_its_times(bench: Bench) -> None:
     assert activities == ()
     assert in_order == sorted(in_order)
     assert before <= times.request_start <= times.request_end <= time.monotonic_ns()
-
-
-def test_summaries_where_they_are_wanted(bench: Bench) -> None:
-    model = bench.load()
-    bench.infer(request("a"))
-    assert "summaries" not in bench.plane.call(model.control("statistics", None), 5)
-    model.close(timeout=5)
-    model = bench.load(summaries=True, histograms=True)
-    bench.infer(request("a"))
-    answer = bench.plane.call(model.control("statistics", None), 5)
-    count, _, sizes = answer["summaries"]["request"]
-    assert (count, sum(sizes.values())) == (1, 1)
-    assert "first_response" not in answer  # which decoupled models alone have
 
 
 def test_statistics_of_failures_by_reason(bench: Bench) -> None:
@@ -190,21 +131,6 @@ def test_what_the_configuration_forbids_is_refused_and_no_failure_of_the_model(
     message, failures, _ = bench.statistics()
     assert (failures, message.inference_stats.fail.count) == ({}, 0)
     assert bench.executed() == []
-
-
-def test_log_settings_come_as_a_control_call(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[LogConfig] = []
-    monkeypatch.setattr(served_model, "configure_logging", seen.append)
-    model = bench.load()
-    settings = LogConfig(log_verbose_level=2, log_info=False)
-    bench.plane.call(model.control("log", msgspec.to_builtins(settings)), 5)
-    assert seen == [settings]
-
-
-def test_unknown_control_verb(bench: Bench) -> None:
-    model = bench.load()
-    with pytest.raises(InferError, match="unknown control verb 'x'"):
-        bench.plane.call(model.control("x", None), 5)
 
 
 def test_no_thread_is_left(tmp_path: Path) -> None:

@@ -33,12 +33,12 @@ def test_python_model_of_its_own_environment(bench: Bench) -> None:
     told: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     async def watch() -> None:
-        await model.watch_readiness(told.put).start()
+        await model.instances.watch_readiness(told.put).start()
 
     bench.plane.call(watch(), 30)
     answer, _ = bench.submit(request("a"))
     assert answer.result(30).error is None
-    custom = bench.plane.call(model.control("statistics", None), 30)["custom"]
+    custom = bench.control("statistics")["custom"]
     assert custom == [["seen", "", "counter", [[{}, 1.0, 0, [], []]]]]
     assert told.get(timeout=30) is False  # the model said no after its first request
     model.close(timeout=30)

@@ -11,6 +11,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.transport.event_loop_thread import LoopThread
+from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel
 from tests.unit.deployments.served_model_bench import model_spec
 from tests.unit.scheduling_fakes import FakeServeBatch
@@ -99,7 +100,7 @@ class SequenceBench:
     def load(self, text: str, **fields: Any) -> ServedModel:
         spec = model_spec(self.directory, text, **fields)
         self.batch = mc.ModelConfig.FromString(spec.config).max_batch_size > 0
-        self.model = ServedModel.load(spec, self.plane, FakeServeBatch())
+        self.model = load_model(spec, self.plane, FakeServeBatch())
         self.plane.call(self.model.open())
         return self.model
 

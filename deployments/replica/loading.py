@@ -1,0 +1,149 @@
+"""Loads a model version: completes and validates its configuration, then makes everything that serves it."""
+
+import logging
+from functools import partial
+from pathlib import Path
+
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.cache.response_cache import make_cache
+from app.core.buffers import set_allocator
+from app.core.config.normalise import normalise
+from app.core.config.validation import validate
+from app.core.errors import ErrorCode, InferError
+from app.core.latencies import Latencies, first_responses
+from app.transport.event_loop_thread import LoopThread
+from app.transport.memory.shared_pool import take
+from backends import find_backend, python_based_file
+from backends.base import Backend, Model
+from deployments.environments.prepare import Environment, prepare
+from deployments.execution.statistics import Statistics
+from deployments.model_store.agents import check_agents
+from deployments.model_store.layout import ModelEntry
+from deployments.model_store.model_files import read_labels
+from deployments.replica.cached_scheduler import CachedScheduler
+from deployments.replica.instance_pool import InstancePool
+from deployments.replica.served_model import ServedModel
+from deployments.scheduling.base import Scheduler
+from deployments.scheduling.direct import DirectScheduler
+from deployments.scheduling.dynamic.configured import dynamic_scheduler
+from deployments.scheduling.dynamic.scheduler import MakeBatched, serve_batched
+from deployments.scheduling.queue import RequestQueue
+from deployments.scheduling.sequence.scheduler import SequenceScheduler
+from deployments.spec import ModelSpec
+
+logger = logging.getLogger(__name__)
+
+
+def load_model(
+    spec: ModelSpec, plane: LoopThread, batched: MakeBatched = serve_batched, rank: int = 0
+) -> ServedModel:
+    """Complete the configuration, load every instance and warm it up. Blocks.
+
+    Args:
+        spec: the model version.
+        plane: the thread whose loop requests will arrive on.
+        batched: makes the batched form of an executor; `@serve.batch` works inside a replica only.
+        rank: the position of this replica among those of its model.
+
+    Raises:
+        InferError: the model cannot be served.
+    """
+    declared = mc.ModelConfig.FromString(spec.config)
+    check_agents(declared, Path(spec.directory), spec.version)
+    kind = find_backend(declared.backend, spec.backend_path)
+    common_file = python_based_file(declared.backend, spec.backend_path)
+    settings = spec.settings(declared.backend, *(("python",) if common_file else ()))
+    model = Model(declared, spec.version, Path(spec.directory), settings)
+    model.common_file = common_file
+    environment = prepare(model, spec.cache_bytes)
+    model.interpreter = environment.python
+    try:
+        backend = _initialize_backend(spec, model, kind)
+        served = _serve(spec, model, backend, environment, plane, batched, rank)
+    except InferError as error:
+        environment.release()
+        raise environment.explained(error) from error
+    return served
+
+
+def labels_of(model: Model) -> dict[str, tuple[str, ...]]:
+    """Read the class labels by output from the label files of the configuration.
+
+    Raises:
+        InferError: see `read_labels`.
+    """
+    directory = model.directory.resolve()
+    return read_labels(ModelEntry(model.name, directory.parent, directory), model.config)
+
+
+def _initialize_backend(spec: ModelSpec, model: Model, kind: type[Backend]) -> Backend:
+    set_allocator(take)
+    if spec.auto_complete:
+        model.config = normalise(kind.auto_complete(model), spec.gpus)
+    validate(model.config, spec.gpus)
+    backend = kind()
+    backend.initialize(model.backend_config)
+    backend.model_initialize(model)
+    return backend
+
+
+def _serve(
+    spec: ModelSpec,
+    model: Model,
+    backend: Backend,
+    environment: Environment,
+    plane: LoopThread,
+    batched: MakeBatched,
+    rank: int,
+) -> ServedModel:
+    statistics = Statistics(model.name, str(model.version), Latencies() if spec.summaries else None)
+    scheduler = _make_scheduler(model, statistics, spec, batched)
+    decoupled = model.config.model_transaction_policy.decoupled
+    served = ServedModel(
+        model,
+        backend,
+        environment,
+        statistics,
+        scheduler,
+        _make_cached(model, spec, scheduler, statistics),
+        first_responses(model.config) if spec.histograms and decoupled else None,
+        plane.loop,
+        partial(InstancePool, spec, model, backend, plane, scheduler, rank),
+    )
+    try:
+        served.instances.load()
+    except BaseException:
+        served.close(timeout=5)
+        raise
+    return served
+
+
+def _make_scheduler(model: Model, statistics: Statistics, spec: ModelSpec, batched: MakeBatched) -> Scheduler:
+    config = model.config
+    choice = config.WhichOneof("scheduling_choice")
+    if choice == "sequence_batching":
+        return SequenceScheduler(
+            statistics, config, model.directory, spec.max_pending_requests, spec.max_pending_bytes
+        )
+    if choice == "ensemble_scheduling":
+        raise InferError(
+            ErrorCode.UNSUPPORTED, f"model '{config.name}': {choice} is not available in this release"
+        )
+    if choice != "dynamic_batching" or config.max_batch_size < 2:
+        return DirectScheduler(statistics, RequestQueue(spec.max_pending_requests, spec.max_pending_bytes))
+    return dynamic_scheduler(model, statistics, spec, batched)
+
+
+def _make_cached(
+    model: Model, spec: ModelSpec, scheduler: Scheduler, statistics: Statistics
+) -> CachedScheduler | None:
+    if not model.config.response_cache.enable:
+        return None
+    cache = make_cache(spec.cache_config)
+    if cache is None:
+        logger.warning(
+            "model '%s' enables the response cache, but the server has none: see --cache-config", model.name
+        )
+        return None
+    return CachedScheduler(cache, scheduler, statistics, model.name, str(model.version), spec.fingerprint)

@@ -1,0 +1,50 @@
+"""Loading a model: its configuration is completed and checked, its instances are made."""
+
+import pytest
+
+from app.core.errors import InferError
+from deployments.replica.loading import load_model
+from tests.unit.deployments.served_model_bench import CONFIG, Bench
+
+
+def test_configuration_is_completed_from_the_model(bench: Bench) -> None:
+    model = bench.load('name: "m" backend: "probe"')
+    assert model.config.max_batch_size == 8
+    assert [spec.name for spec in model.config.input] == ["INPUT0"]
+    assert model.config.instance_group[0].count == 1
+
+
+def test_auto_complete_switched_off(bench: Bench) -> None:
+    model = bench.load('name: "m" backend: "probe"', auto_complete=False)
+    assert "auto_complete" not in bench.backend.calls
+    assert (model.config.max_batch_size, len(model.config.input)) == (0, 0)
+
+
+def test_configuration_that_cannot_be_served(bench: Bench) -> None:
+    with pytest.raises(InferError, match="unable to find backend library for backend 'nonesuch'"):
+        load_model(bench.spec(CONFIG.replace("probe", "nonesuch")), bench.plane)
+    with pytest.raises(InferError, match="has kind KIND_GPU but no GPUs are available"):
+        load_model(bench.spec(CONFIG + "instance_group { kind: KIND_GPU }"), bench.plane)
+
+
+def test_instances_are_named_as_in_triton(bench: Bench) -> None:
+    bench.load(CONFIG + 'instance_group [ { count: 2 }, { name: "own" count: 1 } ]')
+    loaded = sorted(call[1] for call in bench.backend.calls if call[0] == "load")
+    assert loaded == ["m_0_0", "m_0_1", "own_0"]
+
+
+def test_failed_load_undoes_what_was_loaded(bench: Bench) -> None:
+    config = (
+        CONFIG
+        + """
+    instance_group { count: 3 }
+    parameters { key: "break" value { string_value: "1" } }
+    """
+    )
+    with pytest.raises(InferError, match="the weights are unreadable"):
+        bench.load(config)
+    assert sorted(call for call in bench.backend.calls if call[0] == "unload") == [
+        ("unload", "m_0_0"),
+        ("unload", "m_0_2"),
+    ]
+    assert bench.backend.calls[-2:] == ["model_finalize", "finalize"]
