@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from app.core.config.model_config import dims_text
 from app.core.datatypes import DATATYPES, pack_bytes, unpack_bytes
-from app.core.errors import ErrorCode, FailureReason, InferError, internal
+from app.core.errors import ErrorCode, Failure, FailureReason, InferError, internal
 from app.core.tensors import InferResponse, Tensor, failed, flat_bytes
 from backends.base import ArrayBackend, Instance, Request
 from backends.ragged import Ragged, scattered
@@ -61,12 +61,12 @@ def execute_merged(backend: ArrayBackend, instance: Instance, requests: Sequence
         request.reply(response)
 
 
-def plain_error(error: Exception) -> InferError:
-    """Turn an exception of a framework into an error of one plain line, counted as the backend's."""
+def backend_failure(error: Exception) -> Failure:
+    """Return an exception of a framework as a failure of one plain line, counted as the backend's."""
     if isinstance(error, InferError):
-        return InferError(error.code, error.message, FailureReason.BACKEND)
+        return Failure(error.code, error.message, FailureReason.BACKEND)
     first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return InferError(ErrorCode.INTERNAL, first_line, FailureReason.BACKEND)
+    return Failure(ErrorCode.INTERNAL, first_line, FailureReason.BACKEND)
 
 
 def _execute_alone(backend: ArrayBackend, instance: Instance, request: Request) -> None:
@@ -76,7 +76,7 @@ def _execute_alone(backend: ArrayBackend, instance: Instance, request: Request) 
         # An InferError is worded for the client; whatever it was made from is there for who looks closer.
         level = logging.DEBUG if isinstance(error, InferError) else logging.ERROR
         logger.log(level, "model '%s' failed", instance.model.name, exc_info=error)
-        response = failed(plain_error(error), request.infer.id)
+        response = failed(backend_failure(error), request.infer.id)
     request.reply(response)
 
 

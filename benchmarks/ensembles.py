@@ -133,8 +133,8 @@ class Bench:
             answer: asyncio.Future[InferResponse] = loop.create_future()
             self._fleet.submit(request, answer.set_result)
             response = await answer
-            if response.error is not None:
-                raise response.error
+            if response.failure is not None:
+                raise response.failure.error()
             done += 1
         return done
 

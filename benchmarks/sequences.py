@@ -70,8 +70,8 @@ class Client:
         self._model.submit(request, self._receive)
 
     def _receive(self, response: InferResponse) -> None:
-        if response.error is not None:
-            raise response.error
+        if response.failure is not None:
+            raise response.failure.error()
         self.answers += 1
         if not self.stopped:
             self.send()

@@ -82,8 +82,8 @@ class Load:
 
         def sink(response: InferResponse) -> None:
             nonlocal to_send, to_come
-            if response.error:
-                raise response.error
+            if response.failure:
+                raise response.failure.error()
             to_come -= 1
             if to_send:
                 to_send -= 1

@@ -6,6 +6,8 @@ maps them to HTTP and gRPC.
 
 from enum import Enum
 
+import msgspec
+
 
 class ErrorCode(str, Enum):
     """Transport-neutral error codes, spelled as in Triton's C API."""
@@ -29,10 +31,33 @@ class FailureReason(str, Enum):
     OTHER = "OTHER"
 
 
-class InferError(Exception):
-    """A failure with a code a client can act on.
+class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Why a request failed: the value that responses, queues and frames carry.
 
-    Both arguments go to `Exception.__init__` so that the error survives pickle with code and message intact.
+    Exceptions are raised only where somebody catches them: they hold on to their frames, and those to the
+    request's tensors, so one that is kept in a response or a constant is a leak.
+    """
+
+    code: ErrorCode
+    message: str
+    reason: FailureReason = FailureReason.OTHER
+
+    @classmethod
+    def from_exception(cls, error: BaseException) -> "Failure":
+        """Return what an exception says; anything but an `InferError` is INTERNAL with its plain text."""
+        if isinstance(error, InferError):
+            return error.failure
+        return cls(ErrorCode.INTERNAL, str(error) or type(error).__name__, FailureReason.BACKEND)
+
+    def error(self) -> "InferError":
+        """Return an exception to raise."""
+        return InferError(self.code, self.message, self.reason)
+
+
+class InferError(Exception):
+    """A failure with a code a client can act on, to be raised.
+
+    All arguments go to `Exception.__init__` so that the error survives pickle with code and message intact.
     """
 
     def __init__(self, code: ErrorCode, message: str, reason: FailureReason = FailureReason.OTHER) -> None:
@@ -43,6 +68,11 @@ class InferError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+    @property
+    def failure(self) -> Failure:
+        """The value to keep or send in place of this exception."""
+        return Failure(self.code, self.message, self.reason)
 
     def with_code(self) -> str:
         """As Triton's `Status::AsString`: `Invalid argument: <message>`; how reasons of failed loads read."""

@@ -4,7 +4,7 @@ from typing import Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import ErrorCode, InferError, invalid_arg
+from app.core.errors import ErrorCode, Failure, InferError, invalid_arg
 from app.core.tensors import SequenceId
 
 _MISSING_START: Final = "must specify the START flag on the first request of the sequence"
@@ -21,6 +21,6 @@ def missing_start(model: str, sequence_id: SequenceId, cause: str = "") -> Infer
     return invalid_arg(f"{text}: {cause}" if cause else text)
 
 
-def is_missing_start(error: InferError) -> bool:
+def is_missing_start(failure: Failure) -> bool:
     """Whether a replica said with this error that it does not have the sequence."""
-    return error.code is ErrorCode.INVALID_ARG and error.message.endswith(_MISSING_START)
+    return failure.code is ErrorCode.INVALID_ARG and failure.message.endswith(_MISSING_START)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.core.datatypes import DATATYPES, datatype_of, pack_bytes, unpack_bytes
-from app.core.errors import ErrorCode, FailureReason, InferError
+from app.core.errors import Failure
 
 Buffer = bytes | bytearray | memoryview
 ParameterValue = bool | int | float | str
@@ -178,7 +178,7 @@ class TracedCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class InferResponse(msgspec.Struct, frozen=True, gc=False):
     """One response. A request has exactly one final response; a decoupled model may send others before it.
 
-    A failed response carries `error` and no outputs; it names no model if the request was refused, and the
+    A failed response carries `failure` and no outputs; it names no model if the request was refused, and the
     model if that was queued or executed. A decoupled model's last response may be empty.
     `timestamps` are those of a traced request, in its final response, and `calls` what it led to.
     """
@@ -189,36 +189,26 @@ class InferResponse(msgspec.Struct, frozen=True, gc=False):
     id: str = ""
     parameters: Parameters = {}
     final: bool = True
-    error: InferError | None = None
+    failure: Failure | None = None
     timestamps: Timestamps | None = None
     calls: tuple[TracedCall, ...] = ()
 
     @property
     def ends_only(self) -> bool:
         """Whether it tells nothing but that no more comes, as a decoupled model's last response may."""
-        return self.final and not (self.error is not None or self.outputs or self.parameters)
+        return self.final and not (self.failure is not None or self.outputs or self.parameters)
 
     def raise_error(self) -> None:
         """Raise the error of a failed response.
 
-        It is a copy. An error keeps the frames it has passed, and those keep the response: with the error in
-        it that would be a circle, through an object that the garbage collector does not look at.
-
         Raises:
-            InferError: of this code, message and reason.
+            InferError: of this failure's code, message and reason.
         """
-        error = self.error
-        if error is not None:
-            raise InferError(error.code, error.message, error.reason)
+        if self.failure is not None:
+            raise self.failure.error()
 
 
-def failed(error: BaseException, request_id: str = "", final: bool = True) -> InferResponse:
-    """Make the response for an error; anything but an `InferError` becomes INTERNAL with its plain text.
-
-    The error loses its traceback, and its causes: the frames would keep what they work on, tensors and whom
-    the response goes to, in a circle with it.
-    """
-    if not isinstance(error, InferError):
-        error = InferError(ErrorCode.INTERNAL, str(error) or type(error).__name__, FailureReason.BACKEND)
-    error.__cause__ = error.__context__ = None
-    return InferResponse(id=request_id, final=final, error=error.with_traceback(None))
+def failed(cause: Failure | BaseException, request_id: str = "", final: bool = True) -> InferResponse:
+    """Return the response of a request that failed; see `Failure.from_exception`."""
+    failure = cause if isinstance(cause, Failure) else Failure.from_exception(cause)
+    return InferResponse(id=request_id, final=final, failure=failure)

@@ -60,7 +60,7 @@ class CachedRun(EnsembleExecution):
         try:
             super()._begin()
         except InferError as error:
-            self._fail(error)
+            self._fail(error.failure)
 
     def _finish(self, outputs: tuple[Tensor, ...]) -> None:
         started = time.monotonic_ns()

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from app.core.config.model_config import WILDCARD, TensorSpec
-from app.core.errors import ErrorCode, FailureReason, InferError, internal, invalid_arg, unavailable
+from app.core.errors import ErrorCode, Failure, FailureReason, InferError, invalid_arg, unavailable
 from app.core.inference import Call, Sink
 from app.core.tensors import InferRequest, InferResponse, Parameters, Tensor, Timestamps
 from app.core.traced import CallUnderWay, TracedCalls
@@ -63,17 +63,17 @@ class EnsembleExecution:
         try:
             self._rows = self._ensemble.checker.check(self._request)
         except InferError as error:
-            self._fail(error, prefixed=False)
+            self._fail(error.failure, prefixed=False)
             return
         try:
             self._begin()
         except InferError as error:
-            self._fail(error)
+            self._fail(error.failure)
         self._starting = False
 
     def cancel(self) -> None:
         """Cancel the steps under way; the sink gets a CANCELLED error, unless it had a final response."""
-        self._fail(InferError(ErrorCode.CANCELLED, "", FailureReason.CANCELED), prefixed=False)
+        self._fail(Failure(ErrorCode.CANCELLED, "", FailureReason.CANCELED), prefixed=False)
 
     def _begin(self) -> None:
         entry = self._entry
@@ -135,7 +135,7 @@ class EnsembleExecution:
                     continue
                 self._call(step, scope)
         except InferError as error:
-            self._fail(error)
+            self._fail(error.failure)
 
     def _call(self, step: Step, scope: TensorScope) -> None:
         if self._done:
@@ -177,8 +177,8 @@ class EnsembleExecution:
             self._noted.pop(number, None)
         if self._done:
             return
-        if response.error is not None:
-            self._fail(response.error)
+        if response.failure is not None:
+            self._fail(response.failure)
             return
         try:
             if response.outputs or not entry.decoupled:
@@ -187,7 +187,7 @@ class EnsembleExecution:
                 self._launch()
                 self._end_if_idle()
         except InferError as error:
-            self._fail(error)
+            self._fail(error.failure)
 
     def _take(self, step: Step, scope: TensorScope, entry: VersionEntry, response: InferResponse) -> None:
         if entry.decoupled:
@@ -225,7 +225,7 @@ class EnsembleExecution:
         if self._entry.decoupled:
             self._finish(())
         else:
-            self._fail(internal(DEADLOCK))
+            self._fail(Failure(ErrorCode.INTERNAL, DEADLOCK))
 
     def _finish(self, outputs: tuple[Tensor, ...]) -> None:
         self._ensemble.statistics.record_success(self._rows, time.monotonic_ns() - self._started_ns)
@@ -265,7 +265,7 @@ class EnsembleExecution:
         else:
             sink(response)
 
-    def _fail(self, error: InferError, prefixed: bool = True) -> None:
+    def _fail(self, failure: Failure, prefixed: bool = True) -> None:
         """End with an error; `prefixed`: of what the ensemble did, rather than of the request itself."""
         if self._done:
             return
@@ -276,11 +276,11 @@ class EnsembleExecution:
         entry = self._entry
         named = ("", "")
         if prefixed:  # For the ensemble's counters it is no matter why the step has failed.
-            error = InferError(error.code, f"in ensemble '{entry.model}', {error.message}")
+            failure = Failure(failure.code, f"in ensemble '{entry.model}', {failure.message}")
             named = (entry.model, str(entry.version))
-        self._ensemble.statistics.record_failure(time.monotonic_ns() - self._started_ns, error.reason)
+        self._ensemble.statistics.record_failure(time.monotonic_ns() - self._started_ns, failure.reason)
         # Later: the sink must be called neither before `submit` has returned nor before `cancel` has.
-        response = self._with_trace(InferResponse(*named, id=self._request.id, error=error))
+        response = self._with_trace(InferResponse(*named, id=self._request.id, failure=failure))
         asyncio.get_running_loop().call_soon(sink, response)
 
 

@@ -6,7 +6,7 @@ plain numbers, so that nothing here needs the gRPC library.
 
 from typing import Final, NamedTuple
 
-from app.core.errors import ErrorCode, InferError
+from app.core.errors import ErrorCode, Failure, InferError
 
 
 class Status(NamedTuple):
@@ -28,9 +28,9 @@ STATUSES: Final[dict[ErrorCode, Status]] = {
 }
 
 
-def http_status(error: BaseException) -> int:
-    """Return the HTTP status for an error; anything but an `InferError` is 500."""
-    return STATUSES[error.code].http if isinstance(error, InferError) else 500
+def http_status(error: Failure | BaseException) -> int:
+    """Return the HTTP status for a failure; an exception that is no `InferError` is 500."""
+    return STATUSES[error.code].http if isinstance(error, Failure | InferError) else 500
 
 
 def grpc_status(error: BaseException) -> int:

@@ -84,7 +84,7 @@ class HandleCalls:
         try:
             while response is None or not response.final:
                 response = await responses.next()
-                if response.outputs or response.error is not None:
+                if response.outputs or response.failure is not None:
                     yield _arrays(response)
         finally:
             if response is None or not response.final:

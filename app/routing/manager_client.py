@@ -112,7 +112,7 @@ async def _call(response: Awaitable[Any]) -> Any:
         return await response
     except InferError as error:
         # Serve raises a subclass made of our error and its own task error.
-        raise InferError(error.code, error.message, error.reason) from None
+        raise error.failure.error() from None
     except Exception as error:
         cause = getattr(error, "cause", None)
         if isinstance(cause, InferError):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final
 
-from app.core.errors import InferError
+from app.core.errors import Failure, InferError
 from app.core.inference import Sink
 from app.core.sequences import is_missing_start, missing_start
 from app.core.tensors import InferRequest, InferResponse, SequenceId, failed
@@ -49,11 +49,11 @@ class SequenceCall:
         self._call.cancel()
 
     def _receive(self, response: InferResponse) -> None:
-        error = response.error
-        if error is not None and is_missing_start(error):
+        failure = response.failure
+        if failure is not None and is_missing_start(failure):
             other = None if self._cancelled else next(self._others, None)
             if other is None:
-                self._finish(self._refusal(error))
+                self._finish(self._refusal(failure))
                 return
             try:
                 self._call = other.submit(self._request, self._receive)
@@ -69,7 +69,8 @@ class SequenceCall:
         sink, self._sink = self._sink, no_sink
         sink(response)
 
-    def _refusal(self, error: InferError) -> InferResponse:
+    def _refusal(self, failure: Failure) -> InferResponse:
         request = self._request
-        told = missing_start(request.model_name, request.sequence_id, LOST) if self._lost else error
-        return failed(told, request.id)
+        if self._lost:
+            failure = missing_start(request.model_name, request.sequence_id, LOST).failure
+        return failed(failure, request.id)

@@ -11,7 +11,7 @@ import numpy as np
 
 from app.core.errors import internal, invalid_arg
 from app.core.tensors import InferRequest, InferResponse, SequenceId, Tensor, failed
-from backends.array_backend import plain_error
+from backends.array_backend import backend_failure
 from backends.base import Backend, Instance, Model, Request
 from backends.parameters import integer
 
@@ -39,7 +39,7 @@ class IterativeSequenceBackend(Backend):
             try:
                 _turn(instance.model, instance.state, request)
             except Exception as error:
-                request.reply(failed(plain_error(error), request.infer.id))
+                request.reply(failed(backend_failure(error), request.infer.id))
 
 
 def _turn(model: Model, remaining: dict[SequenceId, int], request: Request) -> None:

@@ -16,7 +16,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.config.model_config import datatype_name
 from app.core.errors import invalid_arg
 from app.core.tensors import InferResponse, SequenceId, Tensor, failed
-from backends.array_backend import plain_error
+from backends.array_backend import backend_failure
 from backends.base import Backend, Instance, Model, Request
 from backends.parameters import integer
 
@@ -82,7 +82,7 @@ class SequenceBackend(Backend):
             accumulators[infer.sequence_id] = total = total & 0xFFFFFFFF
             output = np.full(values.shape, total, np.uint32).view(np.int32)
         except Exception as error:
-            return failed(plain_error(error), infer.id)
+            return failed(backend_failure(error), infer.id)
         return InferResponse(model.name, model.version_text, (Tensor.of("OUTPUT", output),), infer.id)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import ray
 from ray.serve.handle import DeploymentHandle
 
-from app.core.errors import ErrorCode, FailureReason, InferError, internal, invalid_arg, unavailable
+from app.core.errors import ErrorCode, Failure, FailureReason, InferError, internal, invalid_arg, unavailable
 from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.ensemble.runner import EnsembleRunner
@@ -39,6 +39,8 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _FIRST_TABLE_S: Final = 15.0
+_CANCELLED: Final = Failure(ErrorCode.CANCELLED, "", FailureReason.CANCELED)
+_SHUTTING_DOWN: Final = Failure(ErrorCode.UNAVAILABLE, "the replica is shutting down")
 
 
 class Connection:
@@ -201,8 +203,10 @@ class ModelCalls(Calls):
         task = asyncio.get_running_loop().create_task(self._connection())
 
         def connected(opening: asyncio.Task[Connection]) -> None:
-            error = unavailable("the replica is ending") if opening.cancelled() else opening.exception()
-            if error is not None:
+            error = None if opening.cancelled() else opening.exception()
+            if opening.cancelled():
+                nested.answered(failed(_SHUTTING_DOWN))
+            elif error is not None:
                 nested.answered(failed(error))
             else:
                 self._send(opening.result().router, nested, decoupled)
@@ -214,7 +218,8 @@ class ModelCalls(Calls):
         try:
             self._check(router, request, decoupled)
             if nested.unwanted:
-                raise InferError(ErrorCode.CANCELLED, "", FailureReason.CANCELED)
+                nested.answered(failed(_CANCELLED))
+                return
             call = router.submit(request, nested.answered)
         except Exception as error:
             nested.answered(failed(error))

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from app.core.errors import ErrorCode, FailureReason, InferError
+from app.core.errors import ErrorCode, Failure, FailureReason, InferError
 from app.core.tensors import SequenceId
 from backends.base import Backend, Instance
 from deployments.bls.suspension import run_suspendable, waited
@@ -248,13 +248,11 @@ class InstanceThread:
         try:
             self._backend.instance_execute(instance, batch.requests)
         except InferError as error:
-            _fail(batch.requests, InferError(error.code, error.message, FailureReason.BACKEND))
+            _fail(batch.requests, Failure(error.code, error.message, FailureReason.BACKEND))
         except BaseException as error:  # SystemExit too: a model that calls exit() ends a batch, no thread
             logger.exception("executing a batch on instance %s", instance.name)
-            _fail(
-                batch.requests,
-                InferError(ErrorCode.INTERNAL, str(error) or repr(error), FailureReason.BACKEND),
-            )
+            text = str(error) or repr(error)
+            _fail(batch.requests, Failure(ErrorCode.INTERNAL, text, FailureReason.BACKEND))
         if instance.put_off is not None:
             instance.catch_up()
         batch.end_ns = time.monotonic_ns()
@@ -287,9 +285,9 @@ class InstanceThread:
             text = UNANSWERED
         if text:
             message = text.format(self.instance.name)
-            pending.fail(InferError(ErrorCode.INTERNAL, message, FailureReason.BACKEND))
+            pending.fail(Failure(ErrorCode.INTERNAL, message, FailureReason.BACKEND))
 
 
-def _fail(requests: list[QueuedRequest], error: InferError) -> None:
+def _fail(requests: list[QueuedRequest], failure: Failure) -> None:
     for pending in requests:
-        pending.fail(error)
+        pending.fail(failure)

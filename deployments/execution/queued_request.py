@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from app.core.errors import ErrorCode, FailureReason, InferError
+from app.core.errors import ErrorCode, Failure, FailureReason
 from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, failed
 from backends.base import Request
@@ -16,7 +16,7 @@ from deployments.bls.calls import BlsCalls
 
 logger = logging.getLogger(__name__)
 
-CANCELLED = InferError(ErrorCode.CANCELLED, "Request Cancelled", FailureReason.CANCELED)
+CANCELLED = Failure(ErrorCode.CANCELLED, "Request Cancelled", FailureReason.CANCELED)
 
 
 class QueuedRequest(Request):
@@ -86,14 +86,14 @@ class QueuedRequest(Request):
         if self.answered:
             raise RuntimeError("Unable to send response. Response sender has been closed.")
         if response.final:
-            self.failed = response.error is not None
+            self.failed = response.failure is not None
             self.answered = True
         self._outbox.put(self, response)
 
-    def fail(self, error: BaseException) -> None:
-        """Reply with an error, unless the final response is out already."""
+    def fail(self, failure: Failure) -> None:
+        """Reply with a failure, unless the final response is out already."""
         if not self.answered:
-            self.reply(failed(error, self.infer.id))
+            self.reply(failed(failure, self.infer.id))
 
 
 class ResponseQueue:

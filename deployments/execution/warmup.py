@@ -65,7 +65,7 @@ def _errors(backend: Backend, instance: Instance, batch: Sequence[InferRequest])
     for _ in batch:
         if not finished.acquire(timeout=_TIMEOUT_S):
             return ["no response"]
-    return [response.error.message for response in responses if response.error is not None]
+    return [response.failure.message for response in responses if response.failure is not None]
 
 
 def _request(model: Model, sample: mc.ModelWarmup) -> InferRequest:

@@ -58,7 +58,7 @@ class CachedScheduler:
             return
         key, lookup_ns = missed
         started = time.monotonic_ns()
-        if response.error is None:
+        if response.failure is None:
             self._cache.insert(key, Entry.of(response))
         self._statistics.record_miss(lookup_ns + time.monotonic_ns() - started)
 
@@ -79,4 +79,4 @@ class CachedScheduler:
             del self._missed[pending]
             if not pending.accepted:  # still inside `submit`, whose caller takes the error
                 raise
-            pending.fail(error)
+            pending.fail(error.failure)

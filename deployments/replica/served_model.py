@@ -155,7 +155,7 @@ class ServedModel:
                 infer.id,
                 response.parameters,
                 response.final,
-                response.error,
+                response.failure,
                 _timestamps(pending) if infer.trace and response.final else None,
                 () if pending.nested is None else _traced_calls(pending, response),
             )
@@ -163,15 +163,15 @@ class ServedModel:
 
     def _record_first_response(self, pending: QueuedRequest, response: InferResponse) -> None:
         self._awaiting_first.discard(pending)
-        if self.first_responses is not None and response.error is None:
+        if self.first_responses is not None and response.failure is None:
             self.first_responses.add(time.monotonic_ns() - pending.arrival_ns)
 
     def _account(self, pending: QueuedRequest, response: InferResponse) -> None:
         now = time.monotonic_ns()
-        if response.error is None:
+        if response.failure is None:
             self.statistics.record_success(now - pending.arrival_ns, pending.dispatch_ns - pending.arrival_ns)
         else:
-            self.statistics.record_failure(now - pending.arrival_ns, response.error.reason)
+            self.statistics.record_failure(now - pending.arrival_ns, response.failure.reason)
 
 
 def _traced_calls(pending: QueuedRequest, response: InferResponse) -> tuple[TracedCall, ...]:

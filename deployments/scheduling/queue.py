@@ -4,14 +4,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from app.core.errors import ErrorCode, FailureReason, InferError
+from app.core.errors import ErrorCode, Failure, FailureReason, InferError
 from deployments.execution.queued_request import QueuedRequest
 
-TIMEOUT = InferError(ErrorCode.UNAVAILABLE, "Request timeout expired", FailureReason.REJECTED)
+TIMEOUT = Failure(ErrorCode.UNAVAILABLE, "Request timeout expired", FailureReason.REJECTED)
 
 
 def queue_full(request_id: str) -> InferError:
-    """A new error each time: one that is raised again and again keeps every frame it ever passed."""
+    """Return the error of a request for which there is no place in the queue."""
     text = f"[request id: {request_id or '<id_unknown>'}] Exceeds maximum queue size"
     return InferError(ErrorCode.UNAVAILABLE, text, FailureReason.REJECTED)
 

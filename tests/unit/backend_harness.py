@@ -51,15 +51,15 @@ class Call(Request):
     def arrays(self) -> dict[str, Any]:
         """The outputs of the only response."""
         (response,) = self.wait()
-        assert response.error is None, response.error
+        assert response.failure is None, response.failure
         return {tensor.name: tensor.array() for tensor in response.outputs}
 
     @property
     def error(self) -> str:
         """The text of the only response's error."""
         (response,) = self.wait()
-        assert response.error is not None
-        return response.error.message
+        assert response.failure is not None
+        return response.failure.message
 
 
 class Served:

@@ -6,6 +6,7 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.errors import InferError
 from app.core.inference import Call, Sink
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.ensemble.runner import EnsembleRunner
@@ -75,8 +76,9 @@ class Asked:
     def data(self) -> dict[str, Any]:
         return {tensor.name: tensor.data for tensor in self.request.inputs}
 
-    def answer(self, *outputs: Tensor, final: bool = True, error: Any = None) -> None:
-        self.sink(InferResponse(self.request.model_name, "1", outputs, "", {}, final, error))
+    def answer(self, *outputs: Tensor, final: bool = True, error: InferError | None = None) -> None:
+        failure = error and error.failure
+        self.sink(InferResponse(self.request.model_name, "1", outputs, "", {}, final, failure))
 
 
 class Models:
@@ -119,7 +121,7 @@ class Models:
     @property
     def error(self) -> str:
         """The message of the last response's error."""
-        error = self.responses[-1].error
+        error = self.responses[-1].failure
         assert error is not None
         return error.message
 

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import cast
 
-from app.core.errors import ErrorCode, InferError
+from app.core.errors import ErrorCode, Failure
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from deployments.execution.instance_thread import Batch, InstanceThread
 from deployments.execution.queued_request import QueuedRequest, ResponseQueue
@@ -26,12 +26,12 @@ class Answers:
             self.finals[pending.infer.id] = response
 
     def code(self, request_id: str) -> ErrorCode | None:
-        return self.error(request_id).code if self.finals[request_id].error else None
+        return self.failure(request_id).code if self.finals[request_id].failure else None
 
-    def error(self, request_id: str) -> InferError:
-        error = self.finals[request_id].error
-        assert error is not None
-        return error
+    def failure(self, request_id: str) -> Failure:
+        failure = self.finals[request_id].failure
+        assert failure is not None
+        return failure
 
 
 def infer_request(request_id: str, nbytes: int = 4, deadline: float = 0.0) -> InferRequest:
@@ -73,9 +73,9 @@ class HeldInstance:
         """End the execution: a third of its time each for input, inference and output."""
         batch, self.running = self.running, None
         assert batch is not None, "nothing is executing"
-        error = InferError(ErrorCode.INTERNAL, "it broke")
+        failure = Failure(ErrorCode.INTERNAL, "it broke")
         for pending in batch.requests:
-            pending.reply(InferResponse(error=error if pending.infer.id in failing else None))
+            pending.reply(InferResponse(failure=failure if pending.infer.id in failing else None))
         batch.start_ns = 1000
         batch.infer_start_ns = batch.start_ns + took_ns // 3
         batch.infer_end_ns = batch.start_ns + 2 * took_ns // 3

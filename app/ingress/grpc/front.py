@@ -135,7 +135,7 @@ class GrpcFront:
         """Stop listening; refuse new requests; end RPCs under way after `grace_s` seconds at most."""
         self._stopping.set()
         for stream in self._streams:
-            stream.drain(unavailable(SHUTDOWN_TEXT))
+            stream.drain(unavailable(SHUTDOWN_TEXT).failure)
         if self._server is not None:
             await self._server.stop(grace_s)
 
@@ -297,7 +297,7 @@ class GrpcFront:
         try:
             async for data in requests:
                 if self._is_stopping():
-                    stream.drain(unavailable(SHUTDOWN_TEXT))
+                    stream.drain(unavailable(SHUTDOWN_TEXT).failure)
                 stream.accept(data)
                 await stream.room()
             stream.end()

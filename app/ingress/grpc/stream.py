@@ -17,7 +17,7 @@ from time import monotonic_ns
 
 from tritonclient.grpc import service_pb2 as pb
 
-from app.core.errors import InferError, unavailable
+from app.core.errors import Failure, InferError, unavailable
 from app.core.inference import Call
 from app.core.tensors import Buffer, InferRequest, InferResponse, failed
 from app.ingress.net.slow_clients import RESPONSE_BYTES, TOO_SLOW, SendBufferLimit
@@ -126,7 +126,7 @@ class InferStream:
         # The client sent its last request; or the stream must end with an error, at once or when idle.
         self._ended = False
         self._broken: Exception | None = None
-        self._draining: InferError | None = None
+        self._draining: Failure | None = None
         self._room = asyncio.Event()
         self._news = asyncio.Event()
 
@@ -163,7 +163,7 @@ class InferStream:
         self._broken = error
         self._news.set()
 
-    def drain(self, reason: InferError) -> None:
+    def drain(self, reason: Failure) -> None:
         """Refuse further requests, and end the stream with `reason` once nothing is under way."""
         self._draining = reason
         self._news.set()
@@ -207,7 +207,7 @@ class InferStream:
         if self._open:
             return False
         if self._draining is not None and not self._ended:
-            raise self._draining
+            raise self._draining.error()
         return self._ended
 
     def _take(self) -> bytes:
@@ -220,8 +220,8 @@ class InferStream:
             self._behind = False
             self._unsent.forget(self)
         if pending.request is None or pending.call is None:
-            assert response.error is not None, "a request that reached no model has an error"
-            return encode_stream_error(pending.id, response.error)
+            assert response.failure is not None, "a request that reached no model has failed"
+            return encode_stream_error(pending.id, response.failure)
         if self._call.fail_fast:
             response.raise_error()
         return self._encoded(pending.request, response)
@@ -232,7 +232,7 @@ class InferStream:
         except InferError as error:
             if self._call.fail_fast:
                 raise
-            return encode_stream_failure(request, error, response.final)
+            return encode_stream_failure(request, error.failure, response.final)
 
     def _is_decoupled(self, message: pb.ModelInferRequest) -> bool:
         try:
@@ -243,7 +243,7 @@ class InferStream:
 
     def _submit(self, pending: _Pending, message: pb.ModelInferRequest, raw: Sequence[Buffer]) -> None:
         if self._draining is not None:
-            raise self._draining
+            raise self._draining.error()
         pending.request = decode_infer(message, raw, self._call.deadline)
         if self._call.forward is not None:
             pending.request = self._call.forward(pending.request)

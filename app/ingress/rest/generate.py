@@ -130,7 +130,7 @@ class _Single(_Answer):
 
     def _refuse(self) -> None:
         """Answer what would need a stream, without waiting for the rest of it."""
-        first = self._held.error if self._held is not None else None
+        first = self._held.failure if self._held is not None else None
         self._exchange.respond(200 if first is None else http_status(first), JSON_HEADERS, (_EXACTLY_ONE,))
         self.cancel()
 
@@ -208,9 +208,9 @@ class _Stream(_Answer):
 
     async def _write_one(self, response: InferResponse) -> None:
         exchange = self._exchange
-        error = response.error
-        if error is not None and not self._begun and not response.model_name:  # refused: no stream begins
-            exchange.fail(error)
+        failure = response.failure
+        if failure is not None and not self._begun and not response.model_name:  # refused: no stream begins
+            exchange.fail(failure.error())
             return
         status, data = await self._event(response)
         if not self._begun:

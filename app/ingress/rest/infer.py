@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from app.core.errors import InferError, internal, unsupported
 from app.core.inference import Call
-from app.core.tensors import Buffer, InferResponse
+from app.core.tensors import Buffer, InferResponse, failed
 from app.ingress.http1.exchange import Exchange
 from app.protocol.http.content_coding import compress, decompress, response_encoding
 from app.protocol.http.http1 import RequestHead
@@ -43,9 +43,7 @@ class InferRoute:
         content_encoding = "identity" if given is None else given
         self._compressed = content_encoding in ("gzip", "deflate")
         self._json_length = self._known_json_length(head.content_length)
-        self._unsupported: InferError | None = None
-        if not self._compressed and content_encoding != "identity":
-            self._unsupported = unsupported("Unsupported compression type")
+        self._supported = self._compressed or content_encoding == "identity"
 
     def start(self, exchange: Exchange, body: memoryview) -> None:
         """Decode and submit."""
@@ -53,8 +51,8 @@ class InferRoute:
         config = service.model_config(self.model, self.version)
         if config.model_transaction_policy.decoupled:
             raise unsupported("HTTP end point doesn't support models with decoupled transaction policy")
-        if self._unsupported is not None:
-            exchange.fail(self._unsupported, b"Accept-Encoding: gzip, deflate\r\n")
+        if not self._supported:
+            exchange.fail(unsupported("Unsupported compression type"), b"Accept-Encoding: gzip, deflate\r\n")
         elif self._compressed or self._json_size(body) > _HEAVY:
             self.front.run_in_thread(
                 exchange, lambda: self.decode(body, config), lambda infer: self.submit(exchange, infer)
@@ -148,12 +146,12 @@ class _Answer:
 
     def _count(self, response: InferResponse) -> InferResponse:
         """Count responses that are not a lone final one; return what answers the request."""
-        if not response.final or response.outputs or response.error is not None:
+        if not response.final or response.outputs or response.failure is not None:
             self._seen += 1
             self._held = self._held or response
         if self._seen == 1 and self._held is not None:
             return self._held
-        return InferResponse(error=internal(f"expected a single response, got {self._seen}"))
+        return failed(internal(f"expected a single response, got {self._seen}"))
 
     def _compress(self, encoded: EncodedResponse) -> None:
         encoding = self._route.encoding

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from app.core.errors import ErrorCode, InferError
+from app.core.errors import ErrorCode, Failure, InferError
 from app.core.inference import Call, Sink
 from app.core.live_settings import LiveChange, LiveSettings
 from app.core.log import VERBATIM, LogConfig, configure_logging
@@ -156,7 +156,7 @@ class Observer:
             take(failed(error))
             raise
         except asyncio.CancelledError:
-            take(failed(InferError(ErrorCode.CANCELLED, "")))
+            take(failed(Failure(ErrorCode.CANCELLED, "")))
             raise
         take(response)
         return response
@@ -177,14 +177,14 @@ class Observer:
             "model": request.model_name,
             "version": response.model_version or request.model_version,
             "request_id": request.id,
-            "status": "OK" if response.error is None else response.error.code.value,
+            "status": "OK" if response.failure is None else response.failure.code.value,
             "total_us": (now_ns - arrival.begun_ns) // 1000,
             **_durations(response.timestamps),
         }
         if arrival.traceparent:
             line["traceparent"] = arrival.traceparent
-        if response.error is not None:
-            line["error"] = response.error.message
+        if response.failure is not None:
+            line["error"] = response.failure.message
         logger.debug("%s", json.dumps(line), extra=VERBATIM)
 
 

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.datatypes import DATATYPES, pack_bytes
-from app.core.errors import InferError, internal, invalid_arg
+from app.core.errors import Failure, internal, invalid_arg
 from app.core.tensors import (
     Buffer,
     InferRequest,
@@ -199,7 +199,7 @@ def encode_infer(
 
     Args:
         request: what was asked, for its id and its classification outputs.
-        response: a response without `error`.
+        response: a successful response.
         classifier: an output tensor and a count to its best classes.
         max_bytes: of the message.
 
@@ -220,10 +220,10 @@ def encode_stream(
 ) -> bytes:
     """Serialise a ModelStreamInferResponse, with the parameter `triton_final_response`.
 
-    A response with `error` becomes an in-band error that names the request.
+    A failed response becomes an in-band error that names the request.
     """
-    if response.error is not None:
-        return encode_stream_failure(request, response.error, response.final)
+    if response.failure is not None:
+        return encode_stream_failure(request, response.failure, response.final)
     parts = _infer_parts(request, response, classifier, stream=True)
     size = sum(map(len, parts))
     length = _varint(size)
@@ -231,16 +231,16 @@ def encode_stream(
     return b"".join((_STREAM_RESPONSE_TAG, length, *parts))
 
 
-def encode_stream_error(request_id: str, error: InferError) -> bytes:
+def encode_stream_error(request_id: str, failure: Failure) -> bytes:
     """Serialise the in-band error of a request that reached no model: its id and the text."""
-    message = pb.ModelStreamInferResponse(error_message=error.message)
+    message = pb.ModelStreamInferResponse(error_message=failure.message)
     message.infer_response.id = request_id
     return bytes(message.SerializeToString())
 
 
-def encode_stream_failure(request: InferRequest, error: InferError, final: bool) -> bytes:
+def encode_stream_failure(request: InferRequest, failure: Failure, final: bool) -> bytes:
     """Serialise the in-band error of a request that reached its model."""
-    message = pb.ModelStreamInferResponse(error_message=error.message)
+    message = pb.ModelStreamInferResponse(error_message=failure.message)
     message.infer_response.id = request.id
     message.infer_response.model_name = request.model_name
     message.infer_response.model_version = request.model_version

@@ -202,7 +202,7 @@ def encode_infer(
 
     Args:
         infer: what `decode_infer` returned.
-        response: without `error`.
+        response: a successful one.
         classes_of: asked for the outputs requested as classification.
 
     Raises:

@@ -8,7 +8,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final
 
-from app.core.errors import ErrorCode, FailureReason, InferError, unavailable
+from app.core.errors import ErrorCode, Failure, FailureReason, InferError, unavailable
 from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.transport.channel.connection import Connection
@@ -17,12 +17,15 @@ from app.transport.channel.handshake import Peer, check_key, greet_server
 from app.transport.channel.sockets import adopt_socket, open_socket
 from app.transport.memory.arena import ArenaWriter
 from app.transport.settings import TransportSettings
-from app.transport.wire.control_messages import decode_error, decode_value, encode_control
+from app.transport.wire.control_messages import decode_failure, decode_value, encode_control
 from app.transport.wire.frames import FAILED, FINAL, Frame, Kind, ProtocolError
 from app.transport.wire.messages import decode_response
 
 DEADLINE_EXCEEDED: Final = "Deadline Exceeded"
 """Message of the UNAVAILABLE error when a replica has not answered by the request's deadline."""
+
+_CANCELLED: Final = Failure(ErrorCode.CANCELLED, "", FailureReason.CANCELED)
+_EXPIRED: Final = Failure(ErrorCode.UNAVAILABLE, DEADLINE_EXCEEDED)
 
 _LONGEST_DEADLINE: Final = 7 * 86400.0
 """A deadline further away, in seconds, is none."""
@@ -229,7 +232,7 @@ class Channel(Connection):
         if reply is None or reply.done():
             return
         if frame.flags & FAILED:
-            reply.set_exception(decode_error(frame))
+            reply.set_exception(decode_failure(frame).error())
         else:
             reply.set_result(decode_value(frame))
 
@@ -243,12 +246,12 @@ class Channel(Connection):
             self.close()
 
     def _cancel(self, stream: int) -> None:
-        self._give_up(stream, InferError(ErrorCode.CANCELLED, "", FailureReason.CANCELED))
+        self._give_up(stream, _CANCELLED)
 
     def _expired(self, stream: int) -> None:
-        self._give_up(stream, unavailable(DEADLINE_EXCEEDED))
+        self._give_up(stream, _EXPIRED)
 
-    def _give_up(self, stream: int, error: InferError) -> None:
+    def _give_up(self, stream: int, failure: Failure) -> None:
         """Answer in the replica's stead; what it may still send is discarded."""
         call = self._calls.pop(stream, None)
         if call is None:
@@ -256,12 +259,12 @@ class Channel(Connection):
         if call.bucket:
             self._deadlines.remove(stream, call.bucket)
         self.send_frame(Kind.CANCEL, stream)
-        self._loop.call_soon(self._fail, call, error)
+        self._loop.call_soon(self._fail, call, failure)
 
-    def _fail(self, call: ChannelCall, error: InferError) -> None:
+    def _fail(self, call: ChannelCall, failure: Failure) -> None:
         sink, call.sink = call.sink, no_sink
         try:
-            sink(failed(error, call.request_id))
+            sink(failed(failure, call.request_id))
         except Exception as raised:
             self._report(raised)
         self._close_if_drained()
@@ -272,13 +275,14 @@ class Channel(Connection):
 
     def connection_ended(self, cause: BaseException | None) -> None:
         self._deadlines.clear()
-        error = unavailable(self._lost_text(str(cause) or type(cause).__name__ if cause else "closed"))
+        text = self._lost_text(str(cause) or type(cause).__name__ if cause else "closed")
+        failure = Failure(ErrorCode.UNAVAILABLE, text)
         calls, self._calls = self._calls, {}
         for call in calls.values():
-            self._fail(call, error)
+            self._fail(call, failure)
         for reply in self._controls.values():
             if not reply.done():
-                reply.set_exception(error)
+                reply.set_exception(failure.error())
         if self._on_close is not None:
             self._on_close(self, cause)
 

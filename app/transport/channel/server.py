@@ -9,14 +9,14 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final, Protocol
 
-from app.core.errors import ErrorCode, FailureReason, InferError, internal, unavailable
+from app.core.errors import ErrorCode, Failure, FailureReason, InferError
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.transport.channel.connection import Connection
 from app.transport.channel.handshake import Peer, check_key, greet_client
 from app.transport.channel.sockets import adopt_socket, listen_tcp, listen_unix, tcp_address, tune_tcp
 from app.transport.memory.arena import ArenaWriter
 from app.transport.settings import TransportSettings
-from app.transport.wire.control_messages import decode_control, encode_error, encode_value
+from app.transport.wire.control_messages import decode_control, encode_failure, encode_value
 from app.transport.wire.frames import FAILED, Frame, Kind, ProtocolError
 from app.transport.wire.messages import decode_request
 
@@ -30,6 +30,13 @@ _CANCEL: Final = int(Kind.CANCEL)
 _DEFAULTS: Final = TransportSettings()
 _DRAIN_QUIET: Final = 0.5
 _ACCEPT_RETRY: Final = 0.2
+
+_TOO_MANY_REQUESTS: Final = Failure(
+    ErrorCode.UNAVAILABLE, "Exceeds maximum queue size", FailureReason.REJECTED
+)
+_TOO_MANY_CONTROLS: Final = Failure(ErrorCode.UNAVAILABLE, "too many control calls at once")
+_BROKEN_SUBMIT: Final = Failure(ErrorCode.INTERNAL, "the model replica failed to take the request")
+_BROKEN_CONTROL: Final = Failure(ErrorCode.INTERNAL, "the model replica failed to answer")
 
 
 class Handler(Protocol):
@@ -97,8 +104,7 @@ class _ServerConnection(Connection):
         streams[stream] = _nothing
         reply = partial(self._reply, stream)
         if len(streams) > self.settings.max_streams:
-            full = InferError(ErrorCode.UNAVAILABLE, "Exceeds maximum queue size", FailureReason.REJECTED)
-            reply(failed(full, request.id))
+            reply(failed(_TOO_MANY_REQUESTS, request.id))
             return
         try:
             cancel = self._handler.submit(request, reply)
@@ -106,7 +112,7 @@ class _ServerConnection(Connection):
             reply(failed(error, request.id))
         except Exception:
             logger.exception("the handler failed on a request")
-            reply(failed(internal("the model replica failed to take the request"), request.id))
+            reply(failed(_BROKEN_SUBMIT, request.id))
         else:
             if stream in streams:
                 streams[stream] = cancel
@@ -148,7 +154,7 @@ class _ServerConnection(Connection):
     def _control_received(self, frame: Frame) -> None:
         verb, payload = decode_control(frame)
         if len(self._controls) >= self.settings.max_controls:
-            self._refuse_control(frame.stream, unavailable("too many control calls at once"))
+            self._refuse_control(frame.stream, _TOO_MANY_CONTROLS)
             return
         task = self._loop.create_task(self._control(frame.stream, verb, payload))
         self._controls.add(task)
@@ -159,13 +165,13 @@ class _ServerConnection(Connection):
             reply = await self._handler.control(verb, payload)
             self.send_frame(Kind.CONTROL_REPLY, stream, encode_value(reply))
         except InferError as error:
-            self._refuse_control(stream, error)
+            self._refuse_control(stream, error.failure)
         except Exception:
             logger.exception("control verb %r failed", verb)
-            self._refuse_control(stream, internal("the model replica failed to answer"))
+            self._refuse_control(stream, _BROKEN_CONTROL)
 
-    def _refuse_control(self, stream: int, error: InferError) -> None:
-        self.send_frame(Kind.CONTROL_REPLY, stream, encode_error(error), FAILED)
+    def _refuse_control(self, stream: int, failure: Failure) -> None:
+        self.send_frame(Kind.CONTROL_REPLY, stream, encode_failure(failure), FAILED)
 
     def connection_ended(self, cause: BaseException | None) -> None:
         self._server.connections.discard(self)

@@ -91,7 +91,7 @@ def write_outputs(request: InferRequest, response: InferResponse) -> InferRespon
         The response, or one with an error: INTERNAL when an output does not fit or the region is gone,
         INVALID_ARG when the region has become shorter than registered.
     """
-    if response.error is not None:
+    if response.failure is not None:
         return response
     places = {output.name: output.region for output in request.outputs if output.region is not None}
     try:

@@ -5,10 +5,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from app.core.errors import InferError
+from app.core.errors import Failure
 from app.transport.memory.lending import Offer
 from app.transport.wire.frames import Frame, ProtocolError
-from app.transport.wire.messages import UNDECODABLE, WireError
+from app.transport.wire.messages import UNDECODABLE
 
 _T = TypeVar("_T")
 
@@ -19,7 +19,7 @@ class _WireControl(msgspec.Struct, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_error = msgspec.msgpack.Decoder(WireError).decode
+_decode_failure = msgspec.msgpack.Decoder(Failure).decode
 _decode_control = msgspec.msgpack.Decoder(_WireControl).decode
 _decode_any = msgspec.msgpack.Decoder().decode
 _decode_offer = msgspec.msgpack.Decoder(Offer).decode
@@ -64,9 +64,9 @@ def encode_value(value: Any) -> bytes:
     return _encode(value)
 
 
-def encode_error(error: InferError) -> bytes:
+def encode_failure(failure: Failure) -> bytes:
     """Encode the meta of a failed CONTROL_REPLY."""
-    return _encode((error.code, error.message, error.reason))
+    return _encode(failure)
 
 
 def decode_value(frame: Frame) -> Any:
@@ -78,14 +78,13 @@ def decode_value(frame: Frame) -> Any:
     return _decoded(_decode_any, frame, "reply")
 
 
-def decode_error(frame: Frame) -> InferError:
+def decode_failure(frame: Frame) -> Failure:
     """Read a failed CONTROL_REPLY.
 
     Raises:
         ProtocolError: the frame is malformed.
     """
-    wire = _decoded(_decode_error, frame, "error")
-    return InferError(wire.code, wire.message, wire.reason)
+    return _decoded(_decode_failure, frame, "error")
 
 
 def encode_offer(offer: Offer) -> bytes:

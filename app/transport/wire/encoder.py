@@ -95,10 +95,9 @@ class FrameEncoder:
         try:
             size = self._place(response.outputs, tensors, pieces)
             meta: tuple[Any, ...] = (response.model_name, response.model_version, tensors, response.id)
-            error = response.error
-            if error is not None or response.timestamps is not None:
-                fault = None if error is None else (error.code, error.message, error.reason)
-                meta += (_scalars(response.parameters), fault, response.timestamps)
+            failure = response.failure
+            if failure is not None or response.timestamps is not None:
+                meta += (_scalars(response.parameters), failure, response.timestamps)
                 if response.calls:
                     meta += (response.calls,)
             elif response.parameters:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from app.core.errors import ErrorCode, FailureReason, InferError
+from app.core.errors import Failure
 from app.core.tensors import (
     Buffer,
     InferRequest,
@@ -65,21 +65,13 @@ class _WireRequest(msgspec.Struct, array_like=True, gc=False):
     chain: Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_TENSORS)] = ()
 
 
-class WireError(msgspec.Struct, array_like=True, gc=False):
-    """An `InferError` as it travels."""
-
-    code: ErrorCode
-    message: str
-    reason: FailureReason
-
-
 class _WireResponse(msgspec.Struct, array_like=True, gc=False):
     model_name: str
     model_version: str
     outputs: _WireTensors
     id: str = ""
     parameters: Parameters = {}
-    error: WireError | None = None
+    failure: Failure | None = None
     timestamps: Timestamps | None = None
     calls: Annotated[tuple[TracedCall, ...], msgspec.Meta(max_length=MAX_TENSORS)] = ()
 
@@ -139,7 +131,6 @@ def decode_response(
         wire = _decode_response(frame.meta)
     except UNDECODABLE as error:
         raise ProtocolError(f"malformed response: {error}") from error
-    fault = wire.error
     return InferResponse(
         wire.model_name,
         wire.model_version,
@@ -147,7 +138,7 @@ def decode_response(
         wire.id,
         wire.parameters,
         bool(frame.flags & FINAL),
-        None if fault is None else InferError(fault.code, fault.message, fault.reason),
+        wire.failure,
         wire.timestamps,
         wire.calls,
     )

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
-from app.core.errors import ErrorCode, FailureReason, InferError
+from app.core.errors import ErrorCode, Failure, FailureReason
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, failed
 from backends.base import Request
 from backends.python.api.errors import TritonError
@@ -82,8 +82,8 @@ def _inherited(callers: Sequence[Request]) -> tuple[int, float, str, tuple[str, 
 
 def model_response(response: InferResponse) -> InferenceResponse:
     """A response as the model reads it."""
-    if response.error is not None:
-        return InferenceResponse(error=TritonError.of(response.error))
+    if response.failure is not None:
+        return InferenceResponse(error=TritonError._from_failure(response.failure))
     tensors = [Tensor._received(tensor) for tensor in response.outputs]
     return InferenceResponse(tensors, parameters=response.parameters)
 
@@ -118,7 +118,7 @@ class ResponseIterator:
             return
         self.cancel()
         text = f"more than {MAX_WAITING} responses wait to be read"
-        self._waiting.put(failed(InferError(ErrorCode.UNAVAILABLE, text, FailureReason.REJECTED)))
+        self._waiting.put(failed(Failure(ErrorCode.UNAVAILABLE, text, FailureReason.REJECTED)))
 
     def cancels(self, cancel: Callable[[], None]) -> None:
         """Say how the call is cancelled, from any thread."""

@@ -4,7 +4,7 @@ import traceback
 from types import TracebackType
 from typing import Final
 
-from app.core.errors import ErrorCode, FailureReason, InferError, internal
+from app.core.errors import ErrorCode, Failure, FailureReason, InferError, internal
 
 # The numbers are those of TRITONSERVER_Error_Code.
 _CODES: Final = (
@@ -40,9 +40,8 @@ class TritonError:
         self._code = code
 
     @classmethod
-    def of(cls, error: InferError) -> "TritonError":
-        """The error that a called model answered with."""
-        return cls(error.message, _CODES.index(error.code))
+    def _from_failure(cls, failure: Failure) -> "TritonError":
+        return cls(failure.message, _CODES.index(failure.code))
 
     def message(self) -> str:
         """The text."""
@@ -52,9 +51,8 @@ class TritonError:
         """One of the codes of this class."""
         return self._code
 
-    def as_infer_error(self) -> InferError:
-        """The error a client is given."""
-        return InferError(_CODES[self._code], self._message, FailureReason.BACKEND)
+    def _failure(self) -> Failure:
+        return Failure(_CODES[self._code], self._message, FailureReason.BACKEND)
 
     def __str__(self) -> str:
         return self._message
@@ -72,19 +70,19 @@ class ContractError(Exception):
     """The model broke a rule of the interface; reported without a traceback."""
 
 
-def execution_failed(instance_name: str, error: BaseException, skip: str) -> InferError:
-    """The error of every unanswered request of an execution that failed."""
+def execution_failed(instance_name: str, error: BaseException, skip: str) -> Failure:
+    """Return the failure of every unanswered request of an execution that raised."""
     text = describe(error, skip)
-    return InferError(
+    return Failure(
         ErrorCode.INTERNAL,
         f"Failed to process the request(s) for model '{instance_name}', message: {text}",
         FailureReason.BACKEND,
     )
 
 
-def stub_failed(instance_name: str, text: str) -> InferError:
-    """The error of a request whose process is not there; Triton words it unlike what a model raises."""
-    return InferError(
+def stub_failed(instance_name: str, text: str) -> Failure:
+    """Return the failure of a request without a process; Triton words it unlike what a model raises."""
+    return Failure(
         ErrorCode.INTERNAL,
         f"Failed to process the request(s) for model instance '{instance_name}', message: {text}",
         FailureReason.BACKEND,

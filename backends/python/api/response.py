@@ -70,7 +70,7 @@ class Encoder:
             InferError: INVALID_ARG for an array that no data type corresponds to.
         """
         if response._error is not None:
-            return failed(response._error.as_infer_error(), infer.id, final)
+            return failed(response._error._failure(), infer.id, final)
         tensors = response._tensors
         names = {output.name for output in infer.outputs} if infer.outputs else self._names
         if self._bf16:

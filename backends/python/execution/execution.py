@@ -137,13 +137,13 @@ class Execution:
         self, received: list[ReceivedRequest], requests: Sequence[Request], error: BaseException
     ) -> None:
         logger.error("execute of instance '%s' failed", self.instance.name, exc_info=error)
-        response = execution_failed(self.instance.name, error, loader.OUR_FOLDER)
+        failure = execution_failed(self.instance.name, error, loader.OUR_FOLDER)
         for mine, request in zip(received, requests, strict=True):
             if mine._sender is not None:
                 mine._sender._release()
             request.rescheduled = request.detached = False
             if not request.answered:
-                request.reply(failed(response, request.infer.id))
+                request.reply(failed(failure, request.infer.id))
 
     def _encoded(self, response: InferenceResponse, infer: InferRequest) -> InferResponse:
         """Encode; an output that cannot be encoded fails its own request and no other."""
@@ -165,10 +165,10 @@ class _Background:
         if ended.cancelled() or (error := ended.exception()) is None:
             return
         logger.error("execute of instance '%s' failed", self._name, exc_info=error)
-        response = execution_failed(self._name, error, loader.OUR_FOLDER)
+        failure = execution_failed(self._name, error, loader.OUR_FOLDER)
         for request in self._requests:
             if not request.answered:
-                request.reply(failed(response, request.infer.id))
+                request.reply(failed(failure, request.infer.id))
 
 
 def completed(instance: PythonInstance) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
-from app.core.errors import ErrorCode, FailureReason, InferError
+from app.core.errors import ErrorCode, Failure, FailureReason
 from app.core.tensors import Buffer
 
 Message = dict[str, Any]
@@ -130,9 +130,9 @@ class Link:
         """Answer a message that asks."""
         self.send({"do": "answer", "to": message["ask"], "value": value}, buffers)
 
-    def refuse(self, message: Message, error: InferError) -> None:
+    def refuse(self, message: Message, failure: Failure) -> None:
         """Answer a message that asks with an error."""
-        self.send({"do": "answer", "to": message["ask"], "error": error_fields(error)})
+        self.send({"do": "answer", "to": message["ask"], "error": failure_fields(failure)})
 
     def serve(self) -> None:
         """Take messages until the other side is gone; then fail whoever waits for an answer.
@@ -171,7 +171,7 @@ class Link:
         if future is None or future.done():
             return
         if "error" in message:
-            future.set_exception(error_of(message["error"]))
+            future.set_exception(failure_of(message["error"]).error())
         else:
             future.set_result((message["value"], payload))
 
@@ -214,15 +214,15 @@ class Link:
         return data
 
 
-def error_fields(error: InferError) -> list[str]:
-    """An error as plain values."""
-    return [error.code.value, error.message, error.reason.value]
+def failure_fields(failure: Failure) -> list[str]:
+    """Return a failure as plain values."""
+    return [failure.code.value, failure.message, failure.reason.value]
 
 
-def error_of(fields: Sequence[str]) -> InferError:
-    """Undo `error_fields`."""
+def failure_of(fields: Sequence[str]) -> Failure:
+    """Undo `failure_fields`."""
     code, message, reason = fields
-    return InferError(ErrorCode(code), message, FailureReason(reason))
+    return Failure(ErrorCode(code), message, FailureReason(reason))
 
 
 def _packed(message: Message, buffers: Sequence[Buffer]) -> _Packed:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from app.core.tensors import Buffer, InferRequest, InferResponse, RequestedOutput, Tensor
-from backends.python.worker.link import Payload, error_fields, error_of
+from backends.python.worker.link import Payload, failure_fields, failure_of
 
 _REQUEST: Final = (
     "model_name",
@@ -44,16 +44,16 @@ def response_fields(response: InferResponse, buffers: list[Buffer]) -> Fields:
     """A response; the bytes of its outputs are appended to `buffers`."""
     fields = {name: getattr(response, name) for name in _RESPONSE}
     fields["outputs"] = _tensor_fields(response.outputs, buffers)
-    if response.error is not None:
-        fields["error"] = error_fields(response.error)
+    if response.failure is not None:
+        fields["failure"] = failure_fields(response.failure)
     return fields
 
 
 def response_of(fields: Fields, payload: Payload) -> InferResponse:
     """Undo `response_fields`."""
     outputs = _tensors(fields.pop("outputs"), payload)
-    error = fields.pop("error", None)
-    return InferResponse(outputs=outputs, error=None if error is None else error_of(error), **fields)
+    failure = fields.pop("failure", None)
+    return InferResponse(outputs=outputs, failure=failure and failure_of(failure), **fields)
 
 
 def _tensor_fields(tensors: Iterable[Tensor], buffers: list[Buffer]) -> list[tuple[Any, ...]]:

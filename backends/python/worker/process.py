@@ -225,11 +225,11 @@ class Process:
 
     def _lost(self) -> None:
         """Fail what is under way."""
-        error = stub_failed(self._name, not_healthy(self._name))
+        failure = stub_failed(self._name, not_healthy(self._name))
         for number in list(self._open):
             request = self._open.pop(number, None)
             if request is not None and not request.answered:
-                request.reply(failed(error, request.infer.id))
+                request.reply(failed(failure, request.infer.id))
 
     def _answer(self, number: int, response: InferResponse) -> None:
         request = (self._open.pop if response.final else self._open.get)(number, None)

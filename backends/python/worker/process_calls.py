@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from app.core.errors import ErrorCode, FailureReason, InferError, unavailable
+from app.core.errors import ErrorCode, Failure, FailureReason, InferError
 from app.core.tensors import Buffer, InferRequest, InferResponse, failed
 from backends.base import Request
 from backends.python.api import server_api
@@ -68,7 +68,7 @@ class ProcessCalls:
                 return
             self._cancels[number]()
             text = f"more than {MAX_WAITING} responses wait to be read"
-            busy = InferError(ErrorCode.UNAVAILABLE, text, FailureReason.REJECTED)
+            busy = Failure(ErrorCode.UNAVAILABLE, text, FailureReason.REJECTED)
             self._responses.put((number, failed(busy)))
 
         self._cancels[number] = lambda: None
@@ -100,11 +100,11 @@ class ProcessCalls:
         except LinkClosed:
             pass
         except InferError as error:
-            self._link.refuse(message, error)
+            self._link.refuse(message, error.failure)
         except Exception as error:
             if not isinstance(error, TritonModelException):
                 logger.exception("%s of instance '%s'", message["do"], self._name)
-            self._link.refuse(message, unavailable(str(error)))
+            self._link.refuse(message, Failure(ErrorCode.UNAVAILABLE, str(error)))
 
 
 def _load_model(message: Message, payload: Payload) -> None:

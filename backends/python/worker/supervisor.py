@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from app.core.errors import ErrorCode, FailureReason, InferError, internal
+from app.core.errors import ErrorCode, Failure, FailureReason, InferError, internal
 from app.core.tensors import SequenceId
 from backends.base import Request
 from backends.python.api.errors import stub_failed
@@ -59,13 +59,13 @@ class Supervisor:
         self._starting = True
         self._closed = False
         self._metrics: list[Any] = []
-        self._error: BaseException | None = None
+        self._failure: Failure | None = None
         self._thread = threading.Thread(target=self._run, name=f"{instance.name} process", daemon=True)
         self._thread.start()
         with self._changed:
             self._changed.wait_for(lambda: not self._starting)
-        if self._process is None and self._error is not None:
-            raise self._error
+        if self._process is None and self._failure is not None:
+            raise self._failure.error()
 
     @property
     def pid(self) -> int:
@@ -83,8 +83,8 @@ class Supervisor:
         if process is None or process.ended:
             process = self._awaited()
         if process is None:
-            error = stub_failed(self._instance.name, not_healthy(self._instance.name))
-            raise InferError(ErrorCode.UNAVAILABLE, error.message, FailureReason.BACKEND)
+            failure = stub_failed(self._instance.name, not_healthy(self._instance.name))
+            raise InferError(ErrorCode.UNAVAILABLE, failure.message, FailureReason.BACKEND)
         process.execute(requests, clock)
 
     def finalize_sequence(self, sequence_id: SequenceId) -> None:
@@ -151,7 +151,8 @@ class Supervisor:
             if process is not None:
                 process.stop(_METRICS_S)
                 process = None
-            self._error = error if isinstance(error, InferError) else internal(str(error))
+            known = error if isinstance(error, InferError) else internal(str(error))
+            self._failure = known.failure
             logger.error("process of instance '%s': %s", self._instance.name, error)
         with self._changed:
             closed = self._closed

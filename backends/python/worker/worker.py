@@ -74,9 +74,9 @@ class Worker:
             try:
                 self._verbs[message["do"]](message, payload)
             except InferError as error:
-                self.link.refuse(message, error)
+                self.link.refuse(message, error.failure)
             except (Exception, SystemExit) as error:
-                self.link.refuse(message, internal(describe(error, loader.OUR_FOLDER)))
+                self.link.refuse(message, internal(describe(error, loader.OUR_FOLDER)).failure)
 
     def _serve(self) -> None:
         try:

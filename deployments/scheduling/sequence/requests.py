@@ -55,7 +55,7 @@ class StatefulTurn(SequenceRequest):
         self.infer = msgspec.structs.replace(client, inputs=(*client.inputs, *added, *sequence.kept.values()))
 
     def reply(self, response: InferResponse) -> None:
-        if response.error is None and not self.answered:
+        if response.failure is None and not self.answered:
             taken = self._states.take(self._kept, response, self.client.outputs)
             if not (taken.final or taken.outputs) and response.outputs:
                 return  # it carried states and nothing else

@@ -11,7 +11,7 @@ from typing import Final, cast
 
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import ErrorCode, FailureReason, InferError, invalid_arg
+from app.core.errors import ErrorCode, Failure, FailureReason, invalid_arg
 from app.core.inference import Sink
 from app.core.sequences import missing_start
 from app.core.tensors import InferRequest, InferResponse, SequenceId
@@ -31,7 +31,7 @@ from deployments.scheduling.sequence.state import States
 
 logger = logging.getLogger(__name__)
 
-EXPIRED: Final = InferError(
+EXPIRED: Final = Failure(
     ErrorCode.UNAVAILABLE, "timeout of the corresponding sequence has been expired", FailureReason.REJECTED
 )
 
@@ -297,13 +297,13 @@ class SequenceScheduler(Scheduler):
             sequence.turns.appendleft(turn)
             self._room.enter(turn, again=True)
 
-    def _abandon(self, sequence: Sequence, error: InferError) -> None:
+    def _abandon(self, sequence: Sequence, failure: Failure) -> None:
         """End a sequence before its time: its queued requests fail, later ones find it gone."""
         self._room.leave(sequence.turns)
         if sequence.lane is not None and sequence.turns:
             sequence.lane.withdraw(sequence.turns[0])
         for turn in sequence.turns:
-            turn.fail(error)
+            turn.fail(failure)
         sequence.turns.clear()
         sequence.closed = True
         if sequence.running is None:

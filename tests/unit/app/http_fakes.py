@@ -9,7 +9,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import InferError, not_found
 from app.core.inference import Sink
-from app.core.tensors import InferRequest, InferResponse, Tensor
+from app.core.tensors import InferRequest, InferResponse, Tensor, failed
 from app.ingress.client_memory.registry import SharedMemory
 from tests.unit.app.routing_fakes import FakeCall
 from tests.waiting import until
@@ -117,7 +117,7 @@ class FakeService:
 
     def answer(self, request: InferRequest) -> InferResponse:
         if isinstance(self.failure, InferError):
-            return InferResponse(id=request.id, error=self.failure)
+            return failed(self.failure, request.id)
         outputs = [
             Tensor(tensor.name.replace("INPUT", "OUTPUT"), tensor.datatype, tensor.shape, tensor.data)
             for tensor in request.inputs

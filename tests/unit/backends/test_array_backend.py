@@ -118,9 +118,9 @@ def test_only_the_culprit_of_a_batch_fails() -> None:
     served = Served(Recorder, config(PLAIN))
     good, bad, other = served(infer({"I": rows(1)}), infer({"I": rows(101)}), infer({"I": rows(3)}))
     assert bad.error == "too large"
-    assert bad.responses[0].error is not None
-    assert bad.responses[0].error.code is ErrorCode.INTERNAL
-    assert bad.responses[0].error.reason is FailureReason.BACKEND
+    assert bad.responses[0].failure is not None
+    assert bad.responses[0].failure.code is ErrorCode.INTERNAL
+    assert bad.responses[0].failure.reason is FailureReason.BACKEND
     assert good.arrays["O"][0, 0] == 2
     assert other.arrays["O"][0, 0] == 6
 

@@ -2,7 +2,9 @@
 
 import weakref
 
-from app.core.errors import InferError, internal, unavailable
+import pytest
+
+from app.core.errors import ErrorCode, Failure, FailureReason, InferError, internal, unavailable
 from app.core.tensors import InferResponse, failed
 
 
@@ -28,24 +30,20 @@ def test_a_failed_response_keeps_nothing_of_what_raised_its_error() -> None:
         refuse()
     except InferError as error:
         response = failed(error)
-    assert response.error is not None and response.error.message == "busy"
+    assert response.failure is not None and response.failure.message == "busy"
     assert held[0]() is None
 
 
-def test_a_raised_error_does_not_keep_the_response_that_had_it() -> None:
-    """Not even the collector could free it: a response is an object at which that does not look."""
-
-    def told(response: InferResponse) -> str:
-        try:
-            response.raise_error()
-        except InferError as error:
-            return repr(error)
-        return ""
-
+def test_a_response_raises_an_error_made_from_its_failure() -> None:
     response = failed(unavailable("busy"))
-    assert response.error is not None
-    error = weakref.ref(response.error)
-    assert told(response) == repr(error())
-    del response
-    assert error() is None
+    with pytest.raises(InferError) as caught:
+        response.raise_error()
+    assert caught.value.failure == response.failure == Failure(ErrorCode.UNAVAILABLE, "busy")
     InferResponse().raise_error()
+
+
+def test_an_exception_of_no_known_kind_is_an_internal_failure_of_the_backend() -> None:
+    assert Failure.from_exception(ValueError("no such row")) == Failure(
+        ErrorCode.INTERNAL, "no such row", FailureReason.BACKEND
+    )
+    assert Failure.from_exception(KeyError()).message == "KeyError"

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from app.cache.response_cache import LocalCache
-from app.core.errors import InferError, internal
+from app.core.errors import Failure, internal
 from app.core.tensors import RequestedOutput, Tensor
 from app.ensemble.runner import EnsembleRunner
 from tests.unit.ensembles import DECOUPLED, Models, ensemble, model, step, tensor
@@ -67,7 +67,7 @@ async def test_an_error_is_not_kept() -> None:
     made.infer(tensor())
     made.take("a").answer(error=internal("no"))
     await asyncio.sleep(0)
-    assert made.responses[0].error is not None
+    assert made.responses[0].failure is not None
     assert await ask(made, fill=3) == bytes([3]) * 16
     assert counts(made)["fail"] == 1
     assert counts(made)["cache_miss"] == 1
@@ -106,5 +106,5 @@ async def test_refusals_are_not_looked_up() -> None:
     made.infer(tensor("WRONG"))
     made.infer(tensor(), outputs=(RequestedOutput("NONE"),))
     await asyncio.sleep(0)
-    assert [type(response.error) for response in made.responses] == [InferError] * 2
+    assert [type(response.failure) for response in made.responses] == [Failure] * 2
     assert counts(made) == {"fail": 2}

@@ -88,8 +88,8 @@ async def test_a_failing_step_ends_the_request_and_cancels_the_others() -> None:
     models.take("a").answer(error=InferError(ErrorCode.UNAVAILABLE, "too late", FailureReason.REJECTED))
     await turn()
     (response,) = models.responses
-    assert response.error is not None and response.final and response.id == "1"
-    assert (response.error.code, response.error.message, response.error.reason) == (
+    assert response.failure is not None and response.final and response.id == "1"
+    assert (response.failure.code, response.failure.message, response.failure.reason) == (
         ErrorCode.UNAVAILABLE,
         "in ensemble 'e', too late",
         FailureReason.OTHER,
@@ -107,7 +107,7 @@ async def test_cancelling_reaches_the_running_steps() -> None:
     assert models.responses == []
     await turn()
     assert [asked.cancelled for asked in models.asked] == [True, True]
-    error = models.responses[0].error
+    error = models.responses[0].failure
     assert error is not None
     assert (error.code, error.reason) == (ErrorCode.CANCELLED, FailureReason.CANCELED)
     call.cancel()
@@ -243,7 +243,7 @@ class TestDecoupled:
         models.infer(tensor())
         models.take("a").answer(tensor("y"))
         models.take("d").answer()
-        assert [(r.final, r.outputs, r.error) for r in models.responses] == [(True, (), None)]
+        assert [(r.final, r.outputs, r.failure) for r in models.responses] == [(True, (), None)]
 
     async def test_an_error_after_a_response(self) -> None:
         models = self.models()

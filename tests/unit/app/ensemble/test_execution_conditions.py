@@ -46,4 +46,4 @@ class TestConditions:
         models = await self.run(False, join="l r?")
         models.take("c").answer(tensor("y"))
         (response,) = models.responses
-        assert (response.outputs, response.error, response.final) == ((), None, True)
+        assert (response.outputs, response.failure, response.final) == ((), None, True)

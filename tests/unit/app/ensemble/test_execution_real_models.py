@@ -82,7 +82,7 @@ def test_many_requests_through_a_chain(plane: LoopThread) -> None:
 
     try:
         for fill, response in enumerate(plane.call(many(), 30)):
-            assert response.error is None and response.id == str(fill)
+            assert response.failure is None and response.id == str(fill)
             (output,) = response.outputs
             assert (output.name, output.shape) == (f"T{COUNT}", (1 + fill % 4, 4))
             assert set(output.array().ravel()) == {fill}

@@ -41,7 +41,7 @@ async def test_a_traced_request_that_fails_tells_of_its_steps_too() -> None:
     models.take("a").answer(error=unavailable("busy"))
     await turn()
     (response,) = models.responses
-    assert response.error is not None
+    assert response.failure is not None
     assert [call.model_name for call in response.calls] == ["a"]
 
 

@@ -89,7 +89,7 @@ class Sink:
 
     def by(self) -> list[str]:
         """Which replica answered each request."""
-        return sorted(str(response.parameters.get("by", response.error)) for response in self.responses)
+        return sorted(str(response.parameters.get("by", response.failure)) for response in self.responses)
 
 
 def request(request_id: str = "", model: str = "m", version: str = "") -> InferRequest:

@@ -82,8 +82,8 @@ async def test_reconnects_when_the_replica_is_back(bench: Bench, start: Start) -
     await a.server.close()
     await until(lambda: not bench.pool.available)
     (response,) = bench.sink.responses
-    assert response.error is not None and response.error.code is ErrorCode.UNAVAILABLE
-    assert response.error.message.startswith("model 'm': connection to its replica lost: ")
+    assert response.failure is not None and response.failure.code is ErrorCode.UNAVAILABLE
+    assert response.failure.message.startswith("model 'm': connection to its replica lost: ")
     assert bench.submit() == [None]
     await asyncio.sleep(0.2)  # some attempts fail
     await a.restart()
@@ -221,7 +221,7 @@ async def test_close_gives_up_after_the_grace(start: Start) -> None:
     bench.submit()
     await bench.pool.close(0.05)
     await until(lambda: len(bench.sink.responses) == 1)
-    assert bench.sink.responses[0].error is not None
+    assert bench.sink.responses[0].failure is not None
 
 
 async def test_nothing_is_connected_after_close(start: Start) -> None:

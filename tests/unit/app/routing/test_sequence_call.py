@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 
-from app.core.errors import ErrorCode, InferError
+from app.core.errors import ErrorCode, Failure
 from app.core.sequences import missing_start
-from app.core.tensors import InferRequest, InferResponse
+from app.core.tensors import InferRequest, InferResponse, failed
 from app.routing.pool import ReplicaPool
 from app.routing.sequence_call import LOST, SequenceCall, rank
 from tests.unit.app.routing.conftest import KEY, NODE, SETTINGS, Replica, Sink, Start
@@ -48,7 +48,7 @@ def refuse(replica: Replica) -> None:
     """Answer what is held as a replica that does not have the sequence."""
     held, replica.held = replica.held, []
     for request, reply in held:
-        reply(InferResponse(error=missing_start("m", request.sequence_id)))
+        reply(failed(missing_start("m", request.sequence_id)))
 
 
 def ordered(replicas: list[Replica], sequence_id: int | str) -> list[Replica]:
@@ -92,8 +92,8 @@ async def test_nobody_has_it(pools: list[ReplicaPool], start: Start) -> None:
             await until(partial(_asked, replica))
             refuse(replica)
         await until(lambda: bool(sink.responses))
-        error = sink.responses.pop().error
-        assert isinstance(error, InferError) and error.code is ErrorCode.INVALID_ARG
+        error = sink.responses.pop().failure
+        assert isinstance(error, Failure) and error.code is ErrorCode.INVALID_ARG
         assert error.message == missing_start("m", "x", cause).message
 
 

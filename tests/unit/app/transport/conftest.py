@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import uvloop
 
-from app.core.errors import InferError, not_found
+from app.core.errors import Failure, not_found
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.transport.channel.client import Channel
 from app.transport.channel.server import ChannelServer
@@ -122,10 +122,10 @@ async def infer(channel: Channel, request: InferRequest) -> InferResponse:
     return await asyncio.wait_for(future, 10)
 
 
-async def error_of(channel: Channel, request: InferRequest) -> InferError:
+async def failure_of(channel: Channel, request: InferRequest) -> Failure:
     response = await infer(channel, request)
-    assert response.error is not None
-    return response.error
+    assert response.failure is not None
+    return response.failure
 
 
 class ReplicaProcess:

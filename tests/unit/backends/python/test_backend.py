@@ -122,11 +122,11 @@ return [bad, good, plain]
 """)
     bad, good, plain = load(source)(row(1), row(2), row(3))
     assert bad.error == "not this one"
-    assert bad.responses[0].error is not None
-    assert bad.responses[0].error.code is ErrorCode.NOT_FOUND
+    assert bad.responses[0].failure is not None
+    assert bad.responses[0].failure.code is ErrorCode.NOT_FOUND
     assert good.arrays["O"].tolist() == [[2]]
-    assert plain.responses[0].error is not None
-    assert plain.responses[0].error.code is ErrorCode.INTERNAL
+    assert plain.responses[0].failure is not None
+    assert plain.responses[0].failure.code is ErrorCode.INTERNAL
 
 
 def test_exception_in_execute(load: Load, tmp_path: Path) -> None:

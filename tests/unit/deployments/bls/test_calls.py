@@ -125,7 +125,7 @@ def test_what_the_deadline_and_priority_of_a_request_are_for_its_call(caller: Ca
     caller.infer(deadline=1e12, timeout_us=5)
     asked = caller.asked()
     assert asked.request.deadline == 1e12
-    assert caller.answer(response()).error is None
+    assert caller.answer(response()).failure is None
 
 
 def test_a_traced_request_tells_of_its_call(caller: Caller) -> None:
@@ -194,6 +194,6 @@ def test_no_call_is_made_for_a_cancelled_request(caller: Caller, monkeypatch: py
     monkeypatch.setattr(BlsCall, "unwanted", True)
     caller.infer()
     assert caller.answered.wait(20)
-    error = caller.responses[0].error
+    error = caller.responses[0].failure
     assert error is not None and error.code is ErrorCode.CANCELLED
     assert not caller.bench.models.asked

@@ -152,7 +152,7 @@ async def test_calls_of_an_execution_on_the_loop(calling: Calling) -> None:
     await move_to_the_loop(calling)
     await calling.execute("here")
     assert calling.thread() == threading.current_thread().name
-    assert calling.bench.final("here").error is None
+    assert calling.bench.final("here").failure is None
     assert not any(found.has_error() for found in calling.backend.found)
 
 
@@ -202,7 +202,7 @@ async def test_stopping_waits_for_an_execution_that_waits(calling: Calling) -> N
     asked.answer(output())
     await stopping
     assert not bench.thread.alive
-    assert bench.final("waits").error is None
+    assert bench.final("waits").failure is None
 
 
 CALLER = """

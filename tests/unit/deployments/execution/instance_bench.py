@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import InferError
+from app.core.errors import Failure
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from backends.base import Backend, Instance, Model, Request
 from deployments.execution.instance_thread import Batch, InstanceThread
@@ -86,8 +86,8 @@ class Bench:
         assert last.final and not any(response.final for response in others)
         return last
 
-    def error(self, request_id: str) -> InferError:
-        error = self.final(request_id).error
+    def error(self, request_id: str) -> Failure:
+        error = self.final(request_id).failure
         assert error is not None
         return error
 

@@ -126,7 +126,7 @@ async def test_failures_on_the_loop_are_those_of_their_batch(
     assert threads(bench, 1) == [threading.current_thread().name]
     assert bench.error("bad").code is ErrorCode.INTERNAL
     await bench.execute("good")
-    assert bench.final("good").error is None
+    assert bench.final("good").failure is None
 
 
 @pytest.mark.parametrize(("portable", "decoupled"), [(False, False), (True, True)])
@@ -219,7 +219,7 @@ async def test_an_error_fails_its_batch_and_no_other(
     for request_id in ("bad", "too"):
         error = bench.error(request_id)
         assert (error.code, error.message, error.reason) == (code, text, FailureReason.BACKEND)
-    assert bench.final("a").error is None and bench.final("b").error is None
+    assert bench.final("a").failure is None and bench.final("b").failure is None
 
 
 async def test_an_error_after_some_answers_fails_the_rest(start: Start) -> None:
@@ -229,7 +229,7 @@ async def test_an_error_after_some_answers_fails_the_rest(start: Start) -> None:
 
     bench = start(execute)
     batch = await bench.execute("a", "b")
-    assert bench.final("a").error is None
+    assert bench.final("a").failure is None
     assert bench.error("b").message == "it broke"
     assert [pending.failed for pending in batch.requests] == [False, True]
 
@@ -241,7 +241,7 @@ async def test_a_second_answer_fails_what_is_left_of_the_batch(start: Start) -> 
 
     bench = start(execute)
     await bench.execute("a", "b")
-    assert bench.final("a").error is None
+    assert bench.final("a").failure is None
     assert bench.error("b").message == "Unable to send response. Response sender has been closed."
 
 
@@ -250,7 +250,7 @@ async def test_unanswered_request_gets_an_error(start: Start) -> None:
     await bench.execute("a", "b")
     expected = "model instance 'm_0_0' returned without a response for this request"
     assert (bench.error("a").code, bench.error("a").message) == (ErrorCode.INTERNAL, expected)
-    assert bench.final("b").error is None
+    assert bench.final("b").failure is None
 
 
 async def test_detached_request_is_answered_later_from_another_thread(start: Start) -> None:
@@ -266,7 +266,7 @@ async def test_detached_request_is_answered_later_from_another_thread(start: Sta
     assert bench.responses == {}
     await asyncio.to_thread(answer_all, kept)
     await until(lambda: "a" in bench.responses)
-    assert bench.final("a").error is None
+    assert bench.final("a").failure is None
 
 
 async def test_rescheduled_request_gets_an_error(start: Start) -> None:
@@ -294,7 +294,7 @@ async def test_decoupled_answers_come_from_other_threads(start: Start) -> None:
     await bench.execute("a", "b", "c")
     await until(lambda: all(len(bench.responses.get(i, ())) == 101 for i in "abc"))
     for request_id in "abc":
-        assert bench.final(request_id).error is None
+        assert bench.final(request_id).failure is None
         assert [r.id for r in bench.responses[request_id][:-1]] == [str(n) for n in range(100)]
 
 
@@ -341,5 +341,5 @@ async def test_a_response_that_cannot_be_delivered_holds_no_other_up(start: Star
 
     bench.outbox._deliver = failing
     await bench.execute("a", "b")
-    assert bench.final("b").error is None
+    assert bench.final("b").failure is None
     assert len(bench.finished) == 1

@@ -77,8 +77,8 @@ def test_errors_are_not_kept_and_without_the_flag_nothing_is(
 
 def test_an_error_is_not_kept(bench: Bench) -> None:
     bench.load(CACHED, cache_config={"local": {"size": "100000"}})
-    assert bench.infer(ask(b"abcd", "bad")).error is not None
-    assert bench.infer(ask(b"abcd", "good")).error is None
+    assert bench.infer(ask(b"abcd", "bad")).failure is not None
+    assert bench.infer(ask(b"abcd", "good")).failure is None
     assert executed(bench) == 2
 
 
@@ -89,11 +89,11 @@ def test_cancelled_and_refused_requests(bench: Bench) -> None:
     with pytest.raises(InferError, match="Exceeds maximum queue size"):
         bench.submit(ask(b"more"))
     cancel()
-    error = waiting.result(5).error
+    error = waiting.result(5).failure
     assert error is not None and error.code is ErrorCode.CANCELLED
     bench.backend.gate.set()
-    assert held.result(5).error is None
-    assert bench.infer(ask(b"wait")).error is None
+    assert held.result(5).failure is None
+    assert bench.infer(ask(b"wait")).failure is None
 
 
 def test_the_key_tells_apart_what_the_answer_may_depend_on() -> None:
@@ -134,7 +134,7 @@ def test_local_cache_keeps_to_its_size(caplog: pytest.LogCaptureFixture) -> None
 def test_redis_outlives_a_replica(bench: Bench, redis_port: int) -> None:
     settings = {"redis": {"host": "127.0.0.1", "port": str(redis_port)}}
     first = bench.load(CACHED, cache_config=settings)
-    assert bench.infer(ask(b"abcd")).error is None
+    assert bench.infer(ask(b"abcd")).failure is None
     deadline = time.monotonic() + 5
     while not bench.statistics()[0].inference_stats.cache_hit.count:  # the entry is written meanwhile
         assert time.monotonic() < deadline
@@ -152,8 +152,8 @@ def test_without_its_redis_a_model_serves_on(
 ) -> None:
     monkeypatch.setattr(response_cache, "_PAUSE_S", 1000.0)
     bench.load(CACHED, cache_config={"redis": {"host": "127.0.0.1", "port": "1"}})
-    assert bench.infer(ask(b"abcd")).error is None
-    assert bench.infer(ask(b"abcd")).error is None
+    assert bench.infer(ask(b"abcd")).failure is None
+    assert bench.infer(ask(b"abcd")).failure is None
     assert caplog.text.count("serving without it") == 1, "it is left alone"
 
 

@@ -67,11 +67,11 @@ def test_an_instance_more(bench: Bench) -> None:
     held = bench.hold()
     waiting, _ = bench.submit(request("a"))
     update(bench, CONFIG + group(2))
-    assert waiting.result(5).error is None, "the new instance has it, the old one is held"
+    assert waiting.result(5).failure is None, "the new instance has it, the old one is held"
     assert not held.done() and count(bench.model) == 2
     assert calls(bench, "load") == ["g_0", "g_1"] and calls(bench, "unload") == []
     bench.backend.gate.set()
-    assert held.result(5).error is None
+    assert held.result(5).failure is None
 
 
 def test_an_instance_less_goes_when_it_has_finished(bench: Bench) -> None:
@@ -81,7 +81,7 @@ def test_an_instance_less_goes_when_it_has_finished(bench: Bench) -> None:
     assert calls(bench, "unload") == []
     late, _ = bench.submit(request("late"))
     bench.backend.gate.set()
-    assert [answer.result(5).error for answer in (*held, late)] == [None] * 3
+    assert [answer.result(5).failure for answer in (*held, late)] == [None] * 3
     until(lambda: calls(bench, "unload") == ["g_1"])
     assert bench.model is not None and bench.model.healthy
     assert {call[1] for call in bench.backend.calls if call[:1] == ("execute",) and "late" in call[2]} == {
@@ -108,7 +108,7 @@ def test_no_request_is_lost_while_all_instances_change(bench: Bench) -> None:
         update(bench, CONFIG + BATCHING + kind)
     done.set()
     asker.join()
-    assert [answer.result(10).error for answer in answers] == [None] * len(answers)
+    assert [answer.result(10).failure for answer in answers] == [None] * len(answers)
     until(lambda: len(calls(bench, "unload")) == 12)
     assert len(calls(bench, "load")) == 14
 
@@ -119,7 +119,7 @@ def test_a_new_instance_that_does_not_load_changes_nothing(bench: Bench) -> None
     with pytest.raises(InferError, match="the weights are unreadable"):
         update(bench, CONFIG + breaks + group(3))
     assert count(model) == 1 and model.healthy
-    assert bench.infer(request("a")).error is None
+    assert bench.infer(request("a")).failure is None
     assert calls(bench, "unload") == ["g_1"], "the one that did load"
 
 
@@ -138,7 +138,7 @@ def test_an_instance_with_a_sequence_goes_when_that_has_ended(bench: Bench) -> N
     bench.load(config + group(2))
 
     def step(sequence: int, **fields: bool) -> None:
-        assert bench.infer(request(f"s{sequence}", sequence_id=sequence, **fields)).error is None
+        assert bench.infer(request(f"s{sequence}", sequence_id=sequence, **fields)).failure is None
 
     step(1, sequence_start=True)
     step(2, sequence_start=True)
@@ -152,7 +152,7 @@ def test_an_instance_with_a_sequence_goes_when_that_has_ended(bench: Bench) -> N
     until(lambda: calls(bench, "unload") == ["g_1"])
     assert not waiting.done(), "the slot of the instance that has gone is no slot"
     step(1, sequence_end=True)
-    assert waiting.result(5).error is None
+    assert waiting.result(5).failure is None
 
 
 def test_host_policy(bench: Bench) -> None:
@@ -165,7 +165,7 @@ def test_host_policy(bench: Bench) -> None:
     assert instance.host_policy == policies["mine"]
     with pytest.raises(InferError, match="Parsing 'cpu-cores' value: Can't parse 'x' to integer"):
         update(bench, CONFIG + group(1))
-    assert bench.infer(request("a")).error is None
+    assert bench.infer(request("a")).failure is None
 
 
 class Other:
@@ -208,13 +208,13 @@ def limited(bench: Bench, sockets: str) -> Iterator[Other]:
 
 
 def test_executions_wait_for_the_resource(bench: Bench, limited: Other) -> None:
-    assert bench.infer(request("a")).error is None
+    assert bench.infer(request("a")).failure is None
     limited.take()
     waiting = [bench.submit(request(f"w{number}"))[0] for number in range(3)]
     time.sleep(0.05)
     assert bench.executed() == [["a"]]
     limited.give()
-    assert [answer.result(30).error for answer in waiting] == [None] * 3
+    assert [answer.result(30).failure for answer in waiting] == [None] * 3
     limited.take()
 
 
@@ -224,19 +224,19 @@ def test_instances_of_one_model_take_turns(bench: Bench, limited: Other) -> None
     time.sleep(0.05)
     assert bench.executed() == [["hold"]], "a second instance is free, the resource is not"
     bench.backend.gate.set()
-    assert (held.result(30).error, other.result(30).error) == (None, None)
+    assert (held.result(30).failure, other.result(30).failure) == (None, None)
 
 
 def test_a_cancelled_request_waits_no_longer(bench: Bench, limited: Other) -> None:
     limited.take()
     waiting, cancel = bench.submit(request("a"))
     cancel()
-    error = waiting.result(30).error
+    error = waiting.result(30).failure
     assert error is not None and error.code is ErrorCode.CANCELLED
     limited.give()
     limited.take()
     limited.give()
-    assert bench.infer(request("b")).error is None
+    assert bench.infer(request("b")).failure is None
     assert bench.executed() == [["b"]]
 
 
@@ -276,7 +276,7 @@ def test_an_instance_that_left_wants_no_turn(bench: Bench, limited: Other) -> No
     update(bench, config)
     until(lambda: len(calls(bench, "unload")) == 2)
     limited.take()
-    assert bench.infer(request("a")).error is None
+    assert bench.infer(request("a")).failure is None
 
 
 def test_a_load_that_could_never_execute(bench: Bench, sockets: str) -> None:
@@ -287,4 +287,4 @@ def test_a_load_that_could_never_execute(bench: Bench, sockets: str) -> None:
 
 def test_without_a_rate_limiter_nobody_waits(bench: Bench) -> None:
     bench.load(CONFIG + group(1, LIMITED))
-    assert bench.infer(request("a")).error is None
+    assert bench.infer(request("a")).failure is None

@@ -22,7 +22,7 @@ def test_life(bench: Bench) -> None:
     response = bench.infer(request("a", 2))
     assert (response.model_name, response.model_version, response.id) == ("m", "1", "a")
     assert bytes(response.outputs[0].data) == bytes(range(4)) * 2
-    assert response.parameters == {"seen": 1} and response.final and response.error is None
+    assert response.parameters == {"seen": 1} and response.final and response.failure is None
     assert model.healthy and model.outstanding == 0
     model.close(timeout=5)
     bench.model = None
@@ -71,7 +71,7 @@ def test_a_traced_request_brings_its_times(bench: Bench) -> None:
 
 def test_statistics_of_failures_by_reason(bench: Bench) -> None:
     bench.load(CONFIG, max_pending_requests=1)
-    assert bench.infer(request("bad")).error is not None
+    assert bench.infer(request("bad")).failure is not None
     with pytest.raises(InferError):
         bench.submit(request("a", 9))
     held = bench.hold()
@@ -83,7 +83,7 @@ def test_statistics_of_failures_by_reason(bench: Bench) -> None:
     assert _error(queued).code is ErrorCode.CANCELLED
     late, _ = bench.submit(request("d", deadline=1e-9))
     bench.backend.gate.set()
-    assert held.result(5).error is None
+    assert held.result(5).failure is None
     assert _error(late).message == "Request timeout expired"
     message, failures, pending = bench.statistics()
     assert failures == {"OTHER": 1, "REJECTED": 2, "CANCELED": 1}
@@ -96,7 +96,7 @@ def test_statistics_of_failures_by_reason(bench: Bench) -> None:
 
 
 def _error(answer: "Future[InferResponse]") -> InferError:
-    error = answer.result(5).error
+    error = answer.result(5).failure
     assert error is not None
     return error
 
@@ -169,7 +169,7 @@ output { name: "INPUT0" data_type: TYPE_UINT8 dims: [ 4 ] }
 def test_shared_memory_is_read_and_written_by_the_replica(bench: Bench, region: Path) -> None:
     bench.load(ECHO)
     response = bench.infer(sharing(region, "a"))
-    assert (response.error, response.outputs[0].shape, response.outputs[0].data) == (None, (1, 4), b"")
+    assert (response.failure, response.outputs[0].shape, response.outputs[0].data) == (None, (1, 4), b"")
     assert region.read_bytes() == b"abcdabcd"
     os.truncate(region, 2)
     with pytest.raises(InferError, match="Invalid offset \\+ byte size for shared memory region: 'r'"):

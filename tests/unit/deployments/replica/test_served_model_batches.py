@@ -18,9 +18,9 @@ def test_dynamic_batching_batches_what_waits(bench: Bench) -> None:
     held = bench.hold()
     answers = [bench.submit(request(request_id, 3))[0] for request_id in ("a", "bad", "c")]
     bench.backend.gate.set()
-    assert held.result(5).error is None
+    assert held.result(5).failure is None
     responses = [answer.result(5) for answer in answers]
-    assert [response.error is None for response in responses] == [True, False, True]
+    assert [response.failure is None for response in responses] == [True, False, True]
     assert bench.executed() == [["hold"], ["a", "bad"], ["c"]]
     message, failures, _ = bench.statistics()
     assert failures == {"OTHER": 1}
@@ -35,7 +35,7 @@ def test_queue_size_of_the_configuration(bench: Bench) -> None:
     with pytest.raises(InferError, match="Exceeds maximum queue size"):
         bench.submit(request("b"))
     bench.backend.gate.set()
-    assert waiting.result(5).error is None
+    assert waiting.result(5).failure is None
 
 
 def test_queue_is_bounded_by_bytes(bench: Bench) -> None:
@@ -53,7 +53,7 @@ def test_optional_and_variable_inputs_batch_with_their_like(bench: Bench) -> Non
     tensors = {i: Tensor("INPUT0", "UINT8", (1, width), bytes(width)) for i, width in widths.items()}
     answers = [bench.submit(InferRequest("m", "", (t,), id=i))[0] for i, t in tensors.items()]
     bench.backend.gate.set()
-    assert all(answer.result(5).error is None for answer in answers)
+    assert all(answer.result(5).failure is None for answer in answers)
     assert bench.executed() == [["hold"], ["a", "b"], ["c"]]
 
 
@@ -67,7 +67,7 @@ def test_custom_batching_strategy_limits_the_volume(bench: Bench) -> None:
         bench.submit(request(name, rows))[0] for name, rows in (("a", 1), ("b", 1), ("c", 2), ("d", 8))
     ]
     bench.backend.gate.set()
-    assert all(answer.result(5).error is None for answer in [held, *answers])
+    assert all(answer.result(5).failure is None for answer in [held, *answers])
     assert bench.executed() == [["hold"], ["a", "b"], ["c"], ["d"]]
 
 
@@ -104,10 +104,10 @@ def test_queue_policy_of_the_configuration(bench: Bench) -> None:
             bench.submit(request("refused", priority=priority))
     for name in ("2a", "2b"):  # answered while the instance is still busy
         late = answers[name].result(5)
-        assert late.error is not None and late.error.message == "Request timeout expired"
+        assert late.failure is not None and late.failure.message == "Request timeout expired"
         assert late.model_name, "generate_stream tells by it that this is no refusal"
     bench.backend.gate.set()
-    assert held.result(5).error is None and answers["1"].result(5).error is None
+    assert held.result(5).failure is None and answers["1"].result(5).failure is None
     assert bench.executed() == [["hold"], ["1"]]
     assert bench.statistics()[1] == {"REJECTED": 4}
 
@@ -121,7 +121,7 @@ def test_ordered_responses_of_several_instances(bench: Bench) -> None:
     time.sleep(0.01)
     assert not later.done()
     bench.backend.gate.set()
-    assert held.result(5).error is None and later.result(5).error is None
+    assert held.result(5).failure is None and later.result(5).failure is None
 
 
 def test_passive_instances_are_loaded_and_never_used(bench: Bench) -> None:
@@ -136,7 +136,7 @@ def test_held_by_the_hook_of_triton(bench: Bench, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("TRITONSERVER_DELAY_SCHEDULER", "3")
     bench.load(CONFIG + BATCHING)
     answers = [bench.submit(request(name))[0] for name in "abc"]
-    assert [answer.result(5).error for answer in answers] == [None] * 3
+    assert [answer.result(5).failure for answer in answers] == [None] * 3
     assert bench.executed() == [["a", "b", "c"]]
 
 

@@ -37,7 +37,7 @@ def test_python_model_of_its_own_environment(bench: Bench) -> None:
 
     bench.plane.call(watch(), 30)
     answer, _ = bench.submit(request("a"))
-    assert answer.result(30).error is None
+    assert answer.result(30).failure is None
     custom = bench.control("statistics")["custom"]
     assert custom == [["seen", "", "counter", [[{}, 1.0, 0, [], []]]]]
     assert told.get(timeout=30) is False  # the model said no after its first request

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 
-from app.core.errors import ErrorCode, FailureReason, InferError
+from app.core.errors import ErrorCode, Failure, FailureReason
 from app.core.tensors import InferResponse, Tensor
 from tests.unit.app.http_fakes import FakeService
 from tests.unit.app.ingress.http_peer import fronted, request
@@ -18,8 +18,8 @@ EXACTLY_ONE = (
     "various number of responses"
 )
 LAST = InferResponse("identity", "1")
-BROKEN = InferError(ErrorCode.INVALID_ARG, "broken", FailureReason.BACKEND)
-LATE = InferError(ErrorCode.UNAVAILABLE, "Request timeout expired", FailureReason.REJECTED)
+BROKEN = Failure(ErrorCode.INVALID_ARG, "broken", FailureReason.BACKEND)
+LATE = Failure(ErrorCode.UNAVAILABLE, "Request timeout expired", FailureReason.REJECTED)
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
 
 
@@ -31,9 +31,9 @@ def numbered(number, **fields):
     return InferResponse("identity", "1", (Tensor.of("N", np.array([number])),), **{"final": False, **fields})
 
 
-def told(error, final=True):
+def told(failure, final=True):
     """The error of a model that had taken the request."""
-    return InferResponse("identity", "1", error=error, final=final)
+    return InferResponse("identity", "1", failure=failure, final=final)
 
 
 def sized(size, **fields):

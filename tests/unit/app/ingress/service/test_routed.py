@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from app.core.errors import ErrorCode, FailureReason, InferError, invalid_arg, not_found
-from app.core.tensors import InferRequest, InferResponse
+from app.core.tensors import InferRequest, InferResponse, failed
 from app.ingress.service.routed import EXTENSIONS, RoutedInferenceService
 from app.routing.manager_client import MAX_CALLS, MAX_FILE_BYTES, ManagerClient
 from app.routing.router import Router
@@ -192,7 +192,7 @@ async def test_infer() -> None:
 async def test_infer_raises_the_error_of_the_response() -> None:
     router = FakeRouter(entry("m"))
     task = await begin_infer(router)
-    router.sinks[0](InferResponse(error=invalid_arg("a bad input")))
+    router.sinks[0](failed(invalid_arg("a bad input")))
     with pytest.raises(InferError, match="a bad input"):
         await task
 
@@ -203,7 +203,7 @@ async def test_cancelled_infer_cancels_the_call() -> None:
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled() and router.calls[0].cancelled
-    router.sinks[0](InferResponse(error=invalid_arg("cancelled")))  # nobody minds
+    router.sinks[0](failed(invalid_arg("cancelled")))  # nobody minds
 
 
 async def test_infer_refuses_a_decoupled_model() -> None:

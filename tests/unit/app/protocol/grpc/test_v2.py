@@ -7,7 +7,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import ErrorCode, InferError, invalid_arg
-from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
+from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor, failed
 from app.protocol.grpc import v2
 from app.protocol.grpc.v2 import (
     decode_infer,
@@ -280,7 +280,7 @@ def test_stream_responses_say_whether_they_are_final(final):
 
 def test_stream_errors_are_in_band():
     request = InferRequest("m", "", (), id="7")
-    message = stream_message(encode_stream(request, InferResponse(error=invalid_arg("bad")), no_classes))
+    message = stream_message(encode_stream(request, failed(invalid_arg("bad")), no_classes))
     assert (message.error_message, message.infer_response.id) == ("bad", "7")
     assert message.infer_response.parameters["triton_final_response"].bool_param is True
     message = stream_message(encode_stream_error("8", invalid_arg("worse")))

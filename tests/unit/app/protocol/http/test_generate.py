@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from app.core.config.model_config import TensorSpec
 from app.core.errors import ErrorCode, InferError, unavailable
-from app.core.tensors import InferRequest, InferResponse, Tensor
+from app.core.tensors import InferRequest, InferResponse, Tensor, failed
 from app.protocol.http.generate import decode_generate, encode_generate, error_event, event, fitted_shape
 
 INT, ARG = ErrorCode.INTERNAL, ErrorCode.INVALID_ARG
@@ -215,7 +215,7 @@ def test_equal_names_and_the_requests_id():
 @pytest.mark.parametrize(
     ("response", "message"),
     [
-        (InferResponse(error=unavailable("no")), "no"),
+        (failed(unavailable("no")), "no"),
         (
             a_response(Tensor("H", "FP16", (1,), b"\0\0")),
             "sending FP16 data via JSON is not supported. Please use the binary data format for output",

@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.core.errors import ErrorCode, FailureReason, InferError
+from app.core.errors import ErrorCode, Failure, FailureReason, InferError
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
 from app.transport.channel.client import DEADLINE_EXCEEDED, Channel
 from app.transport.channel.server import ChannelServer
 from app.transport.settings import TransportSettings
 from app.transport.wire.encoder import IN_META
 from app.transport.wire.frames import Frame
-from tests.unit.app.transport.conftest import KEY, Pair, Scripted, error_of, infer, make_request
+from tests.unit.app.transport.conftest import KEY, Pair, Scripted, failure_of, infer, make_request
 from tests.waiting import until
 
 Start = Callable[..., Awaitable[Pair]]
@@ -79,9 +79,9 @@ async def test_streamed_responses_keep_their_order(start: Start, scheme: str) ->
 
 async def test_handler_errors(start: Start, scheme: str) -> None:
     channel = await (await start()).connect(scheme)
-    error = await error_of(channel, make_request(model="raise"))
+    error = await failure_of(channel, make_request(model="raise"))
     assert (error.code, error.message) == (ErrorCode.NOT_FOUND, "no such model")
-    error = await error_of(channel, make_request(model="crash"))
+    error = await failure_of(channel, make_request(model="crash"))
     assert error.code == ErrorCode.INTERNAL
     assert "secret" not in error.message
 
@@ -94,7 +94,7 @@ async def test_a_response_that_cannot_be_encoded_is_an_error(start: Start) -> No
     await until(lambda: len(pair.handler.replies) == 1)
     pair.handler.replies[0](InferResponse(parameters={"p": object()}))  # type: ignore[dict-item]
     await until(lambda: len(seen) == 1)
-    assert seen[0].error is not None and seen[0].error.code == ErrorCode.INTERNAL
+    assert seen[0].failure is not None and seen[0].failure.code == ErrorCode.INTERNAL
     assert not pair.handler.cancelled
 
 
@@ -106,7 +106,7 @@ async def test_a_stream_ends_with_a_response_that_cannot_be_encoded(start: Start
     await until(lambda: len(pair.handler.replies) == 1)
     pair.handler.replies[0](InferResponse(parameters={"p": object()}, final=False))  # type: ignore[dict-item]
     await until(lambda: len(seen) == 1)
-    assert seen[0].error is not None and seen[0].final
+    assert seen[0].failure is not None and seen[0].final
     assert pair.handler.cancelled == ["endless"]
 
 
@@ -164,8 +164,8 @@ async def test_cancel(start: Start, scheme: str) -> None:
     await infer(channel, make_request())
     (response,) = seen
     assert response.final and response.id == "1"
-    assert response.error is not None
-    assert response.error.args == (ErrorCode.CANCELLED, "", FailureReason.CANCELED)
+    assert response.failure is not None
+    assert response.failure == Failure(ErrorCode.CANCELLED, "", FailureReason.CANCELED)
     assert channel.outstanding == pair.server.outstanding == 0
 
 
@@ -177,7 +177,7 @@ async def test_late_responses_are_discarded_and_their_slabs_released(start: Star
         channel.submit(make_request(100_000), seen.append).cancel()
     await until(lambda: len(seen) == 20)
     await infer(channel, make_request())
-    assert all(response.error for response in seen)
+    assert all(response.failure for response in seen)
     connection = next(iter(pair.server.connections))
     pair.handler.requests.clear()
     await until(lambda: channel.statistics()["arena_used_bytes"] == 0)
@@ -204,7 +204,7 @@ async def test_deadline(start: Start, scheme: str) -> None:
     pair = await start()
     channel = await pair.connect(scheme)
     begun = time.monotonic()
-    error = await error_of(channel, make_request(model="hold", id="1", deadline=begun + 0.05))
+    error = await failure_of(channel, make_request(model="hold", id="1", deadline=begun + 0.05))
     assert (error.code, error.message) == (ErrorCode.UNAVAILABLE, DEADLINE_EXCEEDED)
     assert 0.05 <= time.monotonic() - begun < 1
     await until(lambda: pair.handler.cancelled == ["1"])
@@ -220,7 +220,7 @@ async def test_deadlines_expire_in_order_and_met_ones_do_not(start: Start) -> No
         channel.submit(request, lambda response: seen.append(response.id))
     for deadline in (now + 0.05, now + 1e9, float("inf"), 1e300):
         response = await infer(channel, make_request(deadline=deadline))
-        assert response.error is None
+        assert response.failure is None
     await until(lambda: len(seen) == 4)
     assert seen == ["-5.0", "0.1", "0.2", "0.3"]
 
@@ -234,7 +234,7 @@ async def test_a_sink_that_raises_harms_no_other(start: Start) -> None:
         raise RuntimeError("sink")
 
     channel.submit(make_request(), bad)
-    assert (await infer(channel, make_request())).error is None
+    assert (await infer(channel, make_request())).failure is None
     assert [str(error) for error in reported] == ["sink"]
 
 
@@ -245,7 +245,7 @@ async def test_streams_are_bounded(start: Start) -> None:
     for _ in range(3):
         channel.submit(make_request(model="hold"), seen.append)
     await until(lambda: len(seen) == 1)
-    assert seen[0].error is not None and seen[0].error.code == ErrorCode.UNAVAILABLE
+    assert seen[0].failure is not None and seen[0].failure.code == ErrorCode.UNAVAILABLE
 
 
 async def test_arena_full_means_inline(start: Start) -> None:

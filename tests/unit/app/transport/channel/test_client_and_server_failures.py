@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from app.core.errors import ErrorCode, InferError
+from app.core.errors import ErrorCode, Failure, InferError
 from app.core.tensors import InferResponse, Tensor
 from app.transport.channel.client import Channel
 from app.transport.settings import TransportSettings
 from app.transport.wire.control_messages import encode_release
 from app.transport.wire.frames import HEADER, Kind, encode_frame
-from tests.unit.app.transport.conftest import KEY, Pair, ReplicaProcess, error_of, infer, make_request
+from tests.unit.app.transport.conftest import KEY, Pair, ReplicaProcess, failure_of, infer, make_request
 from tests.waiting import until
 
 Start = Callable[..., Awaitable[Pair]]
@@ -26,7 +26,7 @@ class Finals:
 
     def __init__(self) -> None:
         self.counts: list[int] = []
-        self.errors: list[InferError] = []
+        self.errors: list[Failure] = []
 
     def sink(self) -> Callable[[InferResponse], None]:
         index = len(self.counts)
@@ -34,8 +34,8 @@ class Finals:
 
         def take(response: InferResponse) -> None:
             self.counts[index] += response.final
-            if response.error:
-                self.errors.append(response.error)
+            if response.failure:
+                self.errors.append(response.failure)
 
         return take
 
@@ -137,7 +137,7 @@ async def test_lost_client_cancels_its_requests(start: Start, scheme: str) -> No
     leaving.abort(ConnectionError("test"))
     await until(lambda: sorted(pair.handler.cancelled) == ["0", "1", "2"])
     assert finals.counts == [1] * 3
-    assert (await infer(staying, make_request())).error is None
+    assert (await infer(staying, make_request())).failure is None
     for reply in pair.handler.replies:
         reply(InferResponse("too late"))
     assert pair.server.outstanding == 0
@@ -148,7 +148,7 @@ async def test_wrong_key_is_refused(start: Start, scheme: str) -> None:
     with pytest.raises(ConnectionError):
         await Channel.connect(pair.addresses[scheme], b"x" * 32)
     assert not pair.server.connections
-    assert (await infer(await pair.connect(scheme), make_request())).error is None
+    assert (await infer(await pair.connect(scheme), make_request())).failure is None
 
 
 async def raw_server(handle: Callable[[socket.socket], Awaitable[None]]) -> tuple[str, asyncio.Task[None]]:
@@ -229,13 +229,13 @@ async def test_strangers_are_dropped_before_any_frame_is_parsed(start: Start, sc
             except ConnectionError:
                 pass
     assert pair.handler.requests == []
-    assert (await infer(await pair.connect(scheme), make_request())).error is None
+    assert (await infer(await pair.connect(scheme), make_request())).failure is None
 
 
 async def test_silent_strangers_do_not_keep_clients_out(start: Start) -> None:
     pair = await start(TransportSettings(handshake_timeout=0.1, max_handshakes=2))
     strangers = [await raw_client(pair, "tcp") for _ in range(6)]
-    assert (await infer(await pair.connect("tcp"), make_request())).error is None
+    assert (await infer(await pair.connect("tcp"), make_request())).failure is None
     for sock in strangers:
         sock.close()
 
@@ -271,7 +271,7 @@ async def test_a_liar_loses_its_own_connection_only(start: Start, scheme: str, a
     liar._transport.write(attack)
     await until(lambda: liar.closed)
     assert finals.counts == [1]
-    assert (await infer(honest, make_request())).error is None
+    assert (await infer(honest, make_request())).failure is None
     assert len(pair.server.connections) == 1
 
 
@@ -366,7 +366,7 @@ async def test_a_client_refuses_beyond_its_write_bound(start: Start) -> None:
 async def test_error_after_close_names_the_cause(start: Start) -> None:
     pair = await start()
     channel = await pair.connect()
-    waiting = asyncio.ensure_future(error_of(channel, make_request(model="hold")))
+    waiting = asyncio.ensure_future(failure_of(channel, make_request(model="hold")))
     await until(lambda: pair.server.outstanding == 1)
     await pair.server.close()
     assert (await waiting).message == "connection to model replica lost: closed by the replica"

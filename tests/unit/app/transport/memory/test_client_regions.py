@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from app.core.errors import ErrorCode, InferError, internal
-from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
+from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor, failed
 from app.transport.memory.arena import ArenaWriter
 from app.transport.memory.client_regions import (
     SHM_DIRECTORY,
@@ -60,8 +60,8 @@ def response(**outputs: bytes) -> InferResponse:
 
 
 def error(answer: InferResponse) -> tuple[ErrorCode, str]:
-    assert answer.error is not None and not answer.outputs
-    return answer.error.code, answer.error.message
+    assert answer.failure is not None and not answer.outputs
+    return answer.failure.code, answer.failure.message
 
 
 def refusal(request: InferRequest) -> tuple[ErrorCode, str]:
@@ -116,7 +116,7 @@ def test_an_output_that_does_not_fit_is_not_written() -> None:
 
 
 def test_an_error_is_passed_on() -> None:
-    failure = InferResponse(error=internal("it broke"))
+    failure = failed(internal("it broke"))
     assert write_outputs(writing(A=place(0, 4)), failure) is failure
 
 
@@ -169,7 +169,7 @@ def test_truncation_while_requests_run() -> None:
             except InferError as caught:
                 outcomes.add(caught.message)
             answer = write_outputs(writing(A=place(0, SIZE)), response(A=DATA))
-            outcomes.add(answer.error.message if answer.error else "written")
+            outcomes.add(answer.failure.message if answer.failure else "written")
     finally:
         stop.set()
         thread.join()

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.errors import ErrorCode, FailureReason, InferError
+from app.core.errors import ErrorCode, Failure, FailureReason, InferError
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor, Timestamps, TracedCall
 from app.transport.memory.arena import ArenaReader, ArenaWriter
 from app.transport.settings import TransportSettings
 from app.transport.wire.control_messages import (
     decode_control,
-    decode_error,
+    decode_failure,
     decode_release,
     decode_value,
     encode_control,
-    encode_error,
+    encode_failure,
 )
 from app.transport.wire.encoder import IN_META, FrameEncoder
 from app.transport.wire.frames import Frame, FrameDecoder, Kind, ProtocolError
@@ -131,20 +131,18 @@ def test_responses_round_trip(
     wrong: bool,
     timestamps: Timestamps | None,
 ) -> None:
-    error = InferError(ErrorCode.NOT_FOUND, "é", FailureReason.REJECTED) if wrong else None
+    failure = Failure(ErrorCode.NOT_FOUND, "é", FailureReason.REJECTED) if wrong else None
     queue: list[Any] = []
     inner = TracedCall("inner", "1", "", Timestamps(2), (), (Tensor("I", "INT8", (2,), b"ab"),))
     calls = (TracedCall("called", "", "c", timestamps, (inner,)), inner) if timestamps else ()
-    response = InferResponse("m", "2", outputs, "id", values, final, error, timestamps, calls)
+    response = InferResponse("m", "2", outputs, "id", values, final, failure, timestamps, calls)
     FrameEncoder(SETTINGS, None).response(queue, 9, response)
     result = decode_response(received(queue), None)
     assert plain(result.outputs) == plain(outputs)
     assert (result.model_name, result.model_version, result.id) == ("m", "2", "id")
     assert (result.parameters, result.final, result.timestamps) == (values, final, timestamps)
     assert result.calls == calls
-    if wrong:
-        assert result.error is not None
-        assert result.error.args == (ErrorCode.NOT_FOUND, "é", FailureReason.REJECTED)
+    assert result.failure == failure
 
 
 def test_golden_request() -> None:
@@ -298,7 +296,7 @@ def test_any_meta_is_a_message_or_a_protocol_error(meta: bytes, payload: bytes) 
         lambda: decode_response(frame, None),
         lambda: decode_release(frame),
         lambda: decode_control(frame),
-        lambda: decode_error(frame),
+        lambda: decode_failure(frame),
         lambda: decode_value(frame),
     ):
         try:
@@ -314,5 +312,5 @@ def test_unknown_error_codes_are_protocol_errors() -> None:
 
 def test_control_and_errors_round_trip() -> None:
     assert decode_control(frame_of(encode_control("STATS", [1, {"a": b"x"}]))) == ("STATS", [1, {"a": b"x"}])
-    error = decode_error(frame_of(encode_error(InferError(ErrorCode.CANCELLED, "", FailureReason.CANCELED))))
-    assert error.args == (ErrorCode.CANCELLED, "", FailureReason.CANCELED)
+    failure = Failure(ErrorCode.CANCELLED, "", FailureReason.CANCELED)
+    assert decode_failure(frame_of(encode_failure(failure))) == failure

@@ -57,7 +57,7 @@ def test_decoupled_request_that_the_model_drops_ends(body: str, load: Load) -> N
     (call,) = load(execute(body), DECOUPLED)(row(1))
     gc.collect()
     (response,) = call.wait()
-    assert response.final and response.error is None
+    assert response.final and response.failure is None
 
 
 def test_decoupled_model_must_return_none(load: Load) -> None:
@@ -104,7 +104,7 @@ def test_rules_of_the_response_sender(configuration: str, steps: Any, errors: An
     source = SENDS.replace("STEPS", repr(steps)).replace("EXPECTED", repr(errors))
     (call,) = load(execute(source), configuration)(row(1))
     responses = call.wait()
-    assert [response.error for response in responses] == [None] * len(responses)
+    assert [response.failure for response in responses] == [None] * len(responses)
     assert [response.final for response in responses] == [False] * (len(responses) - 1) + [True]
 
 

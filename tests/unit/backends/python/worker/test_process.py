@@ -113,7 +113,7 @@ def test_what_the_model_sees(served: Served, python: Path) -> None:
 def test_errors(served: Served) -> None:
     prefix = "Failed to process the request(s) for model 'm_0_0', message: ValueError: no\n\nAt:\n  "
     assert ask(served, "fails").error.startswith(prefix + str(served.model.version_directory / "model.py"))
-    refused = ask(served, "refuses").responses[0].error
+    refused = ask(served, "refuses").responses[0].failure
     assert refused is not None
     assert (refused.code, refused.message) == (ErrorCode.NOT_FOUND, "missing")
     text = "Expect parameters values to have type bool/int/str, found type <class 'object'>"
@@ -211,7 +211,7 @@ for request in requests:
         (call,) = served(infer({"I": np.array([values], np.float32)}))
         *responses, last = call.wait()
         assert [r.outputs[0].array()[0, 0] for r in responses] == values
-        assert last.final and not last.outputs and last.error is None
+        assert last.final and not last.outputs and last.failure is None
     served.close()
 
 

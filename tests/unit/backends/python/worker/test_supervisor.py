@@ -30,7 +30,7 @@ def test_a_process_that_dies_is_started_again(
     supervisor: Supervisor = served.instance.state
     first = supervisor.pid
     call = ask(served, do)
-    error = call.responses[0].error
+    error = call.responses[0].failure
     assert error is not None
     assert (error.code, error.message) == (
         ErrorCode.INTERNAL,
@@ -63,7 +63,7 @@ def test_requests_and_readiness_while_it_dies_again_and_again(python: Path, tmp_
         except InferError as error:
             assert error.code is ErrorCode.UNAVAILABLE and "is not healthy" in error.message
             return True
-        return call.responses[0].error is None
+        return call.responses[0].failure is None
 
     until(refused, "refused")
     assert not served.backend.instance_ready(served.instance)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import ErrorCode, FailureReason, InferError
+from app.core.errors import ErrorCode, Failure, FailureReason, InferError
 from deployments.execution.queued_request import QueuedRequest
 from deployments.scheduling.dynamic.policy_queue import PolicyQueue, QueuePolicies, QueuePolicy
 from tests.unit.scheduling_fakes import MS, Answers, pending
@@ -115,7 +115,7 @@ def test_rejected_when_its_time_is_over_wherever_it_is() -> None:
     assert bench.queue.tidy(1) and len(bench.queue) == 3
     bench.clock.now = 1 + 2 * MS
     bench.queue.tidy(1)
-    error = bench.answers.error("short")
+    error = bench.answers.failure("short")
     assert (error.code, error.message) == (ErrorCode.UNAVAILABLE, "Request timeout expired")
     assert error.reason is FailureReason.REJECTED
     assert bench.drain() == ["a", "b"]
@@ -144,7 +144,7 @@ def test_deadline_of_a_client_rejects_even_what_is_delayed() -> None:
     assert bench.queue.tidy(1)
     bench.clock.now = 6 * MS
     assert not bench.queue.tidy(1)
-    assert bench.answers.error("a").message == "Request timeout expired"
+    assert bench.answers.failure("a").message == "Request timeout expired"
 
 
 def test_what_left_is_not_kept_by_its_timeout() -> None:
@@ -214,7 +214,7 @@ def test_any_use_loses_nothing_and_keeps_the_bounds(
             left.append(inside.pop(expected.infer.id))
         elif verb == "cancel" and inside:
             given_up = inside.pop(list(inside)[value % len(inside)])
-            given_up.fail(InferError(ErrorCode.CANCELLED, "Request Cancelled"))
+            given_up.fail(Failure(ErrorCode.CANCELLED, "Request Cancelled"))
             queue.cancel(given_up)
         elif verb == "wait":
             bench.clock.now += value * MS

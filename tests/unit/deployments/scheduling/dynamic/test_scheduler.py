@@ -135,7 +135,7 @@ async def test_cancelled_while_queued(make: Callable[..., Scheduler], answers: A
     for _ in range(2):  # the second time changes nothing
         scheduler.cancel(cancelled)
     assert answers.code("cancelled") is ErrorCode.CANCELLED
-    assert answers.error("cancelled").reason is FailureReason.CANCELED
+    assert answers.failure("cancelled").reason is FailureReason.CANCELED
     assert scheduler.pending == 1
     submit(scheduler, answers, "b")  # its place is free again
     while instance.running:
@@ -167,8 +167,8 @@ async def test_expired_deadline_is_not_executed(make: Callable[..., Scheduler], 
         instance.finish()
     assert instance.ids == [["a"]]
     for request_id in ("late", "late too"):
-        assert answers.error(request_id).message == "Request timeout expired"
-        assert answers.error(request_id).reason is FailureReason.REJECTED
+        assert answers.failure(request_id).message == "Request timeout expired"
+        assert answers.failure(request_id).reason is FailureReason.REJECTED
     scheduler.cancel(late_too)  # the client gives up as well
     assert (scheduler.pending, scheduler._queue.nbytes) == (0, 0)
 

@@ -57,7 +57,7 @@ async def test_rejected_at_its_timeout_while_the_instance_is_busy(answers: Answe
     await until(lambda: "short" in answers.finals)
     assert scheduler.pending == 1, "the one before it still waits"
     await until(lambda: "a" in answers.finals)
-    assert answers.error("a").reason is FailureReason.REJECTED
+    assert answers.failure("a").reason is FailureReason.REJECTED
     instance.finish()
     assert instance.ids == [["running"]] and scheduler.pending == 0
 
@@ -101,7 +101,9 @@ async def test_responses_leave_in_the_order_of_arrival() -> None:
             request.sink(response)
 
     def sink_of(request_id: str) -> Callable[[InferResponse], None]:
-        return lambda response: sent.append((request_id, response.error.message if response.error else ""))
+        return lambda response: sent.append(
+            (request_id, response.failure.message if response.failure else "")
+        )
 
     scheduler = dynamic(max_rows=2, ordered=MANY)
     first, second = offer(scheduler, 2)

@@ -155,8 +155,8 @@ class SequenceBench:
         """The OUTPUTs of every response to one request."""
         kept: list[InferResponse] = []
         final = self.submit(sequence_id, value, start, end, keep=kept)[0].result(5)
-        if final.error is not None:
-            raise final.error
+        if final.failure is not None:
+            raise final.failure.error()
         return [int(tensor.array().ravel()[0]) for response in kept for tensor in response.outputs]
 
     def hold(self) -> None:

@@ -220,7 +220,7 @@ def test_an_id_used_again_waits_for_its_own_end(bench: SequenceBench) -> None:
     third = bench.submit(1, 4, start=True, end=True)[0]
     cancel()
     fourth = bench.submit(1, 8, start=True)[0]
-    assert second.result(5).error is not None
+    assert second.result(5).failure is not None
     assert len(bench.backend.batches) == 1, "slots are free, but the first sequence of that id is not over"
     bench.free()
     assert [output(answer) for answer in (first, third, fourth)] == [1, 4, 8]
@@ -266,7 +266,7 @@ def test_backlog_expires(bench: SequenceBench) -> None:
     first = bench.submit(2, 1, start=True)[0]
     second = bench.submit(2, 1, timeout_us=1000)[0]
     for answer in (first, second):
-        error = answer.result(5).error
+        error = answer.result(5).failure
         assert error is not None and error.code is ErrorCode.UNAVAILABLE
         assert error.message == "timeout of the corresponding sequence has been expired"
     assert "must specify the START flag" in refusal(bench, 2, 1).message
@@ -332,7 +332,7 @@ def test_cancelled_request_ends_its_sequence(bench: SequenceBench) -> None:
     bench.free()
     assert output(running) == 2
     for answer in (queued, after):
-        error = answer.result(5).error
+        error = answer.result(5).failure
         assert error is not None and error.code is ErrorCode.CANCELLED
     assert "must specify the START flag" in refusal(bench, 1, 1).message
     assert bench.infer(1, 1, start=True) == 1

@@ -294,7 +294,7 @@ def test_responses_of_the_oldest_strategy_keep_their_order(load: Load, ordered: 
         wait([other], timeout=0.05)
         assert not other.done()
     sys.modules["1.model"].later.set()
-    assert late.result(10).error is None and other.result(10).error is None
+    assert late.result(10).failure is None and other.result(10).failure is None
 
 
 @pytest.mark.parametrize("end", [False, True])
@@ -304,7 +304,7 @@ def test_a_request_given_up_after_its_execution_leaves_its_sequence_alone(load: 
     bench.infer("other", 1, start=True, end=True)
     cancel()
     sys.modules["1.model"].later.set()
-    assert late.result(10).error is None
+    assert late.result(10).failure is None
     bench.infer("late", 1, start=end)
 
 
@@ -381,5 +381,5 @@ def test_state_that_comes_late_is_waited_for(load: Load, strategy: str) -> None:
     assert sorted(bench.backend.executed) == [(1, 1), (2, 5)], "a sequence waits for its own"
     bench.backend.proceed.release(6)
     for answer in (first, second, other):
-        assert answer.result(5).error is None
+        assert answer.result(5).failure is None
     assert int(kept[0].outputs[0].array()[0, 0]) == 3

@@ -71,7 +71,7 @@ def test_cancelled_between_two_executions(bench: SequenceBench) -> None:
     load(bench, ITERATIVE)
     answer, cancel = bench.submit(0, 10**9)
     cancel()
-    error = answer.result(5).error
+    error = answer.result(5).failure
     assert error is not None and error.message == "Request Cancelled"
     assert bench.infer(0, 1) == 0, "its slot is free"
 

@@ -180,13 +180,13 @@ class Clients:
             past, over = "", False
             for number, answer in life:
                 response = answer.result(10)
-                if response.error is None:
+                if response.failure is None:
                     past += f"{number} "
                     assert response.outputs[0].array().ravel()[0].decode() == past
                     assert not over, "it goes on without a request that was lost"
                 else:
-                    over = over or response.error.message in _LOSSES
-                    assert over or response.error.message == "a bad input", response.error
+                    over = over or response.failure.message in _LOSSES
+                    assert over or response.failure.message == "a bad input", response.failure
         self._lives = list(self._current.values())
 
 
