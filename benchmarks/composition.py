@@ -160,8 +160,7 @@ class Fleet:
     def available(self, entry: VersionEntry) -> bool:
         return True
 
-    def submit(self, request: InferRequest, sink: Sink) -> Call:
-        entry = self.resolve(request.model_name)
+    def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
         if entry.ensemble:
             return self.ensembles.submit(entry, request, sink)
         return self.channels[request.model_name].submit(request, sink)

@@ -131,7 +131,7 @@ class Bench:
         done, end = 0, loop.time() + self._seconds
         while loop.time() < end:
             answer: asyncio.Future[InferResponse] = loop.create_future()
-            self._fleet.submit(request, answer.set_result)
+            self._fleet.submit(self._fleet.resolve(model), request, answer.set_result)
             response = await answer
             if response.failure is not None:
                 raise response.failure.error()

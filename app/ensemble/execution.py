@@ -44,7 +44,7 @@ class EnsembleExecution:
         self._sink = sink
         self._plan = ensemble.plan(request)
         self._root = TensorScope()
-        self._ready: deque[tuple[Step, TensorScope]] = deque()
+        self._ready: deque[tuple[Step, TensorScope, VersionEntry]] = deque()
         self._calls: dict[int, Call] = {}
         self._under_way: Counter[int] = Counter()
         self._next_call = 0
@@ -106,41 +106,43 @@ class EnsembleExecution:
         """Begin a step whose tensors are all settled; returns whether it is skipped."""
         if not all(map(scope.settled, step.reads)) or not scope.begin(step.number):
             return False
-        if self._runs(step, scope):
-            self._ready.append((step, scope))
-            return False
-        return True
+        if not self._is_wanted(step, scope):
+            return True
+        entry = self._models.resolve(step.model, step.version)
+        if not self._has_inputs(step, scope, entry):
+            return True
+        self._ready.append((step, scope, entry))
+        return False
 
-    def _runs(self, step: Step, scope: TensorScope) -> bool:
-        when = step.when
-        if when is not None:
-            tensor = scope.get(when.tensor)
-            if tensor is None or _truth(tensor) is when.negated:
-                return False
+    def _is_wanted(self, step: Step, scope: TensorScope) -> bool:
+        """Return what the step's condition says; a step without one is always wanted."""
+        if step.when is None:
+            return True
+        tensor = scope.get(step.when.tensor)
+        return tensor is not None and _truth(tensor) is not step.when.negated
+
+    def _has_inputs(self, step: Step, scope: TensorScope, entry: VersionEntry) -> bool:
+        """Return whether skipped steps left out no input that the model requires."""
         # What the client left out is for the model to object to.
         inner = [pair for pair in step.inputs if pair[1] not in self._entry.inputs]
         absent = [name for name, tensor in inner if scope.get(tensor) is None]
-        if not absent:
-            return True
-        specs = self._models.resolve(step.model, step.version).inputs
-        return all(name in specs and specs[name].optional for name in absent)
+        return all(name in entry.inputs and entry.inputs[name].optional for name in absent)
 
     def _launch(self) -> None:
         """Send what is ready, as far as `max_inflight_requests` lets it."""
         try:
             for _ in range(len(self._ready)):
-                step, scope = self._ready.popleft()
+                step, scope, entry = self._ready.popleft()
                 if self._plan.limit and self._under_way[step.number] >= self._plan.limit:
-                    self._ready.append((step, scope))
+                    self._ready.append((step, scope, entry))
                     continue
-                self._call(step, scope)
+                self._call(step, scope, entry)
         except InferError as error:
             self._fail(error.failure)
 
-    def _call(self, step: Step, scope: TensorScope) -> None:
+    def _call(self, step: Step, scope: TensorScope, entry: VersionEntry) -> None:
         if self._done:
             return
-        entry = self._models.resolve(step.model, step.version)
         number = self._next_call
         self._next_call += 1
         self._under_way[step.number] += 1
@@ -148,7 +150,7 @@ class EnsembleExecution:
         request = self._step_request(step, scope, entry)
         if self._traced is not None:
             self._noted[number] = self._traced.begin(request, time.monotonic_ns())
-        self._calls[number] = self._models.submit(request, sink)
+        self._calls[number] = self._models.submit(entry, request, sink)
 
     def _step_request(self, step: Step, scope: TensorScope, entry: VersionEntry) -> InferRequest:
         inputs = []

@@ -9,6 +9,7 @@ import logging
 import os
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -31,7 +32,7 @@ from app.ingress.tracing.observer import Observer
 from app.routing.handle_calls import HandleCalls
 from app.routing.manager_client import ManagerClient, follow
 from app.routing.router import Router
-from app.routing.table import RoutingTable
+from app.routing.table import RoutingTable, VersionEntry
 from app.settings.settings import ServerSettings
 from app.transport.channel.sockets import private_root
 from app.transport.event_loop_thread import LoopThread, freeze_heap
@@ -82,12 +83,13 @@ class Ingress:
         Raises:
             InferError: what `RoutingTable.resolve` raises, and what the model answers.
         """
-        config = self._router.resolve(name, version).model_config
-        calls = HandleCalls(config, self._submit, self._plane, name, version)
+        entry = self._router.resolve(name, version)
+        submit = partial(self._submit, entry)
+        calls = HandleCalls(entry.model_config, submit, self._plane, name, version)
         return await calls.call(*args, **kwargs)
 
-    def _submit(self, request: InferRequest, sink: Sink) -> Callable[[], None]:
-        return self._router.submit(request, sink).cancel
+    def _submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Callable[[], None]:
+        return self._router.submit(entry, request, sink).cancel
 
     async def check_health(self) -> None:
         """Serve's health hook; raising makes Serve replace this replica."""

@@ -4,9 +4,9 @@ Each element reads `<value>:<index>` or `<value>:<index>:<label>`. Values print 
 integers plainly, floating point with six decimals.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,23 @@ MAX_ELEMENTS: Final = 1_000_000
 
 _INTEGERS: Final = frozenset(("UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"))
 _FLOATS: Final = frozenset(("FP32", "FP64"))
+
+
+class ModelLabels(Protocol):
+    """What classification needs to know of a model version."""
+
+    @property
+    def labels(self) -> Mapping[str, Sequence[str]]:
+        """Class labels by output; an output without a label file is absent."""
+
+    @property
+    def batched(self) -> bool:
+        """Whether the first dimension of its outputs is a batch dimension."""
+
+
+def classify_output(model: ModelLabels, tensor: Tensor, count: int) -> Tensor:
+    """`classify` an output of a model."""
+    return classify(tensor, count, model.labels.get(tensor.name, ()), model.batched)
 
 
 def classify(tensor: Tensor, count: int, labels: Sequence[str] = (), batched: bool = False) -> Tensor:

@@ -75,7 +75,7 @@ class Router:
             self._close(name)
 
     def resolve(self, name: str, version: str = "") -> VersionEntry:
-        """The version a request means; see `RoutingTable.resolve` for what it raises."""
+        """Choose the version that answers a request; see `RoutingTable.resolve` for what it raises."""
         return self.table.resolve(name, version)
 
     def available(self, entry: VersionEntry) -> bool:
@@ -92,23 +92,26 @@ class Router:
         counts = ((entry, self._pools[entry.application].outstanding) for entry in entries)
         return [(entry, count) for entry, count in counts if count]
 
-    def submit(self, request: InferRequest, sink: Sink) -> Call:
-        """Send a request to the least loaded replica of the version it means, or to the one of its sequence.
+    def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
+        """Send a request to the least loaded replica of a version, or to the one that has its sequence.
 
         An ensemble is run here.
 
+        Args:
+            entry: the version that `resolve` chose for the request.
+            request: the request; its model name and version are those that were resolved.
+            sink: receives the responses, never before this returns.
+
         Raises:
-            InferError: what `resolve` raises; UNAVAILABLE when no replica is connected.
+            InferError: UNAVAILABLE when no replica is connected; what `resolve` raises when the version was
+                unloaded since it was resolved.
         """
-        entry = self.table.resolve(request.model_name, request.model_version)
         pool = self._pools.get(entry.application)
-        call: Call | None
         if pool is None:
-            call = self._submit_ensemble(entry, request, sink)
-        elif request.sequence_id and entry.keeps_sequences:
+            return self._submit_without_pool(entry, request, sink)
+        if request.sequence_id and entry.keeps_sequences:
             return _submit_sequence(entry, pool, request, sink)
-        else:
-            call = pool.submit(request, sink)
+        call = pool.submit(request, sink)
         if call is None:
             raise not_ready(entry)
         return call
@@ -147,10 +150,19 @@ class Router:
         """What runs this version; None for a model that is not an ensemble, or not ready."""
         return self.ensembles if entry.state is ModelState.READY and entry.ensemble else None
 
-    def _submit_ensemble(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call | None:
+    def _submit_without_pool(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
+        """Run an ensemble, or send to what replaced a version since it was resolved (a reload, say)."""
+        if self.table.is_current(entry):
+            return self._submit_ensemble(entry, request, sink)
+        current = self.table.resolve(request.model_name, request.model_version)
+        if current.decoupled != entry.decoupled:  # the caller is prepared for the other kind of responses
+            raise not_ready(entry)
+        return self.submit(current, request, sink)
+
+    def _submit_ensemble(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
         ensembles = self._ensembles(entry)
         if ensembles is None:
-            return None
+            raise not_ready(entry)
         if request.regions:  # the steps' replicas see tensors, whichever node they are on
             request, sink = with_inlined_regions(request, sink)
         return ensembles.submit(entry, request, sink)

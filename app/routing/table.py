@@ -65,6 +65,11 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
         return bool(self.model_config.model_transaction_policy.decoupled)
 
     @cached_property
+    def batched(self) -> bool:
+        """Whether the first dimension of its tensors is a batch dimension."""
+        return bool(self.model_config.max_batch_size > 0)
+
+    @cached_property
     def keeps_sequences(self) -> bool:
         """Whether the requests of a sequence must meet at one replica."""
         return keeps_sequences(self.model_config)
@@ -179,7 +184,10 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
         return [number for number, entry in versions.items() if entry.state is ModelState.READY]
 
     def resolve(self, name: str, version: str = "") -> VersionEntry:
-        """Return the READY entry a request means; "" is the highest READY version.
+        """Choose the version that answers a request; "" is the highest READY version.
+
+        The only place that chooses a version. Called once for each request, at the edge; what follows goes
+        by the entry it returned.
 
         Raises:
             InferError: Triton's texts; NOT_FOUND for what is unknown, UNAVAILABLE for a version that is known
@@ -191,6 +199,10 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
             if version in ("", str(entry.version)):  # "01", "001", ... would grow the cache without bound
                 self._resolved[(name, version)] = entry
         return entry
+
+    def is_current(self, entry: VersionEntry) -> bool:
+        """Return whether an entry is one of this table, rather than of an older one."""
+        return self.by_name.get(entry.name, {}).get(entry.version) is entry
 
     def _find(self, name: str, version: str) -> VersionEntry:
         number = parse_version(version)

@@ -23,6 +23,7 @@ from app.core.tensors import InferRequest, InferResponse, failed
 from app.ensemble.runner import EnsembleRunner
 from app.routing.manager_client import ManagerClient, follow
 from app.routing.router import Router
+from app.routing.table import VersionEntry
 from app.transport.event_loop_thread import LoopThread
 from app.transport.settings import TransportSettings
 from backends.base import Request
@@ -216,18 +217,19 @@ class ModelCalls(Calls):
     def _send(self, router: Router, nested: BlsCall, decoupled: bool) -> None:
         request = nested.request
         try:
-            self._check(router, request, decoupled)
+            entry = self._resolve(router, request, decoupled)
             if nested.unwanted:
                 nested.answered(failed(_CANCELLED))
                 return
-            call = router.submit(request, nested.answered)
+            call = router.submit(entry, request, nested.answered)
         except Exception as error:
             nested.answered(failed(error))
             return
         nested.begun(call)
 
     @staticmethod
-    def _check(router: Router, infer: InferRequest, decoupled: bool) -> None:
+    def _resolve(router: Router, infer: InferRequest, decoupled: bool) -> VersionEntry:
+        """Choose the version that answers a call; refuse circular calls and unexpected decoupled models."""
         name = infer.model_name
         if name in infer.chain:
             raise _circular(infer.chain, name)
@@ -245,6 +247,7 @@ class ModelCalls(Calls):
                 "using the decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' "
                 "or 'async_exec' calls for decoupled models.'",
             )
+        return entry
 
     async def _load(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         asker = self._asker

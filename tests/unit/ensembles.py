@@ -97,8 +97,7 @@ class Models:
     def available(self, found: VersionEntry) -> bool:
         return self.runner.available(found) if found.ensemble else found.name not in self.out
 
-    def submit(self, request: InferRequest, sink: Sink) -> Call:
-        found = self.resolve(request.model_name, request.model_version)
+    def submit(self, found: VersionEntry, request: InferRequest, sink: Sink) -> Call:
         if found.ensemble:
             return self.runner.submit(found, request, sink)
         self.asked.append(Asked(request, sink))
@@ -106,7 +105,9 @@ class Models:
 
     def infer(self, *inputs: Tensor, name: str = "e", **fields: Any) -> Call:
         """Send a request; its responses go to `responses`."""
-        return self.submit(InferRequest(name, "", inputs, **fields), self.responses.append)
+        return self.submit(
+            self.resolve(name), InferRequest(name, "", inputs, **fields), self.responses.append
+        )
 
     def waiting(self) -> list[str]:
         """Names of the models that have a request, in the order of the requests."""

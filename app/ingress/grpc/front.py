@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple, NoReturn
 import grpc
 import grpc.aio
 
-from app.core.errors import ErrorCode, FailureReason, InferError, unavailable, unsupported
+from app.core.errors import ErrorCode, FailureReason, InferError, unavailable
 from app.core.live_settings import LiveSettings
-from app.core.tensors import Buffer, InferRequest, InferResponse, Tensor
+from app.core.tensors import Buffer, InferRequest, InferResponse
 from app.ingress.grpc.management import management_rpcs
 from app.ingress.grpc.restrictions_aio import RestrictedProtocols
 from app.ingress.grpc.settings import GrpcSettings
@@ -27,11 +27,11 @@ from app.ingress.http2.server import Http2Server
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer, RequestOrigin
-from app.protocol.classification import classify
 from app.protocol.grpc.request_template import read_infer
 from app.protocol.grpc.v2 import encode_infer, encode_stream
 from app.protocol.restrictions import Category, Restriction
 from app.protocol.status import grpc_status
+from app.routing.table import VersionEntry
 
 SHUTDOWN_TEXT: Final = "GRPC server is shutting down and has stopped accepting new requests."
 
@@ -51,6 +51,8 @@ _COPIES: Final = 2
 """What grpc.aio holds of an answer on its way: the bytes, and the core's slices."""
 _COUNTED: Final = 64 << 10
 """Below, the bound of calls bounds the bytes."""
+_UNARY: Final = "ModelInfer RPC"
+"""What Triton's refusal of a decoupled model calls the method."""
 _UNEXPECTED: Final = "the server failed to handle the request; its log has the details"
 
 Context = Any
@@ -193,23 +195,23 @@ class GrpcFront:
         try:
             request, arrival = self._take(data, call)
             service = self._service
-            config = service.model_config(request.model_name, request.model_version)
-            if config.model_transaction_policy.decoupled:
-                raise unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
-            answer = partial(self._answer, call, request)
+            entry = service.resolve_single(request.model_name, request.model_version, _UNARY)
+            answer = partial(self._answer, call, entry, request)
             if arrival is None:
-                call.on_cancel = service.submit(request, answer).cancel
+                call.on_cancel = service.submit(entry, request, answer).cancel
             else:
-                call.on_cancel = self._observer.submit(service, request, answer, arrival).cancel
+                call.on_cancel = self._observer.submit(service, entry, request, answer, arrival).cancel
         except Exception as error:
             call.fail(*_status_of(error))
 
-    def _answer(self, call: DirectCall, request: InferRequest, response: InferResponse) -> None:
+    def _answer(
+        self, call: DirectCall, entry: VersionEntry, request: InferRequest, response: InferResponse
+    ) -> None:
         if call.over:
             return
         try:
             response.raise_error()
-            parts = encode_infer(request, response, partial(self._classify, response), self._max_bytes)
+            parts = encode_infer(request, response, entry, self._max_bytes)
         except Exception as error:
             call.fail(*_status_of(error))
         else:
@@ -219,13 +221,12 @@ class GrpcFront:
         """ModelInfer for grpc.aio."""
         try:
             request, arrival = self._take(data, context)
+            entry = self._service.resolve_single(request.model_name, request.model_version, _UNARY)
             if arrival is None:
-                response = await self._service.infer(request)
+                response = await self._service.infer(entry, request)
             else:
-                response = await self._observer.infer(self._service, request, arrival)
-            answer = b"".join(
-                encode_infer(request, response, partial(self._classify, response), self._max_bytes)
-            )
+                response = await self._observer.infer(self._service, entry, request, arrival)
+            answer = b"".join(encode_infer(request, response, entry, self._max_bytes))
             self._count(answer, context)
             return answer
         except Exception as error:
@@ -272,9 +273,7 @@ class GrpcFront:
     def _new_stream(self, context: Context) -> InferStream:
         stream = InferStream(
             self._service,
-            lambda request, response: encode_stream(
-                request, response, partial(self._classify, response), self._max_bytes
-            ),
+            partial(encode_stream, max_bytes=self._max_bytes),
             self._settings.stream,
             StreamCall(
                 _deadline(context),
@@ -303,11 +302,6 @@ class GrpcFront:
             stream.end()
         except Exception as error:
             stream.fail(error)
-
-    def _classify(self, response: InferResponse, tensor: Tensor, count: int) -> Tensor:
-        model, version = response.model_name, response.model_version
-        batched = self._service.model_config(model, version).max_batch_size > 0
-        return classify(tensor, count, self._service.labels(model, version, tensor.name), batched)
 
     def _is_stopping(self) -> bool:
         return self._stopping.is_set() or self._service.exiting()

@@ -52,7 +52,8 @@ class _ManagementRpcs:
         return self._service.model_metadata(message.name, message.version)
 
     async def model_config(self, message: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
-        return pb.ModelConfigResponse(config=self._service.model_config(message.name, message.version))
+        entry = self._service.resolve(message.name, message.version)
+        return pb.ModelConfigResponse(config=entry.model_config)
 
     async def statistics(self, message: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
         return await self._service.statistics(message.name, message.version)

@@ -25,8 +25,9 @@ from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer, RequestOrigin
 from app.protocol.grpc.parameters import wants_empty_final
 from app.protocol.grpc.v2 import decode_infer, encode_stream_error, encode_stream_failure, parse_infer
+from app.routing.table import VersionEntry
 
-Encoder = Callable[[InferRequest, InferResponse], bytes]
+Encoder = Callable[[InferRequest, InferResponse, VersionEntry], bytes]
 Forward = Callable[[InferRequest], InferRequest]
 
 
@@ -68,7 +69,8 @@ class _Pending:
     """A request whose last response the writer has not taken yet."""
 
     id: str
-    decoupled: bool
+    # None when no model answers it; the client gets a refusal.
+    entry: VersionEntry | None
     # Whether the client wants the empty final response.
     empty_final: bool = False
     # None until the request was decoded, and until it reached its model.
@@ -78,6 +80,10 @@ class _Pending:
     held: list[InferResponse] = field(default_factory=list)
     # The last response came, or none is wanted any more.
     closed: bool = False
+
+    @property
+    def decoupled(self) -> bool:
+        return self.entry is not None and self.entry.decoupled
 
     def cancel(self) -> None:
         closed, self.closed = self.closed, True  # first: the model may answer from within
@@ -144,12 +150,16 @@ class InferStream:
             InferError: INTERNAL when `data` is no such message.
         """
         message, raw = parse_infer(data)
-        pending = _Pending(message.id, self._is_decoupled(message))
+        resolved = self._resolve(message)
+        pending = _Pending(message.id, None if isinstance(resolved, Failure) else resolved)
         self._open.add(pending)
         if not pending.decoupled:
             self._ordered.append(pending)
+        if isinstance(resolved, Failure):
+            self._receive(pending, failed(resolved, pending.id))
+            return
         try:
-            self._submit(pending, message, raw)
+            self._submit(pending, resolved, message, raw)
         except InferError as error:
             self._receive(pending, failed(error, pending.id))
 
@@ -219,31 +229,33 @@ class InferStream:
         if self._behind and not self._ready:
             self._behind = False
             self._unsent.forget(self)
-        if pending.request is None or pending.call is None:
+        if pending.request is None or pending.entry is None or pending.call is None:
             assert response.failure is not None, "a request that reached no model has failed"
             return encode_stream_error(pending.id, response.failure)
         if self._call.fail_fast:
             response.raise_error()
-        return self._encoded(pending.request, response)
+        return self._encoded(pending.request, response, pending.entry)
 
-    def _encoded(self, request: InferRequest, response: InferResponse) -> bytes:
+    def _encoded(self, request: InferRequest, response: InferResponse, entry: VersionEntry) -> bytes:
         try:
-            return self._encode(request, response)
+            return self._encode(request, response, entry)
         except InferError as error:
             if self._call.fail_fast:
                 raise
             return encode_stream_failure(request, error.failure, response.final)
 
-    def _is_decoupled(self, message: pb.ModelInferRequest) -> bool:
-        try:
-            config = self._service.model_config(message.model_name, message.model_version)
-        except InferError:
-            return False
-        return bool(config.model_transaction_policy.decoupled)
-
-    def _submit(self, pending: _Pending, message: pb.ModelInferRequest, raw: Sequence[Buffer]) -> None:
+    def _resolve(self, message: pb.ModelInferRequest) -> VersionEntry | Failure:
+        """Return the version that answers a request, or why none does."""
         if self._draining is not None:
-            raise self._draining.error()
+            return self._draining
+        try:
+            return self._service.resolve(message.model_name, message.model_version)
+        except InferError as error:
+            return error.failure
+
+    def _submit(
+        self, pending: _Pending, entry: VersionEntry, message: pb.ModelInferRequest, raw: Sequence[Buffer]
+    ) -> None:
         pending.request = decode_infer(message, raw, self._call.deadline)
         if self._call.forward is not None:
             pending.request = self._call.forward(pending.request)
@@ -251,9 +263,9 @@ class InferStream:
         sink = partial(self._receive, pending)
         if self._observer.on:
             arrival = RequestOrigin("grpc", monotonic_ns(), self._call.traceparent)
-            pending.call = self._observer.submit(self._service, pending.request, sink, arrival)
+            pending.call = self._observer.submit(self._service, entry, pending.request, sink, arrival)
         else:
-            pending.call = self._service.submit(pending.request, sink)
+            pending.call = self._service.submit(entry, pending.request, sink)
 
     def _receive(self, pending: _Pending, response: InferResponse) -> None:
         """The service's sink of one request."""

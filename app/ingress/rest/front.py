@@ -1,27 +1,23 @@
 """The HTTP front: inference on the short way, everything else through the REST application."""
 
-import asyncio
 import re
 import ssl
-from collections.abc import Callable
-from time import monotonic_ns
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from app.core.inference import Call, Sink
 from app.core.live_settings import LiveSettings
-from app.core.tensors import InferRequest
 from app.ingress.http1.asgi import AsgiRoute
-from app.ingress.http1.exchange import METHOD_NOT_ALLOWED, Exchange, FixedRoute, Route
+from app.ingress.http1.exchange import METHOD_NOT_ALLOWED, FixedRoute, Route
 from app.ingress.http1.server import HttpServer, HttpSettings
 from app.ingress.net.slow_clients import SendBufferLimit
+from app.ingress.rest.context import RouteContext
 from app.ingress.rest.generate import GenerateRoute
 from app.ingress.rest.infer import InferRoute
 from app.ingress.rest.management import build_rest_api
 from app.ingress.service.interface import InferenceService
-from app.ingress.tracing.observer import Observer, RequestOrigin
+from app.ingress.tracing.observer import Observer
 from app.protocol.forwarding import HeaderForwarder
 from app.protocol.http.http1 import RequestHead
-from app.protocol.http.v2 import DEFAULT_MAX_INPUT_SIZE, JSON_HEADERS, Classes, encode_error
+from app.protocol.http.v2 import DEFAULT_MAX_INPUT_SIZE, JSON_HEADERS, encode_error
 from app.protocol.restrictions import Restrictions
 
 _INFER_PATH: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/(infer|generate|generate_stream)")
@@ -74,25 +70,13 @@ class HttpFront:
         forwarder: HeaderForwarder | None = None,
         unsent: SendBufferLimit | None = None,
     ) -> None:
-        self.service = service
-        self.observer = observer or Observer(LiveSettings())
-        self.forwarder = forwarder
+        observer = observer or Observer(LiveSettings())
+        max_input_size = settings.http_max_input_size if settings else DEFAULT_MAX_INPUT_SIZE
         self._restrictions = restrictions or {}
-        self.max_input_size = settings.http_max_input_size if settings else DEFAULT_MAX_INPUT_SIZE
-        self._rest_api = build_rest_api(service, self.max_input_size, self.observer)
-        self.limits = limits or _limits(settings)
-        self.tasks: set[asyncio.Task[None]] = set()
-        self.unsent = unsent or SendBufferLimit()
-        self._server = HttpServer(self, self.limits, self.unsent)
-
-    def submit(self, exchange: Exchange, request: InferRequest, sink: Sink, traceparent: str) -> Call:
-        """Submit a request of an exchange, with the headers that are forwarded, and take note of it."""
-        if self.forwarder is not None:
-            request = self.forwarder.into(request, exchange.head.as_sent())
-        if not self.observer.on:
-            return self.service.submit(request, sink)
-        arrival = RequestOrigin("http", int(exchange.begun * 1e9) or monotonic_ns(), traceparent)
-        return self.observer.submit(self.service, request, sink, arrival)
+        self._rest_api = build_rest_api(service, max_input_size, observer)
+        limits, unsent = limits or _limits(settings), unsent or SendBufferLimit()
+        self._context = RouteContext(service, observer, forwarder, max_input_size, limits, unsent)
+        self._server = HttpServer(self, limits, unsent)
 
     @property
     def connections(self) -> int:
@@ -120,13 +104,13 @@ class HttpFront:
             return refusal
         match = _INFER_PATH.fullmatch(head.path)
         if match is None:
-            return AsgiRoute(self._rest_api, head, self.tasks)
+            return AsgiRoute(self._rest_api, head, self._context.tasks)
         if head.method != "POST":
             return METHOD_NOT_ALLOWED
         model, version, verb = match[1], match[2] or "", match[3]
         if verb == "infer":
-            return InferRoute(self, head, model, version)
-        return GenerateRoute(self, head, model, version, verb == "generate_stream")
+            return InferRoute(self._context, head, model, version)
+        return GenerateRoute(self._context, head, model, version, verb == "generate_stream")
 
     def _refusal(self, head: RequestHead) -> Route | None:
         category = "inference" if _INFER_PATH.fullmatch(head.path) else self._rest_api.category(head.path)
@@ -140,24 +124,6 @@ class HttpFront:
             return None
         text = f"This API is restricted, expecting header '{restriction.header}'"
         return FixedRoute(403, JSON_HEADERS, encode_error(text))
-
-    def classes_of(self, model: str, version: str, output: str) -> Classes:
-        """Return what classification needs to know of a model's output."""
-        batched = self.service.model_config(model, version).max_batch_size > 0
-        return Classes(self.service.labels(model, version, output), batched)
-
-    def run_in_thread(self, exchange: Exchange, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        """Do long work off the event loop, then go on with its result unless the client has gone."""
-
-        def done(future: asyncio.Future[Any]) -> None:
-            if exchange.gone:
-                return
-            try:
-                then(future.result())
-            except Exception as error:
-                exchange.fail(error)
-
-        asyncio.get_running_loop().run_in_executor(None, work).add_done_callback(done)
 
 
 def _limits(settings: FrontSettings | None) -> HttpSettings:

@@ -7,23 +7,19 @@ wait, up to a bound; beyond it the request is cancelled and the stream ends with
 import asyncio
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from tritonclient.grpc import model_config_pb2 as mc
-
-from app.core.config.model_config import input_specs
 from app.core.errors import invalid_arg, unavailable
 from app.core.inference import Call
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.ingress.http1.exchange import Exchange, describe_error
 from app.ingress.net.slow_clients import RESPONSE_BYTES, TOO_SLOW
+from app.ingress.rest.context import RouteContext
 from app.protocol.http.generate import decode_generate, encode_generate, error_event, event
 from app.protocol.http.http1 import RequestHead
 from app.protocol.http.v2 import JSON_HEADERS
 from app.protocol.status import http_status
-
-if TYPE_CHECKING:
-    from app.ingress.rest.front import HttpFront
+from app.routing.table import VersionEntry
 
 _EVENTS: Final = b"Content-Type: text/event-stream; charset=utf-8\r\n"
 _EXACTLY_ONE: Final = (
@@ -39,8 +35,10 @@ _HEAVY_RESPONSE: Final = 256 << 10
 class GenerateRoute:
     """`POST /v2/models/<model>[/versions/<version>]/generate` and `.../generate_stream`."""
 
-    def __init__(self, front: "HttpFront", head: RequestHead, model: str, version: str, stream: bool) -> None:
-        self.front = front
+    def __init__(
+        self, context: RouteContext, head: RequestHead, model: str, version: str, stream: bool
+    ) -> None:
+        self._context = context
         self.model = model
         self.version = version
         self._stream = stream
@@ -49,66 +47,65 @@ class GenerateRoute:
 
     def start(self, exchange: Exchange, body: memoryview) -> None:
         """Decode and submit."""
-        config = self.front.service.model_config(self.model, self.version)
+        entry = self._context.service.resolve(self.model, self.version)
         if not self._plain:
             raise invalid_arg("Unsupported content-encoding, only 'identity' is supported.")
-        decoupled = config.model_transaction_policy.decoupled
         if len(body) > _HEAVY_REQUEST:
-            self.front.run_in_thread(
-                exchange, partial(self._decode, body, config), partial(self._submit, exchange, decoupled)
+            self._context.run_in_thread(
+                exchange, partial(self._decode, body, entry), partial(self._submit, exchange, entry)
             )
         else:
-            self._submit(exchange, decoupled, self._decode(body, config))
+            self._submit(exchange, entry, self._decode(body, entry))
 
-    def _decode(self, body: memoryview, config: mc.ModelConfig) -> InferRequest:
-        inputs = input_specs(config)
-        return decode_generate(self.model, self.version, body, inputs, self.front.max_input_size)
+    def _decode(self, body: memoryview, entry: VersionEntry) -> InferRequest:
+        inputs = tuple(entry.inputs.values())
+        return decode_generate(self.model, self.version, body, inputs, self._context.max_input_size)
 
-    def _submit(self, exchange: Exchange, decoupled: bool, request: InferRequest) -> None:
-        kind = _Stream if self._stream else _Single
-        answer = kind(self.front, exchange, request.id, decoupled)
-        exchange.on_disconnect = answer.cancel
-        answer.call = self.front.submit(exchange, request, answer.take, self._traceparent)
-        answer.begin()
+    def _submit(self, exchange: Exchange, entry: VersionEntry, request: InferRequest) -> None:
+        writer_class = _StreamWriter if self._stream else _SingleWriter
+        writer = writer_class(self._context, exchange, request.id, entry.decoupled)
+        exchange.on_disconnect = writer.cancel
+        writer.call = self._context.submit(exchange, entry, request, writer.on_response, self._traceparent)
+        writer.start()
 
 
-class _Answer:
+class _ResponseWriter:
     """The sink of one request."""
 
-    def __init__(self, front: "HttpFront", exchange: Exchange, request_id: str, decoupled: bool) -> None:
+    def __init__(self, context: RouteContext, exchange: Exchange, request_id: str, decoupled: bool) -> None:
         self.call: Call | None = None
-        self._front = front
+        self._context = context
         self._exchange = exchange
         self._id = request_id
         self._decoupled = decoupled
 
-    def begin(self) -> None:
-        """Called when the request is under way."""
+    def start(self) -> None:
+        """Start to write; called once the request is in flight."""
 
     def cancel(self) -> None:
-        """Tell the model that nobody waits for its answer."""
+        """Cancel the request."""
         if self.call is not None:
             self.call.cancel()
 
-    def take(self, response: InferResponse) -> None:
+    def on_response(self, response: InferResponse) -> None:
         """Receive a response."""
         raise NotImplementedError
 
-    def _says_nothing(self, response: InferResponse) -> bool:
-        """Whether a decoupled model only tells that nothing more comes."""
+    def _is_end_of_stream(self, response: InferResponse) -> bool:
+        """Return whether a response is the empty final one of a decoupled model."""
         return self._decoupled and response.ends_only
 
 
-class _Single(_Answer):
-    """Answers with the only response, whole. As in Triton, the first one decides the status of any answer."""
+class _SingleWriter(_ResponseWriter):
+    """Sends the only response; more are an error, whose status is that of the first, as in Triton."""
 
     _held: InferResponse | None = None
 
-    def take(self, response: InferResponse) -> None:
+    def on_response(self, response: InferResponse) -> None:
         exchange = self._exchange
         if exchange.gone:
             return
-        if not self._says_nothing(response):
+        if not self._is_end_of_stream(response):
             if self._held is not None:
                 self._refuse()
                 return
@@ -118,7 +115,7 @@ class _Single(_Answer):
         if self._held is None:
             self._refuse()
         elif _byte_size(self._held) > _HEAVY_RESPONSE:
-            self._front.run_in_thread(exchange, partial(encode_generate, self._id, self._held), self._send)
+            self._context.run_in_thread(exchange, partial(encode_generate, self._id, self._held), self._send)
         else:
             try:
                 self._send(encode_generate(self._id, self._held))
@@ -135,31 +132,31 @@ class _Single(_Answer):
         self.cancel()
 
 
-class _Stream(_Answer):
+class _StreamWriter(_ResponseWriter):
     """Sends each response as an event; the first one decides the status."""
 
-    def __init__(self, front: "HttpFront", exchange: Exchange, request_id: str, decoupled: bool) -> None:
-        super().__init__(front, exchange, request_id, decoupled)
+    def __init__(self, context: RouteContext, exchange: Exchange, request_id: str, decoupled: bool) -> None:
+        super().__init__(context, exchange, request_id, decoupled)
         self._waiting: deque[InferResponse] = deque()
         self._waiting_bytes = 0
         self._closed = False
         self._begun = self._behind = False
         self._news = asyncio.Event()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         task = asyncio.get_running_loop().create_task(self._write())
-        self._front.tasks.add(task)
-        task.add_done_callback(self._front.tasks.discard)
+        self._context.tasks.add(task)
+        task.add_done_callback(self._context.tasks.discard)
 
     def cancel(self) -> None:
         super().cancel()
         self._closed = True
         self._waiting.clear()
         self._waiting_bytes = 0
-        self._front.unsent.forget(self)
+        self._context.unsent.forget(self)
         self._news.set()
 
-    def take(self, response: InferResponse) -> None:
+    def on_response(self, response: InferResponse) -> None:
         if self._closed:
             return
         if not response.final and self._is_full():
@@ -170,7 +167,7 @@ class _Stream(_Answer):
         self._waiting_bytes += _byte_size(response)
         self._news.set()
         if len(self._waiting) > 1:  # the writer is behind
-            self._behind = self._front.unsent.note(self)
+            self._behind = self._context.unsent.note(self)
 
     def unsent(self) -> int:
         """Bytes of responses that were not written."""
@@ -187,7 +184,7 @@ class _Stream(_Answer):
         self._news.set()
 
     def _is_full(self) -> bool:
-        limits = self._front.limits
+        limits = self._context.limits
         return len(self._waiting) >= limits.stream_responses or self._waiting_bytes >= limits.stream_bytes
 
     async def _write(self) -> None:
@@ -202,7 +199,7 @@ class _Stream(_Answer):
             self._waiting_bytes -= _byte_size(response)
             if self._behind and not self._waiting:
                 self._behind = False
-                self._front.unsent.forget(self)
+                self._context.unsent.forget(self)
             await self._write_one(response)
             await exchange.drained()
 
@@ -223,7 +220,7 @@ class _Stream(_Answer):
 
     async def _event(self, response: InferResponse) -> tuple[int, bytes]:
         """Return the status a response stands for and its event, empty for one that says nothing."""
-        if self._says_nothing(response):
+        if self._is_end_of_stream(response):
             return 200, b""
         try:
             if _byte_size(response) > _HEAVY_RESPONSE:

@@ -5,12 +5,13 @@ in a thread.
 """
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from app.core.errors import InferError, internal, unsupported
 from app.core.inference import Call
 from app.core.tensors import Buffer, InferResponse, failed
 from app.ingress.http1.exchange import Exchange
+from app.ingress.rest.context import RouteContext
 from app.protocol.http.content_coding import compress, decompress, response_encoding
 from app.protocol.http.http1 import RequestHead
 from app.protocol.http.v2 import (
@@ -21,10 +22,10 @@ from app.protocol.http.v2 import (
     encode_infer,
     parse_header_length,
 )
+from app.routing.table import VersionEntry
 
-if TYPE_CHECKING:
-    from app.ingress.rest.front import HttpFront
-
+_ENDPOINT: Final = "HTTP end point"
+"""What Triton's refusal of a decoupled model calls it."""
 _HEAVY: Final = 256 << 10
 """Bytes of JSON or of compressed data from which a thread does the work."""
 
@@ -32,8 +33,8 @@ _HEAVY: Final = 256 << 10
 class InferRoute:
     """`POST /v2/models/<model>[/versions/<version>]/infer`."""
 
-    def __init__(self, front: "HttpFront", head: RequestHead, model: str, version: str) -> None:
-        self.front = front
+    def __init__(self, context: RouteContext, head: RequestHead, model: str, version: str) -> None:
+        self.context = context
         self.model = model
         self.version = version
         self.encoding = response_encoding(head.get(b"accept-encoding"))
@@ -47,18 +48,15 @@ class InferRoute:
 
     def start(self, exchange: Exchange, body: memoryview) -> None:
         """Decode and submit."""
-        service = self.front.service
-        config = service.model_config(self.model, self.version)
-        if config.model_transaction_policy.decoupled:
-            raise unsupported("HTTP end point doesn't support models with decoupled transaction policy")
+        entry = self.context.service.resolve_single(self.model, self.version, _ENDPOINT)
         if not self._supported:
             exchange.fail(unsupported("Unsupported compression type"), b"Accept-Encoding: gzip, deflate\r\n")
         elif self._compressed or self._json_size(body) > _HEAVY:
-            self.front.run_in_thread(
-                exchange, lambda: self.decode(body, config), lambda infer: self.submit(exchange, infer)
+            self.context.run_in_thread(
+                exchange, partial(self._decode, body, entry), partial(self._submit, exchange, entry)
             )
         else:
-            self.submit(exchange, self.decode(body, config))
+            self._submit(exchange, entry, self._decode(body, entry))
 
     def _known_json_length(self, content_length: int | None) -> int | None:
         """Return the length of the JSON part if the head alone tells it for sure."""
@@ -72,8 +70,8 @@ class InferRoute:
     def _json_size(self, body: Buffer) -> int:
         return len(body) if self._json_length is None else self._json_length
 
-    def decode(self, body: Buffer, config: Any) -> HttpInfer:
-        limit = self.front.max_input_size
+    def _decode(self, body: Buffer, entry: VersionEntry) -> HttpInfer:
+        limit = self.context.max_input_size
         if self._json_length:
             return decode_infer(self.model, self.version, body, self._json_length, limit)
         if self._compressed:
@@ -82,24 +80,27 @@ class InferRoute:
         if self._header_length is not None:
             length = parse_header_length(self._header_length, length)
         if length == 0:
-            return decode_raw(self.model, self.version, body, config, limit)
+            return decode_raw(self.model, self.version, body, entry.model_config, limit)
         return decode_infer(self.model, self.version, body, length, limit)
 
-    def submit(self, exchange: Exchange, infer: HttpInfer) -> None:
-        answer = _Answer(self, exchange, infer)
-        exchange.on_disconnect = answer.cancel
-        answer.call = self.front.submit(exchange, infer.request, answer.take, self._traceparent)
+    def _submit(self, exchange: Exchange, entry: VersionEntry, infer: HttpInfer) -> None:
+        writer = _ResponseWriter(self, exchange, entry, infer)
+        exchange.on_disconnect = writer.cancel
+        writer.call = self.context.submit(
+            exchange, entry, infer.request, writer.on_response, self._traceparent
+        )
 
 
-class _Answer:
+class _ResponseWriter:
     """The sink of one inference."""
 
-    __slots__ = ("_exchange", "_held", "_infer", "_route", "_seen", "call")
+    __slots__ = ("_entry", "_exchange", "_held", "_infer", "_route", "_seen", "call")
 
-    def __init__(self, route: InferRoute, exchange: Exchange, infer: HttpInfer) -> None:
+    def __init__(self, route: InferRoute, exchange: Exchange, entry: VersionEntry, infer: HttpInfer) -> None:
         self.call: Call | None = None
         self._route = route
         self._exchange = exchange
+        self._entry = entry
         self._infer = infer
         self._held: InferResponse | None = None
         self._seen = 0
@@ -108,8 +109,8 @@ class _Answer:
         if self.call is not None:
             self.call.cancel()
 
-    def take(self, response: InferResponse) -> None:
-        """Receive a response; the last one is answered, if it is the only one."""
+    def on_response(self, response: InferResponse) -> None:
+        """Receive a response; the final one is sent, if it is the only one."""
         if not response.final or self._seen:
             response, final = self._count(response), response.final
             if not final:
@@ -120,23 +121,12 @@ class _Answer:
         infer = self._infer
         try:
             if infer.prints and sum([len(tensor.data) for tensor in response.outputs]) > _HEAVY:
-                self._encode_in_thread(response)
+                work = partial(encode_infer, infer, response, self._entry)
+                self._route.context.run_in_thread(exchange, work, self._send)
             else:
-                self._send(encode_infer(infer, response, self._route.front.classes_of))
+                self._send(encode_infer(infer, response, self._entry))
         except Exception as error:
             exchange.fail(error)
-
-    def _encode_in_thread(self, response: InferResponse) -> None:
-        front = self._route.front
-        model, version = response.model_name, response.model_version
-        # The service is asked here, on the loop; the thread gets the answers.
-        classes = {
-            output.name: front.classes_of(model, version, output.name)
-            for output in self._infer.request.outputs
-            if output.classification
-        }
-        work = partial(encode_infer, self._infer, response, lambda _model, _version, name: classes[name])
-        front.run_in_thread(self._exchange, work, self._send)
 
     def _send(self, encoded: EncodedResponse) -> None:
         if self._route.encoding:
@@ -160,6 +150,6 @@ class _Answer:
         if sum(map(len, encoded.parts)) <= _HEAVY:
             self._exchange.respond(200, headers, (work(),))
             return
-        self._route.front.run_in_thread(
+        self._route.context.run_in_thread(
             self._exchange, work, lambda body: self._exchange.respond(200, headers, (body,))
         )

@@ -158,7 +158,7 @@ class _RestApi:
         return _json(messages.encode_model_metadata(metadata))
 
     async def model_config(self, request: Request) -> Response:
-        return _json(messages.encode_config(self._service.model_config(*_model_version(request))))
+        return _json(messages.encode_config(self._service.resolve(*_model_version(request)).model_config))
 
     async def statistics(self, request: Request) -> Response:
         statistics = await self._service.statistics(*_model_version(request))

@@ -7,12 +7,12 @@ descriptions are the protocol's message classes.
 from collections.abc import Mapping
 from typing import Protocol
 
-from tritonclient.grpc import model_config_pb2 as mc
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.inference import Call, Sink
 from app.core.tensors import InferRequest, InferResponse
 from app.ingress.client_memory.registry import SharedMemory
+from app.routing.table import VersionEntry
 
 
 class InferenceService(Protocol):
@@ -21,6 +21,20 @@ class InferenceService(Protocol):
     `version` is the version string of the path or message; "" lets the version policy choose.
     Every method may raise `InferError` with Triton's text and code.
     """
+
+    def resolve(self, name: str, version: str = "") -> VersionEntry:
+        """Choose the version that answers a request, once; decoding, `submit` and encoding go by it.
+
+        Raises:
+            InferError: see `RoutingTable.resolve`.
+        """
+
+    def resolve_single(self, name: str, version: str, endpoint: str) -> VersionEntry:
+        """`resolve` for an endpoint that sends one response to a request; the error text names it.
+
+        Raises:
+            InferError: see `RoutingTable.resolve`; UNSUPPORTED for a decoupled model.
+        """
 
     def live(self) -> bool: ...
 
@@ -36,11 +50,6 @@ class InferenceService(Protocol):
 
     def model_metadata(self, name: str, version: str = "") -> pb.ModelMetadataResponse: ...
 
-    def model_config(self, name: str, version: str = "") -> mc.ModelConfig: ...
-
-    def labels(self, name: str, version: str, output: str) -> tuple[str, ...]:
-        """Classification labels of an output; empty without a label file."""
-
     async def statistics(self, name: str = "", version: str = "") -> pb.ModelStatisticsResponse: ...
 
     async def repository_index(self, ready: bool = False) -> pb.RepositoryIndexResponse: ...
@@ -54,18 +63,18 @@ class InferenceService(Protocol):
     def shared_memory(self) -> SharedMemory:
         """The memory that clients share."""
 
-    def submit(self, request: InferRequest, sink: Sink) -> Call:
-        """Start an inference; returns at once.
+    def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
+        """Start an inference by the version that was resolved for it; return at once.
 
         The sink is called on the event loop, never before this method has returned: once for an ordinary
-        model, any number of times for a decoupled one, the last call with `final=True`. An unknown model or
-        version raises from here; every other failure arrives as a final response with `error`.
+        model, any number of times for a decoupled one, the last call with `final=True`. A version that was
+        unloaded meanwhile raises from here; other failures arrive as a final response with `error`.
         Tensor data in a response may be shared memory: it stays valid while a reference to it lives.
         """
 
-    async def infer(self, request: InferRequest) -> InferResponse:
-        """`submit` for a caller that wants exactly one response.
+    async def infer(self, entry: VersionEntry, request: InferRequest) -> InferResponse:
+        """`submit` for a caller that waits for the only response.
 
         Raises:
-            InferError: the response's error; UNSUPPORTED for a decoupled model.
+            InferError: the response's error.
         """

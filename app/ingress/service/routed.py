@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Protocol
 
-from tritonclient.grpc import model_config_pb2 as mc
 from tritonclient.grpc import service_pb2 as pb
 
 from app.cache.response_cache import ResponseCache, make_cache
@@ -77,6 +77,15 @@ class RoutedInferenceService:
         self.peers: Peers | None = None
         self._exiting = False
 
+    def resolve(self, name: str, version: str = "") -> VersionEntry:
+        return self._router.table.resolve(name, version)
+
+    def resolve_single(self, name: str, version: str, endpoint: str) -> VersionEntry:
+        entry = self._router.table.resolve(name, version)
+        if entry.decoupled:
+            raise unsupported(f"{endpoint} doesn't support models with decoupled transaction policy")
+        return entry
+
     def live(self) -> bool:
         return not self._exiting
 
@@ -97,7 +106,7 @@ class RoutedInferenceService:
 
     def model_ready(self, name: str, version: str = "") -> bool:
         try:
-            return not self._exiting and self._router.available(self._router.resolve(name, version))
+            return not self._exiting and self._router.available(self.resolve(name, version))
         except InferError as error:
             if self._known(name, version):
                 return False
@@ -107,7 +116,7 @@ class RoutedInferenceService:
         return pb.ServerMetadataResponse(name=self._settings.id, version=VERSION, extensions=EXTENSIONS)
 
     def model_metadata(self, name: str, version: str = "") -> pb.ModelMetadataResponse:
-        entry = self._router.resolve(name, version)
+        entry = self.resolve(name, version)
         config = entry.model_config
         versions = [entry.version] if version else self._router.table.ready_versions(entry.name)
         message = pb.ModelMetadataResponse(
@@ -117,12 +126,6 @@ class RoutedInferenceService:
             for spec in specs:
                 target.add(name=spec.name, datatype=spec.datatype, shape=spec.shape)
         return message
-
-    def model_config(self, name: str, version: str = "") -> mc.ModelConfig:
-        return self._router.resolve(name, version).model_config
-
-    def labels(self, name: str, version: str, output: str) -> tuple[str, ...]:
-        return self._router.resolve(name, version).labels.get(output, ())
 
     async def statistics(self, name: str = "", version: str = "") -> pb.ModelStatisticsResponse:
         parts = await self.replica_statistics(self._statistics_entries(name, version))
@@ -177,16 +180,13 @@ class RoutedInferenceService:
     async def unload_model(self, name: str, unload_dependents: bool = False) -> None:
         await self._repository.unload(name, unload_dependents)
 
-    def submit(self, request: InferRequest, sink: Sink) -> Call:
+    def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
         if request.regions:
-            return self.shared_memory.submit(self._router.submit, request, sink)
-        return self._router.submit(request, sink)
+            return self.shared_memory.submit(partial(self._router.submit, entry), request, sink)
+        return self._router.submit(entry, request, sink)
 
-    async def infer(self, request: InferRequest) -> InferResponse:
-        entry = self._router.resolve(request.model_name, request.model_version)
-        if entry.decoupled:
-            raise unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
-        response = await await_single_response(lambda sink: self.submit(request, sink).cancel)
+    async def infer(self, entry: VersionEntry, request: InferRequest) -> InferResponse:
+        response = await await_single_response(lambda sink: self.submit(entry, request, sink).cancel)
         response.raise_error()
         return response
 

@@ -21,6 +21,7 @@ from app.core.trace_settings import GLOBAL, Change, TraceSetting
 from app.core.traced import traced_call
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.sampling import Trace, Tracer, stamps_of
+from app.routing.table import VersionEntry
 
 logger = logging.getLogger(__name__)
 
@@ -133,25 +134,30 @@ class Observer:
         return _Observed(self, request, sink, arrival, trace)
 
     def submit(
-        self, service: InferenceService, request: InferRequest, sink: Sink, arrival: RequestOrigin
+        self,
+        service: InferenceService,
+        entry: VersionEntry,
+        request: InferRequest,
+        sink: Sink,
+        arrival: RequestOrigin,
     ) -> Call:
         """`InferenceService.submit`, observed."""
         observed = self._observed(request, sink, arrival)
         if observed is None:
-            return service.submit(request, sink)
+            return service.submit(entry, request, sink)
         try:
-            return service.submit(observed.request, observed.take)
+            return service.submit(entry, observed.request, observed.take)
         except InferError as error:
             observed.note(failed(error), monotonic_ns())
             raise
 
     async def infer(
-        self, service: InferenceService, request: InferRequest, arrival: RequestOrigin
+        self, service: InferenceService, entry: VersionEntry, request: InferRequest, arrival: RequestOrigin
     ) -> InferResponse:
         """`InferenceService.infer`, observed."""
         request, take = self.observe(request, _nothing, arrival)
         try:
-            response = await service.infer(request)
+            response = await service.infer(entry, request)
         except InferError as error:
             take(failed(error))
             raise

@@ -6,7 +6,7 @@ response is a serialised header with the raw contents appended, and a large requ
 views of its raw contents before protobuf sees it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -24,12 +24,12 @@ from app.core.tensors import (
     RequestedOutput,
     Tensor,
 )
+from app.protocol.classification import ModelLabels, classify_output
 from app.protocol.grpc.parameters import decode_parameters, decode_region, encode_parameters
 from app.protocol.grpc.request_splitter import cut_request
 from app.protocol.http.json_header import check_entries
 
 MAX_MESSAGE_BYTES: Final = 2**31 - 1
-Classifier = Callable[[Tensor, int], Tensor]
 
 # Below this protobuf's own copies cost less than looking for the raw contents in Python.
 _CUT_FROM_BYTES: Final = 65536
@@ -190,7 +190,7 @@ def _classification(parameters: Mapping[str, Any]) -> int:
 def encode_infer(
     request: InferRequest,
     response: InferResponse,
-    classifier: Classifier,
+    model: ModelLabels,
     max_bytes: int = MAX_MESSAGE_BYTES,
 ) -> list[Buffer]:
     """Serialise a ModelInferResponse, in pieces: the outputs' data are theirs, not copied.
@@ -200,14 +200,14 @@ def encode_infer(
     Args:
         request: what was asked, for its id and its classification outputs.
         response: a successful response.
-        classifier: an output tensor and a count to its best classes.
+        model: labels of the model that has answered.
         max_bytes: of the message.
 
     Raises:
         InferError: INVALID_ARG when the message would exceed its limit, UNSUPPORTED or INVALID_ARG from
             classification.
     """
-    parts = _infer_parts(request, response, classifier, stream=False)
+    parts = _infer_parts(request, response, model, stream=False)
     _check_size(sum(map(len, parts)), max_bytes)
     return parts
 
@@ -215,7 +215,7 @@ def encode_infer(
 def encode_stream(
     request: InferRequest,
     response: InferResponse,
-    classifier: Classifier,
+    model: ModelLabels,
     max_bytes: int = MAX_MESSAGE_BYTES,
 ) -> bytes:
     """Serialise a ModelStreamInferResponse, with the parameter `triton_final_response`.
@@ -224,7 +224,7 @@ def encode_stream(
     """
     if response.failure is not None:
         return encode_stream_failure(request, response.failure, response.final)
-    parts = _infer_parts(request, response, classifier, stream=True)
+    parts = _infer_parts(request, response, model, stream=True)
     size = sum(map(len, parts))
     length = _varint(size)
     _check_size(len(_STREAM_RESPONSE_TAG) + len(length) + size, max_bytes)
@@ -249,10 +249,10 @@ def encode_stream_failure(request: InferRequest, failure: Failure, final: bool) 
 
 
 def _infer_parts(
-    request: InferRequest, response: InferResponse, classifier: Classifier, stream: bool
+    request: InferRequest, response: InferResponse, model: ModelLabels, stream: bool
 ) -> list[Buffer]:
     """A serialised ModelInferResponse in pieces: its fields up to 5 in the first, then each of field 6."""
-    outputs = _classified(request, response.outputs, classifier) if request.outputs else response.outputs
+    outputs = _classified(request, response.outputs, model) if request.outputs else response.outputs
     header = _model_fields(response.model_name, response.model_version)
     if request.id:
         header += _delimited(_ID_TAG, request.id.encode())
@@ -311,13 +311,12 @@ def _varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def _classified(
-    request: InferRequest, outputs: tuple[Tensor, ...], classifier: Classifier
-) -> tuple[Tensor, ...]:
+def _classified(request: InferRequest, outputs: tuple[Tensor, ...], model: ModelLabels) -> tuple[Tensor, ...]:
     """Replace outputs requested as classification by their top classes."""
     counts = {output.name: output.classification for output in request.outputs if output.classification}
     if not counts:
         return outputs
     return tuple(
-        classifier(tensor, counts[tensor.name]) if tensor.name in counts else tensor for tensor in outputs
+        classify_output(model, tensor, counts[tensor.name]) if tensor.name in counts else tensor
+        for tensor in outputs
     )

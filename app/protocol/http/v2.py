@@ -5,9 +5,8 @@ the JSON part travels in the header `Inference-Header-Content-Length`; without i
 0 means that the body is the raw data of the model's only input. No I/O here.
 """
 
-from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
@@ -15,7 +14,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.datatypes import BY_CONFIG_NAME
 from app.core.errors import InferError, invalid_arg
 from app.core.tensors import Buffer, InferRequest, InferResponse, Tensor
-from app.protocol.classification import classify
+from app.protocol.classification import ModelLabels, classify_output
 from app.protocol.header_cache import HeaderCache
 from app.protocol.http.json_header import parse_header
 from app.protocol.http.json_tensors import json_data
@@ -28,17 +27,6 @@ BINARY_HEADERS: Final = b"Content-Type: application/octet-stream\r\nInference-He
 
 _encode: Final = msgspec.json.Encoder().encode
 _plans: Final = HeaderCache[HttpRequestTemplate](max_entries=4096, max_key_bytes=4096, max_bytes=8 << 20)
-
-
-class Classes(NamedTuple):
-    """What classification needs to know of an output."""
-
-    labels: Sequence[str] = ()
-    batched: bool = False
-
-
-ClassesOf = Callable[[str, str, str], Classes]
-"""Maps model name, version and output name to the output's `Classes`."""
 
 
 class HttpInfer(msgspec.Struct, frozen=True, gc=False):
@@ -193,9 +181,7 @@ def _deduced(dims: tuple[int, ...], elements: int) -> tuple[int, ...]:
     return tuple([elements // known if dim == -1 and known else dim for dim in dims])
 
 
-def encode_infer(
-    infer: HttpInfer, response: InferResponse, classes_of: ClassesOf | None = None
-) -> EncodedResponse:
+def encode_infer(infer: HttpInfer, response: InferResponse, model: ModelLabels) -> EncodedResponse:
     """Encode a successful response.
 
     The parts hold the output tensors' own data where it is sent in binary: no copy is made.
@@ -203,7 +189,7 @@ def encode_infer(
     Args:
         infer: what `decode_infer` returned.
         response: a successful one.
-        classes_of: asked for the outputs requested as classification.
+        model: labels of the model that has answered.
 
     Raises:
         InferError: the response's own error; INVALID_ARG for FP16 or BF16 as JSON and for a classification
@@ -226,7 +212,7 @@ def encode_infer(
                 continue
             binary = requested.binary is True
             if requested.classification:
-                tensor = _classified(tensor, requested.classification, response, classes_of)
+                tensor = classify_output(model, tensor, requested.classification)
         outputs.append(_described(tensor, binary, parts))
     parts[0] = _encode(_document(infer.request, response, outputs))
     if len(parts) == 1:
@@ -280,12 +266,6 @@ def _described(tensor: Tensor, binary: bool, parts: list[Buffer]) -> dict[str, A
         parts.append(tensor.data)
     entry["parameters"] = {"binary_data_size": size}
     return entry
-
-
-def _classified(tensor: Tensor, count: int, response: InferResponse, classes_of: ClassesOf | None) -> Tensor:
-    ask = classes_of or (lambda *_: Classes())
-    labels, batched = ask(response.model_name, response.model_version, tensor.name)
-    return classify(tensor, count, labels, batched)
 
 
 def _document(

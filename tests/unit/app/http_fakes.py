@@ -7,10 +7,11 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 from tritonclient.grpc import service_pb2 as pb
 
-from app.core.errors import InferError, not_found
+from app.core.errors import InferError, not_found, unsupported
 from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, Tensor, failed
 from app.ingress.client_memory.registry import SharedMemory
+from app.routing.table import ModelState, VersionEntry
 from tests.unit.app.routing_fakes import FakeCall
 from tests.waiting import until
 
@@ -73,12 +74,17 @@ class FakeService:
         tensor = pb.ModelMetadataResponse.TensorMetadata(name="INPUT0", datatype="FP32", shape=[-1, -1])
         return pb.ModelMetadataResponse(name=name, versions=["1"], platform="python", inputs=[tensor])
 
-    def model_config(self, name: str, version: str = "") -> mc.ModelConfig:
+    def resolve(self, name: str, version: str = "") -> VersionEntry:
         self._check(name, version)
-        return self.config
+        labels = {output.name: ("zero", "one", "two") for output in self.config.output}
+        config = self.config.SerializeToString()
+        return VersionEntry(name, 1, ModelState.READY, config=config, labels=labels)
 
-    def labels(self, name: str, version: str, output: str) -> tuple[str, ...]:
-        return ("zero", "one", "two")
+    def resolve_single(self, name: str, version: str, endpoint: str) -> VersionEntry:
+        entry = self.resolve(name, version)
+        if entry.decoupled:
+            raise unsupported(f"{endpoint} doesn't support models with decoupled transaction policy")
+        return entry
 
     async def statistics(self, name: str = "", version: str = "") -> pb.ModelStatisticsResponse:
         if name:
@@ -99,8 +105,7 @@ class FakeService:
     async def unload_model(self, name: str, unload_dependents: bool = False) -> None:
         self.unloaded.append((name, unload_dependents))
 
-    def submit(self, request: InferRequest, sink: Sink) -> FakeCall:
-        self._check(request.model_name, request.model_version)
+    def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> FakeCall:
         self.requests += 1
         call = FakeCall()
         self.calls.append(call)
@@ -126,5 +131,5 @@ class FakeService:
             outputs = [Tensor("OUTPUT0", "UINT8", (len(self.large_output),), self.large_output)]
         return InferResponse(request.model_name, "1", tuple(outputs), request.id)
 
-    async def infer(self, request: InferRequest) -> InferResponse:
+    async def infer(self, entry: VersionEntry, request: InferRequest) -> InferResponse:
         return self.answer(request)

@@ -98,8 +98,10 @@ class FakeRouter:
     def pool(self, found: VersionEntry) -> FakePool:
         return self.pools.get(found.application, FakePool([], []))
 
-    def submit(self, request: InferRequest, sink: Callable[[InferResponse], None]) -> FakeCall:
-        self.table.resolve(request.model_name, request.model_version)
+    def submit(
+        self, found: VersionEntry, request: InferRequest, sink: Callable[[InferResponse], None]
+    ) -> FakeCall:
+        assert self.table.is_current(found)
         self.calls.append(FakeCall())
         self.sinks.append(sink)
         return self.calls[-1]

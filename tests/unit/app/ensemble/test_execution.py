@@ -135,7 +135,7 @@ async def test_a_step_whose_model_has_gone() -> None:
 async def test_a_step_that_cannot_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     models = Models(e=CHAIN, a=model(), b=model())
 
-    def refuse(request: Any, sink: Any) -> Any:
+    def refuse(entry: Any, request: Any, sink: Any) -> Any:
         raise unavailable("nobody there")
 
     monkeypatch.setattr(models, "submit", refuse)
@@ -314,7 +314,7 @@ class Receiver:
 
     def __init__(self, models: Models, data: Tensor) -> None:
         self.responses = 0
-        self.call = models.submit(InferRequest("e", "", (data,)), self.take)
+        self.call = models.submit(models.resolve("e"), InferRequest("e", "", (data,)), self.take)
 
     def take(self, response: InferResponse) -> None:
         self.responses += 1

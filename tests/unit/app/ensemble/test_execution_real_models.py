@@ -12,6 +12,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.config.normalise import normalise
 from app.core.inference import Call, Sink
 from app.core.tensors import InferRequest, InferResponse, Tensor
+from app.routing.table import VersionEntry
 from app.transport.event_loop_thread import LoopThread
 from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel
@@ -45,8 +46,7 @@ class RealModels(Models):
         super().__init__(**configs)
         self.served = served
 
-    def submit(self, request: InferRequest, sink: Sink) -> Call:
-        found = self.resolve(request.model_name, request.model_version)
+    def submit(self, found: VersionEntry, request: InferRequest, sink: Sink) -> Call:
         if found.ensemble:
             return self.runner.submit(found, request, sink)
         return Cancel(self.served[found.name].submit(request, sink))
@@ -74,7 +74,8 @@ def test_many_requests_through_a_chain(plane: LoopThread) -> None:
     async def infer(fill: int) -> InferResponse:
         answered: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
         tensor = Tensor.of("T0", np.full((1 + fill % 4, 4), fill, np.float32))
-        models.submit(InferRequest("e", "", (tensor,), id=str(fill)), answered.set_result)
+        request = InferRequest("e", "", (tensor,), id=str(fill))
+        models.submit(models.resolve("e"), request, answered.set_result)
         return await answered
 
     async def many() -> list[InferResponse]:

@@ -16,6 +16,7 @@ from tritonclient.utils import InferenceServerException
 from app.core.errors import ErrorCode, InferError, invalid_arg, not_found, unsupported
 from app.core.tensors import InferResponse, Tensor, failed
 from app.ingress.grpc.front import GrpcFront
+from app.routing.table import ModelState, VersionEntry
 
 WAIT_S = 10.0
 
@@ -57,7 +58,7 @@ class FakeService:
         return self.is_exiting
 
     def model_ready(self, name, version=""):
-        return self.model_config(name, version).name != "held"
+        return self.resolve(name, version).name != "held"
 
     def server_metadata(self):
         return pb.ServerMetadataResponse(name="triton", version="2", extensions=["classification"])
@@ -65,15 +66,19 @@ class FakeService:
     def model_metadata(self, name, version=""):
         return pb.ModelMetadataResponse(name=name, versions=[version or "1"])
 
-    def model_config(self, name, version=""):
+    def resolve(self, name, version=""):
         if name == "unknown":
             raise not_found("Request for unknown model: 'unknown' is not found")
         config = mc.ModelConfig(name=name, max_batch_size=8 if name == "echo" else 0)
         config.model_transaction_policy.decoupled = name == "stream"
-        return config
+        labels = {"OUTPUT": ("zero", "one", "two")}
+        return VersionEntry(name, 1, ModelState.READY, config=config.SerializeToString(), labels=labels)
 
-    def labels(self, name, version, output):
-        return ("zero", "one", "two")
+    def resolve_single(self, name, version, endpoint):
+        entry = self.resolve(name, version)
+        if entry.decoupled:
+            raise unsupported(f"{endpoint} doesn't support models with decoupled transaction policy")
+        return entry
 
     async def statistics(self, name="", version=""):
         return pb.ModelStatisticsResponse(model_stats=[pb.ModelStatistics(name=name, version=version)])
@@ -88,11 +93,10 @@ class FakeService:
     async def unload_model(self, name, unload_dependents=False):
         self.loads.append((name, unload_dependents))
 
-    def submit(self, request, sink):
+    def submit(self, entry, request, sink):
         self.requests.put(request)
         if request.model_name == "broken":
             raise ZeroDivisionError("secret")
-        self.model_config(request.model_name)
         call = FakeCall(request, sink)
         if request.model_name == "echo":
             asyncio.get_running_loop().call_soon(self.echo, request, sink)
@@ -106,11 +110,9 @@ class FakeService:
         output = Tensor("OUTPUT", tensor.datatype, tensor.shape, tensor.data)
         return sink(InferResponse("echo", "1", (output,), request.id, request.parameters))
 
-    async def infer(self, request):
-        if request.model_name == "stream":
-            raise unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
+    async def infer(self, entry, request):
         done = asyncio.get_running_loop().create_future()
-        call = self.submit(request, lambda response: done.cancelled() or done.set_result(response))
+        call = self.submit(entry, request, lambda response: done.cancelled() or done.set_result(response))
         try:
             response = await done
         except asyncio.CancelledError:

@@ -42,9 +42,9 @@ class Peer:
 
 
 @asynccontextmanager
-async def fronted(service=None, unsent=None, **limits):
+async def fronted(service=None, unsent=None, settings=None, **limits):
     service = service or FakeService()
-    front = HttpFront(service, limits=HttpSettings(**({"linger_s": 0.2} | limits)), unsent=unsent)
+    front = HttpFront(service, settings, HttpSettings(**({"linger_s": 0.2} | limits)), unsent=unsent)
     port = await front.start("127.0.0.1", 0)
     peers = []
 

@@ -33,21 +33,21 @@ class RecordingService(FakeService):
 class Running:
     """Fronts on a loop in a thread of its own."""
 
-    def __init__(self, directory, **args):
-        self.service = RecordingService()
+    def __init__(self, directory, service=None, **args):
+        self.service = service or RecordingService()
         self.http_port, self.grpc_port = free_port(), free_port()
         ports = {"http_port": self.http_port, "grpc_port": self.grpc_port, "allow_metrics": False}
         settings = from_args({"model_repository": str(directory), **ports, **args})
-        self._loop = LoopThread("fronts")
-        self._fronts = self._loop.call(
+        self.loop = LoopThread("fronts")
+        self._fronts = self.loop.call(
             open_fronts(settings, self.service, None, Observer(LiveSettings()), SendBufferLimit())
         )
         self.http, self.grpc = f"127.0.0.1:{self.http_port}", f"127.0.0.1:{self.grpc_port}"
 
     def close(self):
         for front in self._fronts:
-            self._loop.call(front.stop(0.2))
-        self._loop.stop()
+            self.loop.call(front.stop(0.2))
+        self.loop.stop()
 
 
 def tensor(module, size=4):

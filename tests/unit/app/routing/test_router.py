@@ -5,6 +5,8 @@ import os
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -77,6 +79,10 @@ async def router(handles: Handles) -> AsyncIterator[Router]:
     assert replicas._listeners == {}
 
 
+def send(router: Router, wanted: InferRequest, sink: Sink) -> None:
+    router.submit(router.resolve(wanted.model_name, wanted.model_version), wanted, sink)
+
+
 async def apply(router: Router, new: RoutingTable, application: str = "", *found: Replica) -> None:
     applying = asyncio.create_task(router.apply(new))
     await asyncio.sleep(0)
@@ -92,7 +98,7 @@ async def test_routes_by_the_table(router: Router, start: Start) -> None:
     found = router.resolve("m")
     assert (found.version, router.available(found), router.table.number) == (1, True, 1)
     sink = Sink()
-    router.submit(request("x"), sink)
+    send(router, request("x"), sink)
     await until(lambda: a.taken == 1)
     a.answer()
     await until(lambda: sink.by() == ["a"])
@@ -104,7 +110,7 @@ async def test_what_is_under_way(router: Router, start: Start) -> None:
     await apply(router, table(1, entry("m:1"), VersionEntry("e", 1, ModelState.READY)), "m:1", a)
     assert router.under_way() == []
     for _ in range(2):
-        router.submit(request(), Sink())
+        send(router, request(), Sink())
     assert [(found.name, count) for found, count in router.under_way()] == [("m", 2)]
     await until(lambda: a.taken == 2)
     a.answer()
@@ -121,7 +127,7 @@ async def test_refusals(router: Router, monkeypatch: pytest.MonkeyPatch) -> None
         (request(), ErrorCode.UNAVAILABLE, "version 1 is not at ready state"),  # no replica is connected
     ):
         with pytest.raises(InferError, match=text) as caught:
-            router.submit(wanted, Sink())
+            send(router, wanted, Sink())
         assert caught.value.code is code
     assert not router.available(entry("m:1"))
     assert not router.available(loading)
@@ -133,19 +139,19 @@ async def test_swap_opens_before_and_closes_after(router: Router, start: Start) 
     old, new = await start("old", "new")
     await apply(router, table(1, entry("m:1")), "m:1", old)
     sink = Sink()
-    router.submit(request("under way"), sink)
+    send(router, request("under way"), sink)
     await until(lambda: old.taken == 1)
 
     applying = asyncio.create_task(router.apply(table(2, entry("m:1@2"))))
     await asyncio.sleep(0.03)
     assert router.table.number == 1, "the new table before what it adds is connected"
-    router.submit(request("before"), sink)
+    send(router, request("before"), sink)
     await until(lambda: old.taken == 2)
 
     tell("m:1@2", new)
     await asyncio.wait_for(applying, 5)
     assert router.table.number == 2
-    router.submit(request("after"), sink)
+    send(router, request("after"), sink)
     await until(lambda: new.taken == 1)
     assert old.server.connections, "closed while requests are under way"
     old.answer()
@@ -153,6 +159,54 @@ async def test_swap_opens_before_and_closes_after(router: Router, start: Start) 
     await until(lambda: sink.by() == ["new", "old", "old"])
     await until(lambda: not old.server.connections)
     assert list(router._pools) == ["m:1@2"]
+
+
+async def test_a_version_that_was_replaced_since_it_was_resolved(router: Router, start: Start) -> None:
+    """A request may be decoded in a thread while its model is reloaded."""
+    old, new = await start("old", "new")
+    await apply(router, table(1, entry("m:1")), "m:1", old)
+    resolved, sink = router.resolve("m"), Sink()
+    await apply(router, table(2, entry("m:1@2")), "m:1@2", new)
+    router.submit(resolved, request("x"), sink)
+    await until(lambda: new.taken == 1)
+    new.answer()
+    await until(lambda: sink.by() == ["new"])
+
+
+async def test_a_version_that_was_unloaded_since_it_was_resolved(router: Router, start: Start) -> None:
+    (a,) = await start("a")
+    await apply(router, table(1, entry("m:1")), "m:1", a)
+    resolved = router.resolve("m")
+    await apply(router, table(2, entry("m:1", ModelState.UNAVAILABLE)))
+    with pytest.raises(InferError, match="version 1 is not at ready state"):
+        router.submit(resolved, request(version="1"), Sink())
+    with pytest.raises(InferError, match="'m' has no available versions"):
+        router.submit(resolved, request(), Sink())
+
+
+async def test_a_version_that_became_decoupled_since_it_was_resolved(router: Router, start: Start) -> None:
+    old, new = await start("old", "new")
+    await apply(router, table(1, entry("m:1")), "m:1", old)
+    resolved = router.resolve("m")
+    config = mc.ModelConfig(model_transaction_policy={"decoupled": True}).SerializeToString()
+    decoupled = msgspec.structs.replace(entry("m:1@2"), config=config)
+    await apply(router, table(2, decoupled), "m:1@2", new)
+    with pytest.raises(InferError, match="version 1 is not at ready state"):
+        router.submit(resolved, request(), Sink())
+
+
+async def test_an_ensemble_runs_by_the_newest_table(router: Router) -> None:
+    config = mc.ModelConfig(ensemble_scheduling=mc.ModelEnsembling()).SerializeToString()
+    ensemble = VersionEntry("e", 1, ModelState.READY, config=config)
+    await apply(router, table(1, ensemble))
+    submitted: list[VersionEntry] = []
+    submit = lambda entry, request, sink: submitted.append(entry)  # noqa: E731
+    router.ensembles = cast(Any, SimpleNamespace(submit=submit, forget=lambda entries: None))
+    reloaded = msgspec.structs.replace(ensemble)
+    router.submit(ensemble, request(model="e"), Sink())
+    await apply(router, table(2, reloaded))
+    router.submit(ensemble, request(model="e"), Sink())
+    assert [id(found) for found in submitted] == [id(ensemble), id(reloaded)]
 
 
 async def test_table_applies_though_a_model_cannot_be_reached(
@@ -236,7 +290,7 @@ async def test_close_waits_for_what_is_under_way(handles: Handles, start: Start)
     router = Router(NODE, KEY, SETTINGS)
     await apply(router, table(1, entry("m:1")), "m:1", a)
     sink = Sink()
-    router.submit(request(), sink)
+    send(router, request(), sink)
     await until(lambda: a.taken == 1)
     closing = asyncio.create_task(router.close(5))
     await asyncio.sleep(0.03)
@@ -263,7 +317,7 @@ async def test_shared_memory_of_a_sequence_on_another_node(
         place = RegionSlice("r", 0, 8, file.name, file.stat().st_ino)
         inputs = (Tensor("I", "UINT8", (8,), place),)
         turn = InferRequest("m", "", inputs, sequence_id=7, sequence_start=start_flag, regions=True)
-        router.submit(turn, Sink())
+        send(router, turn, Sink())
         await until(lambda: a.taken == 1)
     finally:
         file.unlink()

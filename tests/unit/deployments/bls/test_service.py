@@ -52,8 +52,8 @@ class Bench:
         self.answers: list[Callable[[Asked], None]] = []
         submit = self.models.submit
 
-        def answering(request: Any, sink: Any) -> Any:
-            call = submit(request, sink)
+        def answering(entry: Any, request: Any, sink: Any) -> Any:
+            call = submit(entry, request, sink)
             if self.answers and self.models.asked:
                 asked = self.models.asked.pop(0)
                 plane.loop.call_soon(self.answers.pop(0), asked)

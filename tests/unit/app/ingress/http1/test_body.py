@@ -8,6 +8,7 @@ import zlib
 import numpy as np
 import pytest
 
+from app.settings.settings import ServerSettings
 from app.transport.memory.arena import slab_of
 from tests.unit.app.ingress.http_peer import (
     INFER,
@@ -166,12 +167,11 @@ def test_compression(run, encoding, pack, unpack):
 
 def test_compressed_requests_refused(run):
     async def scenario():
-        async with fronted() as front:
+        async with fronted(settings=ServerSettings(http_max_input_size=1000)) as front:
             peer = await front.connect()
             status, headers, body = await peer.ask(request(INFER, b"x", "Content-Encoding: br"))
             assert (status, json.loads(body)) == (501, {"error": "Unsupported compression type"})
             assert headers["accept-encoding"] == "gzip, deflate"
-            front.max_input_size = 1000
             bomb = gzip.compress(bytes(10 << 20))
             status, _, body = await peer.ask(request(INFER, bomb, "Content-Encoding: gzip"))
             assert status == 400

@@ -10,6 +10,7 @@ import pytest
 
 from app.core.errors import ErrorCode, InferError, invalid_arg
 from app.core.tensors import InferResponse, Tensor, failed
+from app.settings.settings import ServerSettings
 from tests.unit.app.ingress.http_peer import fronted, request
 from tests.unit.app.ingress.rest.generate_requests import (
     BROKEN,
@@ -167,9 +168,8 @@ def test_paths_and_methods(run):
 @pytest.mark.parametrize("path", [GENERATE, STREAM])
 def test_refused_requests(run, path):
     async def scenario():
-        async with fronted() as front:
+        async with fronted(settings=ServerSettings(http_max_input_size=100_000)) as front:
             peer = await front.connect()
-            front.max_input_size = 100_000
             for coding, body in (("gzip", gzip.compress(b'{"INPUT0":1}')), ("br", b"x")):
                 status, _, answer = await peer.ask(asking(path, body, f"Content-Encoding: {coding}"))
                 assert (status, json.loads(answer)["error"]) == (
@@ -217,7 +217,7 @@ def test_a_request_that_no_replica_takes(run):
         async with fronted() as front:
             peer = await front.connect()
 
-            def refuse(_request, _sink):
+            def refuse(_entry, _request, _sink):
                 raise InferError(ErrorCode.UNAVAILABLE, "not at ready state")
 
             front.fake.submit = refuse

@@ -103,7 +103,7 @@ def test_a_client_that_leaves_cancels(run, path):
             peer.close()
             await model.cancelled()
             model.answer(numbered(1), told(BROKEN))  # what was under way harms nobody
-            await until(lambda: not front.tasks)
+            await until(lambda: not front._context.tasks)
 
     run(scenario())
 
@@ -116,7 +116,7 @@ def test_a_client_that_leaves_without_reading_cancels(run):
             await asyncio.sleep(0.05)
             peer.writer.transport.abort()
             await model.cancelled()
-            await until(lambda: not (front.tasks or front.connections))
+            await until(lambda: not (front._context.tasks or front.connections))
 
     run(scenario())
 

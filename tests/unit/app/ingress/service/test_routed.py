@@ -81,7 +81,7 @@ def test_exit() -> None:
     service.begin_exit()
     assert (service.live(), service.exiting()) == (False, True)
     assert not service.ready() and not service.model_ready("m")
-    assert service.model_config("m").name == "m", "requests are still served"
+    assert service.resolve("m").name == "m", "requests are still served"
 
 
 def test_model_ready() -> None:
@@ -120,12 +120,6 @@ def test_model_metadata() -> None:
     platform = 'platform: "onnxruntime_onnx" backend: "onnxruntime"'
     assert of(entry("o", config=platform)).model_metadata("o").platform == "onnxruntime_onnx"
     assert refusal(lambda: service.model_metadata("m", "3"))[0] is ErrorCode.UNAVAILABLE
-
-
-def test_labels() -> None:
-    service = of(entry("m", labels={"OUTPUT0": ("cat", "dog")}))
-    assert service.labels("m", "", "OUTPUT0") == ("cat", "dog")
-    assert service.labels("m", "1", "OUTPUT1") == ()
 
 
 async def test_statistics_of_the_whole_cluster() -> None:
@@ -175,7 +169,8 @@ REQUEST = InferRequest("m", "", (), id="x")
 
 
 async def begin_infer(router: FakeRouter, request: InferRequest = REQUEST) -> "asyncio.Task[InferResponse]":
-    task = asyncio.create_task(service_of(router).infer(request))
+    service = service_of(router)
+    task = asyncio.create_task(service.infer(service.resolve("m"), request))
     await asyncio.sleep(0)
     return task
 
@@ -206,18 +201,18 @@ async def test_cancelled_infer_cancels_the_call() -> None:
     router.sinks[0](failed(invalid_arg("cancelled")))  # nobody minds
 
 
-async def test_infer_refuses_a_decoupled_model() -> None:
-    router = FakeRouter(entry("m", config="model_transaction_policy { decoupled: true }"))
-    with pytest.raises(InferError) as caught:
-        await service_of(router).infer(REQUEST)
-    assert caught.value.code is ErrorCode.UNSUPPORTED
-    assert caught.value.message == "ModelInfer RPC doesn't support models with decoupled transaction policy"
-    assert router.calls == []
+def test_resolve_single_refuses_a_decoupled_model() -> None:
+    service = of(entry("m"), entry("d", config="model_transaction_policy { decoupled: true }"))
+    assert refusal(lambda: service.resolve_single("d", "", "ModelInfer RPC")) == (
+        ErrorCode.UNSUPPORTED,
+        "ModelInfer RPC doesn't support models with decoupled transaction policy",
+    )
+    assert service.resolve("d").decoupled
+    assert service.resolve_single("m", "1", "ModelInfer RPC") is service.resolve("m")
 
 
-async def test_infer_of_an_unknown_model() -> None:
-    with pytest.raises(InferError, match="Request for unknown model: 'm' is not found"):
-        await of().infer(REQUEST)
+def test_resolve_refuses_an_unknown_model() -> None:
+    assert refusal(lambda: of().resolve("m"))[1] == "Request for unknown model: 'm' is not found"
 
 
 class Method:

@@ -28,7 +28,9 @@ from app.core.traced import traced_call
 from app.ingress.tracing import sampling
 from app.ingress.tracing.observer import Observer, RequestOrigin
 from app.ingress.tracing.sampling import TraceScope, stamps_of
+from app.routing.table import ModelState, VersionEntry
 
+ENTRY = VersionEntry("m", 1, ModelState.READY)
 REQUEST = InferRequest("m", "", (Tensor.of("IN", np.array([[1, -2]], np.int32)),), id="r1")
 ARRIVAL = RequestOrigin("http", 50)
 
@@ -131,12 +133,12 @@ def test_a_request_that_is_refused_has_its_trace(tmp_path):
     """It is one of the count; without it the last file would never be complete."""
 
     class Service:
-        def submit(self, request, sink):
+        def submit(self, entry, request, sink):
             raise unavailable("no replica")
 
     watch = observer(tmp_path / "t", count=2)
     with pytest.raises(InferError, match="no replica"):
-        watch.submit(Service(), REQUEST, pytest.fail, ARRIVAL)
+        watch.submit(Service(), ENTRY, REQUEST, pytest.fail, ARRIVAL)
     infer(watch)
     watch._tracer._writer.submit(lambda: None).result(30)
     assert names(tmp_path / "t.0").count("HTTP_SEND_END") == 2
@@ -272,19 +274,19 @@ def test_one_line_a_request(logging_observer, caplog):
 
 async def test_failures_leave_a_line_too(logging_observer, caplog):
     class Service:
-        def submit(self, request, sink):
+        def submit(self, entry, request, sink):
             raise not_found("no\nmodel")
 
-        async def infer(self, request):
+        async def infer(self, entry, request):
             raise unavailable("down")
 
     for code, call in (("NOT_FOUND", Service().submit), ("UNAVAILABLE", Service().infer)):
         caplog.clear()
         with pytest.raises(InferError):
             if code == "NOT_FOUND":
-                logging_observer.submit(Service(), REQUEST, print, ARRIVAL)
+                logging_observer.submit(Service(), ENTRY, REQUEST, print, ARRIVAL)
             else:
-                await logging_observer.infer(Service(), REQUEST, ARRIVAL)
+                await logging_observer.infer(Service(), ENTRY, REQUEST, ARRIVAL)
         (line,) = lines(caplog)
         assert (line["status"], line["model"]) == (code, "m"), call
         assert "\n" not in caplog.records[0].getMessage()

@@ -1,11 +1,13 @@
 """The gRPC codec against the protobuf runtime and against tritonclient's own encoder."""
 
 import struct
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
+from app.core.datatypes import unpack_bytes
 from app.core.errors import ErrorCode, InferError, invalid_arg
 from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor, failed
 from app.protocol.grpc import v2
@@ -24,13 +26,12 @@ def request_message(**fields):
     return message
 
 
-def no_classes(tensor, count):
-    raise AssertionError("no classification was requested")
+MODEL = SimpleNamespace(labels={"A": ("zero", "one")}, batched=False)
 
 
-def encoded(response, request=None, classifier=no_classes):
+def encoded(response, request=None):
     request = request or InferRequest("m", "", (), id="7")
-    return pb.ModelInferResponse.FromString(b"".join(encode_infer(request, response, classifier)))
+    return pb.ModelInferResponse.FromString(b"".join(encode_infer(request, response, MODEL)))
 
 
 def refusal(message):
@@ -243,9 +244,10 @@ def test_response_keeps_order_and_bytes():
 
 def test_classified_outputs_are_replaced():
     request = InferRequest("m", "", (), (RequestedOutput("A", classification=2), RequestedOutput("B")))
-    response = InferResponse("m", "1", (Tensor("A", "FP32", (1,), b"1234"), Tensor("B", "INT8", (1,), b"5")))
-    message = encoded(response, request, lambda tensor, count: Tensor(tensor.name, "BYTES", (count,), b"top"))
-    assert list(message.raw_output_contents) == [b"top", b"5"]
+    outputs = (Tensor("A", "INT8", (3,), b"\x01\x03\x02"), Tensor("B", "INT8", (1,), b"5"))
+    message = encoded(InferResponse("m", "1", outputs), request)
+    top, other = message.raw_output_contents
+    assert (unpack_bytes(top, 2), other) == ([b"3:1:one", b"2:2"], b"5")
     assert message.outputs[0].datatype == "BYTES" and list(message.outputs[0].shape) == [2]
 
 
@@ -259,9 +261,9 @@ def test_a_response_over_the_limit_of_grpc_is_refused(encode):
     with pytest.raises(
         InferError, match=r"Response has byte size \d+ which exceeds gRPC's byte size limit 100\."
     ):
-        encode(InferRequest("m", "", ()), response, no_classes, 100)
-    size = len(encode(InferRequest("m", "", ()), response, no_classes))
-    assert len(encode(InferRequest("m", "", ()), response, no_classes, size)) == size
+        encode(InferRequest("m", "", ()), response, MODEL, 100)
+    size = len(encode(InferRequest("m", "", ()), response, MODEL))
+    assert len(encode(InferRequest("m", "", ()), response, MODEL, size)) == size
 
 
 def stream_message(data):
@@ -272,7 +274,7 @@ def stream_message(data):
 def test_stream_responses_say_whether_they_are_final(final):
     request = InferRequest("m", "", (), id="7")
     response = InferResponse("m", "1", (Tensor("A", "INT8", (1,), b"x"),), final=final)
-    message = stream_message(encode_stream(request, response, no_classes))
+    message = stream_message(encode_stream(request, response, MODEL))
     assert message.error_message == ""
     assert message.infer_response.parameters["triton_final_response"].bool_param is final
     assert (message.infer_response.id, message.infer_response.raw_output_contents[0]) == ("7", b"x")
@@ -280,7 +282,7 @@ def test_stream_responses_say_whether_they_are_final(final):
 
 def test_stream_errors_are_in_band():
     request = InferRequest("m", "", (), id="7")
-    message = stream_message(encode_stream(request, failed(invalid_arg("bad")), no_classes))
+    message = stream_message(encode_stream(request, failed(invalid_arg("bad")), MODEL))
     assert (message.error_message, message.infer_response.id) == ("bad", "7")
     assert message.infer_response.parameters["triton_final_response"].bool_param is True
     message = stream_message(encode_stream_error("8", invalid_arg("worse")))

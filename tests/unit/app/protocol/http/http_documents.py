@@ -1,12 +1,14 @@
 """HTTP infer requests, put together and decoded."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from app.core.errors import ErrorCode, InferError
 from app.protocol.http.v2 import decode_infer
 
+MODEL = SimpleNamespace(labels={"O": ("zero", "one")}, batched=True)
 INT, ARG = ErrorCode.INTERNAL, ErrorCode.INVALID_ARG
 
 

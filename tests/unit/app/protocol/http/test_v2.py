@@ -10,7 +10,15 @@ import pytest
 from app.core.datatypes import DATATYPES
 from app.core.tensors import InferResponse, RegionSlice, RequestedOutput, Tensor
 from app.protocol.http.v2 import decode_infer, encode_infer, parse_header_length
-from tests.unit.app.protocol.http.http_documents import ARG, an_input, body, decode, one_output, refusal
+from tests.unit.app.protocol.http.http_documents import (
+    ARG,
+    MODEL,
+    an_input,
+    body,
+    decode,
+    one_output,
+    refusal,
+)
 
 
 def test_binary_and_json_inputs_mix_without_copying_the_binary_ones():
@@ -46,7 +54,7 @@ def test_every_fixed_size_type_travels_in_binary_both_ways(datatype):
     infer = decode({"inputs": [an_input(datatype=datatype, parameters={"binary_data_size": size})]}, data)
     infer = msgspec.structs.replace(infer, binary_default=True)
     assert bytes(infer.request.inputs[0].data) == data
-    encoded = encode_infer(infer, InferResponse("m", "1", infer.request.inputs))
+    encoded = encode_infer(infer, InferResponse("m", "1", infer.request.inputs), MODEL)
     assert bytes(encoded.parts[1]) == data
     assert json.loads(encoded.parts[0])["outputs"] == [
         {"name": "I", "datatype": datatype, "shape": [2], "parameters": {"binary_data_size": size}}
@@ -127,7 +135,7 @@ def test_shared_memory_is_decoded_and_left_out_of_the_response():
     assert bytes(infer.request.inputs[1].data) == bytes(8)
     assert infer.request.outputs[0].region == RegionSlice("s", 16, 4)
     response = InferResponse("m", "1", (Tensor("O", "FP32", (1,), b""),))
-    assert json.loads(encode_infer(infer, response).parts[0])["outputs"] == [
+    assert json.loads(encode_infer(infer, response, MODEL).parts[0])["outputs"] == [
         {"name": "O", "datatype": "FP32", "shape": [1]}
     ]
 

@@ -7,13 +7,13 @@ import pytest
 
 from app.core.errors import InferError
 from app.core.tensors import InferResponse, Tensor
-from app.protocol.http.v2 import Classes, encode_error, encode_infer
-from tests.unit.app.protocol.http.http_documents import ARG, INT, decode, one_output
+from app.protocol.http.v2 import encode_error, encode_infer
+from tests.unit.app.protocol.http.http_documents import ARG, INT, MODEL, decode, one_output
 
 
 def answer(*tensors, outputs=None, **fields):
     document = {"inputs": [], **(outputs or {})}
-    return encode_infer(decode(document), InferResponse("m", "1", tensors, **fields), lambda *_: CLASSES)
+    return encode_infer(decode(document), InferResponse("m", "1", tensors, **fields), MODEL)
 
 
 def test_binary_responses_differ_in_what_differs():
@@ -21,7 +21,7 @@ def test_binary_responses_differ_in_what_differs():
     given = [(b"12", (1, 2), "1"), (b"34", (1, 2), "1"), (b"34", (2, 1), "1"), (b"345", (1, 3), "2")]
     for data, shape, version in given * 2:
         tensors = (Tensor("O", "INT8", shape, data),)
-        encoded = encode_infer(decode({"inputs": [], **binary}), InferResponse("m", version, tensors))
+        encoded = encode_infer(decode({"inputs": [], **binary}), InferResponse("m", version, tensors), MODEL)
         head, *parts = encoded.parts
         assert json.loads(head) == {
             "model_name": "m",
@@ -41,9 +41,6 @@ def test_binary_responses_differ_in_what_differs():
     assert json.loads(head)["outputs"][1] == {"name": "P", "datatype": "INT8", "shape": [1], "data": [49]}
     assert parts == [b"1"]
     assert json.loads(answer(both[0], outputs={"id": "7", **binary}).parts[0])["id"] == "7"
-
-
-CLASSES = Classes(("zero", "one"), batched=True)
 
 
 @pytest.mark.parametrize(

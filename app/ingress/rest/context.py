@@ -1,0 +1,66 @@
+"""What the inference routes of an HTTP front share."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import monotonic_ns
+from typing import TypeVar
+
+from app.core.inference import Call, Sink
+from app.core.tensors import InferRequest
+from app.ingress.http1.exchange import Exchange
+from app.ingress.http1.server import HttpSettings
+from app.ingress.net.slow_clients import SendBufferLimit
+from app.ingress.service.interface import InferenceService
+from app.ingress.tracing.observer import Observer, RequestOrigin
+from app.protocol.forwarding import HeaderForwarder
+from app.routing.table import VersionEntry
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class RouteContext:
+    """The service, the limits and the helpers that inference routes work with.
+
+    Attributes:
+        service: answers requests.
+        observer: traces and logs requests.
+        forwarder: copies headers into request parameters; None when none are forwarded.
+        max_input_size: bytes of JSON or raw input that a request may have.
+        limits: limits of connections and streams.
+        unsent: the limit on response bytes buffered for slow clients.
+        tasks: running tasks, kept so that they are not garbage collected.
+    """
+
+    service: InferenceService
+    observer: Observer
+    forwarder: HeaderForwarder | None
+    max_input_size: int
+    limits: HttpSettings
+    unsent: SendBufferLimit
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def submit(
+        self, exchange: Exchange, entry: VersionEntry, request: InferRequest, sink: Sink, traceparent: str
+    ) -> Call:
+        """Submit the request of an exchange, with forwarded headers, observed while that is on."""
+        if self.forwarder is not None:
+            request = self.forwarder.into(request, exchange.head.as_sent())
+        if not self.observer.on:
+            return self.service.submit(entry, request, sink)
+        origin = RequestOrigin("http", int(exchange.begun * 1e9) or monotonic_ns(), traceparent)
+        return self.observer.submit(self.service, entry, request, sink, origin)
+
+    def run_in_thread(self, exchange: Exchange, work: Callable[[], T], then: Callable[[T], None]) -> None:
+        """Do long work off the event loop, then go on with its result unless the client has gone."""
+
+        def done(future: asyncio.Future[T]) -> None:
+            if exchange.gone:
+                return
+            try:
+                then(future.result())
+            except Exception as error:
+                exchange.fail(error)
+
+        asyncio.get_running_loop().run_in_executor(None, work).add_done_callback(done)

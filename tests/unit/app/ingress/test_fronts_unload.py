@@ -1,0 +1,44 @@
+"""Requests that are in flight while their model is unloaded, over both fronts."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpc_client
+import tritonclient.http as http_client
+
+from app.core.tensors import InferResponse, Tensor
+from app.ingress.service.routed import RoutedInferenceService
+from app.routing.table import ModelState, RoutingTable
+from tests.unit.app.ingress.running_fronts import WAIT_S
+from tests.unit.app.routing_fakes import SETTINGS, FakeRepository, FakeRouter, entry
+
+pytestmark = pytest.mark.usefixtures("either_grpc_front")
+
+UNLOADED = entry("m", state=ModelState.UNAVAILABLE, reason="unloaded")
+CLASSES = [[b"3.000000:1:dog", b"2.000000:0:cat"]]
+MODULES = {"http": http_client, "grpc": grpc_client}
+
+
+@pytest.mark.parametrize("protocol", MODULES)
+def test_classification_succeeds_when_the_model_is_unloaded_meanwhile(fronts, protocol):
+    router = FakeRouter(entry("m", labels={"OUTPUT0": ("cat", "dog")}))
+    module = MODULES[protocol]
+    with (
+        fronts(service=RoutedInferenceService(SETTINGS, router, FakeRepository())) as running,
+        module.InferenceServerClient(getattr(running, protocol)) as client,
+        ThreadPoolExecutor() as caller,
+    ):
+        given = module.InferInput("INPUT0", [1, 16], "FP32")
+        given.set_data_from_numpy(np.zeros((1, 16), np.float32))
+        wanted = module.InferRequestedOutput("OUTPUT0", class_count=2)
+        answer = caller.submit(client.infer, "m", [given], outputs=[wanted])
+        deadline = time.monotonic() + WAIT_S
+        while not router.sinks:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        router.table = RoutingTable(2, True, (UNLOADED,))
+        output = Tensor.of("OUTPUT0", np.array([[2, 3]], np.float32))
+        running.loop.loop.call_soon_threadsafe(router.sinks[0], InferResponse("m", "1", (output,)))
+        assert answer.result(WAIT_S).as_numpy("OUTPUT0").tolist() == CLASSES
