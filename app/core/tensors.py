@@ -132,10 +132,10 @@ class InferRequest(msgspec.Struct, frozen=True, gc=False):
     sequence_end: bool = False
     priority: int = 0
     timeout_us: int = 0
-    deadline: float = 0.0
     trace: str = ""
     regions: bool = False
     chain: tuple[str, ...] = ()
+    deadline: float = 0.0
 
 
 UNNAMED_TRACE = "-"

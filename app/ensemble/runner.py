@@ -12,10 +12,10 @@ from typing import Any, Final, Protocol
 from tritonclient.grpc import service_pb2 as pb
 
 from app.cache.response_cache import ResponseCache
+from app.core.config.request_check import RequestChecker
 from app.core.inference import Call, Sink
 from app.core.latencies import Latencies, first_responses
 from app.core.metrics_config import MetricsConfig
-from app.core.request_check import RequestChecker
 from app.core.tensors import InferRequest
 from app.ensemble.cached_run import CachedRun, cacheable
 from app.ensemble.execution import EnsembleExecution

@@ -11,9 +11,9 @@ import numpy as np
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.model_config import WILDCARD
+from app.core.config.request_check import RequestChecker
 from app.core.datatypes import BY_CONFIG_NAME, DataType
 from app.core.errors import InferError, internal, invalid_arg
-from app.core.request_check import RequestChecker
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from backends.base import Backend, Instance, Model, Request
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.config.request_check import RequestChecker
 from app.core.errors import FailureReason, InferError
 from app.core.inference import Sink
 from app.core.latencies import Histogram
-from app.core.request_check import RequestChecker
 from app.core.tensors import InferRequest, InferResponse, Timestamps, TracedCall
 from app.transport.memory.client_regions import read_inputs, write_outputs
 from backends.base import Backend, Model

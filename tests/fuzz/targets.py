@@ -20,10 +20,10 @@ from tritonclient.grpc import service_pb2 as pb
 
 from app.core.config.model_config import input_specs
 from app.core.config.normalise import normalise
+from app.core.config.request_check import RequestChecker
 from app.core.config.text import parse_config_json, parse_pbtxt
 from app.core.config.validation import validate
 from app.core.errors import InferError
-from app.core.request_check import RequestChecker
 from app.core.tensors import InferRequest, RegionSlice
 from app.protocol.grpc import framing, http2, request_template
 from app.protocol.grpc import v2 as grpc_v2

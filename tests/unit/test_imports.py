@@ -14,7 +14,7 @@ TREES = ("app", "backends", "deployments")
 
 TABLE = """
 app.cache: app.core
-app.core: app.core.config
+app.core:
 app.core.config: app.core
 app.ensemble: app.cache app.core app.core.config app.routing app.transport.channel
 app.ingress: app.core app.ingress.client_memory app.ingress.grpc app.ingress.metrics app.ingress.net
@@ -39,7 +39,7 @@ app.routing: app.core app.core.config app.transport app.transport.channel app.tr
 app.settings: app.core app.core.config app.protocol
 app.transport:
 app.transport.channel: app.core app.transport app.transport.memory app.transport.wire
-app.transport.memory: app.core app.transport.wire
+app.transport.memory: app.core app.transport
 app.transport.wire: app.core app.transport app.transport.memory
 backends: app.core app.core.config
 backends.cuda: app.core backends

@@ -16,9 +16,10 @@ from app.transport.channel.deadlines import Deadlines
 from app.transport.channel.handshake import Peer, check_key, greet_server
 from app.transport.channel.sockets import adopt_socket, open_socket
 from app.transport.memory.arena import ArenaWriter
+from app.transport.protocol import ProtocolError
 from app.transport.settings import TransportSettings
 from app.transport.wire.control_messages import decode_failure, decode_value, encode_control
-from app.transport.wire.frames import FAILED, FINAL, Frame, Kind, ProtocolError
+from app.transport.wire.frames import FAILED, FINAL, Frame, Kind
 from app.transport.wire.messages import decode_response
 
 DEADLINE_EXCEEDED: Final = "Deadline Exceeded"
@@ -157,7 +158,7 @@ class Channel(Connection):
         if request.deadline:
             left = request.deadline - monotonic()
             left_us = int(max(left * 1e6, 1.0)) if left < _LONGEST_DEADLINE else 0
-        self.queued(self.outbox.request(self._pieces, stream, request, left_us))
+        self.queued(self.encoder.request(self._pieces, stream, request, left_us))
         self._next_stream = stream + 1
         call = self._calls[stream] = ChannelCall(self, stream, sink, request.id)
         if left_us:

@@ -9,10 +9,11 @@ from app.core.tensors import Buffer
 from app.transport.channel.handshake import Peer, map_peer_arena
 from app.transport.memory.arena import ArenaReader, ArenaWriter
 from app.transport.memory.lending import Borrower, Lender, Offer, released_key
+from app.transport.protocol import ProtocolError
 from app.transport.settings import TransportSettings
 from app.transport.wire.control_messages import decode_offer, decode_release, encode_offer, encode_release
-from app.transport.wire.encoder import FrameEncoder
-from app.transport.wire.frames import Frame, FrameDecoder, Kind, ProtocolError, encode_frame
+from app.transport.wire.frames import Frame, FrameDecoder, Kind, encode_frame
+from app.transport.wire.messages import FrameEncoder
 
 _RELEASE: Final = int(Kind.RELEASE)
 _OFFER: Final = int(Kind.OFFER)
@@ -42,7 +43,7 @@ class Connection(asyncio.BufferedProtocol):
         # Only to a peer on this machine; it has an arena of ours, too.
         self.lender = Lender(self._offer) if arena is not None else None
         self.borrower = Borrower(settings.max_arena_bytes, self._slab_dropped)
-        self.outbox = FrameEncoder(settings, arena, self.lender)
+        self.encoder = FrameEncoder(settings, arena, self.lender)
         self.closing = False
         self.closed = False
         self._loop = asyncio.get_running_loop()

@@ -19,8 +19,8 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from app.transport.memory.arena import ArenaReader, ArenaWriter
+from app.transport.protocol import PROTOCOL_VERSION, ProtocolError
 from app.transport.settings import TransportSettings
-from app.transport.wire.frames import PROTOCOL_VERSION, ProtocolError
 
 _MAGIC: Final = b"NEREID\r\n"
 _NONCE_SIZE: Final = 32

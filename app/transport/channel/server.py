@@ -15,9 +15,10 @@ from app.transport.channel.connection import Connection
 from app.transport.channel.handshake import Peer, check_key, greet_client
 from app.transport.channel.sockets import adopt_socket, listen_tcp, listen_unix, tcp_address, tune_tcp
 from app.transport.memory.arena import ArenaWriter
+from app.transport.protocol import ProtocolError
 from app.transport.settings import TransportSettings
 from app.transport.wire.control_messages import decode_control, encode_failure, encode_value
-from app.transport.wire.frames import FAILED, Frame, Kind, ProtocolError
+from app.transport.wire.frames import FAILED, Frame, Kind
 from app.transport.wire.messages import decode_request
 
 logger = logging.getLogger(__name__)
@@ -124,12 +125,12 @@ class _ServerConnection(Connection):
         elif stream not in self._streams:
             return
         try:
-            nbytes = self.outbox.response(self._pieces, stream, response)
+            nbytes = self.encoder.response(self._pieces, stream, response)
         except InferError as error:
             cancel = self._streams.pop(stream, None)
             if cancel is not None:  # it may go on with a stream of responses that nobody gets
                 self._loop.call_soon(_run, cancel)
-            nbytes = self.outbox.response(self._pieces, stream, failed(error, response.id))
+            nbytes = self.encoder.response(self._pieces, stream, failed(error, response.id))
         self.queued(nbytes)
         if self._queued > self.settings.write_high_water:
             self._congested(nbytes)

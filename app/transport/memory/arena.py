@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.core.buffers import OwnedArray
-from app.transport.wire.frames import ALIGNMENT, ProtocolError
+from app.transport.protocol import ALIGNMENT, ProtocolError
 
 SMALLEST_SLAB: Final = 64 << 10
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL

@@ -2,7 +2,7 @@
 
 A step of an ensemble is sent what the step before has answered. Those bytes lie in the arena of the replica
 that answered; the process between them only says where. What a client has sent, and what a Python model is
-given to work on, lie in memory of this process's own (`workspace.py`). Theory of operation: the first time
+given to work on, lie in memory of this process's own (`shared_pool.py`). Theory of operation: the first time
 that it has something to lend from an arena it offers the arena, by the name that its descriptor has under
 /proc; the borrower maps it and says so, or not: then tensors are copied as before. A lent tensor has a key;
 the lender holds on to it until the borrower has let go of the key, in a RELEASE frame like those of its own
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from app.transport.memory.arena import ArenaReader, Lendable, slab_of
-from app.transport.wire.frames import ProtocolError
+from app.transport.protocol import ProtocolError
 
 MAX_ARENAS: Final = 256
 """Arenas that a connection lends from, and that it borrows from."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from app.core.buffers import private
 from app.transport.memory.arena import ArenaWriter, Lendable
-from app.transport.wire.frames import ALIGNMENT
+from app.transport.protocol import ALIGNMENT
 
 FROM_BYTES: Final = 32 << 10
 """Smaller tensors are copied anyway (`TransportSettings.arena_threshold`)."""

@@ -7,7 +7,8 @@ import msgspec
 
 from app.core.errors import Failure
 from app.transport.memory.lending import Offer
-from app.transport.wire.frames import Frame, ProtocolError
+from app.transport.protocol import ProtocolError
+from app.transport.wire.frames import Frame
 from app.transport.wire.messages import UNDECODABLE
 
 _T = TypeVar("_T")

@@ -21,9 +21,10 @@ from typing import Final
 import msgspec
 import numpy as np
 
-PROTOCOL_VERSION: Final = 2
-ALIGNMENT: Final = 64
+from app.transport.protocol import ALIGNMENT, ProtocolError
 
+ZEROS: Final = bytes(ALIGNMENT)
+"""Padding."""
 HEADER: Final = Struct("<BBHIQQQ")
 HEADER_SIZE: Final = HEADER.size
 
@@ -32,7 +33,7 @@ class Kind(IntEnum):
     """What a frame is; its meta and its direction follow from it."""
 
     INFER = 1
-    """Client: a request (`messages.encode_request`)."""
+    """Client: a request (`messages.FrameEncoder.request`)."""
     RESPONSE = 2
     """Server: a response or an error, the last of its stream when `FINAL` is set."""
     CANCEL = 3
@@ -63,10 +64,6 @@ FINAL: Final = 1
 """RESPONSE flag: no other response follows on this stream."""
 FAILED: Final = 2
 """CONTROL_REPLY flag: the meta is an error. READINESS flag: not ready."""
-
-
-class ProtocolError(Exception):
-    """The peer broke the protocol. It costs the peer this connection and nobody anything else."""
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):

@@ -1,20 +1,16 @@
-"""What the metas of frames say: requests, responses, errors; `outbox.py` writes the first two.
+"""Requests and responses as frames: how each is written and read.
 
-The meta of a request or response is a msgpack array that ends early when the rest has default values. Each
-tensor in it is `[name, datatype, shape, data]`, where data says where the bytes are:
-
-- msgpack bin: here. Small tensors only; one decode yields them with memory of their own.
-- an integer: in the payload, that many bytes, behind those of the tensors before it.
-- `[offset, size]`: in the sender's arena.
-- `[offset, size, arena, key]`: in an arena that the sender lends from (`lending.py`).
-- a `RegionSlice`: in memory that the client shares.
+The meta of either is a msgpack array that ends early when the rest has default values; `_WireRequest` and
+`_WireResponse` say in which order its elements come. To add a field to requests: add it to `InferRequest` and
+`_WireRequest`, at the same place.
 """
 
+from operator import attrgetter
 from typing import Annotated, Any, Final
 
 import msgspec
 
-from app.core.errors import Failure
+from app.core.errors import Failure, internal, invalid_arg
 from app.core.tensors import (
     Buffer,
     InferRequest,
@@ -22,36 +18,26 @@ from app.core.tensors import (
     Parameters,
     RegionSlice,
     RequestedOutput,
-    Tensor,
     Timestamps,
     TracedCall,
 )
-from app.transport.memory.arena import ArenaReader
-from app.transport.memory.lending import Borrower
-from app.transport.wire.frames import FINAL, Frame, ProtocolError, padded
+from app.transport.memory.arena import ArenaReader, ArenaWriter
+from app.transport.memory.lending import Borrower, Lender
+from app.transport.protocol import ProtocolError
+from app.transport.settings import TransportSettings
+from app.transport.wire.frames import FINAL, HEADER, ZEROS, Frame, Kind, padded
+from app.transport.wire.tensors import MAX_TENSORS, Description, TensorWriter, WireTensors, read_tensors
 
-_PIN_RATIO: Final = 8
-"""A view may keep alive at most this many times its own size of received memory; smaller ones are copied."""
+_INFER: Final = int(Kind.INFER)
+_RESPONSE: Final = int(Kind.RESPONSE)
 
-MAX_TENSORS: Final = 16384
-"""Tensors of one frame, and names of requested outputs."""
-
-
-class _WireTensor(msgspec.Struct, array_like=True, gc=False):
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    data: bytes | int | Annotated[tuple[int, ...], msgspec.Meta(min_length=2, max_length=4)] | RegionSlice
-
-
-_WireTensors = Annotated[tuple[_WireTensor, ...], msgspec.Meta(max_length=MAX_TENSORS)]
 _WireOutput = str | tuple[str, RegionSlice]
 
 
 class _WireRequest(msgspec.Struct, array_like=True, gc=False):
     model_name: str
     model_version: str
-    inputs: _WireTensors
+    inputs: WireTensors
     outputs: Annotated[tuple[_WireOutput, ...], msgspec.Meta(max_length=MAX_TENSORS)] = ()
     id: str = ""
     parameters: Parameters = {}
@@ -68,7 +54,7 @@ class _WireRequest(msgspec.Struct, array_like=True, gc=False):
 class _WireResponse(msgspec.Struct, array_like=True, gc=False):
     model_name: str
     model_version: str
-    outputs: _WireTensors
+    outputs: WireTensors
     id: str = ""
     parameters: Parameters = {}
     failure: Failure | None = None
@@ -76,17 +62,97 @@ class _WireResponse(msgspec.Struct, array_like=True, gc=False):
     calls: Annotated[tuple[TracedCall, ...], msgspec.Meta(max_length=MAX_TENSORS)] = ()
 
 
+_encode = msgspec.msgpack.Encoder().encode
 _decode_request = msgspec.msgpack.Decoder(_WireRequest).decode
 _decode_response = msgspec.msgpack.Decoder(_WireResponse).decode
+_optional = attrgetter(*_WireRequest.__struct_fields__[5:])
+"""Returns what most requests leave at its default, of an `InferRequest` as of a `_WireRequest`."""
 
-# What msgspec raises for bytes a peer made up.
+# Raised for values that have no encoding.
+_UNENCODABLE: Final = (TypeError, ValueError, OverflowError, RecursionError, BufferError, AttributeError)
 UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError, OverflowError)
+"""Raised by msgspec for bytes that a peer made up."""
+
+
+class FrameEncoder:
+    """Writes the frames of requests and responses.
+
+    It refuses what the peer would have to refuse: there, that would cost everybody the connection.
+    """
+
+    def __init__(
+        self, settings: TransportSettings, arena: ArenaWriter | None, lender: Lender | None = None
+    ) -> None:
+        self._tensors = TensorWriter(settings, arena, lender)
+        self._max_meta = settings.max_meta_bytes
+
+    def request(self, queue: list[Buffer], stream: int, request: InferRequest, deadline_us: int) -> int:
+        """Append an INFER frame to a queue of buffers to be written in turn; return its size in bytes.
+
+        Raises:
+            InferError: INVALID_ARG when the request has no encoding or is too large; the queue is unchanged.
+        """
+        tensors: list[Description] = []
+        payload: list[Buffer] = []
+        try:
+            size = self._tensors.write(request.inputs, tensors, payload)
+            outputs = [o.name if o.region is None else (o.name, o.region) for o in request.outputs]
+            if len(outputs) > MAX_TENSORS:
+                raise ValueError(f"{len(outputs)} requested outputs are more than {MAX_TENSORS}")
+            meta: tuple[Any, ...] = (request.model_name, request.model_version, tensors, outputs, request.id)
+            optional = _optional(request)
+            if any(optional):
+                _check_parameters(request.parameters)
+                meta += optional
+            head = self._head(_INFER, 0, _encode(meta), size, stream, deadline_us)
+        except _UNENCODABLE as error:
+            self._tensors.release(tensors)
+            raise invalid_arg(f"the request cannot be sent to the model: {error}") from error
+        queue.append(head)
+        queue += payload
+        return len(head) + size
+
+    def response(self, queue: list[Buffer], stream: int, response: InferResponse) -> int:
+        """Append a RESPONSE frame to a queue of buffers, like `request`.
+
+        Raises:
+            InferError: INTERNAL when the response has no encoding or is too large; the queue is unchanged.
+        """
+        tensors: list[Description] = []
+        payload: list[Buffer] = []
+        try:
+            size = self._tensors.write(response.outputs, tensors, payload)
+            meta: tuple[Any, ...] = (response.model_name, response.model_version, tensors, response.id)
+            failed_or_traced = response.failure is not None or response.timestamps is not None
+            if response.parameters or failed_or_traced:
+                _check_parameters(response.parameters)
+                meta += (response.parameters,)
+            if failed_or_traced:
+                meta += (response.failure, response.timestamps)
+                if response.calls:
+                    meta += (response.calls,)
+            head = self._head(_RESPONSE, FINAL if response.final else 0, _encode(meta), size, stream, 0)
+        except _UNENCODABLE as error:
+            self._tensors.release(tensors)
+            raise internal(f"the model's response cannot be sent: {error}") from error
+        queue.append(head)
+        queue += payload
+        return len(head) + size
+
+    def _head(
+        self, kind: int, flags: int, meta: bytes, payload_size: int, stream: int, deadline_us: int
+    ) -> bytes:
+        """Return all of a frame that comes before its payload."""
+        if len(meta) > self._max_meta:
+            raise ValueError(f"{len(meta)} bytes of names and parameters are more than {self._max_meta}")
+        head = HEADER.pack(kind, flags, 0, len(meta), payload_size, stream, deadline_us) + meta
+        return head + ZEROS[: padded(len(head)) - len(head)] if payload_size else head
 
 
 def decode_request(
     frame: Frame, deadline: float, arena: ArenaReader | None, borrower: Borrower | None = None
 ) -> InferRequest:
-    """Read an INFER frame; `deadline` is its time left, added to this process's clock.
+    """Read an INFER frame; `deadline` is its time left, added to this process's clock (monotonic seconds).
 
     Raises:
         ProtocolError: the frame is malformed.
@@ -95,27 +161,16 @@ def decode_request(
         wire = _decode_request(frame.meta)
     except UNDECODABLE as error:
         raise ProtocolError(f"malformed request: {error}") from error
+    outputs = [
+        RequestedOutput(o) if isinstance(o, str) else RequestedOutput(o[0], region=o[1]) for o in wire.outputs
+    ]
     return InferRequest(
         wire.model_name,
         wire.model_version,
-        _tensors(wire.inputs, frame, arena, borrower),
-        tuple(
-            [
-                RequestedOutput(o) if isinstance(o, str) else RequestedOutput(o[0], region=o[1])
-                for o in wire.outputs
-            ]
-        ),
+        read_tensors(wire.inputs, frame, arena, borrower),
+        tuple(outputs),
         wire.id,
-        wire.parameters,
-        wire.sequence_id,
-        wire.sequence_start,
-        wire.sequence_end,
-        wire.priority,
-        wire.timeout_us,
-        deadline,
-        wire.trace,
-        wire.regions,
-        wire.chain,
+        *(*_optional(wire), deadline),
     )
 
 
@@ -134,7 +189,7 @@ def decode_response(
     return InferResponse(
         wire.model_name,
         wire.model_version,
-        _tensors(wire.outputs, frame, arena, borrower),
+        read_tensors(wire.outputs, frame, arena, borrower),
         wire.id,
         wire.parameters,
         bool(frame.flags & FINAL),
@@ -144,39 +199,7 @@ def decode_response(
     )
 
 
-def _tensors(
-    wire: tuple[_WireTensor, ...], frame: Frame, arena: ArenaReader | None, borrower: Borrower | None
-) -> tuple[Tensor, ...]:
-    tensors: list[Tensor] = []
-    position = 0
-    for tensor in wire:
-        data: Any = tensor.data
-        if type(data) is bytes:
-            pass
-        elif type(data) is int:
-            position = padded(position)
-            data, position = _from_payload(frame, position, data), position + data
-        elif type(data) is tuple:
-            data = _shared(data, arena, borrower)
-        tensors.append(Tensor(tensor.name, tensor.datatype, tensor.shape, data))
-    if position != len(frame.payload):
-        raise ProtocolError(f"payload of {len(frame.payload)} bytes, but its tensors have {position}")
-    return tuple(tensors)
-
-
-def _shared(place: tuple[int, ...], arena: ArenaReader | None, borrower: Borrower | None) -> memoryview:
-    if len(place) == 2 and arena is not None:
-        return arena.view(place[0], place[1])
-    if len(place) == 4 and borrower is not None:
-        return borrower.view(*place)
-    raise ProtocolError("a tensor in shared memory on a connection that has none")
-
-
-def _from_payload(frame: Frame, start: int, nbytes: int) -> Buffer:
-    payload = frame.payload
-    if nbytes <= 0 or start + nbytes > len(payload):
-        raise ProtocolError(f"tensor of {nbytes} bytes at {start} is outside a payload of {len(payload)}")
-    piece = payload[start : start + nbytes]
-    if frame.owned and nbytes * _PIN_RATIO >= len(payload) + len(frame.meta):
-        return piece
-    return bytes(piece)
+def _check_parameters(parameters: Parameters) -> None:
+    for name, value in parameters.items():
+        if not isinstance(name, str) or not isinstance(value, bool | int | float | str):
+            raise TypeError(f"parameter '{name}' is neither a number nor text")

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -18,8 +19,8 @@ from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tenso
 from app.transport.channel.client import DEADLINE_EXCEEDED, Channel
 from app.transport.channel.server import ChannelServer
 from app.transport.settings import TransportSettings
-from app.transport.wire.encoder import IN_META
 from app.transport.wire.frames import Frame
+from app.transport.wire.tensors import IN_META
 from tests.unit.app.transport.conftest import KEY, Pair, Scripted, failure_of, infer, make_request
 from tests.waiting import until
 
@@ -44,8 +45,22 @@ async def test_request_fields_arrive(start: Start, scheme: str) -> None:
     channel = await pair.connect(scheme)
     deadline = time.monotonic() + 30
     sent = InferRequest(
-        "echo", "2", (), (RequestedOutput("O"),), "id", {"a": True}, "seq", True, True, 5, 6, deadline
+        "echo",
+        "2",
+        (),
+        (RequestedOutput("O"),),
+        "id",
+        {"a": True},
+        "seq",
+        True,
+        True,
+        5,
+        6,
+        "-",
+        False,
+        ("c",),
     )
+    sent = msgspec.structs.replace(sent, deadline=deadline)
     await infer(channel, sent)
     (got,) = pair.handler.requests
     assert got.deadline == pytest.approx(deadline, abs=1)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from app.transport.memory.arena import SMALLEST_SLAB, ArenaReader, ArenaWriter
-from app.transport.wire.frames import ProtocolError
+from app.transport.protocol import ProtocolError
 
 MIB = 1 << 20
 

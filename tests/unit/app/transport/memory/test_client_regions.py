@@ -21,9 +21,8 @@ from app.transport.memory.client_regions import (
     write_outputs,
 )
 from app.transport.settings import TransportSettings
-from app.transport.wire.encoder import FrameEncoder
 from app.transport.wire.frames import FrameDecoder
-from app.transport.wire.messages import decode_request
+from app.transport.wire.messages import FrameEncoder, decode_request
 
 KEY = f"/nereid-regions-{os.getpid()}"
 FILE = Path(SHM_DIRECTORY + KEY)

@@ -12,8 +12,8 @@ from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.transport.channel.client import Channel
 from app.transport.memory.arena import ArenaReader, ArenaWriter, slab_of
 from app.transport.memory.lending import MAX_ARENAS, Borrower, Lender, released_key
+from app.transport.protocol import ProtocolError
 from app.transport.settings import TransportSettings
-from app.transport.wire.frames import ProtocolError
 from tests.unit.app.transport.conftest import Pair, ReplicaProcess, infer, make_request
 from tests.waiting import until
 

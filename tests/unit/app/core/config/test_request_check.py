@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.config.request_check import RequestChecker, walk_strings
 from app.core.datatypes import pack_bytes
 from app.core.errors import ErrorCode, InferError
-from app.core.request_check import RequestChecker, walk_strings
 from app.core.tensors import InferRequest, RequestedOutput, Tensor
 
 PREFIX = "[request id: <id_unknown>] "

@@ -1,0 +1,11 @@
+"""What both ends of a connection have to agree on."""
+
+from typing import Final
+
+PROTOCOL_VERSION: Final = 2
+ALIGNMENT: Final = 64
+"""Bytes: tensors begin at multiples of it, in a frame's payload and in shared memory."""
+
+
+class ProtocolError(Exception):
+    """The peer broke the protocol; the connection is closed, and no other one is affected."""
