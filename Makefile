@@ -20,12 +20,11 @@ export PYTHONUNBUFFERED ?= 1
 .PHONY: serve models test lint types test-unit test-slow test-remote test-peer test-gpu bench soak chaos fuzz clean
 
 serve: models
-	@$(BIN)/python -m app.settings.check_config serve_config.yaml
-	exec $(BIN)/python -m app.serve_run serve_config.yaml
+	exec $(BIN)/nereid-serve serve_config.yaml
 
 # Each replica would compile what has changed, where Python may write no bytecode.
 models: $(VENV)/.installed
-	@$(BIN)/python -m compileall -q app backends deployments
+	@$(BIN)/python -m compileall -q app backends deployments nereid
 	@$(BIN)/python model_repository/build.py
 
 # In processes of their own: the server of the contract suite must not idle beside those of the cluster suite.

@@ -26,6 +26,7 @@ def run(settings: ServerSettings) -> int:
     _check_ports(settings)
     join_or_start(
         loopback=settings.channel_address == SETTINGS["channel_address"].default,  # else other nodes may join
+        import_from_cwd=False,  # a file there named as a module must not replace it
         log_to_driver=True,
         configure_logging=False,
         include_dashboard=settings.allow_dashboard,

@@ -6,11 +6,10 @@ from typing import Any
 from ray import serve
 from ray.serve.deployment import Application
 
-from app.ingress.deployment import Ingress
 from app.settings.settings import ServerSettings, from_args
 from deployments import spec
 from deployments.builder import QUIET, ROUTER_CONFIG
-from deployments.manager.manager import RepositoryManager
+from nereid.deployments import Ingress, RepositoryManager
 
 APPLICATION = "nereid"
 MANAGER = spec.MANAGER

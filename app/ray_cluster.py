@@ -23,11 +23,12 @@ class ClusterError(Exception):
     """There is no cluster to serve on; the text is one line."""
 
 
-def join_or_start(loopback: bool = True, **options: Any) -> None:
+def join_or_start(loopback: bool = True, import_from_cwd: bool = True, **options: Any) -> None:
     """Join the cluster that RAY_ADDRESS or `ray start` names; without either, start one. Imports Ray.
 
     Args:
         loopback: let a cluster that is started be reached from this machine only.
+        import_from_cwd: let workers import from the directory of this process, which is Ray's default.
         options: of `ray.init`.
 
     Raises:
@@ -43,7 +44,11 @@ def join_or_start(loopback: bool = True, **options: Any) -> None:
         for name, value in (_PATIENCE | (_LOOPBACK if loopback else {})).items():
             os.environ.setdefault(name, value)
     import ray
+    from ray.job_config import JobConfig
 
+    if not import_from_cwd:
+        # Ray adds the directory of every driver but that of a Ray Client (`ray._private.worker.connect`).
+        options["job_config"] = JobConfig(_client_job=True)
     try:
         ray.init(**options)
     except Exception as error:

@@ -1,14 +1,17 @@
-"""`python -m app.serve_run serve_config.yaml`: Serve's own `serve run`, which drains when it is told to stop.
+"""`nereid-serve serve_config.yaml`: `serve run` that checks the settings first and drains at SIGTERM.
 
-`serve run` alone dies of SIGTERM, and with it the cluster it has started, whatever requests are under way.
+`serve run` alone dies of SIGTERM, and with it the cluster that it has started and every request in flight.
 """
 
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 
 from app.ray_cluster import ClusterError, join_or_start
+from app.settings.check_config import check
+from app.settings.flags import SettingsError
 
 
 class Stop(BaseException):
@@ -22,12 +25,18 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Take the arguments of `serve run`; end with status 0 after a drain, 1 without a cluster."""
+    """Run `serve run` with these arguments; exit with 0 after a drain, 1 for wrong settings or no cluster."""
     try:
+        for path in filter(Path.is_file, map(Path, argv)):
+            check(path)
         # As `serve run` would; but that sets signal handlers, which ours must follow.
         join_or_start(namespace="serve")
-    except ClusterError as error:
+    except (ClusterError, SettingsError) as error:
         sys.exit(str(error))
+    _serve(argv)
+
+
+def _serve(argv: Sequence[str]) -> None:
     import ray
     from ray import serve
     from ray.serve.scripts import cli
@@ -39,7 +48,7 @@ def main(argv: Sequence[str]) -> None:
     try:
         cli(["run", *argv], standalone_mode=False)
     except Stop:
-        # The ingress first: it answers what is under way while the models still run.
+        # The ingress first: it answers requests in flight while the models still run.
         serve.delete(APPLICATION)
         serve.shutdown()  # type: ignore[no-untyped-call]
         ray.shutdown()

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from app.core.errors import internal, invalid_arg, unsupported
+from app.core.installation import install_command
 
 if TYPE_CHECKING:
     from backends.base import Backend
@@ -124,7 +125,7 @@ def _from_built_in(name: str) -> "type[Backend] | None":
         if error.name in titles:
             raise unsupported(
                 f"backend '{name}' needs {titles[error.name]}, which is not installed; install the extra:"
-                f" pip install 'nereid[{extra}]'"
+                f" {install_command(extra)}"
             ) from error
         raise internal(f"unable to load backend library for backend '{name}': {error}") from error
 

@@ -154,7 +154,7 @@ def report(callers: dict[str, list[Caller]], phases: list[Phase]) -> None:
 def command(repository: Path, scratch: Path) -> Command:
     made = nereid(repository, scratch, Path(sys.executable).parent / "nereid")
     modes = ("--model-control-mode=explicit", "--load-model=a", "--load-model=b")
-    arguments = [sys.executable, "-m", "app", *made.arguments[1:-1], *modes]
+    arguments = [sys.executable, "-m", "nereid", *made.arguments[1:-1], *modes]
     return Command(made.name, arguments, made.http_port, made.grpc_port, made.freezable, made.env)
 
 

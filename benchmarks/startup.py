@@ -197,7 +197,7 @@ def report(found: dict[str, list[Cost]], weights: dict[str, float]) -> None:
 def command(repository: Path, scratch: Path) -> Command:
     """The server: it starts without a model."""
     made = nereid(repository, scratch, Path(sys.executable).parent / "nereid")
-    arguments = [sys.executable, "-m", "app", *made.arguments[1:-1], "--model-control-mode=explicit"]
+    arguments = [sys.executable, "-m", "nereid", *made.arguments[1:-1], "--model-control-mode=explicit"]
     return Command(made.name, arguments, made.http_port, made.grpc_port, made.freezable, made.env)
 
 
@@ -211,7 +211,8 @@ def main() -> None:
         return
     examples = ROOT / "model_repository"
     models = {backend: model for backend, model in MODELS.items() if (examples / model).is_dir()}
-    for package in ("app", "backends", "deployments"):  # else each replica compiles what has changed
+    # Else each replica would compile what has changed.
+    for package in ("app", "backends", "deployments", "nereid"):
         compileall.compile_dir(ROOT / package, quiet=1)
     with tempfile.TemporaryDirectory(prefix="b", ignore_cleanup_errors=True) as directory:
         repository = Path(directory, "models")

@@ -11,8 +11,8 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import invalid_arg
 from backends import process_per_instance
-from deployments.replica.deployment import ModelVersion
 from deployments.spec import ModelSpec
+from nereid.deployments import ModelVersion
 
 ROUTER = "app.routing.serve_router:DirectRouter"
 

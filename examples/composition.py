@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from ray import serve
 
-from app.core.errors import InferError
-from app.handle import model_handle
+from nereid import InferError, model_handle
 
 
 @serve.deployment
@@ -32,12 +31,12 @@ class Calculator:
         return [int(response["OUT"][0]) async for response in responses]
 
     async def refusal(self) -> tuple[str, str]:
-        """What the model says of a request it does not take."""
+        """Return the error of a request with the wrong shape."""
         try:
             await self._simple.remote({"INPUT0": np.zeros((1, 3), np.int32)})
         except InferError as error:
-            return error.code.value, error.message
-        raise AssertionError("the model took it")
+            return error.code, error.message
+        raise AssertionError("a wrong shape was accepted")
 
 
 def main() -> None:

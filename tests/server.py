@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -44,24 +44,28 @@ def wait_until(condition: Callable[[], bool], timeout: float, what: str) -> floa
 class Server:
     """One `nereid` process with its local Ray cluster."""
 
+    program: Sequence[str] = (sys.executable, "-m", "nereid")
+    directory = ROOT
+
     def __init__(self, arguments: Iterable[str], log: Path, env: Mapping[str, str] | None = None) -> None:
         self.http_port, self.grpc_port, self.metrics_port = free_port(), free_port(), free_port()
         self.http_url = f"127.0.0.1:{self.http_port}"
         self.grpc_url = f"127.0.0.1:{self.grpc_port}"
         self.log = log
         self._arguments = list(arguments)
-        self._env = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", **(env or {})}
+        defaults = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
+        self._env = {**os.environ, **defaults, **(env or {})}
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, wait: bool = True) -> "Server":
         """Start the process and wait until it is ready."""
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", *self._command()],
+                [*self.program, *self._arguments_with_ports()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                cwd=ROOT,
+                cwd=self.directory,
                 env=self._env,
                 start_new_session=True,
             )
@@ -77,10 +81,10 @@ class Server:
                 raise
         return self
 
-    def _command(self) -> list[str]:
-        """The module to run, and its arguments."""
+    def _arguments_with_ports(self) -> list[str]:
+        """Return the arguments of `program`."""
         ports = {"http": self.http_port, "grpc": self.grpc_port, "metrics": self.metrics_port}
-        return ["app", *self._arguments, *(f"--{front}-port={port}" for front, port in ports.items())]
+        return [*self._arguments, *(f"--{front}-port={port}" for front, port in ports.items())]
 
     def stop(self, number: int = signal.SIGTERM, timeout: float = 60.0) -> int:
         """Send a signal and wait for the exit; returns the exit status."""

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from app.core.errors import invalid_arg, unsupported
+from app.core.installation import install_command
 from app.core.tensors import InferRequest, InferResponse, ParameterValue, Tensor
 
 logger = logging.getLogger(__name__)
@@ -173,7 +174,7 @@ def _redis_client(settings: Mapping[str, str]) -> Any:
     try:
         from redis.asyncio import Redis
     except ImportError:
-        text = "the response cache 'redis' needs the extra: pip install 'nereid[redis]'"
+        text = f"the response cache 'redis' needs the extra: {install_command('redis')}"
         raise unsupported(text) from None
     for name in settings:
         if name not in _REDIS_KEYS:

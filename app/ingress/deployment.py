@@ -29,7 +29,7 @@ from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.peers import Peers
 from app.ingress.service.routed import RoutedInferenceService
 from app.ingress.tracing.observer import Observer
-from app.routing.handle_calls import HandleCalls
+from app.routing.handle_calls import HandleCalls, public_errors
 from app.routing.manager_client import ManagerClient, follow
 from app.routing.router import Router
 from app.routing.table import RoutingTable, VersionEntry
@@ -78,12 +78,13 @@ class Ingress:
         return found if table.number else None
 
     async def call(self, name: str, version: str, *args: Any, **kwargs: Any) -> Any:
-        """A request through a Serve handle; see `HandleCalls.call`. Ensembles come so: they run here.
+        """Run a request that came through a Serve handle (`nereid.model_handle`); see `HandleCalls.call`.
 
         Raises:
-            InferError: what `RoutingTable.resolve` raises, and what the model answers.
+            nereid.InferError: no such version is ready, or the inference failed.
         """
-        entry = self._router.resolve(name, version)
+        with public_errors():
+            entry = self._router.resolve(name, version)
         submit = partial(self._submit, entry)
         calls = HandleCalls(entry.model_config, submit, self._plane, name, version)
         return await calls.call(*args, **kwargs)

@@ -4,7 +4,8 @@ This is for applications of a user's own; requests of clients and of other model
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -13,10 +14,11 @@ import numpy.typing as npt
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.model_config import input_specs
-from app.core.errors import unavailable
+from app.core.errors import InferError, unavailable
 from app.core.tensors import InferRequest, InferResponse, Parameters, RequestedOutput, Tensor, failed
 from app.routing.answer import await_single_response
 from app.transport.event_loop_thread import LoopThread
+from nereid import errors as public
 
 Arrays = dict[str, npt.NDArray[Any]]
 Submit = Callable[[InferRequest, Callable[[InferResponse], None]], Callable[[], None]]
@@ -24,6 +26,15 @@ Submit = Callable[[InferRequest, Callable[[InferResponse], None]], Callable[[], 
 
 MAX_WAITING: Final = 1024
 """Responses of a decoupled model that its caller has not taken."""
+
+
+@contextmanager
+def public_errors() -> Iterator[None]:
+    """Raise `nereid.InferError` in place of the server's own, which the caller may be unable to import."""
+    try:
+        yield
+    except InferError as error:
+        raise public.InferError(error.code.value, error.message) from None
 
 
 class HandleCalls:
@@ -60,14 +71,15 @@ class HandleCalls:
             which takes `handle.options(stream=True)`.
 
         Raises:
-            InferError: what a client would be answered; on the caller's side Serve raises a subclass of it.
+            nereid.InferError: with the code and text that a client would receive.
         """
-        tensors = tuple(self._tensor(name, values) for name, values in inputs.items())
-        wanted = tuple(RequestedOutput(name) for name in outputs)
-        request = InferRequest(*self._target, tensors, wanted, request_id, parameters or {})
-        if self._decoupled:
-            return self._stream(request)
-        return _arrays(await self._plane.run(self._answer(request)))
+        with public_errors():
+            tensors = tuple(self._tensor(name, values) for name, values in inputs.items())
+            wanted = tuple(RequestedOutput(name) for name in outputs)
+            request = InferRequest(*self._target, tensors, wanted, request_id, parameters or {})
+            if self._decoupled:
+                return self._stream(request)
+            return _arrays(await self._plane.run(self._answer(request)))
 
     def _tensor(self, name: str, values: npt.ArrayLike) -> Tensor:
         array = np.asarray(values)
@@ -85,7 +97,9 @@ class HandleCalls:
             while response is None or not response.final:
                 response = await responses.next()
                 if response.outputs or response.failure is not None:
-                    yield _arrays(response)
+                    with public_errors():
+                        arrays = _arrays(response)
+                    yield arrays
         finally:
             if response is None or not response.final:
                 self._plane.loop.call_soon_threadsafe(cancel)

@@ -4,6 +4,8 @@ Requests do not pass through it, except those of a plain `DeploymentHandle`, whi
 power of two choices. Serve pickles this module by value, so it holds no state.
 """
 
+import sys
+
 from ray.serve._private.request_router.pow_2_router import PowerOfTwoChoicesRequestRouter
 from ray.serve.request_router import RunningReplica
 
@@ -13,9 +15,12 @@ class DirectRouter(PowerOfTwoChoicesRequestRouter):
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Called by Serve with all running replicas at every change."""
+        super().update_replicas(replicas)
+        # A process that only calls through handles subscribes to nothing, and may have an `app` of its own.
+        if "app.routing.replicas" not in sys.modules:
+            return
         from app.routing.replicas import ReplicaAddress, publish
 
-        super().update_replicas(replicas)
         addresses = []
         for replica in replicas:
             metadata = replica.replica_metadata

@@ -1,7 +1,7 @@
-"""`python -m app.settings.check_config serve_config.yaml`: check settings before a cluster starts.
+"""The check of a Serve configuration before a cluster starts.
 
-Serve builds an application inside the cluster and reports what that raised as a traceback in its log; here a
-wrong setting costs one line.
+Serve builds an application inside the cluster and logs an exception there as a traceback; here a wrong
+setting costs one line.
 """
 
 import sys
@@ -12,7 +12,7 @@ import yaml
 from app.settings.flags import SettingsError
 from app.settings.settings import from_args
 
-IMPORT_PATH = "app.main:build"
+IMPORT_PATH = "nereid:build"
 
 
 def check(path: Path) -> None:
@@ -23,16 +23,9 @@ def check(path: Path) -> None:
     """
     try:
         document = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
+        for application in document.get("applications", []):
+            if application.get("import_path") == IMPORT_PATH:
+                for warning in from_args(application.get("args") or {}).warnings:
+                    print(warning, file=sys.stderr)
+    except (OSError, yaml.YAMLError, SettingsError) as error:
         raise SettingsError(f"{path}: {str(error).splitlines()[0]}") from error
-    for application in document.get("applications", []):
-        if application.get("import_path") == IMPORT_PATH:
-            for warning in from_args(application.get("args") or {}).warnings:
-                print(warning, file=sys.stderr)
-
-
-if __name__ == "__main__":
-    try:
-        check(Path(sys.argv[1]))
-    except SettingsError as error:
-        sys.exit(f"{sys.argv[1]}: {error}")

@@ -4,6 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from app.core.installation import install_command
 from app.settings.flags import SettingsError
 
 
@@ -28,7 +29,7 @@ class RemoteScheme(NamedTuple):
 
     def missing(self, url: str) -> str:
         """Return the error text for a repository whose package is not installed."""
-        return f"'{url}' needs the package {self.package}: pip install 'nereid[{self.extra}]'"
+        return f"'{url}' needs the package {self.package}: {install_command(self.extra)}"
 
 
 REMOTE_SCHEMES: Final = {

@@ -15,6 +15,7 @@ import msgspec
 
 from app.core.certificates import Certificates, certificates
 from app.core.config.rate_limit import Explicit, parse_resources
+from app.core.installation import install_command
 from app.core.metrics_config import MetricsConfig, parse_metrics_config
 from app.core.trace_settings import TraceSetting, parse_trace_config
 from app.protocol.restrictions import GRPC_PREFIX, Restrictions, parse_restrictions
@@ -223,7 +224,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         if setting.mode == "opentelemetry" and not _has_exporter():
             raise SettingsError(
                 "--trace-config mode=opentelemetry needs packages that are not installed: "
-                "pip install 'nereid[otel]'"
+                + install_command("otel")
             )
         return setting
 

@@ -11,6 +11,7 @@ import torch
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import unsupported
+from app.core.installation import install_command
 from backends.base import Instance
 from backends.cuda.host_buffers import HostBuffers
 
@@ -110,7 +111,7 @@ def cuda_device(instance: Instance) -> torch.device:
     if instance.device_id >= _cuda.device_count():
         raise unsupported(
             f"instance '{instance.name}' has kind KIND_GPU but this PyTorch has no CUDA device"
-            f" {instance.device_id}; install the extra: pip install 'nereid[gpu]'"
+            f" {instance.device_id}; install the extra: {install_command('gpu')}"
         )
     return torch.device("cuda", instance.device_id)
 

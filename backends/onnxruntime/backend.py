@@ -14,6 +14,7 @@ import onnxruntime as ort
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError, internal, invalid_arg, unavailable, unsupported
+from app.core.installation import install_command
 from backends.base import ArrayBackend, Instance, Model
 from backends.onnxruntime.model_io import ONNX_BFLOAT16, OnnxIO, check, complete, read_io
 from backends.onnxruntime.session import (
@@ -187,7 +188,7 @@ def _cuda_device(instance: Instance) -> ModuleType:
     except ImportError as error:
         raise unsupported(
             f"instance '{instance.name}' has kind KIND_GPU, which needs PyTorch; install the extra:"
-            " pip install 'nereid[gpu]'"
+            f" {install_command('gpu')}"
         ) from error
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import onnxruntime as ort
 
 from app.core.errors import invalid_arg, unsupported
+from app.core.installation import install_command
 from backends.base import Instance, Model
 from backends.cpus import threads_per_instance
 from backends.parameters import boolean, integer, parse_boolean, positive
@@ -127,7 +128,7 @@ def _gpu_providers(instance: Instance, accelerators: Any, stream: int) -> list[P
     if not _present("CUDAExecutionProvider"):
         raise unsupported(
             f"instance '{instance.name}' has kind KIND_GPU but this ONNX Runtime has no CUDA execution"
-            " provider; install the extra: pip install 'nereid[gpu]'"
+            f" provider; install the extra: {install_command('gpu')}"
         )
     device = {"device_id": str(instance.device_id)}
     cuda = _cuda_options(instance.model)

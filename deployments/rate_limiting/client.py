@@ -199,7 +199,7 @@ class RateLimiter:
 
     def _start_arbiter(self) -> None:
         """Returns when one listens, unless another process is starting one."""
-        command = [sys.executable, "-m", "deployments.rate_limiting.process", str(self._path)]
+        command = [sys.executable, "-P", "-m", "deployments.rate_limiting.process", str(self._path)]
         resources = msgspec.json.encode(self._explicit).decode()
         try:
             ended = subprocess.run(

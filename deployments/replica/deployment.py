@@ -16,7 +16,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError, unavailable
 from app.core.log import configure_logging
-from app.routing.handle_calls import HandleCalls
+from app.routing.handle_calls import HandleCalls, public_errors
 from app.transport.channel.server import ChannelServer
 from app.transport.event_loop_thread import LoopThread, freeze_heap
 from app.transport.settings import TransportSettings
@@ -64,7 +64,8 @@ class ModelVersion:
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Answer a request through a Serve handle; see `HandleCalls.call`."""
         if self._handle is None:
-            raise unavailable(f"model '{self._spec.name}' failed to load: {self._description.error}")
+            with public_errors():
+                raise unavailable(f"model '{self._spec.name}' failed to load: {self._description.error}")
         return await self._handle.call(*args, **kwargs)
 
     def record_replica_metadata(self) -> dict[str, str]:

@@ -32,8 +32,7 @@ def cluster_address(server: Server) -> str:
 ENSEMBLE_CALLS = """
 import runpy, sys
 import numpy as np
-from app.core.errors import InferError
-from app.handle import model_handle
+from nereid import InferError, model_handle
 
 runpy.run_path(sys.argv[1], run_name="__main__")
 composed = model_handle("composed")
@@ -41,7 +40,7 @@ print(composed.remote({"IN": np.arange(16, dtype=np.float32)[None]}).result()["O
 try:
     composed.remote({"IN": np.zeros((1, 16), np.int32)}).result()
 except InferError as error:
-    print(error.code.value, error.message)
+    print(error.code, error.message)
 """
 
 

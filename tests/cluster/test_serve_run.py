@@ -1,5 +1,6 @@
 """`serve run` with a configuration: its repository is followed, and it drains when it is told to stop."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,15 +19,17 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 class ServeRun(Server):
     """`serve run` with a configuration, as `make serve` does it."""
 
-    def _command(self) -> list[str]:
+    program = (sys.executable, "-m", "app.serve_run")
+
+    def _arguments_with_ports(self) -> list[str]:
         ports = {"http_port": self.http_port, "grpc_port": self.grpc_port, "metrics_port": self.metrics_port}
         names = (argument.removeprefix("--").split("=") for argument in self._arguments)
         args = {**ports, **{name.replace("-", "_"): value for name, value in names}}
-        application = {"name": "nereid", "import_path": "app.main:build", "route_prefix": None, "args": args}
+        application = {"name": "nereid", "import_path": "nereid:build", "route_prefix": None, "args": args}
         configuration = self.log.with_suffix(".yaml")
         document = {"proxy_location": "Disabled", "applications": [application]}
         configuration.write_text(yaml.safe_dump(document))
-        return ["app.serve_run", str(configuration)]
+        return [str(configuration)]
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-TREES = ("app", "backends", "deployments")
+TREES = ("app", "backends", "deployments", "nereid")
 
 TABLE = """
 app.cache: app.core
@@ -35,7 +35,7 @@ app.ingress.tracing: app.core app.ingress.service app.routing
 app.protocol: app.core app.protocol.http
 app.protocol.grpc: app.core app.protocol app.protocol.http
 app.protocol.http: app.core app.core.config app.protocol
-app.routing: app.core app.core.config app.transport app.transport.channel app.transport.memory
+app.routing: app.core app.core.config app.transport app.transport.channel app.transport.memory nereid
 app.settings: app.core app.core.config app.protocol
 app.transport:
 app.transport.channel: app.core app.transport app.transport.memory app.transport.wire
@@ -55,7 +55,7 @@ backends.tensorrt: app.core app.core.config backends backends.cuda
 deployments: app.core backends
 deployments.bls: app.core app.ensemble app.routing app.transport backends backends.python
     backends.python.api deployments
-deployments.builder: app.core backends deployments deployments.replica
+deployments.builder: app.core backends deployments nereid
 deployments.environments: app.core backends backends.python.worker deployments.model_store
 deployments.execution: app.core app.core.config backends deployments.bls deployments.rate_limiting
 deployments.manager: app.core app.core.config app.routing app.settings app.transport
@@ -71,6 +71,7 @@ deployments.scheduling.dynamic: app.core backends deployments deployments.execut
     deployments.scheduling
 deployments.scheduling.sequence: app.core app.core.config deployments.execution deployments.scheduling
     deployments.scheduling.dynamic
+nereid:
 """
 """What each folder may import, besides itself; a module with a row of its own follows that instead."""
 
@@ -82,11 +83,11 @@ COMPOSITION = (
     "app.main",
     "app.launcher",
     "app.cli",
-    "app.handle",
     "app.ray_cluster",
     "app.ray_token",
     "app.serve_run",
-    "app.__main__",
+    "nereid.__main__",
+    "nereid.commands",
 )
 """Modules that may import anything, and that nothing may import."""
 

@@ -39,10 +39,10 @@ def test_a_cluster_that_answers(host: str) -> None:
         ("RAY_TMPDIR", "/dev/null", "cannot start Ray: [Errno 20] Not a directory"),
     ],
 )
-@pytest.mark.parametrize("module", ["app", "app.serve_run"])
+@pytest.mark.parametrize("module", ["nereid", "app.serve_run"])
 def test_one_line_and_status_1(tmp_path: Path, module: str, name: str, value: str, reason: str) -> None:
     ports = [f"--{front}-port={free_port()}" for front in ("http", "grpc", "metrics")]
-    arguments = [f"--model-repository={tmp_path}", *ports] if module == "app" else ["serve_config.yaml"]
+    arguments = [f"--model-repository={tmp_path}", *ports] if module == "nereid" else ["serve_config.yaml"]
     env = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     ended = subprocess.run(
         [sys.executable, "-m", module, *arguments],

@@ -10,6 +10,7 @@ import pytest
 
 import backends
 from app.core.errors import ErrorCode, InferError
+from app.core.installation import install_command
 from backends.base import Backend, Model
 from backends.teaching.identity import IdentityBackend
 from deployments.builder import replica_count
@@ -193,8 +194,8 @@ def test_missing_framework_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(InferError) as caught:
         backends.find_backend("pytorch")
     assert caught.value.message == (
-        "backend 'pytorch' needs PyTorch, which is not installed; install the extra: pip"
-        " install 'nereid[pytorch]'"
+        "backend 'pytorch' needs PyTorch, which is not installed; install the extra:"
+        f" {install_command('pytorch')}"
     )
 
 

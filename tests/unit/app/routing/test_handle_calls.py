@@ -14,13 +14,13 @@ from ray.exceptions import RayTaskError
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.normalise import normalise
-from app.core.errors import ErrorCode, InferError
 from app.routing import handle_calls
 from app.routing.handle_calls import HandleCalls
 from app.transport.event_loop_thread import LoopThread
 from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel
 from deployments.spec import ModelSpec
+from nereid import InferError
 from tests.unit.scheduling_fakes import FakeServeBatch
 
 CONFIG = """
@@ -106,7 +106,7 @@ async def test_a_refusal_is_typed_on_the_other_side(load: Loader) -> None:
     # As Ray carries what a task raises.
     carried = pickle.loads(pickle.dumps(RayTaskError("call", "", caught.value))).as_instanceof_cause()
     assert isinstance(carried, InferError)
-    assert (carried.code, carried.message) == (ErrorCode.INVALID_ARG, caught.value.message)
+    assert (carried.code, carried.message) == ("INVALID_ARG", caught.value.message)
     assert "'INPUT0' data-type is 'INT32'" in carried.message
 
 

@@ -10,7 +10,7 @@ from app.settings.flags import SettingsError
 CONFIG = """
 applications:
   - name: nereid
-    import_path: app.main:build
+    import_path: nereid:build
     args: {{model_repository: {repository}, {setting}: {value}}}
 """
 
@@ -37,9 +37,10 @@ def test_good_configuration(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_setting_is_one_line(tmp_path: Path, setting: str, value: str, text: str) -> None:
+    path = write(tmp_path, setting, value)
     with pytest.raises(SettingsError) as caught:
-        check(write(tmp_path, setting, value))
-    assert str(caught.value) == text
+        check(path)
+    assert str(caught.value) == f"{path}: {text}"
 
 
 def test_unreadable_file(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from app.core.errors import ErrorCode, InferError  # noqa: E402
+from app.core.installation import install_command  # noqa: E402
 from backends import find_backend  # noqa: E402
 from backends.base import Instance, Model, SecondaryDevice  # noqa: E402
 from tests.unit.backend_harness import Served, config, infer  # noqa: E402
@@ -295,7 +296,7 @@ def test_without_its_packages_the_extra_is_named(
     assert caught.value.code is ErrorCode.UNSUPPORTED
     assert caught.value.message == (
         f"backend 'tensorrt' needs {title}, which is not installed; install the extra:"
-        " pip install 'nereid[gpu]'"
+        f" {install_command('gpu')}"
     )
 
 

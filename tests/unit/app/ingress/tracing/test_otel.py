@@ -161,5 +161,5 @@ def test_rate_zero_traces_what_its_client_traces(collector: Collector) -> None:
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.settings.settings.find_spec", lambda name: None)
-    with pytest.raises(SettingsError, match=r"pip install 'nereid\[otel\]'"):
+    with pytest.raises(SettingsError, match=r"pip install .*\[otel\]'"):
         ServerSettings(trace_config=("mode=opentelemetry",)).trace_settings()

@@ -1,5 +1,0 @@
-"""`python -m app` is `nereid`."""
-
-from app.cli import main
-
-main()

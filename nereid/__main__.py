@@ -1,0 +1,5 @@
+"""`python -m nereid` is the command `nereid`."""
+
+from nereid.commands import nereid
+
+nereid()

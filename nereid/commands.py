@@ -1,0 +1,21 @@
+"""The commands that the distribution installs. Each loads the server's packages first."""
+
+import sys
+
+from nereid.internals import load_internals
+
+
+def nereid() -> None:
+    """Run tritonserver's command line."""
+    load_internals()
+    from app.cli import main
+
+    main()
+
+
+def nereid_serve() -> None:
+    """Run `serve run` with a drain at SIGTERM."""
+    load_internals()
+    from app.serve_run import main
+
+    main(sys.argv[1:])

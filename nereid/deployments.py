@@ -1,0 +1,27 @@
+"""The classes of the server's Serve deployments, by names under which any Ray worker can import them.
+
+Serve pickles a class as its name in a module, and a new replica first imports that module. It is this one, so
+that the server's packages are loaded before anything in them is needed.
+"""
+
+from importlib import import_module
+from typing import Any, Final
+
+from nereid.internals import load_internals
+
+load_internals()
+
+_MODULES: Final = {
+    "Ingress": "app.ingress.deployment",
+    "ModelVersion": "deployments.replica.deployment",
+    "RepositoryManager": "deployments.manager.manager",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a deployment's class when it is asked for: no replica needs the modules of the other two."""
+    if name not in _MODULES:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    deployment = getattr(import_module(_MODULES[name]), name)
+    deployment.__module__ = __name__  # the name that pickle writes
+    return deployment

@@ -1,0 +1,11 @@
+"""Puts the server's packages into `nereid` in a wheel, so that it installs none named `app`."""
+
+from setuptools import find_packages, setup
+
+INTERNALS = ("app", "backends", "deployments")
+found = find_packages(include=[pattern for name in INTERNALS for pattern in (name, f"{name}.*")])
+
+setup(
+    packages=["nereid", *(f"nereid._server.{name}" for name in found)],
+    package_dir={f"nereid._server.{name}": name for name in INTERNALS},
+)

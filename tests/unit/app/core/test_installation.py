@@ -1,0 +1,26 @@
+"""The hint that names an extra."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.core import installation
+from app.core.installation import install_command
+from tests.server import ROOT
+
+
+def test_checkout_installs_itself_with_its_constraints() -> None:
+    text = f"{sys.executable} -m pip install -c {ROOT}/constraints.txt -e '{ROOT}[otel]'"
+    assert install_command("otel") == text
+
+
+def test_wheel_names_the_distribution(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(installation, "_ROOT", tmp_path)
+    assert install_command("s3") == f"{sys.executable} -m pip install 'nereid-server[s3]'"
+
+
+def test_no_text_names_a_distribution_by_itself() -> None:
+    sources = [path for tree in ("app", "backends", "deployments") for path in (ROOT / tree).rglob("*.py")]
+    guilty = [path for path in sources if "pip install" in path.read_text()]
+    assert guilty == [ROOT / "app" / "core" / "installation.py"]

@@ -1,0 +1,58 @@
+"""The server's packages are loaded by their location."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nereid.internals import PACKAGES, load_internals
+from tests.server import ROOT
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A directory with packages of the same names."""
+    for package in PACKAGES:
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("theirs = True\n")
+    return tmp_path
+
+
+def run(code: str, hostile: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program that finds the packages of `hostile` before the server's."""
+    path = f"import sys; sys.path[:0] = [{str(hostile)!r}, {str(ROOT)!r}]\n"
+    return subprocess.run([sys.executable, "-c", path + code], capture_output=True, text=True, timeout=60)
+
+
+def test_location_wins_over_the_path(hostile: Path) -> None:
+    done = run("from nereid import deployments; import app.cli, backends; print(backends.__file__)", hostile)
+    assert done.stdout == f"{ROOT / 'backends' / '__init__.py'}\n", done.stderr
+
+
+def test_public_names_leave_packages_of_the_same_names_alone(hostile: Path) -> None:
+    done = run("import nereid, app; print(app.theirs, nereid.model_handle.__name__)", hostile)
+    assert done.stdout == "True model_handle\n", done.stderr
+
+
+def test_server_refuses_to_share_a_process_with_another_app(hostile: Path) -> None:
+    done = run("import app, nereid; nereid.build({})", hostile)
+    text = f"the package 'app' of this process is ['{hostile}/app'], not that of the Nereid server"
+    assert text in done.stderr
+
+
+def test_loading_twice_changes_nothing() -> None:
+    before = [sys.modules.get(name) for name in PACKAGES]
+    load_internals()
+    load_internals()
+    assert all(sys.modules[name] is module for name, module in zip(PACKAGES, before, strict=True) if module)
+
+
+@pytest.mark.parametrize("name", ["Ingress", "ModelVersion", "RepositoryManager"])
+def test_deployments_are_pickled_by_a_public_name(name: str) -> None:
+    from ray import cloudpickle
+
+    from nereid import deployments
+
+    pickled = cloudpickle.dumps(getattr(deployments, name))
+    assert b"nereid.deployments" in pickled and len(pickled) < 100
