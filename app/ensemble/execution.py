@@ -1,10 +1,10 @@
-"""One request of an ensemble under way."""
+"""One request of an ensemble in flight."""
 
 import asyncio
 import time
 from collections import Counter, deque
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -14,108 +14,115 @@ from app.core.errors import ErrorCode, Failure, FailureReason, InferError, inval
 from app.core.inference import Call, Sink
 from app.core.tensors import InferRequest, InferResponse, Parameters, Tensor, Timestamps
 from app.core.traced import CallUnderWay, TracedCalls
+from app.ensemble.compiled import CompiledEnsemble, Models
 from app.ensemble.graph import Step
 from app.ensemble.scope import TensorScope
 from app.routing.table import VersionEntry
 from app.transport.channel.client import no_sink
 
-if TYPE_CHECKING:
-    from app.ensemble.runner import Ensemble, Models
-
 MAX_SCOPES: Final = 65536
-"""Responses of decoupled steps within one request that have not been answered yet."""
+"""Responses of decoupled steps within one request whose own outputs have not been sent yet."""
 
 DEADLOCK: Final = (
     "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
 )
 
 
-class EnsembleExecution:
-    """Starts each step when all it reads is there, and answers when all outputs are.
+class StepCall:
+    """One call of a step: the version that answers it, the tensors it reads, its trace if there is one."""
 
-    A failing step ends the request: what still runs is cancelled.
+    __slots__ = ("entry", "scope", "step", "trace")
+
+    def __init__(self, step: Step, scope: TensorScope, entry: VersionEntry) -> None:
+        self.step = step
+        self.scope = scope
+        self.entry = entry
+        self.trace: CallUnderWay | None = None
+
+
+class EnsembleExecution:
+    """Starts each step when all tensors it reads are known, and responds when all outputs are.
+
+    A failing step ends the request: calls that are still in flight are cancelled.
     """
 
-    def __init__(self, ensemble: "Ensemble", models: "Models", request: InferRequest, sink: Sink) -> None:
+    def __init__(self, ensemble: CompiledEnsemble, models: Models, request: InferRequest, sink: Sink) -> None:
         self._ensemble = ensemble
         self._entry = ensemble.entry
         self._models = models
         self._request = request
         self._sink = sink
-        self._plan = ensemble.plan(request)
+        self._graph = ensemble.graph_for(request)
         self._root = TensorScope()
-        self._ready: deque[tuple[Step, TensorScope, VersionEntry]] = deque()
-        self._calls: dict[int, Call] = {}
-        self._under_way: Counter[int] = Counter()
-        self._next_call = 0
+        self._queued: deque[StepCall] = deque()
+        self._calls: dict[StepCall, Call] = {}
+        self._in_flight: Counter[int] = Counter()
         self._rows = 1
         self._scopes = 0
         self._starting = True
         self._done = False
         self._responded = False
         self._started_ns = time.monotonic_ns()
-        # Of a traced request: its steps under way, and those that ended.
-        self._noted: dict[int, CallUnderWay] = {}
         self._traced = TracedCalls() if request.trace else None
 
     def start(self) -> None:
-        """Begin; what can be answered at once is answered when the caller has returned to the loop."""
+        """Start the first steps; the sink is not called before this returns."""
         try:
             self._rows = self._ensemble.checker.check(self._request)
         except InferError as error:
             self._fail(error.failure, prefixed=False)
             return
         try:
-            self._begin()
+            self._run()
         except InferError as error:
             self._fail(error.failure)
         self._starting = False
 
     def cancel(self) -> None:
-        """Cancel the steps under way; the sink gets a CANCELLED error, unless it had a final response."""
+        """Cancel the calls in flight; the sink gets a CANCELLED failure, unless it had a final response."""
         self._fail(Failure(ErrorCode.CANCELLED, "", FailureReason.CANCELED), prefixed=False)
 
-    def _begin(self) -> None:
+    def _run(self) -> None:
         entry = self._entry
         if entry.name in self._request.chain:
             raise _circular((*self._request.chain, entry.name))
         given = {tensor.name: tensor for tensor in self._request.inputs}
-        self._settle(self._root, {name: given.get(name) for name in entry.inputs})
+        self._add_tensors(self._root, {name: given.get(name) for name in entry.inputs})
 
-    def _settle(self, scope: TensorScope, tensors: dict[str, Tensor | None]) -> None:
-        """Take new tensors, begin what can begin now, and answer if that was all."""
+    def _add_tensors(self, scope: TensorScope, tensors: dict[str, Tensor | None]) -> None:
+        """Store new tensors, start the steps that can start now, and respond if all outputs are known."""
         touched: dict[TensorScope, None] = {}
         pending = [(scope, tensors)]
         while pending:
             where, new = pending.pop()
             for name, tensor in new.items():
-                where.settle(name, tensor)
-            for inner in where.inwards():
+                where.set(name, tensor)
+            for inner in where.with_descendants():
                 touched[inner] = None
                 for name in new:
-                    for step in self._plan.consumers.get(name, ()):
-                        skipped = self._consider(step, inner)
-                        if skipped:
+                    for step in self._graph.consumers.get(name, ()):
+                        skipped = self._queue(step, inner)
+                        if skipped:  # nothing will ever write its outputs, which may skip other steps
                             pending.append((inner, dict.fromkeys(step.outputs.values())))
-        self._launch()
+        self._send_queued()
         for each in touched:
-            self._answer(each)
-        self._end_if_idle()
+            self._respond(each)
+        self._finish_if_idle()
 
-    def _consider(self, step: Step, scope: TensorScope) -> bool:
-        """Begin a step whose tensors are all settled; returns whether it is skipped."""
-        if not all(map(scope.settled, step.reads)) or not scope.begin(step.number):
+    def _queue(self, step: Step, scope: TensorScope) -> bool:
+        """Queue a call of a step if all tensors it reads are known; return whether the step is skipped."""
+        if not all(map(scope.is_set, step.reads)) or not scope.mark_started(step.number):
             return False
         if not self._is_wanted(step, scope):
             return True
         entry = self._models.resolve(step.model, step.version)
         if not self._has_inputs(step, scope, entry):
             return True
-        self._ready.append((step, scope, entry))
+        self._queued.append(StepCall(step, scope, entry))
         return False
 
     def _is_wanted(self, step: Step, scope: TensorScope) -> bool:
-        """Return what the step's condition says; a step without one is always wanted."""
+        """Return the value of the step's condition; a step without one is always wanted."""
         if step.when is None:
             return True
         tensor = scope.get(step.when.tensor)
@@ -123,41 +130,40 @@ class EnsembleExecution:
 
     def _has_inputs(self, step: Step, scope: TensorScope, entry: VersionEntry) -> bool:
         """Return whether skipped steps left out no input that the model requires."""
-        # What the client left out is for the model to object to.
+        # An input that the client left out is refused by the model itself, with its own text.
         inner = [pair for pair in step.inputs if pair[1] not in self._entry.inputs]
         absent = [name for name, tensor in inner if scope.get(tensor) is None]
         return all(name in entry.inputs and entry.inputs[name].optional for name in absent)
 
-    def _launch(self) -> None:
-        """Send what is ready, as far as `max_inflight_requests` lets it."""
+    def _send_queued(self) -> None:
+        """Send queued calls, as far as `max_inflight_requests` allows."""
+        limit = self._graph.limit
         try:
-            for _ in range(len(self._ready)):
-                step, scope, entry = self._ready.popleft()
-                if self._plan.limit and self._under_way[step.number] >= self._plan.limit:
-                    self._ready.append((step, scope, entry))
-                    continue
-                self._call(step, scope, entry)
+            for _ in range(len(self._queued)):
+                if self._done:
+                    return
+                call = self._queued.popleft()
+                if limit and self._in_flight[call.step.number] >= limit:
+                    self._queued.append(call)
+                else:
+                    self._send(call)
         except InferError as error:
             self._fail(error.failure)
 
-    def _call(self, step: Step, scope: TensorScope, entry: VersionEntry) -> None:
-        if self._done:
-            return
-        number = self._next_call
-        self._next_call += 1
-        self._under_way[step.number] += 1
-        sink = partial(self._answered, number, step, scope, entry)
-        request = self._step_request(step, scope, entry)
+    def _send(self, call: StepCall) -> None:
+        self._in_flight[call.step.number] += 1
+        request = self._step_request(call)
         if self._traced is not None:
-            self._noted[number] = self._traced.begin(request, time.monotonic_ns())
-        self._calls[number] = self._models.submit(entry, request, sink)
+            call.trace = self._traced.begin(request, time.monotonic_ns())
+        self._calls[call] = self._models.submit(call.entry, request, partial(self._on_response, call))
 
-    def _step_request(self, step: Step, scope: TensorScope, entry: VersionEntry) -> InferRequest:
+    def _step_request(self, call: StepCall) -> InferRequest:
+        step = call.step
         inputs = []
         for name, source in step.inputs:
-            tensor = scope.get(source)
+            tensor = call.scope.get(source)
             if tensor is not None:
-                inputs.append(_renamed(tensor, name, entry.inputs.get(name)))
+                inputs.append(_renamed(tensor, name, call.entry.inputs.get(name)))
         request = self._request
         return msgspec.structs.replace(
             request,
@@ -168,61 +174,58 @@ class EnsembleExecution:
             chain=(*request.chain, self._entry.name),
         )
 
-    def _answered(
-        self, number: int, step: Step, scope: TensorScope, entry: VersionEntry, response: InferResponse
-    ) -> None:
-        if self._traced is not None:
-            self._noted[number].note(response)
+    def _on_response(self, call: StepCall, response: InferResponse) -> None:
+        if call.trace is not None:
+            call.trace.note(response)
         if response.final:
-            self._calls.pop(number, None)
-            self._under_way[step.number] -= 1
-            self._noted.pop(number, None)
+            self._calls.pop(call, None)
+            self._in_flight[call.step.number] -= 1
         if self._done:
             return
         if response.failure is not None:
             self._fail(response.failure)
             return
         try:
-            if response.outputs or not entry.decoupled:
-                self._take(step, scope, entry, response)
+            if response.outputs or not call.entry.decoupled:
+                self._add_outputs(call, response)
             else:
-                self._launch()
-                self._end_if_idle()
+                self._send_queued()
+                self._finish_if_idle()
         except InferError as error:
             self._fail(error.failure)
 
-    def _take(self, step: Step, scope: TensorScope, entry: VersionEntry, response: InferResponse) -> None:
-        if entry.decoupled:
+    def _add_outputs(self, call: StepCall, response: InferResponse) -> None:
+        scope, names = call.scope, call.step.outputs
+        if call.entry.decoupled:
             self._scopes += 1
             if self._scopes > MAX_SCOPES:
                 raise unavailable(f"a decoupled step has more than {MAX_SCOPES} responses waiting")
             scope = TensorScope(scope)
-        mapping = step.outputs
         tensors: dict[str, Tensor | None] = {
-            mapping[tensor.name]: tensor for tensor in response.outputs if tensor.name in mapping
+            names[tensor.name]: tensor for tensor in response.outputs if tensor.name in names
         }
-        if entry.ensemble:  # one that skipped a step: what it did not answer with, there is not
-            tensors = {**dict.fromkeys(mapping.values()), **tensors}
-        self._settle(scope, tensors)
+        if call.entry.ensemble:  # it may have skipped steps: outputs that it left out will never exist
+            tensors = {**dict.fromkeys(names.values()), **tensors}
+        self._add_tensors(scope, tensors)
 
-    def _answer(self, scope: TensorScope) -> None:
-        """Send the outputs of a scope when all are there."""
-        if self._done or not all(map(scope.settled, self._plan.outputs)) or not scope.answer():
+    def _respond(self, scope: TensorScope) -> None:
+        """Send the outputs of a scope once all of them are known."""
+        if self._done or not all(map(scope.is_set, self._graph.outputs)) or not scope.mark_answered():
             return
         specs = self._entry.outputs
-        present = [(name, scope.get(name)) for name in self._plan.outputs]
+        present = [(name, scope.get(name)) for name in self._graph.outputs]
         outputs = tuple(_renamed(t, name, specs[name]) for name, t in present if t is not None)
         if self._entry.decoupled:
             self._deliver(self._sink, self._response(outputs, final=False))
             if scope is not self._root:
-                scope.close()
+                scope.detach()
                 self._scopes -= 1
         else:
             self._finish(outputs)
 
-    def _end_if_idle(self) -> None:
-        """Nothing runs and nothing can: a decoupled ensemble is over, any other is stuck."""
-        if self._done or self._calls or self._ready:
+    def _finish_if_idle(self) -> None:
+        """End if no call is in flight or queued: a decoupled ensemble is complete, any other is stuck."""
+        if self._done or self._calls or self._queued:
             return
         if self._entry.decoupled:
             self._finish(())
@@ -231,18 +234,18 @@ class EnsembleExecution:
 
     def _finish(self, outputs: tuple[Tensor, ...]) -> None:
         self._ensemble.statistics.record_success(self._rows, time.monotonic_ns() - self._started_ns)
-        self._deliver_last(outputs)
+        self._send_final(outputs)
 
-    def _deliver_last(self, outputs: tuple[Tensor, ...]) -> None:
-        sink = self._end()
+    def _send_final(self, outputs: tuple[Tensor, ...]) -> None:
+        sink = self._close()
         self._deliver(sink, self._with_trace(self._response(outputs, final=True)))
 
-    def _end(self) -> Sink:
-        """Nothing more is to be done; returns whom to tell."""
+    def _close(self) -> Sink:
+        """Release everything but the calls in flight; return the sink for the final response."""
         self._done = True
-        self._ready.clear()
+        self._queued.clear()
         sink, self._sink = self._sink, no_sink
-        self._root.drop()
+        self._root.unlink()
         return sink
 
     def _response(self, outputs: tuple[Tensor, ...], final: bool) -> InferResponse:
@@ -250,8 +253,8 @@ class EnsembleExecution:
             self._responded = True
             self._ensemble.statistics.record_first_response(time.monotonic_ns() - self._started_ns)
         version = str(self._entry.version)
-        ends_only = final and self._entry.decoupled
-        parameters = {} if ends_only else _sequence_parameters(self._request)
+        is_end_of_stream = final and self._entry.decoupled
+        parameters = {} if is_end_of_stream else _sequence_parameters(self._request)
         return InferResponse(self._entry.model, version, outputs, self._request.id, parameters, final)
 
     def _with_trace(self, response: InferResponse) -> InferResponse:
@@ -268,26 +271,26 @@ class EnsembleExecution:
             sink(response)
 
     def _fail(self, failure: Failure, prefixed: bool = True) -> None:
-        """End with an error; `prefixed`: of what the ensemble did, rather than of the request itself."""
+        """End with a failure; `prefixed` says that it comes from a step, rather than from the request."""
         if self._done:
             return
-        sink = self._end()
+        sink = self._close()
         calls, self._calls = self._calls, {}
         for call in calls.values():
             call.cancel()
         entry = self._entry
-        named = ("", "")
-        if prefixed:  # For the ensemble's counters it is no matter why the step has failed.
+        model = ("", "")
+        if prefixed:  # Drops the step's reason, which the ensemble's own counters do not distinguish.
             failure = Failure(failure.code, f"in ensemble '{entry.model}', {failure.message}")
-            named = (entry.model, str(entry.version))
+            model = (entry.model, str(entry.version))
         self._ensemble.statistics.record_failure(time.monotonic_ns() - self._started_ns, failure.reason)
-        # Later: the sink must be called neither before `submit` has returned nor before `cancel` has.
-        response = self._with_trace(InferResponse(*named, id=self._request.id, failure=failure))
+        response = self._with_trace(InferResponse(*model, id=self._request.id, failure=failure))
+        # Later, because the sink must be called neither before `submit` has returned nor before `cancel` has.
         asyncio.get_running_loop().call_soon(sink, response)
 
 
 def _sequence_parameters(request: InferRequest) -> Parameters:
-    """What Triton's ensembles say of the sequence, whether there is one or not; a number is an int64."""
+    """Return the parameters that Triton's ensembles always send; a numeric id is written as an int64."""
     identity = request.sequence_id
     if isinstance(identity, int) and identity >= 1 << 63:
         identity -= 1 << 64
@@ -303,7 +306,7 @@ def _circular(chain: tuple[str, ...]) -> InferError:
 
 
 def _renamed(tensor: Tensor, name: str, spec: TensorSpec | None) -> Tensor:
-    """The same bytes under another name; a batch dimension of 1 comes or goes where only one side has it."""
+    """Return the same bytes under another name; a batch dimension of 1 is added or removed to fit `spec`."""
     shape = tensor.shape
     if spec is not None and len(shape) != len(spec.shape):
         if len(spec.shape) == len(shape) + 1 and len(spec.dims) == len(shape):
@@ -319,6 +322,7 @@ def _fits(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
 
 
 def _truth(tensor: Tensor) -> bool:
+    """Return whether any element of a BOOL tensor is true."""
     if tensor.datatype != "BOOL":
         raise invalid_arg(f"condition '{tensor.name}' must be a BOOL tensor, got {tensor.datatype}")
     return bool(np.frombuffer(tensor.data, np.uint8).any())

@@ -1,4 +1,4 @@
-"""The graph of an ensemble, read from its configuration once: a pure value that a run walks."""
+"""The graph of an ensemble's steps, read from its configuration once."""
 
 from collections.abc import Collection
 from functools import cached_property
@@ -21,7 +21,7 @@ class Step(NamedTuple):
         inputs: pairs of the model's input and the ensemble tensor it is fed from.
         outputs: ensemble tensor by the model's output.
         requested: the same outputs, as a request names them.
-        when: what decides whether the step runs; None when it always does.
+        when: condition on which the step runs; None when it always does.
     """
 
     number: int
@@ -34,7 +34,7 @@ class Step(NamedTuple):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Ensemble tensors that must be settled before the step can start."""
+        """Ensemble tensors that must be known before the step can start."""
         read = tuple(tensor for _, tensor in self.inputs)
         return read if self.when is None else (*read, self.when.tensor)
 
@@ -43,7 +43,7 @@ class EnsembleGraph:
     """The steps that lead to some outputs."""
 
     def __init__(self, name: str, steps: tuple[Step, ...], outputs: tuple[str, ...], limit: int) -> None:
-        """`limit` bounds the requests of one step under way at a time, 0 for no bound."""
+        """`limit` is the maximum number of requests of one step in flight, 0 for no limit."""
         self.name = name
         self.steps = steps
         self.outputs = outputs
@@ -54,8 +54,8 @@ class EnsembleGraph:
                 self.consumers[tensor] = (*self.consumers.get(tensor, ()), step)
 
     @classmethod
-    def of(cls, config: mc.ModelConfig) -> "EnsembleGraph":
-        """The whole plan of a validated configuration."""
+    def from_config(cls, config: mc.ModelConfig) -> "EnsembleGraph":
+        """Make the whole graph of a validated configuration."""
         when = conditions(config)
         scheduling = config.ensemble_scheduling
         steps = tuple(_step(index, step, when.get(index)) for index, step in enumerate(scheduling.step))
@@ -68,7 +68,7 @@ class EnsembleGraph:
         return {tensor: step for step in self.steps for tensor in step.outputs.values()}
 
     def pruned(self, wanted: Collection[str]) -> "EnsembleGraph":
-        """The plan for some of the outputs: steps that lead to none of them are left out."""
+        """Return the graph for some of the outputs, without the steps that lead to none of them."""
         outputs = tuple(output for output in self.outputs if output in wanted)
         needed: dict[int, Step] = {}
         pending = list(outputs)

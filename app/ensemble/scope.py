@@ -6,10 +6,10 @@ from app.core.tensors import Tensor
 
 
 class TensorScope:
-    """Tensors that exist so far, by name; None stands for one that there will never be.
+    """The tensors known so far, by name; None marks one that no step will ever write.
 
-    Each response of a decoupled step opens a scope within that of its request: it sees what is outside, and
-    what follows from the response happens inside.
+    Each response of a decoupled step opens a scope within that of its request: it sees the tensors of the
+    scopes around it, and the steps that follow from the response write into it.
     """
 
     __slots__ = ("_parent", "_started", "_tensors", "answered", "children")
@@ -23,50 +23,50 @@ class TensorScope:
         if parent is not None:
             parent.children.append(self)
 
-    def settle(self, name: str, tensor: Tensor | None) -> None:
-        """Say what a tensor is."""
+    def set(self, name: str, tensor: Tensor | None) -> None:
+        """Store a tensor, or None when it will never exist."""
         self._tensors[name] = tensor
 
-    def settled(self, name: str) -> bool:
-        """Whether it is known what a tensor is."""
-        return any(name in scope._tensors for scope in self._outwards())
+    def is_set(self, name: str) -> bool:
+        """Return whether a tensor is known, here or further out."""
+        return any(name in scope._tensors for scope in self._with_ancestors())
 
     def get(self, name: str) -> Tensor | None:
-        """A settled tensor."""
-        return next(scope._tensors[name] for scope in self._outwards() if name in scope._tensors)
+        """Return a tensor that is set."""
+        return next(scope._tensors[name] for scope in self._with_ancestors() if name in scope._tensors)
 
-    def begin(self, step: int) -> bool:
-        """Mark a step as begun; False when it was, here or further out."""
-        if any(step in scope._started for scope in self._outwards()):
+    def mark_started(self, step: int) -> bool:
+        """Mark a step as started; return False when it already was, here or further out."""
+        if any(step in scope._started for scope in self._with_ancestors()):
             return False
         self._started.add(step)
         return True
 
-    def answer(self) -> bool:
-        """Mark that the outputs were sent; False when they were, here or further out."""
-        if any(scope.answered for scope in self._outwards()):
+    def mark_answered(self) -> bool:
+        """Mark that the outputs were sent; return False when they already were, here or further out."""
+        if any(scope.answered for scope in self._with_ancestors()):
             return False
         self.answered = True
         return True
 
-    def inwards(self) -> Iterator["TensorScope"]:
-        """This scope and all within it."""
+    def with_descendants(self) -> Iterator["TensorScope"]:
+        """Yield this scope and all within it."""
         yield self
         for child in list(self.children):
-            yield from child.inwards()
+            yield from child.with_descendants()
 
-    def close(self) -> None:
-        """Forget a scope that has answered, so that its tensors can go."""
+    def detach(self) -> None:
+        """Remove an answered scope from the one around it, so that its tensors are released."""
         if self._parent is not None and not self.children:
             self._parent.children.remove(self)
 
-    def drop(self) -> None:
-        """Undo that scopes within each other hold each other: nothing is looked up in them any more."""
+    def unlink(self) -> None:
+        """Break the reference cycles between scopes; nothing may be looked up in them any more."""
         for child in self.children:
-            child.drop()
+            child.unlink()
             child._parent = None
 
-    def _outwards(self) -> Iterator["TensorScope"]:
+    def _with_ancestors(self) -> Iterator["TensorScope"]:
         scope: TensorScope | None = self
         while scope is not None:
             yield scope

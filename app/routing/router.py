@@ -35,8 +35,8 @@ class Ensembles(Protocol):
     def available(self, entry: VersionEntry) -> bool:
         """Whether every step could be called now."""
 
-    def forget(self, entries: tuple[VersionEntry, ...]) -> None:
-        """Drop what belongs to none of these."""
+    def retain(self, entries: tuple[VersionEntry, ...]) -> None:
+        """Drop the state of all versions but these."""
 
 
 class Router:
@@ -69,7 +69,7 @@ class Router:
             await asyncio.gather(*(pool.wait_available(_CONNECT_S) for pool in added))
         self.table = table
         if self.ensembles is not None:
-            self.ensembles.forget(table.ready)
+            self.ensembles.retain(table.ready)
         wanted = self._joined | table.applications.keys()
         for name in [name for name in self._pools if name not in wanted]:
             self._close(name)

@@ -114,7 +114,6 @@ CIRCLES_LEFT: set[frozenset[str]] = {
     frozenset({"backends.python.api.pb_utils", "backends.python.execution.loader"}),
     frozenset({"app.ingress.tracing.otel", "app.ingress.tracing.sampling"}),
     frozenset({"deployments.scheduling.sequence.requests", "deployments.scheduling.sequence.slots"}),
-    frozenset({"app.ensemble.cached_run", "app.ensemble.execution", "app.ensemble.runner"}),
     frozenset({"backends.array_backend", "backends.base"}),
     frozenset({"app.ingress.http1.connection", "app.ingress.http1.server"}),
     frozenset({"app.ingress.http2.output", "app.ingress.http2.stream"}),

@@ -281,7 +281,7 @@ class TestStatistics:
     async def test_unloading_forgets_them(self) -> None:
         models = Models(e=CHAIN, a=model(), b=model())
         models.infer(tensor(shape=(5,)))
-        models.runner.forget(())
+        models.runner.retain(())
         assert models.runner.statistics(models.resolve("e"))[0].inference_stats.fail.count == 0
 
 

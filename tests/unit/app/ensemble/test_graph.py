@@ -1,4 +1,4 @@
-"""What a plan says of its steps."""
+"""The graph of an ensemble: its steps, what they read, and what pruning leaves."""
 
 import pytest
 from google.protobuf import text_format
@@ -20,26 +20,26 @@ def config_of(text: str) -> mc.ModelConfig:
     return text_format.Parse(text, mc.ModelConfig(name="e"))
 
 
-def plan(*steps: str, outputs: str = "A B C", **more: str) -> EnsembleGraph:
-    return EnsembleGraph.of(config_of(ensemble(*(steps or STEPS), outputs=outputs, **more)))
+def graph(*steps: str, outputs: str = "A B C", **more: str) -> EnsembleGraph:
+    return EnsembleGraph.from_config(config_of(ensemble(*(steps or STEPS), outputs=outputs, **more)))
 
 
 def test_versions_and_outputs() -> None:
-    first, second, _ = plan().steps
+    first, second, _ = graph().steps
     assert (first.version, second.version) == ("2", "")
     assert [output.name for output in first.requested] == ["y", "z"]
     assert first.outputs == {"y": "A", "z": "MID"}
 
 
 def test_who_reads_a_tensor() -> None:
-    readers = {name: [s.number for s in steps] for name, steps in plan().consumers.items()}
+    readers = {name: [s.number for s in steps] for name, steps in graph().consumers.items()}
     assert readers == {"IN": [0, 2], "MID": [1, 2]}
 
 
 def test_only_what_leads_to_an_output_is_kept() -> None:
-    assert [s.number for s in plan().pruned(["A"]).steps] == [0]
-    assert [s.number for s in plan().pruned(["B"]).steps] == [0, 1]
-    pruned = plan().pruned(["C", "A"])
+    assert [s.number for s in graph().pruned(["A"]).steps] == [0]
+    assert [s.number for s in graph().pruned(["B"]).steps] == [0, 1]
+    pruned = graph().pruned(["C", "A"])
     assert ([s.number for s in pruned.steps], pruned.outputs) == ([0, 2], ("A", "C"))
 
 
@@ -47,7 +47,7 @@ WHEN = 'parameters { key: "step.%s.when" value { string_value: "%s" } }'
 
 
 def test_a_condition_is_read_before_its_step() -> None:
-    made = plan(more=WHEN % (1, "!A"))
+    made = graph(more=WHEN % (1, "!A"))
     when = made.steps[1].when
     assert when is not None and (when.tensor, when.negated) == ("A", True)
     assert made.steps[1].reads == ("MID", "A")
@@ -66,4 +66,4 @@ def test_a_tensor_that_only_decides_is_used() -> None:
 
 def test_a_condition_of_no_step() -> None:
     with pytest.raises(InferError, match=r"'step\.7\.when' of ensemble 'e' names a step there is not"):
-        plan(more=WHEN % (7, "A"))
+        graph(more=WHEN % (7, "A"))

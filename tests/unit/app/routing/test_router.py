@@ -201,7 +201,7 @@ async def test_an_ensemble_runs_by_the_newest_table(router: Router) -> None:
     await apply(router, table(1, ensemble))
     submitted: list[VersionEntry] = []
     submit = lambda entry, request, sink: submitted.append(entry)  # noqa: E731
-    router.ensembles = cast(Any, SimpleNamespace(submit=submit, forget=lambda entries: None))
+    router.ensembles = cast(Any, SimpleNamespace(submit=submit, retain=lambda entries: None))
     reloaded = msgspec.structs.replace(ensemble)
     router.submit(ensemble, request(model="e"), Sink())
     await apply(router, table(2, reloaded))

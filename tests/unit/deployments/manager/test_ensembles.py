@@ -64,14 +64,14 @@ class TestState:
         config = ensemble(step({"x": "IN"}, {"y": "OUT"}, "m"))
         found = state_of(entry("/x::e", config), own, other, name="/x::e")
         assert found.state is ModelState.READY
-        assert [step.model for step in EnsembleGraph.of(found.model_config).steps] == ["/x::m"]
+        assert [step.model for step in EnsembleGraph.from_config(found.model_config).steps] == ["/x::m"]
         assert "non-existing output y in model /y::m" in reason_in("/y::e", config, own, other)
 
     def test_a_step_may_be_the_only_one_of_its_name(self) -> None:
         config = ensemble(step({"x": "IN"}, {"y": "OUT"}, "m"))
         unloaded = VersionEntry("/x::m", 1, ModelState.UNAVAILABLE, "unloaded")
         found = state_of(entry("/x::e", config), unloaded, entry("/y::m", model()), name="/x::e")
-        assert [step.model for step in EnsembleGraph.of(found.model_config).steps] == ["/y::m"]
+        assert [step.model for step in EnsembleGraph.from_config(found.model_config).steps] == ["/y::m"]
         others = entry("/y::m", model()), entry("/z::m", model())
         text = "Invalid argument: ensemble /x::e contains models that are not available or ambiguous: m"
         assert reason_in("/x::e", config, *others) == text
