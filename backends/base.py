@@ -127,7 +127,7 @@ class Instance:
         merged_inputs: where the inputs of a batch are joined, a lone request's too, when a backend has memory
             of its own for that: an array for a name, shape and dtype, free to be overwritten once
             `execute` has returned. None, as it is unless `load` sets it, makes an array for each batch.
-        put_off: what the server does not do before the inputs of the execution are in place.
+        deferred_completion: completes the previous batch once the inputs of this execution are in place.
         compute_start_ns, compute_end_ns: a backend may set both inside `instance_execute` with
             `time.monotonic_ns()`; the statistics then split the execution into compute_input,
             compute_infer and compute_output. Left at 0, all of it counts as compute_infer.
@@ -155,21 +155,21 @@ class Instance:
         self.state: Any = None
         self.readiness_changed: Callable[[], None] = _nothing
         self.merged_inputs: Callable[[str, tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]] | None = None
-        self.put_off: Callable[[], object] | None = None
+        self.deferred_completion: Callable[[], object] | None = None
         self.compute_start_ns = 0
         self.compute_end_ns = 0
 
     def begin_compute(self) -> None:
         """Note that the inputs are in place and the inference proper begins."""
         self.compute_start_ns = time.monotonic_ns()
-        if self.put_off is not None:
-            self.catch_up()
+        if self.deferred_completion is not None:
+            self.run_deferred()
 
-    def catch_up(self) -> None:
-        """Do what was put off."""
-        if self.put_off is not None:
-            put_off, self.put_off = self.put_off, None
-            put_off()
+    def run_deferred(self) -> None:
+        """Complete the previous batch, if that was deferred."""
+        if self.deferred_completion is not None:
+            deferred_completion, self.deferred_completion = self.deferred_completion, None
+            deferred_completion()
 
 
 class Request:
@@ -199,8 +199,8 @@ class Request:
         self._is_cancelled = is_cancelled
 
     @property
-    def abandoned(self) -> bool:
-        """Whether nobody will answer: what a scheduler asks when `instance_execute` has returned."""
+    def unanswered(self) -> bool:
+        """Whether no response is to be expected, after `instance_execute` has returned."""
         return not (self.answered or self.detached or self.rescheduled)
 
     def is_cancelled(self) -> bool:
@@ -261,7 +261,7 @@ class Backend(ABC):
     def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
         """Execute one batch and reply to every request.
 
-        What is raised here, or a request left `abandoned` by a model that is not decoupled, fails the
+        What is raised here, or a request left `unanswered` by a model that is not decoupled, fails the
         unanswered requests of this batch and no other.
         """
 
@@ -287,18 +287,18 @@ class Backend(ABC):
         """Whether `instance_ready` may ever say False; only then is it asked, now and then."""
         return type(self).instance_ready is not Backend.instance_ready
 
-    def instance_portable(self, instance: Instance) -> bool:
-        """Whether the instance may execute on any thread, an event loop's too, if its executions are short.
+    def runs_on_event_loop(self, instance: Instance) -> bool:
+        """Whether the instance may execute on the replica's event loop while its executions are short.
 
-        It must keep nothing that belongs to a thread, never wait for anybody and ask nothing of the server,
-        except as `instance_pauses` says. Asked once, when the instance is initialised.
+        It must have no thread-local state, never block and call nothing of the server, except as
+        `may_call_models` says. Called once, after `instance_initialize`; see docs/event_loop_execution.md.
         """
         return False
 
-    def instance_pauses(self, instance: Instance) -> bool:
-        """Whether an execution may wait for answers of other models, in `Calls.ask` of Python models.
+    def may_call_models(self, instance: Instance) -> bool:
+        """Whether an execution on the event loop may wait for responses of other models (`Calls.ask`).
 
-        Asked once, after `instance_portable`.
+        Called once, if `runs_on_event_loop` returned True.
         """
         return False
 

@@ -152,7 +152,7 @@ class OnnxRuntimeBackend(ArrayBackend):
                 found[name] = found[name].reshape(shape)
         return found
 
-    def instance_portable(self, instance: Instance) -> bool:
+    def runs_on_event_loop(self, instance: Instance) -> bool:
         return instance.kind == "CPU"
 
     @classmethod

@@ -21,7 +21,7 @@ from backends.base import Backend, Instance, Model, Request
 from backends.python.api import metrics
 from backends.python.api.errors import loading_failed
 from backends.python.execution import loader
-from backends.python.execution.event_loop_safety import is_portable
+from backends.python.execution.event_loop_safety import is_safe_on_event_loop
 from backends.python.execution.execution import Execution, completed
 from backends.python.execution.instance import PythonInstance
 from backends.python.execution.reshaping import Reshaped
@@ -70,11 +70,11 @@ class PythonBackend(Backend):
         if instance.state is not None:
             instance.state.finalize_sequence(sequence_id)
 
-    def instance_portable(self, instance: Instance) -> bool:
+    def runs_on_event_loop(self, instance: Instance) -> bool:
         state = instance.state
-        return isinstance(state, Execution) and is_portable(Path(state.instance.file).read_bytes())
+        return isinstance(state, Execution) and is_safe_on_event_loop(Path(state.instance.file).read_bytes())
 
-    def instance_pauses(self, instance: Instance) -> bool:
+    def may_call_models(self, instance: Instance) -> bool:
         source = Path(instance.state.instance.file).read_bytes()
         return any(part in source for part in (b".exec", b"async"))
 

@@ -6,7 +6,6 @@ an ingress does, so a call goes straight to a replica of the model called.
 
 import asyncio
 import logging
-import time
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
@@ -31,8 +30,8 @@ from backends.python.api.calls import Calls
 from backends.python.api.errors import TritonModelException
 from backends.python.event_loop import EventLoop
 from deployments.bls.calls import BlsCall
-from deployments.bls.inline_loop import InlineEventLoop
-from deployments.bls.suspension import ResponseFuture, is_pausable, waited
+from deployments.event_loop_execution.inline_loop import InlineEventLoop
+from deployments.event_loop_execution.suspension import ResponseFuture, count_waiting, is_suspendable
 from deployments.spec import MANAGER, ModelSpec
 
 T = TypeVar("T")
@@ -113,17 +112,12 @@ class ModelCalls(Calls):
         return partial(self._later, nested.cancel)
 
     def ask(self, infer: InferRequest, callers: Sequence[Request]) -> InferResponse:
-        answer: ResponseFuture[InferResponse] = ResponseFuture()
-        self.submit(infer, answer.give, False, callers)
-        return answer.wait()
+        response: ResponseFuture[InferResponse] = ResponseFuture()
+        self.submit(infer, response.set, False, callers)
+        return response.wait()
 
     def run(self, coroutine: Coroutine[Any, Any, Any], loop: EventLoop) -> Any:
-        if is_pausable():
-            return self._guest.run(coroutine)
-        began = time.monotonic_ns()
-        result, worked_ns = loop.run(_timed(coroutine))
-        waited.ns += max(time.monotonic_ns() - began - worked_ns, 0)
-        return result
+        return self._inline_loop.run(coroutine) if is_suspendable() else count_waiting(coroutine, loop.run)
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         self._manage(self._load(name, config, files))
@@ -159,7 +153,7 @@ class ModelCalls(Calls):
         return connection
 
     @cached_property
-    def _guest(self) -> InlineEventLoop:
+    def _inline_loop(self) -> InlineEventLoop:
         return InlineEventLoop(self._plane.loop)
 
     @property
@@ -263,13 +257,6 @@ class ModelCalls(Calls):
             return router.available(router.resolve(name, version))
         except InferError:
             return False
-
-
-async def _timed(coroutine: Coroutine[Any, Any, T]) -> tuple[T, int]:
-    """The result, and the nanoseconds of a processor that this thread has spent meanwhile."""
-    began = time.thread_time_ns()
-    result = await coroutine
-    return result, time.thread_time_ns() - began
 
 
 def _log_failure(unloaded: "Future[None]") -> None:

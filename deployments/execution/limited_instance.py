@@ -42,7 +42,7 @@ class LimitedInstance(InstanceThread):
         self._patience: asyncio.TimerHandle | None = None
 
     @property
-    def takes_next(self) -> bool:
+    def accepts_prefetch(self) -> bool:
         """Never: each batch has to wait for its turn."""
         return False
 
@@ -61,7 +61,7 @@ class LimitedInstance(InstanceThread):
             self._turns.release()
             self._drop(batch)
 
-    def leave(self) -> None:
+    def on_removed(self) -> None:
         if self._patience is not None:
             self._patience.cancel()
         self._turns.leave()

@@ -155,7 +155,7 @@ class InstancePool:
     def _set_placed(self, placed: list[_Placed]) -> None:
         self._placed = placed
         for each in placed:
-            each.thread.alone = len(placed) == 1
+            each.thread.is_only_instance = len(placed) == 1
 
     def _placements(self, config: mc.ModelConfig) -> list[Placement]:
         return placements(config, self._rank, self._spec.backend_path)
@@ -170,7 +170,7 @@ class InstancePool:
         except BaseException:
             for placed in made:
                 placed.thread.stop(timeout=5)
-                self._plane.loop.call_soon_threadsafe(placed.thread.leave)
+                self._plane.loop.call_soon_threadsafe(placed.thread.on_removed)
             raise
         return made
 
@@ -216,7 +216,7 @@ class InstancePool:
     async def _remove(self, thread: InstanceThread) -> None:
         if not thread.instance.passive:
             await self._scheduler.remove_instance(thread)
-        thread.leave()
+        thread.on_removed()
         await asyncio.to_thread(thread.stop, None)
         self._leaving.discard(thread)
         logger.info("removed instance %s of model '%s'", thread.instance.name, self._model.name)

@@ -54,8 +54,8 @@ def pending(
 class HeldInstance:
     """An instance whose executions end when the test says so."""
 
-    on_loop = False
-    takes_next = False
+    executes_on_loop = False
+    accepts_prefetch = False
 
     def __init__(self) -> None:
         self.scheduler: Scheduler | None = None

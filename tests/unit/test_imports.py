@@ -54,10 +54,12 @@ backends.teaching: app.core app.core.config backends backends.python.api
 backends.tensorrt: app.core app.core.config backends backends.cuda
 deployments: app.core backends
 deployments.bls: app.core app.ensemble app.routing app.transport backends backends.python
-    backends.python.api deployments
+    backends.python.api deployments deployments.event_loop_execution
 deployments.builder: app.core backends deployments nereid
 deployments.environments: app.core backends backends.python.worker deployments.model_store
-deployments.execution: app.core app.core.config backends deployments.bls deployments.rate_limiting
+deployments.event_loop_execution: backends
+deployments.execution: app.core app.core.config backends deployments.bls
+    deployments.event_loop_execution deployments.rate_limiting
 deployments.manager: app.core app.core.config app.routing app.settings app.transport
     app.transport.channel deployments deployments.execution deployments.model_store
 deployments.model_store: app.core app.core.config app.settings app.transport.channel

@@ -43,7 +43,7 @@ _BUILTINS: Final = frozenset(
 )
 
 
-def is_portable(source: bytes) -> bool:
+def is_safe_on_event_loop(source: bytes) -> bool:
     """Look at the source of a `model.py`."""
     tree = ast.parse(source)
     nodes = list(ast.walk(tree))

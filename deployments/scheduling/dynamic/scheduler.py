@@ -90,7 +90,7 @@ class DynamicScheduler(Scheduler):
         self._batched = batched
         self._running: set[asyncio.Task[None]] = set()
         self._execution_ns = 0
-        self._on_loop = False
+        self._executes_on_loop = False
         self._gathering = False
         self._may_prepare = strategy is None and not ordered and not hold and queue.in_order
         self._busy: InstanceThread | None = None
@@ -103,7 +103,7 @@ class DynamicScheduler(Scheduler):
 
     def finished(self, instance: InstanceThread, batch: Batch) -> None:
         self._execution_ns = batch.end_ns - batch.start_ns
-        self._on_loop = instance.on_loop
+        self._executes_on_loop = instance.executes_on_loop
         self._statistics.releases[batch.release] += 1
         super().finished(instance, batch)
 
@@ -112,7 +112,7 @@ class DynamicScheduler(Scheduler):
         wanted = (
             self._may_prepare
             and self._execution_ns >= PREPARED_FROM_NS
-            and instance.takes_next
+            and instance.accepts_prefetch
             and instance not in self._leaving
         )
         self._prepare_at = self._policy.max_rows if wanted else NEVER
@@ -128,7 +128,7 @@ class DynamicScheduler(Scheduler):
         The callers of a finished batch ask again one after the other: the first of them must not have the
         instance for itself. Nor where the loop itself executes: nothing is won by beginning at once.
         """
-        at_once = self._execution_ns < GATHERED_FROM_NS and not self._on_loop
+        at_once = self._execution_ns < GATHERED_FROM_NS and not self._executes_on_loop
         if at_once or len(self._queue) >= self._policy.max_rows:
             self._release()
         elif not self._gathering and self._queue:

@@ -30,10 +30,10 @@ class FakeBackend(Backend):
         self.load = load
         self.calls: list[tuple[str, str]] = []
 
-    portable = False
+    eligible = False
 
-    def instance_portable(self, instance: Instance) -> bool:
-        return self.portable
+    def runs_on_event_loop(self, instance: Instance) -> bool:
+        return self.eligible
 
     def instance_initialize(self, instance: Instance) -> None:
         self.calls.append(("load", threading.current_thread().name))
@@ -56,7 +56,8 @@ class Bench:
         self.finished: list[Batch] = []
         self.order: list[str] = []
         self.outbox = ResponseQueue(loop, self._deliver)
-        model = Model(mc.ModelConfig(name="m"), 1, Path("m"))
+        policy = mc.ModelTransactionPolicy(decoupled=decoupled)
+        model = Model(mc.ModelConfig(name="m", model_transaction_policy=policy), 1, Path("m"))
         instance = Instance(model, "m_0_0")
         self.thread = InstanceThread(backend, instance, self.outbox, decoupled, loop, self._finished)
 

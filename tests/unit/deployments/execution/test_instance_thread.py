@@ -12,7 +12,6 @@ import pytest
 from app.core.errors import ErrorCode, FailureReason, InferError, invalid_arg
 from app.core.tensors import InferResponse
 from backends.base import Request
-from deployments.execution import instance_thread
 from deployments.execution.queued_request import QueuedRequest
 from tests.unit.deployments.execution.instance_bench import Behaviour, Bench, FakeBackend, Start, answer_all
 from tests.waiting import until
@@ -22,10 +21,8 @@ from tests.waiting import until
 async def start() -> AsyncIterator[Start]:
     benches: list[Bench] = []
 
-    def begin(execute: Behaviour, decoupled: bool = False, portable: bool = False) -> Bench:
-        backend = FakeBackend(execute)
-        backend.portable = portable
-        bench = Bench(backend, decoupled)
+    def begin(execute: Behaviour, decoupled: bool = False) -> Bench:
+        bench = Bench(FakeBackend(execute), decoupled)
         benches.append(bench)
         bench.thread.start()
         bench.thread.wait_loaded()
@@ -54,104 +51,6 @@ async def test_answers_come_before_the_end_of_their_batch(start: Start) -> None:
     bench = start(answer_all)
     await bench.execute("a", "b")
     assert bench.order == ["a", "b", "finished"]
-
-
-def threads(bench: Bench, count: int) -> list[str]:
-    """Which threads the last executions took place on."""
-    return [thread for _, thread in bench.thread._backend.calls[-count:]]  # type: ignore[attr-defined]
-
-
-async def test_short_executions_of_a_portable_instance_move_to_the_loop(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(instance_thread, "_SHORT_NS", 10**12)  # whatever the machine
-    bench = start(answer_all, portable=True)
-    for i in range(instance_thread._SHORT_RUNS):
-        assert not bench.thread.on_loop
-        await bench.execute(str(i))
-    assert set(threads(bench, instance_thread._SHORT_RUNS)) == {"m_0_0"}
-    bench.order.clear()
-    await bench.execute("a", "b")
-    assert threads(bench, 1) == [threading.current_thread().name]
-    assert bench.order == ["a", "b", "finished"]
-
-
-@pytest.mark.parametrize(("brief_ns", "stays"), [(0, False), (10**12, True)])
-async def test_one_of_several_instances_stays_on_the_loop_for_brief_executions_only(
-    start: Start, monkeypatch: pytest.MonkeyPatch, brief_ns: int, stays: bool
-) -> None:
-    monkeypatch.setattr(instance_thread, "_SHORT_NS", 10**12)
-    monkeypatch.setattr(instance_thread, "_BRIEF_NS", brief_ns)
-    bench = start(answer_all, portable=True)
-    bench.thread.alone = False
-    for i in range(instance_thread._SHORT_RUNS):
-        await bench.execute(str(i))
-    assert bench.thread.on_loop
-    for i in range(3):
-        await bench.execute(f"on the loop {i}")
-        assert bench.thread.on_loop is stays
-
-
-async def test_a_long_execution_on_the_loop_goes_back_to_the_thread(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(instance_thread, "_SHORT_NS", 10**12)
-    bench = start(answer_all, portable=True)
-    for i in range(instance_thread._SHORT_RUNS):
-        await bench.execute(str(i))
-    monkeypatch.setattr(instance_thread, "_SHORT_NS", 0)
-    monkeypatch.setattr(instance_thread, "_LONG_NS", 0)
-    await bench.execute("long")
-    assert threads(bench, 1) == [threading.current_thread().name]
-    monkeypatch.setattr(instance_thread, "_SHORT_NS", 10**12)
-    for i in range(2 * instance_thread._SHORT_RUNS):
-        await bench.execute(f"again {i}")
-    assert set(threads(bench, 2 * instance_thread._SHORT_RUNS)) == {"m_0_0"}
-    assert bench.thread.on_loop
-
-
-async def test_failures_on_the_loop_are_those_of_their_batch(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def execute(requests: Sequence[Request]) -> None:
-        if requests[0].infer.id == "bad":
-            sys.exit(3)
-        answer_all(requests)
-
-    monkeypatch.setattr(instance_thread, "_SHORT_NS", 10**12)
-    bench = start(execute, portable=True)
-    for i in range(instance_thread._SHORT_RUNS):
-        await bench.execute(str(i))
-    await bench.execute("bad")
-    assert threads(bench, 1) == [threading.current_thread().name]
-    assert bench.error("bad").code is ErrorCode.INTERNAL
-    await bench.execute("good")
-    assert bench.final("good").failure is None
-
-
-@pytest.mark.parametrize(("portable", "decoupled"), [(False, False), (True, True)])
-async def test_other_instances_keep_to_their_thread(
-    start: Start, monkeypatch: pytest.MonkeyPatch, portable: bool, decoupled: bool
-) -> None:
-    monkeypatch.setattr(instance_thread, "_SHORT_NS", 10**12)
-    bench = start(answer_all, decoupled, portable)
-    for i in range(instance_thread._SHORT_RUNS + 2):
-        await bench.execute(str(i))
-    assert set(threads(bench, instance_thread._SHORT_RUNS + 2)) == {"m_0_0"}
-
-
-async def test_a_batch_for_the_loop_after_the_end_executes_nothing(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(instance_thread, "_SHORT_NS", 10**12)
-    bench = start(answer_all, portable=True)
-    for i in range(instance_thread._SHORT_RUNS):
-        await bench.execute(str(i))
-    assert bench.thread.on_loop
-    bench.thread.execute(bench.batch("late"))
-    bench.thread.stop(5)  # before the loop turns
-    await asyncio.sleep(0)
-    assert "late" not in bench.responses
 
 
 async def test_backend_may_split_its_time(start: Start) -> None:

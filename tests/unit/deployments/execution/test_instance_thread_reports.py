@@ -46,7 +46,7 @@ async def test_a_batch_is_reported_when_the_next_one_has_its_inputs(
     bench.thread.execute(bench.batch("b"))
     backend.begin.put(True)
     backend.end.put(None)
-    await until(lambda: bench.thread.instance.put_off is not None)
+    await until(lambda: bench.thread.instance.deferred_completion is not None)
     await asyncio.sleep(0)
     assert bench.order == []
     backend.begin.put(True)

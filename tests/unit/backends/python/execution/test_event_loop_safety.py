@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.python.execution.event_loop_safety import is_portable
+from backends.python.execution.event_loop_safety import is_safe_on_event_loop
 
 EXAMPLES = Path(__file__).parents[5] / "model_repository"
 MODEL = """
@@ -32,13 +32,13 @@ def source(line: str = "pass", imports: str = "") -> bytes:
 
 
 def test_plain_computing_is_portable() -> None:
-    assert is_portable(source())
-    assert is_portable(source("array = array + len(self.config)", "from collections import deque"))
-    assert is_portable((EXAMPLES / "identity_fp32" / "1" / "model.py").read_bytes())
+    assert is_safe_on_event_loop(source())
+    assert is_safe_on_event_loop(source("array = array + len(self.config)", "from collections import deque"))
+    assert is_safe_on_event_loop((EXAMPLES / "identity_fp32" / "1" / "model.py").read_bytes())
 
 
 def test_a_plain_call_of_another_model_is_portable() -> None:
-    assert is_portable(source("pb_utils.InferenceRequest(model_name='other').exec()"))
+    assert is_safe_on_event_loop(source("pb_utils.InferenceRequest(model_name='other').exec()"))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_plain_call_of_another_model_is_portable() -> None:
     ],
 )
 def test_what_may_wait_or_belongs_to_a_thread_is_not(line: str) -> None:
-    assert not is_portable(source(line))
+    assert not is_safe_on_event_loop(source(line))
 
 
 CALL = "pb_utils.InferenceRequest(model_name='other')"
@@ -90,7 +90,7 @@ def coroutine(line: str) -> bytes:
     ],
 )
 def test_coroutines_that_await_calls_are_portable(line: str) -> None:
-    assert is_portable(coroutine(line))
+    assert is_safe_on_event_loop(coroutine(line))
 
 
 @pytest.mark.parametrize(
@@ -112,9 +112,9 @@ def test_coroutines_that_await_calls_are_portable(line: str) -> None:
     ],
 )
 def test_coroutines_that_do_more_are_not(line: str) -> None:
-    assert not is_portable(coroutine(line))
+    assert not is_safe_on_event_loop(coroutine(line))
 
 
 @pytest.mark.parametrize("name", ["repeat_int32", "image_preprocess"])
 def test_examples_that_sleep_or_import_more_are_not(name: str) -> None:
-    assert not is_portable((EXAMPLES / name / "1" / "model.py").read_bytes())
+    assert not is_safe_on_event_loop((EXAMPLES / name / "1" / "model.py").read_bytes())

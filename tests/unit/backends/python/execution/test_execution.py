@@ -30,7 +30,7 @@ def test_rescheduled_requests_are_left_to_the_scheduler(load: Load) -> None:
         body = source.replace("[None]", "None") if configuration is DECOUPLED else source
         (call,) = load(body, configuration)(row(1))
         gc.collect()
-        assert (call.rescheduled, call.abandoned, call.responses) == (True, False, [])
+        assert (call.rescheduled, call.unanswered, call.responses) == (True, False, [])
 
 
 def test_decoupled_responses_from_a_thread(load: Load) -> None:
@@ -112,7 +112,7 @@ def test_sender_of_a_model_that_is_not_decoupled_may_answer_later(load: Load) ->
     source = execute("self.sender = requests[0].get_response_sender()")
     served = load(source)
     (call,) = served(row(1))
-    assert call.detached and not call.abandoned and not call.answered
+    assert call.detached and not call.unanswered and not call.answered
     model = served.instance.state.model
     model.sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("O", np.ones(1))]))
     assert call.arrays["O"].tolist() == [1]

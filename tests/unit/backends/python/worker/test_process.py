@@ -138,7 +138,7 @@ def test_its_log_is_ours(served: Served, caplog: pytest.LogCaptureFixture) -> No
 
 def test_rescheduled_and_detached_requests(served: Served) -> None:
     call = ask(served, "reschedules")
-    assert (call.rescheduled, call.abandoned, call.responses) == (True, False, [])
+    assert (call.rescheduled, call.unanswered, call.responses) == (True, False, [])
     call = ask(served, "later")
     assert call.detached
     assert call.arrays["O"].tolist() == [[b"later"]]

@@ -24,7 +24,7 @@ PLAIN = BatchPolicy(ROWS)
 class EagerInstance(HeldInstance):
     """May be handed a batch, not two, while it executes another; goes on with it by itself."""
 
-    takes_next = True
+    accepts_prefetch = True
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__()

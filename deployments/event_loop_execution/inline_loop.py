@@ -1,4 +1,8 @@
-"""An event loop within another's callbacks, for coroutines of a model that execute on the replica's loop."""
+"""Event loop driven by callbacks of another one, for coroutines of a model on the replica's loop.
+
+The only place that uses `asyncio.events._set_running_loop`, without which no second loop can run in a thread
+whose loop is running. Its test says what breaks on a Python that lacks it.
+"""
 
 import asyncio
 import logging
@@ -10,20 +14,20 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from typing import Any
 
-from deployments.bls.suspension import ResponseFuture, waited
+from deployments.event_loop_execution.suspension import ResponseFuture, wait_time
 
 logger = logging.getLogger(__name__)
 
 
 class InlineEventLoop:
-    """Runs what is ready as soon as the host's loop brings it, and knows how long that took.
+    """Runs callbacks as soon as the host loop delivers them, and measures their time.
 
-    Of an event loop's methods it has those that tasks, futures and `gather` need. A coroutine goes on within
-    the callback that has its answer: no other thread, nor the host's queue, is in between.
+    Has the methods of an event loop that tasks, futures and `gather` need. A coroutine resumes within the
+    callback that has its response: no other thread, nor the host's queue, is in between.
     """
 
     def __init__(self, host: asyncio.AbstractEventLoop) -> None:
-        """Made on the host's loop."""
+        """Must be called on the host's loop."""
         self._host = host
         self._as_loop: Any = self
         self._thread = threading.get_ident()
@@ -33,14 +37,14 @@ class InlineEventLoop:
         self._awaited: tuple[asyncio.Task[Any], ResponseFuture[None]] | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """The coroutine's result; the execution that asks, one at a time, pauses until it is there."""
+        """Return the coroutine's result; the calling execution, one at a time, is suspended until then."""
         task = self.create_task(coroutine)
         if not task.done():
-            answer: ResponseFuture[None] = ResponseFuture()
-            self._awaited = task, answer
+            ended: ResponseFuture[None] = ResponseFuture()
+            self._awaited = task, ended
             self._worked_ns = 0
-            answer.wait()
-            waited.ns -= self._worked_ns
+            ended.wait()
+            wait_time.ns -= self._worked_ns
         return task.result()
 
     def create_task(
@@ -54,13 +58,13 @@ class InlineEventLoop:
         return asyncio.Future(loop=self._as_loop)
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> None:
-        """Unlike that of other loops it cannot be cancelled."""
+        """Queue a callback; unlike that of other loops it cannot be cancelled."""
         self._ready.append((context or copy_context(), callback, args))
 
     def call_soon_threadsafe(
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> None:
-        """`call_soon`; on the host's loop, what follows takes place before this returns."""
+        """Queue a callback; on the host's loop, it runs before this returns."""
         self._ready.append((context or copy_context(), callback, args))
         if threading.get_ident() == self._thread:
             self._work()
@@ -74,7 +78,7 @@ class InlineEventLoop:
         logger.error("%s", context.get("message"), exc_info=context.get("exception"))
 
     def _work(self) -> None:
-        """Run what is ready, and what becomes so; then the execution, if its coroutine has ended."""
+        """Run the queued callbacks and those they queue; then resume the execution if its coroutine ended."""
         if self._working:
             return
         began = time.monotonic_ns()
@@ -91,13 +95,13 @@ class InlineEventLoop:
             events._set_running_loop(host)
             self._worked_ns += time.monotonic_ns() - began
         if self._awaited is not None and self._awaited[0].done():
-            (_, answer), self._awaited = self._awaited, None
-            answer.give(None)
+            (_, ended), self._awaited = self._awaited, None
+            ended.set(None)
 
     def _run(self, context: Context, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
         try:
             context.run(callback, *args)
-        except (SystemExit, KeyboardInterrupt):  # the task keeps it for who awaits its result
+        except (SystemExit, KeyboardInterrupt):  # the task keeps it: `task.result()` raises it again
             pass
         except Exception:
             logger.exception("in a callback of the model's event loop")

@@ -1,0 +1,115 @@
+"""Instance threads whose backend may execute on the event loop."""
+
+import asyncio
+import sys
+import threading
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from app.core.errors import ErrorCode, InferError
+from backends.base import Request
+from deployments.event_loop_execution import policy
+from deployments.event_loop_execution.policy import REQUIRED_RUNS
+from tests.unit.deployments.execution.instance_bench import Behaviour, Bench, FakeBackend, Start, answer_all
+
+
+@pytest.fixture
+async def start(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Start]:
+    monkeypatch.setattr(policy, "SHORT_NS", 10**12)  # whatever the machine
+    benches: list[Bench] = []
+
+    def begin(
+        execute: Behaviour, decoupled: bool = False, eligible: bool = True, setting: str = "true"
+    ) -> Bench:
+        backend = FakeBackend(execute)
+        backend.eligible = eligible
+        bench = Bench(backend, decoupled)
+        bench.thread.instance.model.backend_config["event-loop"] = setting
+        benches.append(bench)
+        bench.thread.start()
+        bench.thread.wait_loaded()
+        return bench
+
+    yield begin
+    for bench in benches:
+        await asyncio.to_thread(bench.thread.stop, 5)
+        assert not bench.thread.alive
+
+
+def last_threads(bench: Bench, count: int) -> list[str]:
+    """Return the names of the threads of the last executions."""
+    return [thread for _, thread in bench.thread._backend.calls[-count:]]  # type: ignore[attr-defined]
+
+
+async def move_to_loop(bench: Bench) -> None:
+    for i in range(REQUIRED_RUNS):
+        assert not bench.thread.executes_on_loop
+        await bench.execute(str(i))
+    assert bench.thread.executes_on_loop
+
+
+async def test_short_executions_move_to_the_loop(start: Start) -> None:
+    bench = start(answer_all)
+    await move_to_loop(bench)
+    assert set(last_threads(bench, REQUIRED_RUNS)) == {"m_0_0"}
+    bench.order.clear()
+    await bench.execute("a", "b")
+    assert last_threads(bench, 1) == [threading.current_thread().name]
+    assert bench.order == ["a", "b", "finished"]
+
+
+async def test_a_long_execution_on_the_loop_goes_back_to_the_thread(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = start(answer_all)
+    await move_to_loop(bench)
+    monkeypatch.setattr(policy, "LONG_NS", 0)
+    await bench.execute("long")
+    assert last_threads(bench, 1) == [threading.current_thread().name]
+    for i in range(2 * REQUIRED_RUNS):
+        await bench.execute(f"again {i}")
+    assert set(last_threads(bench, 2 * REQUIRED_RUNS)) == {"m_0_0"}
+    assert bench.thread.executes_on_loop
+
+
+async def test_a_failure_on_the_loop_fails_its_batch_only(start: Start) -> None:
+    def execute(requests: Sequence[Request]) -> None:
+        if requests[0].infer.id == "bad":
+            sys.exit(3)
+        answer_all(requests)
+
+    bench = start(execute)
+    await move_to_loop(bench)
+    await bench.execute("bad")
+    assert last_threads(bench, 1) == [threading.current_thread().name]
+    assert bench.error("bad").code is ErrorCode.INTERNAL
+    await bench.execute("good")
+    assert bench.final("good").failure is None
+
+
+@pytest.mark.parametrize(
+    ("eligible", "decoupled", "setting"),
+    [(False, False, "true"), (True, True, "true"), (True, False, "false")],
+)
+async def test_other_instances_stay_on_their_thread(
+    start: Start, eligible: bool, decoupled: bool, setting: str
+) -> None:
+    bench = start(answer_all, decoupled, eligible, setting)
+    for i in range(REQUIRED_RUNS + 2):
+        await bench.execute(str(i))
+    assert set(last_threads(bench, REQUIRED_RUNS + 2)) == {"m_0_0"}
+
+
+async def test_a_setting_that_is_no_boolean_fails_the_load(start: Start) -> None:
+    with pytest.raises(InferError, match="'event-loop': failed to convert 'maybe' to boolean"):
+        start(answer_all, setting="maybe")
+
+
+async def test_a_batch_scheduled_before_the_end_is_not_executed(start: Start) -> None:
+    bench = start(answer_all)
+    await move_to_loop(bench)
+    bench.thread.execute(bench.batch("late"))
+    bench.thread.stop(5)  # before the loop runs the batch
+    await asyncio.sleep(0)
+    assert "late" not in bench.responses
