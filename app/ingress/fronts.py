@@ -66,7 +66,6 @@ async def _open_grpc(
 
     pattern = settings.grpc_header_forward_pattern
     limits = GrpcSettings(
-        http2=settings.grpc_front == "http2",
         concurrent_rpcs=settings.max_pending_requests,
         max_connections=settings.max_connections,
         max_message_bytes=settings.grpc_max_message_size,
@@ -78,7 +77,6 @@ async def _open_grpc(
         keepalive_time_ms=settings.grpc_keepalive_time,
         keepalive_timeout_ms=settings.grpc_keepalive_timeout,
         keepalive_without_calls=settings.grpc_keepalive_permit_without_calls,
-        max_pings_without_data=settings.grpc_http2_max_pings_without_data,
         min_ping_interval_ms=settings.grpc_http2_min_recv_ping_interval_without_data,
         max_ping_strikes=settings.grpc_http2_max_ping_strikes,
         max_connection_age_ms=settings.grpc_max_connection_age,

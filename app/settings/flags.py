@@ -28,7 +28,7 @@ class Flag(msgspec.Struct, frozen=True):
         bare: the flag takes no value on a command line; its presence means true.
         counts: an integer that may also be given as true (1) or false (0).
         pair: what is between the two numbers of a string that is a pair of them.
-        later: the setting is parsed, but nothing heeds it yet: any value but the default is warned about.
+        later: the setting has no effect in this version: any value but the default is warned about.
     """
 
     help: str

@@ -17,6 +17,9 @@ class IgnoredSettings(msgspec.Struct, frozen=True, kw_only=True):
     grpc_infer_thread_count: A[int, Flag("Threads of the gRPC front.", low=2, high=128)] = 2
     grpc_infer_allocation_pool_size: A[int, Flag("Request states kept for reuse.", low=0)] = 8
     grpc_max_response_pool_size: A[int, Flag("Response messages kept for reuse.", low=1)] = _INT_MAX
+    grpc_http2_max_pings_without_data: A[
+        int, Flag("Pings sent without data between; 0: any.", low=0, high=_INT_MAX)
+    ] = 2
     sagemaker_thread_count: A[int, Flag("Threads of the SageMaker front.", low=1)] = 8
     vertex_ai_thread_count: A[int, Flag("Threads of the Vertex AI front.", low=1)] = 8
     buffer_manager_thread_count: A[int, Flag("Threads that copy tensors.", low=0)] = 0

@@ -106,9 +106,6 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     grpc_keepalive_time: A[int, Flag("Milliseconds between keepalive pings.", low=1, high=INT_MAX)] = 7200000
     grpc_keepalive_timeout: A[int, Flag("Milliseconds a ping may take.", low=1, high=INT_MAX)] = 20000
     grpc_keepalive_permit_without_calls: A[bool, Flag("Ping without calls under way.")] = False
-    grpc_http2_max_pings_without_data: A[
-        int, Flag("Pings sent without data between; 0: any.", low=0, high=INT_MAX)
-    ] = 2
     grpc_http2_min_recv_ping_interval_without_data: A[
         int, Flag("Milliseconds a client leaves between pings.", low=0, high=INT_MAX)
     ] = 300000
@@ -179,9 +176,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     http_max_header_size: A[int, Flag("Largest request line and headers.", low=1024)] = 64 * 1024
     grpc_max_message_size: A[int, Flag("Largest gRPC message.", low=1, high=INT_MAX)] = INT_MAX
     grpc_reflection: A[bool, Flag("Serve gRPC's reflection protocol, which grpcurl asks.")] = False
-    grpc_front: A[
-        str, Flag("What speaks HTTP/2: Nereid itself, or the grpcio package.", choices=("http2", "grpcio"))
-    ] = "http2"
+    # Chose between two gRPC servers, of which "http2" is left; accepted for one release.
+    grpc_front: A[str, Flag("The gRPC server.", choices=("http2", "grpcio"), later=True)] = "http2"
     channel_address: A[
         str,
         Flag("Address for the channels between nodes; 'node' is each node's address in the cluster."),
@@ -324,7 +320,7 @@ def suggestion(name: str, label: Label) -> str:
 def _heed(setting: Setting, value: object, label: str, warnings: list[str]) -> None:
     """Warn about a value that this version does nothing with."""
     if setting.flag.later and value != setting.default:
-        warnings.append(f"warning: {label} has no effect yet")
+        warnings.append(f"warning: {label} has no effect in this version")
 
 
 def _has_exporter() -> bool:

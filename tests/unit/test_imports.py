@@ -110,7 +110,7 @@ CIRCLES_LEFT: set[frozenset[str]] = {
             "app.ingress.http2.call",
             "app.ingress.http2.connection",
             "app.ingress.http2.server",
-            "app.ingress.http2.task_call",
+            "app.ingress.http2.streaming_call",
         }
     ),
     frozenset({"backends.python.api.pb_utils", "backends.python.execution.loader"}),

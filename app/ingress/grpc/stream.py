@@ -143,7 +143,7 @@ class InferStream:
             self._room.clear()
             await self._room.wait()
 
-    def accept(self, data: bytes) -> None:
+    def accept(self, data: Buffer) -> None:
         """Start one serialised ModelInferRequest; its errors become its response.
 
         Raises:

@@ -1,20 +1,30 @@
-"""One gRPC call over an HTTP/2 stream: its request, its deadline, its status; and calls that need no task."""
+"""gRPC calls over an HTTP/2 stream: request messages, deadline and status, and the calls of unary methods."""
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Sequence
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
 
+from app.core.errors import ErrorCode, FailureReason, InferError
 from app.core.tensors import Buffer
 from app.ingress.http2.stream import Stream
 from app.protocol.grpc import framing as wire
 from app.protocol.grpc.framing import CallHead, Compressed, MessageReader, Room
 from app.protocol.grpc.request_splitter import first_tensor_offset
 from app.protocol.restrictions import Restriction
+from app.protocol.status import grpc_status
 from app.transport.memory.shared_pool import take_aligned
 
 if TYPE_CHECKING:
     from app.ingress.http2.server import Http2Server
+
+logger = logging.getLogger(__name__)
+
+# A status travels in trailers, which clients refuse from 8 to 16 KB on; a character may take 3 bytes there.
+_MAX_DETAILS: Final = 4000
+_UNEXPECTED: Final = "the server failed to handle the request; its log has the details"
 
 
 def refuse(stream: Stream, head: CallHead, unknown: bool) -> None:
@@ -40,18 +50,22 @@ def _lendable(size: int, begun: Buffer) -> memoryview:
 
 
 class GrpcCall(ABC):
-    """A call under way."""
+    """A call in flight.
+
+    Attributes:
+        deadline: `time.monotonic` seconds at which the call expires; 0 for none.
+    """
 
     __slots__ = (
         "_begun",
         "_buffered",
-        "_deadline",
         "_head",
         "_over",
         "_reader",
         "_server",
         "_stream",
         "_timer",
+        "deadline",
     )
 
     def __init__(self, server: "Http2Server", stream: Stream, head: CallHead) -> None:
@@ -63,11 +77,11 @@ class GrpcCall(ABC):
         self._begun = False  # the response headers are out
         self._over = False
         self._timer: asyncio.TimerHandle | None = None
-        self._deadline = 0.0
+        self.deadline = 0.0
         server.calls.add(self)
         if head.timeout_s is not None:
-            self._deadline = server.now() + head.timeout_s
-            self._timer = server.loop.call_at(self._deadline, self._expire)
+            self.deadline = monotonic() + head.timeout_s
+            self._timer = server.loop.call_later(head.timeout_s, self._expire)
 
     def receive(self, data: bytes, end: bool) -> None:
         """Take DATA of the client; `end` with the last of it."""
@@ -103,13 +117,21 @@ class GrpcCall(ABC):
     def cancelled(self) -> None:
         """The client reset the call or is gone."""
 
-    def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
-        """The call's metadata."""
+    @property
+    def metadata(self) -> tuple[tuple[str, str | bytes], ...]:
+        """The request headers of the call; bytes for names that end in `-bin`."""
         return self._head.metadata
 
-    def time_remaining(self) -> float | None:
-        """Seconds to the deadline; None without one."""
-        return max(0.0, self._deadline - self._server.now()) if self._deadline else None
+    def fail(self, error: Exception) -> None:
+        """End the call with the status of an error; anything but an `InferError` is logged."""
+        if isinstance(error, InferError):
+            # Triton answers a cancelled request with a status without text.
+            cancelled = error.code is ErrorCode.CANCELLED and error.reason is not FailureReason.BACKEND
+            details = "" if cancelled else error.message[:_MAX_DETAILS]
+        else:
+            logger.error("gRPC request failed", exc_info=error)
+            details = _UNEXPECTED
+        self.end(grpc_status(error), details)
 
     def end(self, status: int, message: str) -> None:
         """End the call with a status of gRPC's numbers."""
@@ -153,14 +175,28 @@ class GrpcCall(ABC):
             self._timer.cancel()
 
 
-class OneRequestCall(GrpcCall):
-    """A call with one request message."""
+def _nothing() -> None:
+    pass
 
-    __slots__ = ("_message",)
 
-    def __init__(self, server: "Http2Server", stream: Stream, head: CallHead) -> None:
+class UnaryCall(GrpcCall):
+    """A call with one request and one response message, answered by a callback rather than by a task.
+
+    A long request message comes in memory that can be lent to a replica.
+
+    Attributes:
+        on_cancel: called once if the call ends before it is answered.
+    """
+
+    __slots__ = ("_handler", "_message", "on_cancel")
+
+    def __init__(
+        self, handler: "UnaryHandler", server: "Http2Server", stream: Stream, head: CallHead
+    ) -> None:
         super().__init__(server, stream, head)
+        self._handler = handler
         self._message: Any = None
+        self.on_cancel: Callable[[], object] = _nothing
 
     def receive(self, data: bytes, end: bool) -> None:
         """Take DATA of the client; `end` with the last of it."""
@@ -170,7 +206,7 @@ class OneRequestCall(GrpcCall):
         if message is None:
             super().receive(data, end)
         elif self._count(len(data)):
-            self._answer_to(message)
+            self._handler(self, message)
 
     def _take(self, messages: list[Any], size: int, end: bool) -> None:
         if messages:
@@ -187,7 +223,7 @@ class OneRequestCall(GrpcCall):
         elif isinstance(message, Compressed):
             self._server.decompress(message).add_done_callback(self._decompressed)
         else:
-            self._answer_to(message)
+            self._handler(self, message)
 
     def _decompressed(self, message: "asyncio.Future[bytes]") -> None:
         if self._over:
@@ -198,40 +234,12 @@ class OneRequestCall(GrpcCall):
             self.end(wire.RESOURCE_EXHAUSTED, str(error))
         else:
             if self._count(len(data)):
-                self._answer_to(data)
-
-    @abstractmethod
-    def _answer_to(self, message: Any) -> None:
-        """Begin to answer. An exception ends the connection."""
-
-
-def _nothing() -> None:
-    pass
-
-
-class DirectCall(OneRequestCall):
-    """A call that is begun by a function and answered by a callback, without a task.
-
-    A long message comes in memory that can be lent to a replica.
-
-    Attributes:
-        on_cancel: called once if the call ends before it is answered.
-    """
-
-    __slots__ = ("_begin", "on_cancel")
-
-    def __init__(self, server: "Http2Server", stream: Stream, head: CallHead, begin: "Begin") -> None:
-        super().__init__(server, stream, head)
-        self._begin = begin
-        self.on_cancel: Callable[[], None] = _nothing
-
-    def _answer_to(self, message: Buffer) -> None:
-        self._begin(self, message)
+                self._handler(self, data)
 
     def _room_for_long(self) -> Room:
         return _lendable
 
-    def answer(self, parts: Sequence[Buffer]) -> None:
+    def respond(self, parts: Sequence[Buffer]) -> None:
         """Send the response message, in pieces, and end the call; nothing if it has ended."""
         if self._over:
             return
@@ -248,10 +256,9 @@ class DirectCall(OneRequestCall):
         """Whether it was answered, failed or given up."""
         return self._over
 
-    def fail(self, status: int, message: str) -> None:
-        """End the call with an error."""
+    def fail(self, error: Exception) -> None:
         self.on_cancel = _nothing
-        self.end(status, message)
+        super().fail(error)
 
     def end(self, status: int, message: str) -> None:
         super().end(status, message)
@@ -266,5 +273,23 @@ class DirectCall(OneRequestCall):
         on_cancel()
 
 
-Begin = Callable[[DirectCall, Buffer], None]
-"""Begins to answer a message; may neither raise nor wait."""
+UnaryHandler = Callable[[UnaryCall, Buffer], None]
+"""Starts to answer a request message; neither raises nor blocks."""
+
+
+def coroutine_handler(respond: Callable[[Buffer], Awaitable[bytes]]) -> UnaryHandler:
+    """Make a handler of a coroutine from request to response message; it runs in a task."""
+
+    async def run(call: UnaryCall, message: Buffer) -> None:
+        try:
+            response = await respond(message)
+        except Exception as error:
+            call.fail(error)
+        else:
+            call.respond((response,))
+
+    def start(call: UnaryCall, message: Buffer) -> None:
+        task = asyncio.get_running_loop().create_task(run(call, message))
+        call.on_cancel = task.cancel
+
+    return start

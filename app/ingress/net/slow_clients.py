@@ -70,17 +70,6 @@ class SendBufferLimit:
         if held is not None:
             self.total -= held.size
 
-    def keep(self, size: int) -> bool:
-        """Count bytes that nobody can give up, until `release`; False, and not counted, without room."""
-        if self.total + size > self._limit and self.measure() + size > self._limit:
-            return False
-        self.total += size
-        return True
-
-    def release(self, size: int) -> None:
-        """Bytes that were kept have gone."""
-        self.total -= size
-
     def measure(self) -> int:
         """The bytes that wait now."""
         for holder in list(self._held):

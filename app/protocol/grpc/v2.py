@@ -52,7 +52,7 @@ _CONTENTS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def parse_infer(data: bytes) -> tuple[pb.ModelInferRequest, Sequence[Buffer]]:
+def parse_infer(data: Buffer) -> tuple[pb.ModelInferRequest, Sequence[Buffer]]:
     """Parse a serialised ModelInferRequest.
 
     Returns:

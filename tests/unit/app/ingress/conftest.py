@@ -2,26 +2,11 @@
 
 import asyncio
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
 
 import pytest
 import uvloop
 
-from app.ingress.grpc.front import GrpcFront
-from app.ingress.grpc.settings import GrpcSettings
 from tests.unit.app.ingress.running_fronts import Running
-
-
-@pytest.fixture(params=["http2", "grpcio"])
-def either_grpc_front(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs a test over the server of our own and over the grpcio package's."""
-    made = GrpcFront.__init__
-
-    def make(front: GrpcFront, service: Any, settings: GrpcSettings | None = None, *others: Any) -> None:
-        made(front, service, replace(settings or GrpcSettings(), http2=request.param == "http2"), *others)
-
-    monkeypatch.setattr(GrpcFront, "__init__", make)
 
 
 @pytest.fixture

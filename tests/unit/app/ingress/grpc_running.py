@@ -110,17 +110,6 @@ class FakeService:
         output = Tensor("OUTPUT", tensor.datatype, tensor.shape, tensor.data)
         return sink(InferResponse("echo", "1", (output,), request.id, request.parameters))
 
-    async def infer(self, entry, request):
-        done = asyncio.get_running_loop().create_future()
-        call = self.submit(entry, request, lambda response: done.cancelled() or done.set_result(response))
-        try:
-            response = await done
-        except asyncio.CancelledError:
-            call.cancel()
-            raise
-        response.raise_error()
-        return response
-
     def next_call(self):
         return self.calls.get(timeout=WAIT_S)
 

@@ -20,8 +20,6 @@ GRPC_SECRET = {"triton-grpc-protocol-infer-key": "infer-value"}
 HTTP_TEXT = "This API is restricted, expecting header 'infer-key'"
 GRPC_TEXT = "This protocol is restricted, expecting header 'triton-grpc-protocol-infer-key'"
 
-pytestmark = pytest.mark.usefixtures("either_grpc_front")
-
 
 @pytest.fixture
 def restricted(fronts):

@@ -15,8 +15,6 @@ from tritonclient.grpc import service_pb2_grpc
 
 from tests.unit.app.ingress.running_fronts import WAIT_S, ZEROS, infer, refusal, tensor
 
-pytestmark = pytest.mark.usefixtures("either_grpc_front")
-
 
 @pytest.mark.parametrize("headers", [{"My_Header_1": "välue", "other": "no"}])
 def test_http_forwards_headers(fronts, headers):
@@ -174,7 +172,6 @@ def test_connections_end_at_their_age(fronts):
         assert error.status() == "StatusCode.UNAVAILABLE"
 
 
-@pytest.mark.parametrize("either_grpc_front", ["http2"], indirect=True)
 def test_connections_are_bounded_on_each_port(fronts):
     with fronts(max_connections="1") as running:
         for port in (running.http_port, int(running.grpc.rpartition(":")[2])):

@@ -10,8 +10,6 @@ import tritonclient.http as http_client
 from tests.certificates import Authority
 from tests.unit.app.ingress.running_fronts import WAIT_S, ZEROS, infer, refusal, tensor
 
-pytestmark = pytest.mark.usefixtures("either_grpc_front")
-
 
 def http_over_tls(url, root, pair=None):
     def context():

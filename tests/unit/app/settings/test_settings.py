@@ -378,3 +378,9 @@ def test_a_setting_that_nothing_reads_says_so() -> None:
     nodes = [node for path in sources for node in ast.walk(ast.parse(path.read_text()))]
     read = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     assert [name for name, setting in SETTINGS.items() if setting.flag.later is (name in read)] == []
+
+
+def test_the_removed_grpc_server_is_accepted_with_a_warning(tmp_path: Path) -> None:
+    removed = from_args({"model_repository": str(tmp_path), "grpc_front": "grpcio"}).warnings
+    assert removed == ("warning: grpc_front has no effect in this version",)
+    assert from_args({"model_repository": str(tmp_path), "grpc_front": "http2"}).warnings == ()

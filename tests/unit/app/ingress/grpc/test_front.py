@@ -16,8 +16,6 @@ from app.ingress.grpc.front import SHUTDOWN_TEXT
 from tests.unit.app.ingress.grpc_running import WAIT_S, Stream, int_input, refusal
 from tests.unit.garbage import alive
 
-pytestmark = pytest.mark.usefixtures("either_grpc_front")
-
 
 def test_health(server, triton):
     assert triton.is_server_live() and triton.is_server_ready()

@@ -16,8 +16,6 @@ from app.ingress.grpc.stream import StreamLimits
 from app.ingress.net.slow_clients import SendBufferLimit
 from tests.unit.app.ingress.grpc_running import WAIT_S, Stream, refusal, running
 
-pytestmark = pytest.mark.usefixtures("either_grpc_front")
-
 
 def test_stream_keeps_the_order_of_ordinary_requests(server, triton):
     stream = Stream(triton)

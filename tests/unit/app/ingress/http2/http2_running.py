@@ -2,14 +2,16 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
-import grpc
-
+from app.core.errors import not_found
 from app.core.tensors import Buffer
-from app.ingress.http2.call import DirectCall
-from app.ingress.http2.server import Http2Server, Http2Settings
+from app.ingress.http2.call import UnaryCall, coroutine_handler
+from app.ingress.http2.server import Http2Server, Http2Settings, OpenCall
+from app.ingress.http2.streaming_call import StreamingCall
 from app.ingress.net.slow_clients import SendBufferLimit
 
 WAIT_S = 10.0
@@ -21,26 +23,24 @@ class Handlers:
     def __init__(self) -> None:
         self.cancelled = threading.Event()
         self.started = threading.Semaphore(0)
-        self.held: DirectCall | None = None
+        self.held: UnaryCall | None = None
 
-    async def echo(self, message: bytes, context: Any) -> bytes:
-        return message
+    async def echo(self, message: Buffer) -> bytes:
+        return bytes(message)
 
-    async def blow(self, message: bytes, context: Any) -> bytes:
-        return bytes(int(message))
+    async def blow(self, message: Buffer) -> bytes:
+        return bytes(int(bytes(message)))
 
-    async def fail(self, message: bytes, context: Any) -> bytes:
-        await context.abort(grpc.StatusCode.NOT_FOUND, "größer als 100%")
-        raise AssertionError
+    async def fail(self, message: Buffer) -> bytes:
+        raise not_found("größer als 100%")
 
-    async def crash(self, message: bytes, context: Any) -> bytes:
+    async def crash(self, message: Buffer) -> bytes:
         raise RuntimeError("secret")
 
-    async def tell(self, message: bytes, context: Any) -> bytes:
-        remaining = context.time_remaining()
-        return f"{dict(context.invocation_metadata())['x-own']} {remaining}".encode()
+    def tell(self, call: UnaryCall, message: Buffer) -> None:
+        call.respond((f"{dict(call.metadata)['x-own']!s} {call.deadline - time.monotonic()}".encode(),))
 
-    async def hang(self, message: bytes, context: Any) -> bytes:
+    async def hang(self, message: Buffer) -> bytes:
         self.started.release()
         try:
             await asyncio.sleep(60)
@@ -49,36 +49,40 @@ class Handlers:
             raise
         return b""
 
-    async def both(self, requests: AsyncIterator[bytes], context: Any) -> None:
+    async def both(self, requests: AsyncIterator[Buffer], call: StreamingCall) -> None:
         async for message in requests:
-            await context.write(message)
-            await context.write(message)
+            await call.write(bytes(message))
+            await call.write(bytes(message))
 
-    async def generate(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    async def generate(self, requests: AsyncIterator[Buffer], call: StreamingCall) -> None:
         async for message in requests:
-            yield message * 2
+            await call.write(bytes(message) * 2)
 
-    def direct(self, call: DirectCall, message: Buffer) -> None:
+    def direct(self, call: UnaryCall, message: Buffer) -> None:
         """Answers at once, later, with an error or never, as the message says."""
         loop = asyncio.get_running_loop()
         kind = message[:5]
         if kind == b"later":
-            loop.call_later(0.01, call.answer, (message[:1], memoryview(message)[1:]))
+            loop.call_later(0.01, call.respond, (message[:1], memoryview(message)[1:]))
         elif kind == b"never":
             self.held = call
             call.on_cancel = self.cancelled.set
             self.started.release()
         elif kind == b"wrong":
-            call.fail(5, "größer als 100%")
+            call.fail(not_found("größer als 100%"))
         else:
-            call.answer((message,))
+            call.respond((message,))
 
-    def handler(self) -> Any:
-        unary = ("echo", "blow", "fail", "crash", "tell", "hang")
-        methods = {name: grpc.unary_unary_rpc_method_handler(getattr(self, name)) for name in unary}
-        for name in ("both", "generate"):
-            methods[name] = grpc.stream_stream_rpc_method_handler(getattr(self, name))
-        return grpc.method_handlers_generic_handler("test.Test", methods)
+    def methods(self) -> dict[str, OpenCall]:
+        methods: dict[str, OpenCall] = {
+            "direct": partial(UnaryCall, self.direct),
+            "tell": partial(UnaryCall, self.tell),
+            "both": partial(StreamingCall, self.both),
+            "generate": partial(StreamingCall, self.generate),
+        }
+        for handler in (self.echo, self.blow, self.fail, self.crash, self.hang):
+            methods[handler.__name__] = partial(UnaryCall, coroutine_handler(handler))
+        return {f"/test.Test/{name}": open_call for name, open_call in methods.items()}
 
 
 class Running:
@@ -93,10 +97,7 @@ class Running:
         self.port: int = self.run(self.server.listen("127.0.0.1", 0))
 
     async def _start(self, settings: Http2Settings, unsent: SendBufferLimit | None) -> Http2Server:
-        server = Http2Server(settings, unsent=unsent)
-        server.add_generic_rpc_handlers([self.handlers.handler()])
-        server.add_direct_method("/test.Test/direct", self.handlers.direct)
-        return server
+        return Http2Server(settings, self.handlers.methods(), unsent=unsent)
 
     def run(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(WAIT_S)

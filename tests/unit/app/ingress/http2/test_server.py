@@ -33,7 +33,7 @@ def test_statuses(channel: grpc.Channel) -> None:
         ("fail", grpc.StatusCode.NOT_FOUND, "größer als 100%"),
         (
             "crash",
-            grpc.StatusCode.UNKNOWN,
+            grpc.StatusCode.INTERNAL,
             "the server failed to handle the request; its log has the details",
         ),
         ("nonesuch", grpc.StatusCode.UNIMPLEMENTED, "Method not found!"),
@@ -94,7 +94,7 @@ def test_a_call_without_a_task_learns_that_it_is_over(
     assert running.handlers.cancelled.wait(WAIT_S)
     held = running.handlers.held
     assert held is not None and held.over
-    running.loop.call_soon_threadsafe(held.answer, (b"too late",))
+    running.loop.call_soon_threadsafe(held.respond, (b"too late",))
     assert unary(channel, "direct", b"the next") == b"the next"
     assert call.code() is (
         grpc.StatusCode.CANCELLED if end == "cancel" else grpc.StatusCode.DEADLINE_EXCEEDED
