@@ -50,19 +50,19 @@ instance_group {{ count: 1 kind: KIND_CPU }}
 
 
 class Handle:
-    """Stands for the Serve handle that keeps a router informed."""
+    """Stands for the Serve handle that keeps a router up to date."""
 
     def shutdown(self) -> None: ...
 
 
-class TellingRouter(Router):
-    """Knows its replicas from the start, where Serve would tell it."""
+class StaticRouter(Router):
+    """Knows its replicas from the start, in place of Serve's reports."""
 
     def __init__(self, addresses: dict[str, str]) -> None:
         super().__init__(NODE, KEY, TransportSettings())
         self._address = ReplicaAddress("replica", NODE, addresses["unix"], addresses["tcp"])
 
-    def _follow(self, deployment: str, application: str) -> Any:
+    def _watch_replicas(self, deployment: str, application: str) -> Any:
         replicas.publish(application, (self._address,))
         return Handle()
 
@@ -96,7 +96,7 @@ class OneProcess:
 
     async def _open(self, addresses: dict[str, str]) -> None:
         settings = ServerSettings(http_port=self.http_port, grpc_port=self.grpc_port, allow_metrics=False)
-        self._router = TellingRouter(addresses)
+        self._router = StaticRouter(addresses)
         repository: Any = None  # nobody asks for one here
         service = RoutedInferenceService(settings, self._router, repository)
         config = self._served.config.SerializeToString()

@@ -1,4 +1,4 @@
-"""The ingress: it joins the two fronts to one service and follows the repository manager.
+"""The ingress: both fronts over one service, routed by the repository manager's tables.
 
 A plain class; `app/main.py` makes it a Serve deployment. Everything runs on a data-plane loop of its own.
 """
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 _REPORT_S = 1.0
 _NOTICE_S = 0.5
-"""How long health says not-ready, before the listening sockets close, so that balancers look elsewhere."""
+"""Time between not-ready health and the closing of listening sockets, for load balancers to notice."""
 
 
 class Ingress:
@@ -64,14 +64,14 @@ class Ingress:
         self._plane.keep_swept()
 
     def record_replica_metadata(self) -> dict[str, str]:
-        """Tell the other ingresses where this one listens (a Serve hook, called once)."""
+        """Return this ingress's channel addresses for the other ingresses (a Serve hook, called once)."""
         peers = self._service.peers
         return {} if peers is None else {"node_id": self._node_id, **peers.addresses}
 
     async def routed_ensembles(self) -> list[tuple[str, int]] | None:
-        """Identifier and version of the ensembles it routes to, for a restarted manager; None before a table.
+        """Return identifier and version of the ensembles it routes to; None before the first table.
 
-        Serve keeps what it deployed, but an ensemble is only a plan.
+        For a restarted manager, which finds deployed models in Serve, but ensembles have no deployment.
         """
         table = self._router.table
         found = [(entry.name, entry.version) for entry in table.ready if entry.ensemble]
@@ -103,11 +103,11 @@ class Ingress:
         self._plane.stop()
 
     async def drain(self) -> None:
-        """Turn not ready, take nothing new, answer what is under way."""
+        """Report not ready, refuse new requests, and finish those in flight."""
         self._service.begin_exit()
         await asyncio.sleep(_NOTICE_S)
         grace = self._settings.exit_timeout_secs
-        reporting = asyncio.get_running_loop().create_task(self._report_under_way(grace))
+        reporting = asyncio.get_running_loop().create_task(self._report_in_flight(grace))
         await asyncio.gather(*(front.stop(grace) for front in self._fronts))
         reporting.cancel()
         self._watching.cancel()
@@ -117,10 +117,10 @@ class Ingress:
         await asyncio.to_thread(self._observer.close)
         self._service.shared_memory.close()
 
-    async def _report_under_way(self, seconds: float) -> None:
-        """Log, once a second while the server ends, what it waits for; in tritonserver's words."""
+    async def _report_in_flight(self, seconds: float) -> None:
+        """Log the requests in flight once a second while the server drains, in tritonserver's words."""
         while seconds > 0:
-            for entry, count in self._router.under_way():
+            for entry, count in self._router.in_flight():
                 model = f"Model '{entry.model}' (version {entry.version})"
                 logger.info("%s has %d in-flight inferences", model, count)
             await asyncio.sleep(_REPORT_S)
@@ -136,12 +136,12 @@ class Ingress:
         alone = settings.ingress_replicas == 1
         self._observer = Observer(live, self._manager.configure, "" if alone else f".{os.getpid()}")
         if not alone:
-            await self._join_peers()
+            await self._open_peers()
         self._routing = asyncio.Event()
         self._watching = asyncio.get_running_loop().create_task(
-            follow(self._manager, self._router, self._id, self._follow)
+            follow(self._manager, self._router, self._id, self._on_table)
         )
-        # A replica that joins others on the port gets requests at once: it must know the models by then.
+        # Where several replicas share a port, one that listens gets requests at once: it needs a table first.
         await self._routing.wait()
         latencies = settings.latency_metrics()
         machine = Machine(
@@ -156,22 +156,22 @@ class Ingress:
             unsent,
         )
 
-    async def _join_peers(self) -> None:
+    async def _open_peers(self) -> None:
         peers = Peers(self._service.ensembles, self._key)
         address = self._settings.channel_address
         node: Any = ray.util
         host = str(node.get_node_ip_address()) if address == "node" else address
-        await peers.open(private_root(), host, self._router.join(*self._deployment))
+        await peers.open(private_root(), host, self._router.open_control_pool(*self._deployment))
         self._service.peers = peers
 
-    def _follow(self, table: RoutingTable) -> None:
+    def _on_table(self, table: RoutingTable) -> None:
         self._observer.apply(table.live)
         if table.live is not None:
-            self._router.tell("log", msgspec.to_builtins(table.live.log))
+            self._router.broadcast_control("log", msgspec.to_builtins(table.live.log))
         self._routing.set()
 
 
 def _region_directory(key: bytes) -> str:
-    """Where the server with this channel key keeps the regions of a node; a server started anew has none."""
+    """Return the directory for the shared memory regions of a node; each start of a server has its own."""
     server = hashlib.sha256(b"regions" + key).hexdigest()[:16]
     return os.path.join(private_root(), f"regions-{server}")

@@ -1,4 +1,4 @@
-"""Waiting for the only response of a request."""
+"""Awaits the only response of a request."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,9 +8,10 @@ from app.core.tensors import InferResponse
 
 
 async def await_single_response(submit: Callable[[Sink], Callable[[], None]]) -> InferResponse:
-    """Submit a request and wait for its response; giving up on that cancels it.
+    """Submit a request and wait for its response; cancellation of the wait cancels the request.
 
-    `submit` returns what cancels the request.
+    Args:
+        submit: submits the request with the given sink; returns the function that cancels it.
     """
     answered: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
 

@@ -1,6 +1,6 @@
-"""A model as a Serve `DeploymentHandle` calls it: dicts of numpy arrays in and out.
+"""Calls of a model through a Serve `DeploymentHandle`: dicts of numpy arrays in and out.
 
-This is for applications of a user's own; requests of clients and of other models come over channels.
+For Serve applications of users; requests of clients and of other models come over channels.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from nereid import errors as public
 
 Arrays = dict[str, npt.NDArray[Any]]
 Submit = Callable[[InferRequest, Callable[[InferResponse], None]], Callable[[], None]]
-"""Sends a request, on the data-plane loop, and returns what cancels it there."""
+"""Sends a request, on the data-plane loop; returns the function that cancels it there."""
 
 MAX_WAITING: Final = 1024
-"""Responses of a decoupled model that its caller has not taken."""
+"""Responses of a decoupled model buffered for a caller that reads slowly."""
 
 
 @contextmanager
@@ -38,12 +38,12 @@ def public_errors() -> Iterator[None]:
 
 
 class HandleCalls:
-    """Answers calls on Serve's loop with what the data-plane loop makes of them."""
+    """Answers calls made on Serve's loop by submitting them on the data-plane loop."""
 
     def __init__(
         self, config: mc.ModelConfig, submit: Submit, plane: LoopThread, name: str = "", version: str = ""
     ) -> None:
-        """`name` and `version` are what the requests are for, by default the model of `config`."""
+        """`name` and `version` address the requests, by default to the model of `config`."""
         self._submit = submit
         self._plane = plane
         self._target = name or config.name, version
@@ -57,18 +57,18 @@ class HandleCalls:
         parameters: Parameters | None = None,
         request_id: str = "",
     ) -> Arrays | AsyncGenerator[Arrays, None]:
-        """One request.
+        """Make one request.
 
         Args:
             inputs: arrays by input name, batch dimension included; strings or bytes for BYTES, uint16
-                patterns for BF16.
-            outputs: names of the outputs wanted; all of them by default.
+                bit patterns for BF16.
+            outputs: names of the requested outputs; all of them by default.
             parameters: custom parameters.
-            request_id: what logs and traces call the request.
+            request_id: the request's id in logs and traces.
 
         Returns:
-            The outputs by name, BYTES as object arrays of bytes; of a decoupled model a generator of them,
-            which takes `handle.options(stream=True)`.
+            The outputs by name, BYTES as object arrays of bytes; for a decoupled model a generator of them,
+            which needs `handle.options(stream=True)`.
 
         Raises:
             nereid.InferError: with the code and text that a client would receive.
@@ -83,8 +83,8 @@ class HandleCalls:
 
     def _tensor(self, name: str, values: npt.ArrayLike) -> Tensor:
         array = np.asarray(values)
-        patterns = self._datatypes.get(name) == "BF16" and array.dtype == np.uint16
-        return Tensor.of(name, array, "BF16" if patterns else "")
+        bit_patterns = self._datatypes.get(name) == "BF16" and array.dtype == np.uint16
+        return Tensor.of(name, array, "BF16" if bit_patterns else "")
 
     async def _answer(self, request: InferRequest) -> InferResponse:
         return await await_single_response(partial(self._submit, request))
@@ -109,29 +109,30 @@ class HandleCalls:
 
 
 class _Responses:
-    """Carries responses from the data-plane loop to the caller's; one that reads too slowly gets an error."""
+    """Buffer of responses between two event loops; over its limit it ends in an error."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: asyncio.Queue[InferResponse] = asyncio.Queue()
 
     async def next(self) -> InferResponse:
-        """The next response."""
+        """Wait for the next response."""
         return await self._waiting.get()
 
     def put(self, response: InferResponse) -> None:
-        """Take a response; on the data-plane loop."""
+        """Add a response; called on the data-plane loop."""
         try:
-            self._loop.call_soon_threadsafe(self._take, response)
+            self._loop.call_soon_threadsafe(self._append, response)
         except RuntimeError:  # the caller's loop is closed
             pass
 
-    def _take(self, response: InferResponse) -> None:
+    def _append(self, response: InferResponse) -> None:
         if self._waiting.qsize() < MAX_WAITING:
             self._waiting.put_nowait(response)
         elif self._waiting.qsize() == MAX_WAITING:
             error = unavailable(f"more than {MAX_WAITING} responses wait to be read")
-            self._waiting.put_nowait(failed(error, final=False))  # not from the model: it is to be cancelled
+            # Not final: the reader has yet to cancel the request.
+            self._waiting.put_nowait(failed(error, final=False))
 
 
 def _arrays(response: InferResponse) -> Arrays:

@@ -1,4 +1,4 @@
-"""The repository manager, as an ingress or a replica that calls other models speaks to it."""
+"""Client of the repository manager, for ingresses and for replicas that call other models."""
 
 import asyncio
 import logging
@@ -14,15 +14,15 @@ logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.5
 MAX_CALLS = 512
-"""Calls of clients under way: fewer than Serve lets the manager have, for ingresses have some too."""
+"""Calls of clients in flight: fewer than Serve's limit for the manager, which ingresses also use."""
 MAX_FILE_BYTES = 512 << 20
-"""Of the files that come with them; one call alone may have more."""
+"""Bytes of the files in those calls together; a single call may exceed it."""
 
 
 class ManagerClient:
     """The repository manager behind its Serve handle.
 
-    What clients ask of it goes on when they have gone: how much of that there may be is bounded.
+    A call goes on after its client has disconnected, so calls in flight are limited in number and bytes.
     """
 
     def __init__(self, handle: Any) -> None:
@@ -30,66 +30,68 @@ class ManagerClient:
         self._calls: dict[asyncio.Future[Any], int] = {}
 
     async def index(self) -> list[tuple[str, str, str, str]]:
-        rows: list[tuple[str, str, str, str]] = await self._ask(self._handle.index)
+        rows: list[tuple[str, str, str, str]] = await self._call(self._handle.index)
         return rows
 
-    async def load(self, name: str, config: str | None, files: Mapping[str, bytes], asker: str = "") -> None:
-        """Load a model; `asker` is the replica that waits for it, "" a client."""
+    async def load(
+        self, name: str, config: str | None, files: Mapping[str, bytes], requested_by: str = ""
+    ) -> None:
+        """Load a model; `requested_by` is the replica that waits for it, "" for a client."""
         size = sum(map(len, files.values()))
-        await self._ask(self._handle.load, name, config, dict(files), asker, nbytes=size)
+        await self._call(self._handle.load, name, config, dict(files), requested_by, nbytes=size)
 
-    async def unload(self, name: str, unload_dependents: bool, asker: str = "") -> None:
-        await self._ask(self._handle.unload, name, unload_dependents, asker)
+    async def unload(self, name: str, unload_dependents: bool, requested_by: str = "") -> None:
+        await self._call(self._handle.unload, name, unload_dependents, requested_by)
 
     async def configure(self, change: bytes, current: bytes) -> None:
-        """Change live settings; returns when every ingress goes by them."""
-        await self._ask(self._handle.configure, change, current)
+        """Change live settings; return when every ingress has applied them."""
+        await self._call(self._handle.configure, change, current)
 
-    async def _ask(self, method: Any, *arguments: Any, nbytes: int = 0) -> Any:
+    async def _call(self, method: Any, *arguments: Any, nbytes: int = 0) -> Any:
         calls = self._calls
         if calls and (len(calls) >= MAX_CALLS or sum(calls.values()) + nbytes > MAX_FILE_BYTES):
-            raise unavailable("too many requests to the repository manager are under way")
-        call = asyncio.ensure_future(_call(method.remote(*arguments)))
+            raise unavailable("too many requests to the repository manager are in flight")
+        call = asyncio.ensure_future(_result(method.remote(*arguments)))
         calls[call] = nbytes
-        call.add_done_callback(self._answered)
+        call.add_done_callback(self._on_done)
         return await asyncio.shield(call)
 
-    def _answered(self, call: asyncio.Future[Any]) -> None:
+    def _on_done(self, call: asyncio.Future[Any]) -> None:
         del self._calls[call]
         if not call.cancelled():
-            call.exception()  # who asked may have gone, and asyncio would complain that nobody looked at it
+            call.exception()  # the caller may be gone, and asyncio logs exceptions that are never retrieved
 
     async def watch(self, ingress: str, applied: int) -> bytes:
-        """The next routing table.
+        """Wait for a routing table newer than `applied`.
 
-        Cancelled, it ends over there too: while a call is under way, Serve does not stop the manager.
+        Cancellation also ends the manager's side: Serve does not stop the manager while a call is in flight.
         """
         response = self._handle.watch.remote(ingress, applied)
         try:
-            table: bytes = await _call(response)
+            table: bytes = await _result(response)
         except asyncio.CancelledError:
             response.cancel()
             raise
         return table
 
     async def receive(self, ingress: str, number: int) -> None:
-        """Tell the manager that a table has arrived."""
-        await _call(self._handle.receive.remote(ingress, number))
+        """Acknowledge a table to the manager."""
+        await _result(self._handle.receive.remote(ingress, number))
 
 
-class Follower(Protocol):
-    """What goes by routing tables: a router, say."""
+class TableUser(Protocol):
+    """Something that applies routing tables, such as a router."""
 
     table: RoutingTable
 
     async def apply(self, table: RoutingTable) -> None:
-        """Go by this table from now on; set `table`."""
+        """Use this table from now on; set `table`."""
 
 
 async def follow(
-    manager: ManagerClient, router: Follower, watcher: str, applied: Callable[[RoutingTable], object]
+    manager: ManagerClient, router: TableUser, watcher: str, applied: Callable[[RoutingTable], object]
 ) -> None:
-    """Keep a router at the manager's newest table, for ever; call `applied` with each that it took."""
+    """Keep a router at the manager's newest table, for ever; call `applied` with each table after that."""
     while True:
         try:
             answer = await manager.watch(watcher, router.table.number)
@@ -106,8 +108,8 @@ async def follow(
             await asyncio.sleep(_RETRY_S)
 
 
-async def _call(response: Awaitable[Any]) -> Any:
-    """Await a Serve call; an `InferError` raised over there comes out as itself."""
+async def _result(response: Awaitable[Any]) -> Any:
+    """Await a Serve call; re-raise an `InferError` of the manager as a plain one."""
     try:
         return await response
     except InferError as error:

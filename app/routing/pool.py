@@ -22,7 +22,7 @@ _RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class ReplicaPool:
-    """Keeps a channel open to each replica that Serve lists, and picks one for each request.
+    """Keeps a channel open to each replica that Serve lists, and chooses one for each request.
 
     All methods but `update_from_thread` run on the data-plane loop.
     """
@@ -37,16 +37,16 @@ class ReplicaPool:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._channels: dict[str, Channel] = {}
         self._open: list[Channel] = []
-        self._preferred: list[Channel] = []  # the open ones whose model is ready, or all if none is
+        self._update_preferredred: list[Channel] = []  # the open ones whose model is ready, or all if none is
         self._changed = asyncio.Event()
         self._closed = False
         self._lost_at = -math.inf
-        self._message: tuple[str, Any] | None = None
-        self._telling: set[asyncio.Task[Any]] = set()
+        self._last_control: tuple[str, Any] | None = None
+        self._control_tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def available(self) -> bool:
-        """Whether a request could be sent now, to a model that says it is ready."""
+        """Whether a request could be sent now to a replica that reports its model ready."""
         return any(channel.ready and not (channel.draining or channel.closing) for channel in self._open)
 
     @property
@@ -56,11 +56,11 @@ class ReplicaPool:
 
     @property
     def outstanding(self) -> int:
-        """Requests sent from here and not answered."""
+        """Requests in flight from here."""
         return sum(channel.outstanding for channel in self._open)
 
     def local_channels(self) -> list[Channel]:
-        """Open channels to replicas on this node."""
+        """Return the open channels to replicas on this node."""
         return [
             channel
             for replica_id, channel in self._channels.items()
@@ -68,9 +68,9 @@ class ReplicaPool:
         ]
 
     def submit(self, request: InferRequest, sink: Sink) -> ChannelCall | None:
-        """Send to the replica with the fewest outstanding requests; None when there is none to send to."""
+        """Send to the replica with the fewest requests in flight; return None when no replica is usable."""
         best: Channel | None = None
-        for channel in self._preferred:
+        for channel in self._update_preferredred:
             if channel.draining or channel.closing:
                 continue
             if best is None or channel.outstanding < best.outstanding:
@@ -82,9 +82,9 @@ class ReplicaPool:
         return best.submit(request, sink)
 
     def channels_for(self, sequence_id: SequenceId) -> list[Channel]:
-        """Replicas in the order in which they may have a sequence; it starts at the first.
+        """Return the usable replicas in the order to try for a sequence; it starts at the first.
 
-        Rendezvous hashing: every process that knows the same replicas finds the same order, and a replica
+        Rendezvous hashing: every process that knows the same replicas computes the same order, and a replica
         that is added or lost moves no sequence between two others.
         """
         usable = [
@@ -96,34 +96,34 @@ class ReplicaPool:
         return [channel for _, channel in usable]
 
     def lost_within(self, seconds: float) -> bool:
-        """Whether a replica went away, other than by a drain, so lately."""
+        """Return whether a replica was lost within the last `seconds`, other than by a drain."""
         return self._loop.time() - self._lost_at < seconds
 
-    def tell(self, verb: str, payload: Any) -> None:
+    def broadcast_control(self, verb: str, payload: Any) -> None:
         """Make a control call to every replica, also to those that connect later."""
-        self._message = verb, payload
+        self._last_control = verb, payload
         for channel in self._open:
-            self._tell(channel, verb, payload)
+            self._send_control(channel, verb, payload)
 
-    def _tell(self, channel: Channel, verb: str, payload: Any) -> None:
+    def _send_control(self, channel: Channel, verb: str, payload: Any) -> None:
         task = self._loop.create_task(channel.control(verb, payload))
-        self._telling.add(task)
-        task.add_done_callback(self._told)
+        self._control_tasks.add(task)
+        task.add_done_callback(self._on_control_done)
 
-    def _told(self, task: asyncio.Task[Any]) -> None:
-        self._telling.discard(task)
+    def _on_control_done(self, task: asyncio.Task[Any]) -> None:
+        self._control_tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            logger.debug("telling a replica of %s: %s", self._model, task.exception())
+            logger.debug("control call to a replica of %s: %s", self._model, task.exception())
 
     def update_from_thread(self, replicas: tuple[ReplicaAddress, ...]) -> None:
-        """Take Serve's list of replicas; may be called from any thread."""
+        """Apply Serve's list of replicas; may be called from any thread."""
         try:
             self._loop.call_soon_threadsafe(self._update, replicas)
         except RuntimeError:  # the loop is closed: the process is exiting
             logger.debug("replica update for %s after shutdown", self._model)
 
     async def wait_available(self, timeout: float) -> bool:
-        """Wait until a request could be sent, whether or not the model says that it is ready."""
+        """Wait until a request could be sent, whether or not a replica reports its model ready."""
         try:
             async with asyncio.timeout(timeout):
                 while not any(not (channel.draining or channel.closing) for channel in self._open):
@@ -134,7 +134,7 @@ class ReplicaPool:
         return True
 
     async def close(self, grace: float) -> None:
-        """Stop connecting; close each channel once its outstanding requests are answered."""
+        """Stop connecting; close all channels once no request is in flight, or after `grace` seconds."""
         self._closed = True
         self._wanted = {}
         for task in self._tasks.values():
@@ -146,19 +146,19 @@ class ReplicaPool:
             channel.close()
 
     def _update(self, replicas: tuple[ReplicaAddress, ...]) -> None:
-        if self._closed:  # on its way from another thread when the pool was closed
+        if self._closed:  # called from another thread before the pool was closed
             return
         self._wanted = {replica.replica_id: replica for replica in replicas}
         for replica_id in self._wanted:
             if replica_id not in self._tasks:
                 task = self._loop.create_task(self._keep_connected(replica_id))
                 self._tasks[replica_id] = task
-                task.add_done_callback(partial(self._ended, replica_id))
+                task.add_done_callback(partial(self._on_task_done, replica_id))
         for replica_id, channel in list(self._channels.items()):
             if replica_id not in self._wanted:
                 channel.retire()
 
-    def _ended(self, replica_id: str, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, replica_id: str, task: asyncio.Task[None]) -> None:
         self._tasks.pop(replica_id, None)
         if not task.cancelled() and task.exception() is not None:
             logger.error("connecting to a replica of '%s': %s", self._model, task.exception())
@@ -173,7 +173,7 @@ class ReplicaPool:
                 logger.debug("connecting to %s of %s: %s", replica_id, self._model, error)
             else:
                 attempt = 0
-                self._add(replica_id, channel)
+                self._add_channel(replica_id, channel)
                 await closed.wait()
             delay = _RETRY_S[min(attempt, len(_RETRY_S) - 1)]
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
@@ -183,7 +183,7 @@ class ReplicaPool:
         replica = self._wanted[replica_id]
 
         def on_close(channel: Channel, cause: BaseException | None) -> None:
-            self._remove(replica_id, channel)
+            self._remove_channel(replica_id, channel)
             if cause is not None:
                 self._lost_at = self._loop.time()
             closed.set()
@@ -194,34 +194,34 @@ class ReplicaPool:
             self._key,
             self._settings,
             on_close=on_close,
-            on_readiness=self._prefer,
+            on_readiness=self._update_preferred,
             lost_text=self._lost_text,
         )
 
     def _lost_text(self, cause: str) -> str:
         return f"model '{self._model}': connection to its replica lost: {cause}"
 
-    def _add(self, replica_id: str, channel: Channel) -> None:
-        if channel.closing:  # it ended before we got here
+    def _add_channel(self, replica_id: str, channel: Channel) -> None:
+        if channel.closing:  # lost before this callback ran
             return
         if replica_id not in self._wanted:  # Serve dropped it meanwhile
             channel.retire()
             return
         self._channels[replica_id] = channel
         self._open = [*self._open, channel]
-        if self._message is not None:
-            self._tell(channel, *self._message)
-        self._prefer(channel)
+        if self._last_control is not None:
+            self._send_control(channel, *self._last_control)
+        self._update_preferred(channel)
 
-    def _prefer(self, _: Channel) -> None:
-        """Choose again whom requests go to: a channel has come or gone, or its model's readiness changed."""
-        self._preferred = [channel for channel in self._open if channel.ready] or self._open
+    def _update_preferred(self, _: Channel) -> None:
+        """Update the preferred channels: one was added or removed, or its model's readiness changed."""
+        self._update_preferredred = [channel for channel in self._open if channel.ready] or self._open
         self._changed.set()
 
-    def _remove(self, replica_id: str, channel: Channel) -> None:
+    def _remove_channel(self, replica_id: str, channel: Channel) -> None:
         self._channels.pop(replica_id, None)
         self._open = [other for other in self._open if other is not channel]
-        self._prefer(channel)
+        self._update_preferred(channel)
 
 
 _NOWHERE = ReplicaAddress("", "", "", "")

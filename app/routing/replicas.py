@@ -1,8 +1,8 @@
-"""Which replicas a model application has right now, as Serve tells this process.
+"""Publishes the replicas of each model application, as Serve reports them, to a subscriber in this process.
 
 Serve calls the request router of a deployment (`app/routing/serve_router.py`) on a thread of its own at
-every change; whoever routes subscribes here. The state lives in this module because Serve pickles the
-router's module by value, which would give each copy its own state.
+every change. The state lives in this module because Serve pickles the router's module by value, which would
+give each copy its own state.
 """
 
 import threading
@@ -12,7 +12,7 @@ import msgspec
 
 
 class ReplicaAddress(msgspec.Struct, frozen=True):
-    """Where a replica listens. `unix` can be reached on `node_id` only, `tcp` from every node."""
+    """Addresses of a replica. `unix` can be reached on `node_id` only, `tcp` from every node."""
 
     replica_id: str
     node_id: str
@@ -27,9 +27,9 @@ _listeners: dict[str, Listener] = {}
 
 
 def publish(application: str, replicas: tuple[ReplicaAddress, ...]) -> None:
-    """Tell an application's subscriber, if it has one, its replicas; called from Serve's router threads.
+    """Pass an application's replicas to its subscriber, if any; called from Serve's router threads.
 
-    Nothing is kept: Serve also tells processes and at times when nobody routes to an application any more.
+    Nothing is stored: Serve also reports replicas of applications that this process no longer routes to.
     """
     with _lock:
         listener = _listeners.get(application)
@@ -40,13 +40,13 @@ def publish(application: str, replicas: tuple[ReplicaAddress, ...]) -> None:
 def subscribe(application: str, listener: Listener) -> None:
     """Call `listener` at every change; subscribe before making the handle whose router publishes.
 
-    It is called from other threads, in the order of the changes, and must neither wait nor call back here.
+    It is called from other threads, in the order of the changes, and must neither block nor call this module.
     """
     with _lock:
         _listeners[application] = listener
 
 
 def unsubscribe(application: str) -> None:
-    """Forget an application; its listener is not called after this returns."""
+    """Remove an application's listener; it is not called after this returns."""
     with _lock:
         _listeners.pop(application, None)

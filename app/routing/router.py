@@ -1,4 +1,4 @@
-"""From a model's name to a replica, by the current routing table."""
+"""Routes requests from a model's name to a replica, by the current routing table."""
 
 import asyncio
 import logging
@@ -19,30 +19,29 @@ from app.transport.settings import TransportSettings
 
 logger = logging.getLogger(__name__)
 
-
 _CONNECT_S = 10.0
 _CLOSE_S = 60.0
-_FOLLOW_RETRY_S = 1.0
+_WATCH_RETRY_S = 1.0
 _REMEMBER_LOSS_S = 60.0
 
 
 class Ensembles(Protocol):
-    """What executes the requests of ensembles in this process."""
+    """Executes the requests of ensembles in this process."""
 
     def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
         """Start a request; the sink is never called before this returns."""
 
     def available(self, entry: VersionEntry) -> bool:
-        """Whether every step could be called now."""
+        """Return whether every step could be called now."""
 
     def retain(self, entries: tuple[VersionEntry, ...]) -> None:
         """Drop the state of all versions but these."""
 
 
 class Router:
-    """Holds the table and a pool of channels for each application in it.
+    """The current routing table, and a pool of channels for each application in it.
 
-    Runs on the data-plane loop. A new table replaces the old one when what it adds is connected.
+    Runs on the data-plane loop. A new table replaces the old one once its new applications are connected.
     """
 
     def __init__(self, node_id: str, key: bytes, settings: TransportSettings) -> None:
@@ -52,14 +51,14 @@ class Router:
         self._pools: dict[str, ReplicaPool] = {}
         self._handles: dict[str, Any] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._following: set[asyncio.Task[None]] = set()
-        self._joined: set[str] = set()
+        self._watching: set[asyncio.Task[None]] = set()
+        self._control_pools: set[str] = set()
         self.table = RoutingTable()
         self.ensembles: Ensembles | None = None
-        self._message: tuple[str, Any] | None = None
+        self._last_control: tuple[str, Any] | None = None
 
     async def apply(self, table: RoutingTable) -> None:
-        """Route by `table` from now on; returns when what it added is connected, or after a time limit."""
+        """Route by `table`, once its new applications are connected or a timeout has passed."""
         added = [
             self._open(entry.model, name, self._settings)
             for name, entry in table.applications.items()
@@ -70,7 +69,7 @@ class Router:
         self.table = table
         if self.ensembles is not None:
             self.ensembles.retain(table.ready)
-        wanted = self._joined | table.applications.keys()
+        wanted = self._control_pools | table.applications.keys()
         for name in [name for name in self._pools if name not in wanted]:
             self._close(name)
 
@@ -79,15 +78,15 @@ class Router:
         return self.table.resolve(name, version)
 
     def available(self, entry: VersionEntry) -> bool:
-        """Whether a request to this version would be accepted now."""
+        """Return whether a request to this version would be accepted now."""
         pool = self._pools.get(entry.application)
         if pool is None:
             ensembles = self._ensembles(entry)
             return ensembles is not None and ensembles.available(entry)
         return entry.state is ModelState.READY and pool.available
 
-    def under_way(self) -> list[tuple[VersionEntry, int]]:
-        """Versions that have not answered all that was sent to them from here, and how many requests."""
+    def in_flight(self) -> list[tuple[VersionEntry, int]]:
+        """Return the versions with requests in flight from here, and the number of requests."""
         entries = (entry for entry in self.table.ready if entry.application in self._pools)
         counts = ((entry, self._pools[entry.application].outstanding) for entry in entries)
         return [(entry, count) for entry, count in counts if count]
@@ -116,16 +115,16 @@ class Router:
             raise not_ready(entry)
         return call
 
-    def tell(self, verb: str, payload: Any) -> None:
-        """Make a control call to every model's replica there is or will be; see `ReplicaPool.tell`."""
-        if (verb, payload) != self._message:
-            self._message = verb, payload
+    def broadcast_control(self, verb: str, payload: Any) -> None:
+        """Make a control call to every replica of every model; see `ReplicaPool.broadcast_control`."""
+        if (verb, payload) != self._last_control:
+            self._last_control = verb, payload
             for application, pool in self._pools.items():
-                if application not in self._joined:
-                    pool.tell(verb, payload)
+                if application not in self._control_pools:
+                    pool.broadcast_control(verb, payload)
 
     def pool(self, entry: VersionEntry) -> ReplicaPool:
-        """The pool that serves a version.
+        """Return the pool that serves a version.
 
         Raises:
             InferError: UNAVAILABLE when the version is not served.
@@ -135,19 +134,19 @@ class Router:
             raise unavailable(f"model '{entry.model}' version {entry.version} is not served")
         return pool
 
-    def join(self, deployment: str, application: str) -> ReplicaPool:
-        """The pool of a deployment that is no model, whatever the table says; for control verbs."""
-        self._joined.add(application)
+    def open_control_pool(self, deployment: str, application: str) -> ReplicaPool:
+        """Open a pool for control calls to a deployment that is not a model, nor in the table."""
+        self._control_pools.add(application)
         return self._open(deployment, application, msgspec.structs.replace(self._settings, arena_bytes=0))
 
     async def close(self, grace: float) -> None:
-        """Let requests under way end, at most `grace` seconds, and close every channel."""
+        """Wait for requests in flight, at most `grace` seconds, and close every channel."""
         for name in list(self._pools):
             self._close(name, grace)
         await asyncio.gather(*self._closing)
 
     def _ensembles(self, entry: VersionEntry) -> Ensembles | None:
-        """What runs this version; None for a model that is not an ensemble, or not ready."""
+        """Return what runs a version; None for a model that is not an ensemble, or not ready."""
         return self.ensembles if entry.state is ModelState.READY and entry.ensemble else None
 
     def _submit_without_pool(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
@@ -163,30 +162,30 @@ class Router:
         ensembles = self._ensembles(entry)
         if ensembles is None:
             raise not_ready(entry)
-        if request.regions:  # the steps' replicas see tensors, whichever node they are on
+        if request.regions:  # the steps' replicas may be on other nodes
             request, sink = with_inlined_regions(request, sink)
         return ensembles.submit(entry, request, sink)
 
     def _open(self, deployment: str, application: str, settings: TransportSettings) -> ReplicaPool:
         pool = ReplicaPool(deployment, self._node_id, self._key, settings)
         self._pools[application] = pool
-        if self._message is not None and application not in self._joined:
-            pool.tell(*self._message)
+        if self._last_control is not None and application not in self._control_pools:
+            pool.broadcast_control(*self._last_control)
         replicas.subscribe(application, pool.update_from_thread)
-        task = asyncio.get_running_loop().create_task(self._keep_followed(deployment, application, pool))
-        self._following.add(task)
-        task.add_done_callback(self._following.discard)
+        task = asyncio.get_running_loop().create_task(self._keep_watching(deployment, application, pool))
+        self._watching.add(task)
+        task.add_done_callback(self._watching.discard)
         return pool
 
-    async def _keep_followed(self, deployment: str, application: str, pool: ReplicaPool) -> None:
-        """Have a handle made, and try again as long as the controller is away and the pool is wanted."""
+    async def _keep_watching(self, deployment: str, application: str, pool: ReplicaPool) -> None:
+        """Open a Serve handle; retry while the controller is unavailable and the pool is open."""
         loop = asyncio.get_running_loop()
         while self._pools.get(application) is pool:
             try:
-                handle = await loop.run_in_executor(None, self._follow, deployment, application)
+                handle = await loop.run_in_executor(None, self._watch_replicas, deployment, application)
             except Exception as error:
-                logger.error("cannot follow the replicas of '%s': %s", application, error)
-                await asyncio.sleep(_FOLLOW_RETRY_S)
+                logger.error("cannot watch the replicas of '%s': %s", application, error)
+                await asyncio.sleep(_WATCH_RETRY_S)
                 continue
             if self._pools.get(application) is pool:
                 self._handles[application] = handle
@@ -194,12 +193,12 @@ class Router:
                 loop.run_in_executor(None, handle.shutdown)
             return
 
-    def _follow(self, deployment: str, application: str) -> Any:
-        """Make Serve keep our `DirectRouter` for this application up to date; no request goes through it.
+    def _watch_replicas(self, deployment: str, application: str) -> Any:
+        """Open a handle, which makes Serve update our `DirectRouter`; no request goes through it.
 
-        The handle asks the controller when it is made, and would block the loop.
+        Blocks on a call to the controller.
         """
-        # Serve caches the handles it gives out, also those that were shut down; this one is our own.
+        # Not `serve.get_deployment_handle`: it caches handles, also those that were shut down.
         handle: Any = DeploymentHandle(deployment, application)
         handle._init()
         return handle

@@ -1,4 +1,4 @@
-"""Finding the replica that has a sequence, without a table that processes would have to share."""
+"""Finds the replica that serves a sequence, without a table shared between processes."""
 
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -17,22 +17,22 @@ LOST: Final = (
 
 
 def rank(replica_id: str, sequence_id: SequenceId) -> bytes:
-    """The weight of a replica for a sequence, the same in every process; the lowest is the first choice."""
+    """Return a replica's weight for a sequence, equal in every process; the lowest is the first choice."""
     return blake2b(f"{replica_id}\0{sequence_id!r}".encode(), digest_size=8).digest()
 
 
 class SequenceCall:
-    """A request that continues a sequence, on its way to the replica that has it.
+    """A request that continues a sequence, retried until it reaches the replica that serves the sequence.
 
-    The first choice has it unless replicas came or went since it started. A replica that has not refuses the
-    request before it changes anything, so the next one can be asked.
+    That is the first choice, unless replicas were added or removed since the sequence started. Any other
+    replica refuses the request before it changes anything, so that retrying is safe.
 
     Args:
         channels: the replicas, first choice first; not empty.
-        lost: a replica was lost lately; the client is told so when nobody has the sequence.
+        lost: whether a replica was lost recently, which the failure says when no replica has the sequence.
 
     Raises:
-        InferError: UNAVAILABLE when the first choice cannot take the request.
+        InferError: UNAVAILABLE when the request cannot be sent to the first choice.
     """
 
     def __init__(self, channels: Sequence[Channel], request: InferRequest, sink: Sink, lost: bool) -> None:
@@ -41,14 +41,14 @@ class SequenceCall:
         self._sink = sink
         self._lost = lost
         self._cancelled = False
-        self._call: ChannelCall = channels[0].submit(request, self._receive)
+        self._call: ChannelCall = channels[0].submit(request, self._on_response)
 
     def cancel(self) -> None:
         """As `Call.cancel`."""
         self._cancelled = True
         self._call.cancel()
 
-    def _receive(self, response: InferResponse) -> None:
+    def _on_response(self, response: InferResponse) -> None:
         failure = response.failure
         if failure is not None and is_missing_start(failure):
             other = None if self._cancelled else next(self._others, None)
@@ -56,7 +56,7 @@ class SequenceCall:
                 self._finish(self._refusal(failure))
                 return
             try:
-                self._call = other.submit(self._request, self._receive)
+                self._call = other.submit(self._request, self._on_response)
                 return
             except InferError as refused:
                 response = failed(refused, self._request.id)

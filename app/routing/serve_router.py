@@ -1,4 +1,4 @@
-"""The request router of every model deployment: it tells this process which replicas there are.
+"""The request router of every model deployment: it reports the deployment's replicas to this process.
 
 Requests do not pass through it, except those of a plain `DeploymentHandle`, which are spread by Serve's own
 power of two choices. Serve pickles this module by value, so it holds no state.
@@ -11,7 +11,7 @@ from ray.serve.request_router import RunningReplica
 
 
 class DirectRouter(PowerOfTwoChoicesRequestRouter):
-    """Publishes the channel addresses that replicas gave in `record_replica_metadata`."""
+    """Publishes the channel addresses that replicas return from `record_replica_metadata`."""
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Called by Serve with all running replicas at every change."""

@@ -1,6 +1,6 @@
-"""The routing table: what the repository manager publishes and every ingress routes by.
+"""The routing table, which the repository manager publishes and every ingress routes by.
 
-A table is immutable and numbered; a newer one replaces it whole.
+A table is immutable and numbered; a newer one replaces it as a whole.
 """
 
 from enum import StrEnum
@@ -20,7 +20,7 @@ NO_VERSION = -1
 
 
 class ModelState(StrEnum):
-    """Triton's model states; each says what holds when it is reported."""
+    """Triton's model states."""
 
     UNKNOWN = "UNKNOWN"
     LOADING = "LOADING"
@@ -32,11 +32,11 @@ class ModelState(StrEnum):
 class VersionEntry(msgspec.Struct, frozen=True, dict=True):
     """One version of a model as the manager sees it.
 
-    `name` identifies the model (`app.core.identifiers`); `model` is what clients call it.
-    `version` is `NO_VERSION` for a model of which no version could even be tried (a bad configuration, say).
-    `application` names the Serve application that serves it ("" when none does, as with an ensemble).
+    `name` is the model's identifier (`app.core.identifiers`), `model` its name for clients.
+    `version` is `NO_VERSION` for a model without any version to try (its configuration is bad, say).
+    `application` is the name of the Serve application that serves it ("" for none, as with an ensemble).
     `config` is the serialised, complete ModelConfig (empty until a load succeeded once). `labels` maps an
-    output to its class labels. `makes_calls` tells that it may call other models from its replicas.
+    output to its class labels. `makes_calls` says that its replicas may call other models.
     """
 
     name: str
@@ -61,7 +61,7 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def decoupled(self) -> bool:
-        """Whether a request may have any number of responses."""
+        """Whether a request may have any number of responses, also none."""
         return bool(self.model_config.model_transaction_policy.decoupled)
 
     @cached_property
@@ -71,17 +71,17 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def keeps_sequences(self) -> bool:
-        """Whether the requests of a sequence must meet at one replica."""
+        """Whether all requests of a sequence must go to the same replica."""
         return keeps_sequences(self.model_config)
 
     @cached_property
     def sequence_idle_s(self) -> float:
-        """How long a sequence may rest, in seconds."""
+        """Idle timeout of a sequence, in seconds."""
         return float(self.model_config.sequence_batching.max_sequence_idle_microseconds) / 1e6
 
     @cached_property
     def ensemble(self) -> bool:
-        """Whether it is a plan of calls to other models, without a replica of its own."""
+        """Whether it is a graph of calls to other models, without a replica of its own."""
         return bool(self.model_config.HasField("ensemble_scheduling"))
 
     @cached_property
@@ -95,16 +95,16 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
         return {spec.name: spec for spec in output_specs(self.model_config)}
 
     @property
-    def deliberately_unloaded(self) -> bool:
-        """Unloaded on request, which does not make the server unready (strict readiness)."""
+    def unloaded_by_request(self) -> bool:
+        """Whether a client unloaded it, which does not make the server unready (strict readiness)."""
         return self.state is ModelState.UNAVAILABLE and self.reason == "unloaded"
 
 
 class RoutingTable(msgspec.Struct, frozen=True, dict=True):
-    """All models known to the manager. `initialised` is set once the loads of the start-up are over.
+    """All models known to the manager. `initialised` is set once the loads at start-up have ended.
 
-    `live` is None while the manager has no say: each ingress goes on by the settings it has. With
-    `namespacing` a name may mean several models (`--model-namespacing`).
+    `live` are the settings that every ingress applies; with None each keeps its own. With `namespacing` a
+    name may stand for several models (`--model-namespacing`).
     """
 
     number: int = 0
@@ -126,7 +126,7 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def all_ready(self) -> bool:
         """Whether every version is READY or was unloaded on request (Triton's strict readiness)."""
-        return all(entry.state is ModelState.READY or entry.deliberately_unloaded for entry in self.entries)
+        return all(entry.state is ModelState.READY or entry.unloaded_by_request for entry in self.entries)
 
     @cached_property
     def ready(self) -> tuple[VersionEntry, ...]:
@@ -141,19 +141,19 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _loaded(self) -> dict[str, tuple[str, ...]]:
-        """Identifiers by model name, of what is loaded or was to be."""
+        """Identifiers by model name, without models that were unloaded by request."""
         found: dict[str, tuple[str, ...]] = {}
         for key, versions in sorted(self.by_name.items()):
-            if not all(entry.deliberately_unloaded for entry in versions.values()):
+            if not all(entry.unloaded_by_request for entry in versions.values()):
                 name = name_of(key)
                 found[name] = (*found.get(name, ()), key)
         return found
 
     def identify(self, name: str) -> str:
-        """The identifier that a client's name means; with namespacing, an identifier means itself.
+        """Return the identifier of a model that a client names; an identifier is returned as it is.
 
         Raises:
-            InferError: INVALID_ARG with namespacing, when the name means no model or several.
+            InferError: INVALID_ARG with namespacing, when no model or several have the name.
         """
         if not self.namespacing or "/" in name:
             return name
@@ -168,7 +168,7 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
         )
 
     def versions(self, name: str) -> dict[int, VersionEntry] | None:
-        """Versions of the model that a client's name means; None when it means none, or several."""
+        """Return the versions of a model that a client names; None when no model or several have the name."""
         try:
             return self.by_name.get(self.identify(name))
         except InferError:
@@ -179,7 +179,7 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
         return {}
 
     def ready_versions(self, name: str) -> list[int]:
-        """Versions of a model at READY state, ascending; empty for an unknown model."""
+        """Return the READY versions of a model, ascending; empty for an unknown model."""
         versions = self.versions(name) or {}
         return [number for number, entry in versions.items() if entry.state is ModelState.READY]
 
@@ -190,13 +190,13 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
         by the entry it returned.
 
         Raises:
-            InferError: Triton's texts; NOT_FOUND for what is unknown, UNAVAILABLE for a version that is known
-                but not ready, INVALID_ARG for a version string that is no number.
+            InferError: Triton's texts; NOT_FOUND for an unknown model or version, UNAVAILABLE for a version
+                that is not ready, INVALID_ARG for a version string that is no number.
         """
         entry = self._resolved.get((name, version))
         if entry is None:
             entry = self._find(name, version)
-            if version in ("", str(entry.version)):  # "01", "001", ... would grow the cache without bound
+            if version in ("", str(entry.version)):  # "01", "001", ... would let the cache grow without limit
                 self._resolved[(name, version)] = entry
         return entry
 
@@ -230,5 +230,5 @@ def _not_ready(name: str, version: int) -> InferError:
 
 
 def not_ready(entry: VersionEntry) -> InferError:
-    """The error for a version the table calls ready but no replica of which is connected."""
+    """Return the error for a version that is READY in the table but has no connected replica."""
     return _not_ready(entry.model, entry.version)

@@ -127,7 +127,7 @@ class _Resolver:
 
 
 def _remains(versions: Mapping[int, VersionEntry]) -> bool:
-    return not all(entry.deliberately_unloaded for entry in versions.values())
+    return not all(entry.unloaded_by_request for entry in versions.values())
 
 
 class _NotReady(Exception):
@@ -142,13 +142,13 @@ class _NotReady(Exception):
 def _not_ready(ensemble: str, name: str, version: int, versions: list[VersionEntry]) -> _NotReady:
     if any(entry.state is ModelState.LOADING for entry in versions):
         return _NotReady(ModelState.LOADING, "")
-    if versions and all(entry.deliberately_unloaded for entry in versions):
+    if versions and all(entry.unloaded_by_request for entry in versions):
         return _NotReady(ModelState.UNAVAILABLE, "unloaded")
     if any(entry.state is ModelState.READY for entry in versions):
         text = f"ensemble '{ensemble}' depends on '{name}' whose required version {version} is not loaded."
         return _NotReady(ModelState.UNAVAILABLE, f"Invalid argument: {text}")
     text = f"ensemble '{ensemble}' depends on '{name}' which has no loaded version."
-    failed = [entry for entry in versions if entry.reason and not entry.deliberately_unloaded]
+    failed = [entry for entry in versions if entry.reason and not entry.unloaded_by_request]
     if failed:
         errors = "".join(f"version {e.version} is at {e.state.value} state: {e.reason};" for e in failed)
         text += f" Model '{name}' loading failed with error: {errors}"

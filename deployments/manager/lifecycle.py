@@ -196,7 +196,7 @@ class Lifecycle:
 
     async def _retire(self, entries: Iterable[VersionEntry], turn: Operation) -> None:
         """Take versions out of service: first no ingress routes to them, then their applications go."""
-        retired = [entry for entry in entries if not entry.deliberately_unloaded]
+        retired = [entry for entry in entries if not entry.unloaded_by_request]
         served = [entry for entry in retired if entry.application]
         for entry in served:
             self.set(msgspec.structs.replace(entry, state=ModelState.UNLOADING))

@@ -25,7 +25,7 @@ def index_rows(
     known = set()
     for entry in entries:
         known.add(entry.name)
-        absent = entry.version == NO_VERSION or entry.deliberately_unloaded
+        absent = entry.version == NO_VERSION or entry.unloaded_by_request
         unread = on_disk.get(entry.name) if absent else None
         number = "" if entry.version == NO_VERSION else str(entry.version)
         reason = (unread.reason if unread else "") or entry.reason
@@ -84,7 +84,7 @@ def load_failure(name: str, entries: Iterable[VersionEntry]) -> str:
     failed = "".join(
         f"version {entry.version} is at {entry.state.value} state: {entry.reason};\n"
         for entry in entries
-        if entry.name == name and entry.state is ModelState.UNAVAILABLE and not entry.deliberately_unloaded
+        if entry.name == name and entry.state is ModelState.UNAVAILABLE and not entry.unloaded_by_request
     )
     return f"load failed for model '{name}': {failed}" if failed else ""
 

@@ -1,7 +1,7 @@
 """The one service under the HTTP and the gRPC front.
 
-Neither front is known here, nor any wire format: requests and responses are those of `app.core.tensors`,
-descriptions are the protocol's message classes.
+It knows neither front nor wire format: requests and responses are those of `app.core.tensors`, descriptions
+are the protocol's message classes.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from app.routing.table import VersionEntry
 
 
 class InferenceService(Protocol):
-    """What a front may ask. All methods run on the ingress's event loop.
+    """The service as a front calls it. All methods run on the ingress's event loop.
 
     `version` is the version string of the path or message; "" lets the version policy choose.
     Every method may raise `InferError` with Triton's text and code.
@@ -41,10 +41,10 @@ class InferenceService(Protocol):
     def ready(self) -> bool: ...
 
     def exiting(self) -> bool:
-        """Whether the server is draining: fronts answer health with 503 and take no new connection."""
+        """Return whether the server drains: fronts report not ready and accept no new connection."""
 
     def model_ready(self, name: str, version: str = "") -> bool:
-        """Raises NOT_FOUND for an unknown model or version."""
+        """Return whether a model could be called; raise NOT_FOUND for an unknown model or version."""
 
     def server_metadata(self) -> pb.ServerMetadataResponse: ...
 
@@ -61,7 +61,7 @@ class InferenceService(Protocol):
 
     @property
     def shared_memory(self) -> SharedMemory:
-        """The memory that clients share."""
+        """Memory regions that clients have registered."""
 
     def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
         """Start an inference by the version that was resolved for it; return at once.

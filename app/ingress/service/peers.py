@@ -1,4 +1,4 @@
-"""The ingresses of a server to each other: each tells what it counted of the ensembles that it ran."""
+"""Channels between the ingresses of a server, to exchange the counters of ensembles each has run."""
 
 import os
 from collections.abc import Callable
@@ -23,25 +23,25 @@ class Peers:
         self.addresses: dict[str, str] = {}
 
     async def open(self, directory: str, host: str, pool: ReplicaPool) -> None:
-        """Listen for the others; `pool` has a channel to each, this one included."""
+        """Listen for other ingresses; `pool` has a channel to each, this one included."""
         path = os.path.join(directory, f"ingress-{os.getpid()}.sock")
         for address in await self._server.listen(path, host):
             self.addresses[address.partition(":")[0]] = address
         self._pool = pool
 
     def channels(self, local: bool) -> list[Channel]:
-        """Channels to the others, only those of this node with `local`."""
+        """Return the channels to the other ingresses, only those of this node with `local`."""
         if self._pool is None:
             return []
         found = self._pool.local_channels() if local else self._pool.channels
         return [channel for channel in found if channel.address not in self.addresses.values()]
 
     def submit(self, request: InferRequest, reply: Callable[[InferResponse], None]) -> Callable[[], None]:
-        """Refuse: an ingress takes requests from clients only."""
+        """Refuse the request: an ingress accepts requests from clients only."""
         raise InferError(ErrorCode.UNSUPPORTED, "an ingress takes no requests over a channel")
 
     async def control(self, verb: str, payload: Any) -> Any:
-        """Answer a CONTROL frame: `ensembles` gives the counters of this ingress."""
+        """Answer a CONTROL frame; `ensembles` returns the counters of this ingress."""
         if verb == "ensembles":
             return self._runner.report()
         raise InferError(ErrorCode.UNSUPPORTED, f"unknown control verb '{verb}'")

@@ -93,7 +93,7 @@ class RoutedInferenceService:
         return self._exiting
 
     def begin_exit(self) -> None:
-        """Turn not ready; requests are still served."""
+        """Report not ready from now on; requests are still served."""
         self._exiting = True
 
     def ready(self) -> bool:
@@ -164,7 +164,7 @@ class RoutedInferenceService:
         return await collect_ensembles(channels)
 
     def served(self) -> list[VersionEntry]:
-        """Versions at READY state, by name and version."""
+        """Return the READY versions, by name and version."""
         return list(self._router.table.ready)
 
     async def repository_index(self, ready: bool = False) -> pb.RepositoryIndexResponse:
@@ -213,9 +213,9 @@ async def _none() -> dict[tuple[str, int], list[ReplicaStatistics]]:
 
 
 def _ensemble_cache(settings: ServerSettings) -> ResponseCache | None:
-    """The response cache of ensembles: one of this process.
+    """Return the response cache of ensembles, local to this process.
 
-    In Redis their entries could outlive the models that made them, of which an ensemble knows no more than
-    who serves them now.
+    Entries in Redis could outlive the models that made them, and the key has only the applications that
+    serve an ensemble's steps now.
     """
     return make_cache({name: values for name, values in settings.cache_settings().items() if name == "local"})

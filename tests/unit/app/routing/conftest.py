@@ -25,7 +25,7 @@ class Replica:
         self.held: list[tuple[InferRequest, Callable[[InferResponse], None]]] = []
         self.taken = 0
         self.cancelled: list[str] = []
-        self.told: list[tuple[str, Any]] = []
+        self.controls: list[tuple[str, Any]] = []
         self.addresses: dict[str, str] = {}
         self.server = ChannelServer(self, KEY, SETTINGS)
 
@@ -35,7 +35,7 @@ class Replica:
         return lambda: self.cancelled.append(request.id)
 
     async def control(self, verb: str, payload: Any) -> Any:
-        self.told.append((verb, payload))
+        self.controls.append((verb, payload))
         return self.name
 
     def answer(self) -> None:

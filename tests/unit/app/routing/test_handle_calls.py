@@ -117,7 +117,7 @@ async def test_a_decoupled_model_streams(load: Loader) -> None:
     assert [response["OUTPUT0"].item() async for response in responses] == [3, 2, 1]
 
 
-async def test_who_stops_reading_cancels(load: Loader) -> None:
+async def test_reader_that_stops_cancels_the_request(load: Loader) -> None:
     calls = load("python", more=DECOUPLED)
     responses: Any = await calls.call({"INPUT0": np.float32([[1e7]])})
     await anext(responses)
@@ -126,7 +126,7 @@ async def test_who_stops_reading_cancels(load: Loader) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_who_reads_too_slowly_is_told(load: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_reader_gets_an_error(load: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handle_calls, "MAX_WAITING", 2)
     calls = load("python", more=DECOUPLED)
     responses: Any = await calls.call({"INPUT0": np.float32([[1e7]])})

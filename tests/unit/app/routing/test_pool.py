@@ -22,11 +22,11 @@ class Bench:
         self.pool = ReplicaPool("m", NODE, KEY, SETTINGS)
         self.sink = Sink()
 
-    def tell(self, *replicas: Replica, node: str = NODE) -> None:
+    def publish(self, *replicas: Replica, node: str = NODE) -> None:
         self.pool.update_from_thread(tuple(replica.address(node) for replica in replicas))
 
     async def connect(self, *replicas: Replica, node: str = NODE) -> None:
-        self.tell(*replicas, node=node)
+        self.publish(*replicas, node=node)
         await until(lambda: len(self.pool.channels) == len(replicas))
 
     def submit(self, count: int = 1) -> list[Any]:
@@ -41,13 +41,13 @@ async def bench() -> AsyncIterator[Bench]:
     await until(lambda: not made.pool.channels)
 
 
-async def test_without_replicas(bench: Bench) -> None:
+async def test_submit_without_replicas_returns_none(bench: Bench) -> None:
     assert not bench.pool.available
     assert bench.submit() == [None]
     assert not await bench.pool.wait_available(0.01)
 
 
-async def test_fewest_outstanding_requests(bench: Bench, start: Start) -> None:
+async def test_submit_chooses_the_replica_with_fewest_requests(bench: Bench, start: Start) -> None:
     a, b, c = await start("a", "b", "c")
     await bench.connect(a, b, c)
     bench.submit(9)
@@ -60,17 +60,17 @@ async def test_fewest_outstanding_requests(bench: Bench, start: Start) -> None:
     assert (a.taken, c.taken) == (3, 3)
 
 
-async def test_waits_until_there_is_one(bench: Bench, start: Start) -> None:
+async def test_wait_available_returns_when_a_replica_connects(bench: Bench, start: Start) -> None:
     waiting = asyncio.create_task(bench.pool.wait_available(5))
     (a,) = await start("a")
-    bench.tell(a)
+    bench.publish(a)
     assert await waiting
     assert bench.pool.available
 
 
-async def test_told_from_another_thread(bench: Bench, start: Start) -> None:
+async def test_replicas_can_be_published_from_another_thread(bench: Bench, start: Start) -> None:
     (a,) = await start("a")
-    await asyncio.to_thread(bench.tell, a)
+    await asyncio.to_thread(bench.publish, a)
     assert await bench.pool.wait_available(5)
 
 
@@ -136,7 +136,7 @@ async def test_replica_that_serve_dropped_is_retired(bench: Bench, start: Start)
     await bench.connect(a, b)
     bench.submit(2)
     await until(lambda: a.taken == b.taken == 1)
-    bench.tell(b)
+    bench.publish(b)
     await until(lambda: sum(channel.draining for channel in bench.pool.channels) == 1)
     bench.submit(3)
     await until(lambda: b.taken == 4)
@@ -160,9 +160,9 @@ async def test_replica_that_serve_dropped_while_it_was_being_connected(
         return await connect(*arguments, **options)
 
     monkeypatch.setattr(pool_module.Channel, "connect", slowly)
-    bench.tell(a)
+    bench.publish(a)
     await connecting.wait()
-    bench.tell()
+    bench.publish()
     await asyncio.sleep(0)
     go_on.set()
     await until(lambda: not bench.pool._tasks)
@@ -173,9 +173,9 @@ async def test_replica_that_serve_dropped_while_it_was_being_connected(
 async def test_replica_that_comes_back_into_the_list(bench: Bench, start: Start) -> None:
     (a,) = await start("a")
     await bench.connect(a)
-    bench.tell()
+    bench.publish()
     await until(lambda: not bench.pool.channels)
-    bench.tell(a)
+    bench.publish(a)
     assert await bench.pool.wait_available(5)
 
 
@@ -199,7 +199,7 @@ async def test_bad_address_leaves_the_others(bench: Bench, start: Start) -> None
     await until(lambda: a.taken == 1)
 
 
-async def test_close_answers_what_is_under_way(start: Start) -> None:
+async def test_close_waits_for_requests_in_flight(start: Start) -> None:
     (a,) = await start("a")
     bench = Bench()
     await bench.connect(a)
@@ -214,7 +214,7 @@ async def test_close_answers_what_is_under_way(start: Start) -> None:
     await until(lambda: not a.server.connections)
 
 
-async def test_close_gives_up_after_the_grace(start: Start) -> None:
+async def test_close_ends_after_the_grace_period(start: Start) -> None:
     (a,) = await start("a")
     bench = Bench()
     await bench.connect(a)
@@ -228,9 +228,9 @@ async def test_nothing_is_connected_after_close(start: Start) -> None:
     """Serve's word may be on its way from another thread when a pool is closed."""
     (a,) = await start("a")
     bench = Bench()
-    bench.tell(a)
+    bench.publish(a)
     await bench.pool.close(0)
-    bench.tell(a)
+    bench.publish(a)
     await asyncio.sleep(0.05)
     assert not bench.pool._tasks and not bench.pool.channels and not a.server.connections
 

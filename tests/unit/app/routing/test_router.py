@@ -1,4 +1,4 @@
-"""The router over real channels: what a new table opens, what it closes, and in which order."""
+"""The router over real channels: a new table opens pools, closes others, and in which order."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ def table(number: int, *entries: VersionEntry) -> RoutingTable:
     return RoutingTable(number, True, entries)
 
 
-def tell(application: str, *found: Replica) -> None:
+def publish(application: str, *found: Replica) -> None:
     replicas.publish(application, tuple(replica.address() for replica in found))
 
 
@@ -66,7 +66,7 @@ class Handles:
 @pytest.fixture
 def handles(monkeypatch: pytest.MonkeyPatch) -> Handles:
     made = Handles()
-    monkeypatch.setattr(Router, "_follow", lambda *arguments: made.follow(*arguments))
+    monkeypatch.setattr(Router, "_watch_replicas", lambda *arguments: made.follow(*arguments))
     return made
 
 
@@ -75,7 +75,7 @@ async def router(handles: Handles) -> AsyncIterator[Router]:
     made = Router(NODE, KEY, SETTINGS)
     yield made
     await made.close(0)
-    await until(lambda: not made._closing and not made._following)
+    await until(lambda: not made._closing and not made._watching)
     assert replicas._listeners == {}
 
 
@@ -87,11 +87,11 @@ async def apply(router: Router, new: RoutingTable, application: str = "", *found
     applying = asyncio.create_task(router.apply(new))
     await asyncio.sleep(0)
     if application:
-        tell(application, *found)
+        publish(application, *found)
     await asyncio.wait_for(applying, 5)
 
 
-async def test_routes_by_the_table(router: Router, start: Start) -> None:
+async def test_request_goes_to_the_version_of_the_table(router: Router, start: Start) -> None:
     (a,) = await start("a")
     assert router.table.number == 0
     await apply(router, table(1, entry("m:1")), "m:1", a)
@@ -105,19 +105,21 @@ async def test_routes_by_the_table(router: Router, start: Start) -> None:
     assert sink.responses[0].id == "x"
 
 
-async def test_what_is_under_way(router: Router, start: Start) -> None:
+async def test_in_flight_counts_unanswered_requests(router: Router, start: Start) -> None:
     (a,) = await start("a")
     await apply(router, table(1, entry("m:1"), VersionEntry("e", 1, ModelState.READY)), "m:1", a)
-    assert router.under_way() == []
+    assert router.in_flight() == []
     for _ in range(2):
         send(router, request(), Sink())
-    assert [(found.name, count) for found, count in router.under_way()] == [("m", 2)]
+    assert [(found.name, count) for found, count in router.in_flight()] == [("m", 2)]
     await until(lambda: a.taken == 2)
     a.answer()
-    await until(lambda: router.under_way() == [])
+    await until(lambda: router.in_flight() == [])
 
 
-async def test_refusals(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_submit_refuses_versions_without_a_replica(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(router_module, "_CONNECT_S", 0.01)
     loading = entry("m:2", ModelState.LOADING)
     await apply(router, table(1, entry("m:1"), loading))
@@ -139,7 +141,7 @@ async def test_swap_opens_before_and_closes_after(router: Router, start: Start) 
     old, new = await start("old", "new")
     await apply(router, table(1, entry("m:1")), "m:1", old)
     sink = Sink()
-    send(router, request("under way"), sink)
+    send(router, request("in flight"), sink)
     await until(lambda: old.taken == 1)
 
     applying = asyncio.create_task(router.apply(table(2, entry("m:1@2"))))
@@ -148,12 +150,12 @@ async def test_swap_opens_before_and_closes_after(router: Router, start: Start) 
     send(router, request("before"), sink)
     await until(lambda: old.taken == 2)
 
-    tell("m:1@2", new)
+    publish("m:1@2", new)
     await asyncio.wait_for(applying, 5)
     assert router.table.number == 2
     send(router, request("after"), sink)
     await until(lambda: new.taken == 1)
-    assert old.server.connections, "closed while requests are under way"
+    assert old.server.connections, "closed while requests are in flight"
     old.answer()
     new.answer()
     await until(lambda: sink.by() == ["new", "old", "old"])
@@ -161,7 +163,7 @@ async def test_swap_opens_before_and_closes_after(router: Router, start: Start) 
     assert list(router._pools) == ["m:1@2"]
 
 
-async def test_a_version_that_was_replaced_since_it_was_resolved(router: Router, start: Start) -> None:
+async def test_submit_resolves_again_a_version_that_was_replaced(router: Router, start: Start) -> None:
     """A request may be decoded in a thread while its model is reloaded."""
     old, new = await start("old", "new")
     await apply(router, table(1, entry("m:1")), "m:1", old)
@@ -173,7 +175,7 @@ async def test_a_version_that_was_replaced_since_it_was_resolved(router: Router,
     await until(lambda: sink.by() == ["new"])
 
 
-async def test_a_version_that_was_unloaded_since_it_was_resolved(router: Router, start: Start) -> None:
+async def test_submit_refuses_a_version_that_was_unloaded(router: Router, start: Start) -> None:
     (a,) = await start("a")
     await apply(router, table(1, entry("m:1")), "m:1", a)
     resolved = router.resolve("m")
@@ -184,7 +186,7 @@ async def test_a_version_that_was_unloaded_since_it_was_resolved(router: Router,
         router.submit(resolved, request(), Sink())
 
 
-async def test_a_version_that_became_decoupled_since_it_was_resolved(router: Router, start: Start) -> None:
+async def test_submit_refuses_a_version_that_became_decoupled(router: Router, start: Start) -> None:
     old, new = await start("old", "new")
     await apply(router, table(1, entry("m:1")), "m:1", old)
     resolved = router.resolve("m")
@@ -195,7 +197,7 @@ async def test_a_version_that_became_decoupled_since_it_was_resolved(router: Rou
         router.submit(resolved, request(), Sink())
 
 
-async def test_an_ensemble_runs_by_the_newest_table(router: Router) -> None:
+async def test_submit_runs_an_ensemble_by_the_newest_table(router: Router) -> None:
     config = mc.ModelConfig(ensemble_scheduling=mc.ModelEnsembling()).SerializeToString()
     ensemble = VersionEntry("e", 1, ModelState.READY, config=config)
     await apply(router, table(1, ensemble))
@@ -239,7 +241,7 @@ async def test_handle_is_shut_down_with_its_application(
     assert (router._handles, router._pools) == ({}, {})
 
 
-async def test_handle_that_comes_after_its_application_went(
+async def test_handle_is_shut_down_when_its_application_closed_meanwhile(
     router: Router, handles: Handles, start: Start
 ) -> None:
     (a,) = await start("a")
@@ -252,7 +254,7 @@ async def test_handle_that_comes_after_its_application_went(
     assert router._handles == {}
 
 
-async def test_follows_again_when_the_controller_is_back(
+async def test_watching_is_retried_until_the_controller_is_back(
     router: Router, handles: Handles, monkeypatch: pytest.MonkeyPatch, start: Start
 ) -> None:
     monkeypatch.setattr(router_module, "_FOLLOW_RETRY_S", 0.01)
@@ -262,30 +264,30 @@ async def test_follows_again_when_the_controller_is_back(
     await until(lambda: "m:1" in router._handles)
 
 
-async def test_nothing_is_kept_of_applications_nobody_routes_to(router: Router, start: Start) -> None:
+async def test_replicas_of_unrouted_applications_are_not_stored(router: Router, start: Start) -> None:
     (a,) = await start("a")
-    tell("stranger:1", a)
+    publish("stranger:1", a)
     await apply(router, table(1, entry("m:1")), "m:1", a)
     await apply(router, table(2))
-    tell("m:1", a)
+    publish("m:1", a)
     assert replicas._listeners == {}
     await asyncio.sleep(0.02)
     await until(lambda: not a.server.connections)
 
 
-async def test_replicas_are_told_whenever_they_connect(handles: Handles, start: Start) -> None:
+async def test_control_calls_reach_replicas_that_connect_later(handles: Handles, start: Start) -> None:
     a, b = await start("a", "b")
     router = Router(NODE, KEY, SETTINGS)
     await apply(router, table(1, entry("m:1")), "m:1", a)
     for level in (1, 1, 2):
-        router.tell("log", level)
-    await until(lambda: a.told == [("log", 1), ("log", 2)])
+        router.broadcast_control("log", level)
+    await until(lambda: a.controls == [("log", 1), ("log", 2)])
     await apply(router, table(2, entry("m:1"), entry("m:2")), "m:2", b)
-    await until(lambda: b.told == [("log", 2)])
+    await until(lambda: b.controls == [("log", 2)])
     await router.close(0)
 
 
-async def test_close_waits_for_what_is_under_way(handles: Handles, start: Start) -> None:
+async def test_close_waits_for_requests_in_flight(handles: Handles, start: Start) -> None:
     (a,) = await start("a")
     router = Router(NODE, KEY, SETTINGS)
     await apply(router, table(1, entry("m:1")), "m:1", a)

@@ -82,7 +82,7 @@ async def test_live_sequence_stays_when_replicas_are_added(pools: list[ReplicaPo
     await until(lambda: sink.by() == [second.name] * 3)
 
 
-async def test_nobody_has_it(pools: list[ReplicaPool], start: Start) -> None:
+async def test_missing_sequence_is_reported(pools: list[ReplicaPool], start: Start) -> None:
     replicas = await start("a", "b")
     await connect(pools, *replicas)
     sink = Sink()
@@ -132,7 +132,7 @@ class Receiver:
 
 
 @pytest.mark.parametrize("known", [True, False])
-async def test_what_is_answered_holds_no_memory(pools: list[ReplicaPool], start: Start, known: bool) -> None:
+async def test_answered_call_is_not_kept_alive(pools: list[ReplicaPool], start: Start, known: bool) -> None:
     """It would be garbage for the collector, and what the request has sent with it."""
     (replica,) = await start("a")
     await connect(pools, replica)

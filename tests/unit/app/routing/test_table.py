@@ -25,7 +25,7 @@ TABLE = table(
 
 
 @pytest.mark.parametrize(("version", "expected"), [("", 10), ("1", 1), ("10", 10), ("01", 1)])
-def test_resolves(version: str, expected: int) -> None:
+def test_resolve_returns_the_highest_ready_version(version: str, expected: int) -> None:
     assert TABLE.resolve("m", version).version == expected
 
 
@@ -39,7 +39,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("name", "version", "code", "text"), REFUSALS)
-def test_refuses(name: str, version: str, code: ErrorCode, text: str) -> None:
+def test_resolve_refuses(name: str, version: str, code: ErrorCode, text: str) -> None:
     with pytest.raises(InferError) as caught:
         TABLE.resolve(name, version)
     assert (caught.value.code, caught.value.message) == (code, text)
@@ -64,18 +64,18 @@ AMBIGUOUS = (
 )
 
 
-def test_a_name_in_one_namespace_needs_none() -> None:
+def test_unique_name_needs_no_namespace() -> None:
     assert NAMESPACES.resolve("single").name == "/a::single"
     assert NAMESPACES.resolve("single").model == "single"
     assert NAMESPACES.ready_versions("single") == [1]
 
 
-def test_an_identifier_means_one_of_several() -> None:
+def test_identifier_selects_one_of_several_namespaces() -> None:
     assert [NAMESPACES.resolve(name).version for name in ("/a::m", "/b::m")] == [1, 2]
 
 
 @pytest.mark.parametrize("name", ["m", "gone", "bad", "x"])
-def test_refuses_with_namespaces(name: str) -> None:
+def test_resolve_refuses_an_ambiguous_or_unknown_name(name: str) -> None:
     with pytest.raises(InferError) as caught:
         NAMESPACES.resolve(name)
     text = AMBIGUOUS if name == "m" else f"Request for unknown model: '{name}' is not found"
@@ -83,13 +83,13 @@ def test_refuses_with_namespaces(name: str) -> None:
     assert NAMESPACES.versions(name) is None
 
 
-def test_all_ready_ignores_deliberate_unloads() -> None:
+def test_all_ready_ignores_models_unloaded_by_request() -> None:
     assert table(entry("m", 1), entry("gone", 1, ModelState.UNAVAILABLE, "unloaded")).all_ready
     assert not table(entry("m", 1, ModelState.UNAVAILABLE, "it broke")).all_ready
     assert not table(entry("m", 1, ModelState.LOADING)).all_ready
 
 
-def test_survives_msgpack() -> None:
+def test_table_survives_msgpack() -> None:
     decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(TABLE), type=RoutingTable)
     assert decoded == TABLE
     assert decoded.applications.keys() == {"m:1", "m:10"}

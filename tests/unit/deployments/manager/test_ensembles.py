@@ -47,7 +47,7 @@ class TestState:
         assert state_of(entry("e", CHAIN), A, LOADING).state is ModelState.LOADING
 
     def test_unloaded_with_a_step(self) -> None:
-        assert state_of(entry("e", CHAIN), A, UNLOADED).deliberately_unloaded
+        assert state_of(entry("e", CHAIN), A, UNLOADED).unloaded_by_request
 
     def test_decoupled_with_a_step(self) -> None:
         assert not state_of(entry("e", CHAIN), A, B).decoupled
