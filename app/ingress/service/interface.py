@@ -10,7 +10,7 @@ from typing import Protocol
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.inference import Call, Sink
-from app.core.tensors import InferRequest, InferResponse
+from app.core.tensors import InferRequest
 from app.ingress.client_memory.registry import SharedMemory
 from app.routing.table import VersionEntry
 
@@ -70,11 +70,4 @@ class InferenceService(Protocol):
         model, any number of times for a decoupled one, the last call with `final=True`. A version that was
         unloaded meanwhile raises from here; other failures arrive as a final response with `error`.
         Tensor data in a response may be shared memory: it stays valid while a reference to it lives.
-        """
-
-    async def infer(self, entry: VersionEntry, request: InferRequest) -> InferResponse:
-        """`submit` for a caller that waits for the only response.
-
-        Raises:
-            InferError: the response's error.
         """

@@ -12,7 +12,7 @@ from app.core.config.model_config import input_specs, output_specs
 from app.core.config.version_policy import parse_version
 from app.core.errors import InferError, invalid_arg, unsupported
 from app.core.inference import Call, Sink
-from app.core.tensors import InferRequest, InferResponse
+from app.core.tensors import InferRequest
 from app.ensemble.runner import EnsembleRunner
 from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.service.peers import Peers
@@ -22,7 +22,6 @@ from app.ingress.service.replica_statistics import (
     collect_ensembles,
     merge,
 )
-from app.routing.answer import await_single_response
 from app.routing.router import Router
 from app.routing.table import ModelState, VersionEntry
 from app.settings.settings import ServerSettings
@@ -184,11 +183,6 @@ class RoutedInferenceService:
         if request.regions:
             return self.shared_memory.submit(partial(self._router.submit, entry), request, sink)
         return self._router.submit(entry, request, sink)
-
-    async def infer(self, entry: VersionEntry, request: InferRequest) -> InferResponse:
-        response = await await_single_response(lambda sink: self.submit(entry, request, sink).cancel)
-        response.raise_error()
-        return response
 
     def _known(self, name: str, version: str) -> bool:
         versions = self._router.table.versions(name)

@@ -3,7 +3,6 @@
 A front asks `Observer.on` of every request and nothing more while it is false.
 """
 
-import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from app.core.errors import ErrorCode, Failure, InferError
+from app.core.errors import InferError
 from app.core.inference import Call, Sink
 from app.core.live_settings import LiveChange, LiveSettings
 from app.core.log import VERBATIM, LogConfig, configure_logging
@@ -151,22 +150,6 @@ class Observer:
             observed.note(failed(error), monotonic_ns())
             raise
 
-    async def infer(
-        self, service: InferenceService, entry: VersionEntry, request: InferRequest, arrival: RequestOrigin
-    ) -> InferResponse:
-        """`InferenceService.infer`, observed."""
-        request, take = self.observe(request, _nothing, arrival)
-        try:
-            response = await service.infer(entry, request)
-        except InferError as error:
-            take(failed(error))
-            raise
-        except asyncio.CancelledError:
-            take(failed(Failure(ErrorCode.CANCELLED, "")))
-            raise
-        take(response)
-        return response
-
     def finish(self, trace: Trace) -> None:
         """A traced request is answered."""
         self._tracer.finish(trace)
@@ -192,10 +175,6 @@ class Observer:
         if response.failure is not None:
             line["error"] = response.failure.message
         logger.debug("%s", json.dumps(line), extra=VERBATIM)
-
-
-def _nothing(_: InferResponse) -> None:
-    pass
 
 
 def _durations(times: Timestamps | None) -> dict[str, int]:

@@ -130,6 +130,3 @@ class FakeService:
         if self.large_output:
             outputs = [Tensor("OUTPUT0", "UINT8", (len(self.large_output),), self.large_output)]
         return InferResponse(request.model_name, "1", tuple(outputs), request.id)
-
-    async def infer(self, entry: VersionEntry, request: InferRequest) -> InferResponse:
-        return self.answer(request)

@@ -14,8 +14,6 @@ from app.routing.table import ModelState, RoutingTable
 from tests.unit.app.ingress.running_fronts import WAIT_S
 from tests.unit.app.routing_fakes import SETTINGS, FakeRepository, FakeRouter, entry
 
-pytestmark = pytest.mark.usefixtures("either_grpc_front")
-
 UNLOADED = entry("m", state=ModelState.UNAVAILABLE, reason="unloaded")
 CLASSES = [[b"3.000000:1:dog", b"2.000000:0:cat"]]
 MODULES = {"http": http_client, "grpc": grpc_client}

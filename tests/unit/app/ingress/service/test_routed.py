@@ -10,6 +10,7 @@ import pytest
 from app.core.errors import ErrorCode, FailureReason, InferError, invalid_arg, not_found
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.ingress.service.routed import EXTENSIONS, RoutedInferenceService
+from app.routing.answer import await_single_response
 from app.routing.manager_client import MAX_CALLS, MAX_FILE_BYTES, ManagerClient
 from app.routing.router import Router
 from app.routing.table import NO_VERSION, ModelState, VersionEntry
@@ -170,7 +171,8 @@ REQUEST = InferRequest("m", "", (), id="x")
 
 async def begin_infer(router: FakeRouter, request: InferRequest = REQUEST) -> "asyncio.Task[InferResponse]":
     service = service_of(router)
-    task = asyncio.create_task(service.infer(service.resolve("m"), request))
+    submit = lambda sink: service.submit(service.resolve("m"), request, sink).cancel  # noqa: E731
+    task = asyncio.create_task(await_single_response(submit))
     await asyncio.sleep(0)
     return task
 
@@ -184,12 +186,12 @@ async def test_infer() -> None:
     assert await task is response
 
 
-async def test_infer_raises_the_error_of_the_response() -> None:
+async def test_infer_returns_a_failed_response() -> None:
     router = FakeRouter(entry("m"))
     task = await begin_infer(router)
     router.sinks[0](failed(invalid_arg("a bad input")))
     with pytest.raises(InferError, match="a bad input"):
-        await task
+        (await task).raise_error()
 
 
 async def test_cancelled_infer_cancels_the_call() -> None:
