@@ -257,7 +257,7 @@ async def test_handle_is_shut_down_when_its_application_closed_meanwhile(
 async def test_watching_is_retried_until_the_controller_is_back(
     router: Router, handles: Handles, monkeypatch: pytest.MonkeyPatch, start: Start
 ) -> None:
-    monkeypatch.setattr(router_module, "_FOLLOW_RETRY_S", 0.01)
+    monkeypatch.setattr(router_module, "_WATCH_RETRY_S", 0.01)
     (a,) = await start("a")
     handles.failures = 2
     await apply(router, table(1, entry("m:1")), "m:1", a)
