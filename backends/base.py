@@ -184,7 +184,7 @@ class Request:
         detached: set by a backend that answers after `instance_execute` returned, from a thread of its own.
         rescheduled: set by a backend that wants the request executed again instead of answered
             (Triton's TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, for iterative sequences).
-        nested: what its model's calls to other models keep here, None until there is one.
+        nested: calls to other models and reported activities, kept by the server; None until there is one.
     """
 
     __slots__ = ("_is_cancelled", "_reply", "answered", "detached", "infer", "nested", "rescheduled")

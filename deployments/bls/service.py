@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextvars import Context
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import ray
@@ -31,7 +31,7 @@ from backends.python.api.errors import TritonModelException
 from backends.python.event_loop import EventLoop
 from deployments.bls.calls import BlsCall
 from deployments.event_loop_execution.inline_loop import InlineEventLoop
-from deployments.event_loop_execution.suspension import ResponseFuture, count_waiting, is_suspendable
+from deployments.event_loop_execution.suspension import ResponseFuture, count_waiting, current_watchdog
 from deployments.spec import MANAGER, ModelSpec
 
 T = TypeVar("T")
@@ -97,6 +97,7 @@ class ModelCalls(Calls):
         self._spec = spec
         self._plane = plane
         self._opening: asyncio.Task[Any] | None = None
+        self._inline_loop: InlineEventLoop | None = None
         self.loaded = False
         """The model is; until then, what it loads is part of its own load."""
 
@@ -117,7 +118,12 @@ class ModelCalls(Calls):
         return response.wait()
 
     def run(self, coroutine: Coroutine[Any, Any, Any], loop: EventLoop) -> Any:
-        return self._inline_loop.run(coroutine) if is_suspendable() else count_waiting(coroutine, loop.run)
+        watchdog = current_watchdog()
+        if watchdog is None:
+            return count_waiting(coroutine, loop.run)
+        if self._inline_loop is None:
+            self._inline_loop = InlineEventLoop(self._plane.loop, watchdog)
+        return self._inline_loop.run(coroutine)
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         self._manage(self._load(name, config, files))
@@ -151,10 +157,6 @@ class ModelCalls(Calls):
             return None
         connection: Connection = opening.result()
         return connection
-
-    @cached_property
-    def _inline_loop(self) -> InlineEventLoop:
-        return InlineEventLoop(self._plane.loop)
 
     @property
     def _asker(self) -> str:
@@ -200,9 +202,9 @@ class ModelCalls(Calls):
         def connected(opening: asyncio.Task[Connection]) -> None:
             error = None if opening.cancelled() else opening.exception()
             if opening.cancelled():
-                nested.answered(failed(_SHUTTING_DOWN))
+                nested.on_response(failed(_SHUTTING_DOWN))
             elif error is not None:
-                nested.answered(failed(error))
+                nested.on_response(failed(error))
             else:
                 self._send(opening.result().router, nested, decoupled)
 
@@ -213,13 +215,13 @@ class ModelCalls(Calls):
         try:
             entry = self._resolve(router, request, decoupled)
             if nested.unwanted:
-                nested.answered(failed(_CANCELLED))
+                nested.on_response(failed(_CANCELLED))
                 return
-            call = router.submit(entry, request, nested.answered)
+            call = router.submit(entry, request, nested.on_response)
         except Exception as error:
-            nested.answered(failed(error))
+            nested.on_response(failed(error))
             return
-        nested.begun(call)
+        nested.on_sent(call)
 
     @staticmethod
     def _resolve(router: Router, infer: InferRequest, decoupled: bool) -> VersionEntry:

@@ -12,6 +12,7 @@ from backends.base import Backend, Instance
 from backends.parameters import parse_boolean
 from deployments.event_loop_execution.policy import ExecutionHistory, may_execute_on_loop
 from deployments.event_loop_execution.suspension import run_suspendable, wait_time
+from deployments.event_loop_execution.watchdog import LoopWatchdog
 
 BatchT = TypeVar("BatchT")
 
@@ -43,6 +44,7 @@ class EventLoopExecutor(Generic[BatchT]):
         report: reports an executed batch.
         hold: defers the responses of the calling thread until the report, or ends that.
         may_call_models: executions may wait for responses of other models.
+        watchdog: that of the replica.
     """
 
     def __init__(
@@ -52,12 +54,14 @@ class EventLoopExecutor(Generic[BatchT]):
         report: Callable[[BatchT], None],
         hold: Callable[[bool], None],
         may_call_models: bool,
+        watchdog: LoopWatchdog,
     ) -> None:
         self._loop = loop
         self._execute = execute
         self._report = report
         self._hold = hold
         self._may_call_models = may_call_models
+        self._watchdog = watchdog
         self._history = ExecutionHistory()
         self._running = False
         self._closed = False
@@ -66,12 +70,14 @@ class EventLoopExecutor(Generic[BatchT]):
 
     def is_next(self, is_only_instance: bool) -> bool:
         """Whether the next batch is to be scheduled here, rather than on the instance's thread."""
+        if self._watchdog.tripped:
+            return False
         return may_execute_on_loop(self._history, self._may_call_models, is_only_instance)
 
     def schedule(self, batch: BatchT) -> None:
         """Execute a batch on the loop, after the caller has returned."""
         if self._may_call_models:
-            self._loop.call_soon(run_suspendable, self._run, batch)
+            self._loop.call_soon(run_suspendable, self._watchdog, self._run, batch)
         else:
             self._loop.call_soon(self._run, batch)
 
@@ -94,9 +100,11 @@ class EventLoopExecutor(Generic[BatchT]):
             self._running = True
             # While an execution is suspended, the loop sends responses of other requests at once.
             self._hold(not self._may_call_models)
+            self._watchdog.enter()
             try:
                 self._execute(batch)
             finally:
+                self._watchdog.leave()
                 self._hold(False)
                 self._running = False
         self._report(batch)

@@ -15,6 +15,7 @@ from contextvars import Context, copy_context
 from typing import Any
 
 from deployments.event_loop_execution.suspension import ResponseFuture, wait_time
+from deployments.event_loop_execution.watchdog import LoopWatchdog
 
 logger = logging.getLogger(__name__)
 
@@ -26,9 +27,10 @@ class InlineEventLoop:
     callback that has its response: no other thread, nor the host's queue, is in between.
     """
 
-    def __init__(self, host: asyncio.AbstractEventLoop) -> None:
-        """Must be called on the host's loop."""
+    def __init__(self, host: asyncio.AbstractEventLoop, watchdog: LoopWatchdog) -> None:
+        """Must be called on the host's loop; `watchdog` is that of the host's replica."""
         self._host = host
+        self._watchdog = watchdog
         self._as_loop: Any = self
         self._thread = threading.get_ident()
         self._ready: deque[tuple[Context, Callable[..., object], tuple[Any, ...]]] = deque()
@@ -82,6 +84,7 @@ class InlineEventLoop:
         if self._working:
             return
         began = time.monotonic_ns()
+        outer = self._watchdog.enter()
         host = events._get_running_loop()
         events._set_running_loop(self._as_loop)
         self._working = True
@@ -93,6 +96,7 @@ class InlineEventLoop:
         finally:
             self._working = False
             events._set_running_loop(host)
+            self._watchdog.leave(outer)
             self._worked_ns += time.monotonic_ns() - began
         if self._awaited is not None and self._awaited[0].done():
             (_, ended), self._awaited = self._awaited, None

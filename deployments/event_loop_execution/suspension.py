@@ -12,6 +12,8 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 
 from greenlet import getcurrent, greenlet
 
+from deployments.event_loop_execution.watchdog import LoopWatchdog
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -30,18 +32,31 @@ class _WaitTime(threading.local):
 wait_time: Final = _WaitTime()
 
 
-class _Suspendable(greenlet):  # type: ignore[misc]
-    """An execution on an event loop."""
+class _Execution(greenlet):  # type: ignore[misc]
+    """An execution on an event loop, of a model that `watchdog` watches."""
+
+    def __init__(self, execute: Callable[..., None], watchdog: LoopWatchdog) -> None:
+        super().__init__(execute)
+        self.watchdog = watchdog
+
+    def suspend(self) -> None:
+        """Return to the loop until `switch` is called."""
+        self.watchdog.leave()
+        self.parent.switch()
+        self.watchdog.enter()
 
 
-def run_suspendable(execute: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+def run_suspendable(
+    watchdog: LoopWatchdog, execute: Callable[P, None], *args: P.args, **kwargs: P.kwargs
+) -> None:
     """Execute on the calling loop; return when the execution is first suspended, or has ended."""
-    _Suspendable(execute).switch(*args, **kwargs)
+    _Execution(execute, watchdog).switch(*args, **kwargs)
 
 
-def is_suspendable() -> bool:
-    """Whether the caller is part of an execution on an event loop."""
-    return type(getcurrent()) is _Suspendable
+def current_watchdog() -> LoopWatchdog | None:
+    """Return the watchdog of the execution on an event loop that the caller is part of, if it is."""
+    current = getcurrent()
+    return current.watchdog if isinstance(current, _Execution) else None
 
 
 class ResponseFuture(Generic[T]):
@@ -51,7 +66,7 @@ class ResponseFuture(Generic[T]):
 
     def __init__(self) -> None:
         current = getcurrent()
-        self._execution = current if type(current) is _Suspendable else None
+        self._execution = current if isinstance(current, _Execution) else None
         self._responses: list[T] = []
         self._suspended = False
         self._blocked: threading.Lock | None = None
@@ -66,7 +81,7 @@ class ResponseFuture(Generic[T]):
             self._blocked.release()
         elif self._suspended:
             self._suspended = False
-            cast(greenlet, self._execution).switch()
+            cast(_Execution, self._execution).switch()
 
     def wait(self) -> T:
         """Return the response, waiting for it unless it is set already."""
@@ -75,7 +90,7 @@ class ResponseFuture(Generic[T]):
             self._blocked.acquire()
         elif not self._responses:
             self._suspended = True
-            cast(greenlet, self._execution).parent.switch()
+            cast(_Execution, self._execution).suspend()
         wait_time.ns += time.monotonic_ns() - began
         return self._responses[0]
 

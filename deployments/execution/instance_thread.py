@@ -12,6 +12,7 @@ from app.core.errors import ErrorCode, Failure, FailureReason, InferError
 from app.core.tensors import SequenceId
 from backends.base import Backend, Instance
 from deployments.event_loop_execution.executor import EventLoopExecutor, is_eligible
+from deployments.event_loop_execution.watchdog import LoopWatchdog
 from deployments.execution import host_policy
 from deployments.execution.queued_request import QueuedRequest, ResponseQueue
 from deployments.execution.warmup import warm_up
@@ -64,6 +65,7 @@ class InstanceThread:
         decoupled: bool,
         loop: asyncio.AbstractEventLoop,
         finished: Callable[["InstanceThread", Batch], None],
+        watchdog: LoopWatchdog,
         policy: Mapping[str, str] = {},
     ) -> None:
         """`policy` is the instance's host policy."""
@@ -75,6 +77,7 @@ class InstanceThread:
         """The model has no other instance in this replica."""
         self._loop = loop
         self._finished = finished
+        self._watchdog = watchdog
         self._policy = policy
         self._batches: queue.SimpleQueue[Batch | SequenceId | None] = queue.SimpleQueue()
         self._tells_ends = type(backend).sequence_finalize is not Backend.sequence_finalize
@@ -155,7 +158,9 @@ class InstanceThread:
         if not is_eligible(self._backend, self.instance):
             return None
         may_call_models = self._backend.may_call_models(self.instance)
-        return EventLoopExecutor(self._loop, self._execute, self._report, self._outbox.hold, may_call_models)
+        return EventLoopExecutor(
+            self._loop, self._execute, self._report, self._outbox.hold, may_call_models, self._watchdog
+        )
 
     def _warm_up(self) -> None:
         warm_up(self._backend, self.instance)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from backends.base import Backend, Instance
+from deployments.event_loop_execution.watchdog import LoopWatchdog
 from deployments.execution.instance_thread import Batch, InstanceThread
 from deployments.execution.queued_request import CANCELLED, QueuedRequest, ResponseQueue
 from deployments.rate_limiting.client import Permits
@@ -30,11 +31,12 @@ class LimitedInstance(InstanceThread):
         decoupled: bool,
         loop: asyncio.AbstractEventLoop,
         finished: Callable[[InstanceThread, Batch], None],
+        watchdog: LoopWatchdog,
         policy: Mapping[str, str],
         turns: Permits,
         expects: Callable[[], bool],
     ) -> None:
-        super().__init__(backend, instance, outbox, decoupled, loop, finished, policy)
+        super().__init__(backend, instance, outbox, decoupled, loop, finished, watchdog, policy)
         self._turns = turns
         self._expects = expects
         self._next: Batch | None = None

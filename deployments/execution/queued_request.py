@@ -12,7 +12,7 @@ from app.core.errors import ErrorCode, Failure, FailureReason
 from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, failed
 from backends.base import Request
-from deployments.bls.calls import BlsCalls
+from deployments.execution.request_activity import RequestActivity
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class QueuedRequest(Request):
     def report_activity(self, name: str) -> None:
         if self.infer.trace:
             if self.nested is None:
-                self.nested = BlsCalls()
+                self.nested = RequestActivity()
             self.nested.report(name)
 
     def reply(self, response: InferResponse) -> None:

@@ -85,9 +85,13 @@ class ModelVersion:
             return
         if not self._plane.alive or self._served is None or not self._served.healthy:
             raise RuntimeError(f"an instance thread of model '{self._spec.name}' has died")
+        if stuck := self._served.instances.watchdog.check():
+            raise RuntimeError(stuck)
 
     async def __del__(self) -> None:
         """Redirect callers, finish requests in flight and unload (a Serve hook)."""
+        if self._served is not None and self._served.instances.watchdog.check():
+            return  # nothing can be drained over a stuck loop: Serve ends the process
         if self._readiness is not None:
             self._plane.loop.call_soon_threadsafe(self._readiness.stop)
         if self._server is not None:

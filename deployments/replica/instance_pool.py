@@ -15,6 +15,7 @@ from app.core.config.validation import validate_instances
 from app.core.errors import InferError, internal
 from app.transport.event_loop_thread import LoopThread
 from backends.base import Backend, Instance, Model
+from deployments.event_loop_execution.watchdog import LoopWatchdog
 from deployments.execution.instance_groups import Placement, change, placements
 from deployments.execution.instance_thread import InstanceThread
 from deployments.execution.limited_instance import LimitedInstance
@@ -61,6 +62,7 @@ class InstancePool:
     ) -> None:
         self.declared = spec.config
         """The serialised configuration that the manager sent last."""
+        self.watchdog = LoopWatchdog(model.name)
         self._spec = spec
         self._model = model
         self._backend = backend
@@ -195,10 +197,10 @@ class InstancePool:
         instance.host_policy = policy = self._spec.host_policy.get(placement.host_policy, {})
         decoupled = self._model.config.model_transaction_policy.decoupled
         scheduler, loop = self._scheduler, self._plane.loop
-        common = (self._backend, instance, self._responses, decoupled, loop, scheduler.finished, policy)
+        common = (self._backend, instance, self._responses, decoupled, loop, scheduler.finished)
         if permits is None:
-            return InstanceThread(*common)
-        return LimitedInstance(*common, permits, lambda: scheduler.pending > 0)
+            return InstanceThread(*common, self.watchdog, policy)
+        return LimitedInstance(*common, self.watchdog, policy, permits, lambda: scheduler.pending > 0)
 
     def _add_to_scheduler(self, added: Sequence[_Placed]) -> None:
         for _, thread in added:

@@ -54,20 +54,21 @@ backends.teaching: app.core app.core.config backends backends.python.api
 backends.tensorrt: app.core app.core.config backends backends.cuda
 deployments: app.core backends
 deployments.bls: app.core app.ensemble app.routing app.transport backends backends.python
-    backends.python.api deployments deployments.event_loop_execution
+    backends.python.api deployments deployments.event_loop_execution deployments.execution
 deployments.builder: app.core backends deployments nereid
 deployments.environments: app.core backends backends.python.worker deployments.model_store
 deployments.event_loop_execution: backends
-deployments.execution: app.core app.core.config backends deployments.bls
-    deployments.event_loop_execution deployments.rate_limiting
+deployments.execution: app.core app.core.config backends deployments.event_loop_execution
+    deployments.rate_limiting
 deployments.manager: app.core app.core.config app.routing app.settings app.transport
     app.transport.channel deployments deployments.execution deployments.model_store
 deployments.model_store: app.core app.core.config app.settings app.transport.channel
 deployments.rate_limiting: app.core app.core.config app.transport.channel
 deployments.replica: app.cache app.core app.core.config app.routing app.transport app.transport.channel
     app.transport.memory backends backends.python.api deployments deployments.bls
-    deployments.environments deployments.execution deployments.model_store deployments.rate_limiting
-    deployments.scheduling deployments.scheduling.dynamic deployments.scheduling.sequence
+    deployments.environments deployments.event_loop_execution deployments.execution
+    deployments.model_store deployments.rate_limiting deployments.scheduling
+    deployments.scheduling.dynamic deployments.scheduling.sequence
 deployments.scheduling: app.core deployments.execution
 deployments.scheduling.dynamic: app.core backends deployments deployments.execution
     deployments.scheduling

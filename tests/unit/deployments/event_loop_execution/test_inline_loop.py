@@ -6,6 +6,7 @@ from asyncio import events
 
 from deployments.event_loop_execution.inline_loop import InlineEventLoop
 from deployments.event_loop_execution.suspension import run_suspendable, wait_time
+from deployments.event_loop_execution.watchdog import LoopWatchdog
 
 
 async def test_private_asyncio_api_replaces_the_running_loop() -> None:
@@ -14,7 +15,7 @@ async def test_private_asyncio_api_replaces_the_running_loop() -> None:
     Until then `--backend-config=python,event-loop=false` serves async Python models on their own threads.
     """
     host = asyncio.get_running_loop()
-    other = InlineEventLoop(host)
+    other = InlineEventLoop(host, LoopWatchdog("m"))
     assert events._get_running_loop() is host
     events._set_running_loop(other)  # type: ignore[arg-type]
     try:
@@ -34,11 +35,11 @@ async def test_tasks_accept_a_loop_that_is_no_abstract_event_loop() -> None:
 
         return list(await asyncio.gather(one(1), one(2)))
 
-    assert InlineEventLoop(asyncio.get_running_loop()).run(both()) == [1, 2]
+    assert InlineEventLoop(asyncio.get_running_loop(), LoopWatchdog("m")).run(both()) == [1, 2]
 
 
 async def test_computing_of_a_coroutine_does_not_count_as_waiting() -> None:
-    loop = InlineEventLoop(asyncio.get_running_loop())
+    loop = InlineEventLoop(asyncio.get_running_loop(), LoopWatchdog("m"))
     awaited: list[asyncio.Future[None]] = []
     ended: list[int] = []
 
@@ -51,7 +52,7 @@ async def test_computing_of_a_coroutine_does_not_count_as_waiting() -> None:
         return 7
 
     before, began = wait_time.ns, time.monotonic_ns()
-    run_suspendable(lambda: ended.append(loop.run(compute())))
+    run_suspendable(LoopWatchdog("m"), lambda: ended.append(loop.run(compute())))
     assert not ended and asyncio.get_running_loop() is not awaited[0].get_loop()
     loop.call_soon_threadsafe(awaited[0].set_result, None)
     assert ended == [7]

@@ -1,6 +1,7 @@
 """Python models served on the event loop of their replica."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -112,4 +113,45 @@ async def test_a_coroutine_on_the_loop_fails_its_own_request_only(
     with pytest.raises(InferError, match="odd"):
         await handle.call({"IN": np.ones(4, np.float32)})
     assert served.instances._placed[0].thread.executes_on_loop and bench.plane.alive
+    await asyncio.to_thread(served.close, 5)
+
+
+LOOPING = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            array = request.inputs()[0].as_numpy()
+            while array[0]:
+                pass
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)]))
+        return responses
+"""
+
+
+async def test_a_looping_python_model_returns_to_its_thread_for_good(
+    bench: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(policy, "SHORT_NS", 10**12)
+    monkeypatch.setattr(policy, "LONG_NS", 10**12)  # so that only the watchdog decides
+    served = await served_caller(bench, tmp_path, LOOPING)
+    handle = HandleCalls(served.config, served.submit, bench.plane)
+    thread = served.instances._placed[0].thread
+    for _ in range(REQUIRED_RUNS):
+        await handle.call({"IN": np.zeros(4, np.float32)})
+    assert thread.executes_on_loop
+    looping = np.ones(4, np.float32)
+    threading.Timer(1.5, looping.__setitem__, (0, 0)).start()  # the model reads the caller's memory
+    call = asyncio.create_task(handle.call({"IN": looping}))
+    await asyncio.sleep(1.25)
+    assert served.instances.watchdog.check() == ""
+    assert "model 'caller' has kept the event loop of its replica busy for 1." in caplog.text
+    await call
+    for _ in range(REQUIRED_RUNS):
+        assert not thread.executes_on_loop
+        await handle.call({"IN": np.zeros(4, np.float32)})
+    assert caplog.text.count("has kept the event loop") == 1
     await asyncio.to_thread(served.close, 5)

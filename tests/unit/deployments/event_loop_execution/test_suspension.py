@@ -12,6 +12,7 @@ from app.transport.event_loop_thread import LoopThread
 from backends.python.event_loop import EventLoop
 from deployments.bls.service import ModelCalls
 from deployments.event_loop_execution.suspension import ResponseFuture, run_suspendable, wait_time
+from deployments.event_loop_execution.watchdog import LoopWatchdog
 from tests.unit.deployments.bls.test_service import SPEC
 
 
@@ -32,7 +33,7 @@ async def test_the_loop_runs_while_an_execution_is_suspended() -> None:
             responses.append(ResponseFuture())
             seen.append((responses[-1].wait().id, threading.get_ident()))
 
-    run_suspendable(execute, 2)
+    run_suspendable(LoopWatchdog("m"), execute, 2)
     for name in ("first", "second"):
         await asyncio.sleep(0)
         responses[-1].set(InferResponse(id=name))
@@ -47,7 +48,7 @@ async def test_a_response_that_is_set_already_is_returned_at_once() -> None:
         response.set(InferResponse(id="x"))
         seen.append(response.wait().id)
 
-    run_suspendable(execute)
+    run_suspendable(LoopWatchdog("m"), execute)
     assert seen == ["x"]
 
 

@@ -10,6 +10,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.errors import Failure
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from backends.base import Backend, Instance, Model, Request
+from deployments.event_loop_execution.watchdog import LoopWatchdog
 from deployments.execution.instance_thread import Batch, InstanceThread
 from deployments.execution.queued_request import QueuedRequest, ResponseQueue
 from tests.waiting import until
@@ -59,7 +60,10 @@ class Bench:
         policy = mc.ModelTransactionPolicy(decoupled=decoupled)
         model = Model(mc.ModelConfig(name="m", model_transaction_policy=policy), 1, Path("m"))
         instance = Instance(model, "m_0_0")
-        self.thread = InstanceThread(backend, instance, self.outbox, decoupled, loop, self._finished)
+        self.watchdog = LoopWatchdog("m")
+        self.thread = InstanceThread(
+            backend, instance, self.outbox, decoupled, loop, self._finished, self.watchdog
+        )
 
     def _deliver(self, pending: QueuedRequest, response: InferResponse) -> None:
         self.order.append(pending.infer.id)

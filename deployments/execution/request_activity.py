@@ -1,0 +1,38 @@
+"""The work that a request in execution has caused: calls to other models, and activities for its trace."""
+
+from time import monotonic_ns
+from typing import Protocol
+
+from app.core.traced import MAX_CALLS, TracedCalls
+
+
+class CallInFlight(Protocol):
+    """A call to another model that may have been made for several requests of a batch."""
+
+    def cancel_unwanted(self) -> None:
+        """Cancel the call if no request waits for it any more."""
+
+
+class RequestActivity:
+    """Calls in flight; of a traced request also the calls that have ended, and its backend's activities.
+
+    Used on the data-plane loop, except for `report`.
+    """
+
+    __slots__ = ("activities", "in_flight", "traced")
+
+    def __init__(self) -> None:
+        self.in_flight: set[CallInFlight] = set()
+        self.traced = TracedCalls()
+        self.activities: list[tuple[str, int]] = []
+        """Names and times, `time.monotonic_ns`."""
+
+    def report(self, name: str) -> None:
+        """Record an activity that takes place now; from any thread."""
+        if len(self.activities) < MAX_CALLS:
+            self.activities.append((name, monotonic_ns()))
+
+    def cancel(self) -> None:
+        """Cancel the calls that no other request waits for."""
+        for call in list(self.in_flight):
+            call.cancel_unwanted()
