@@ -75,6 +75,7 @@ deployments.scheduling.dynamic: app.core backends deployments deployments.execut
 deployments.scheduling.sequence: app.core app.core.config deployments.execution deployments.scheduling
     deployments.scheduling.dynamic
 nereid:
+nereid.backend: app.core backends
 """
 """What each folder may import, besides itself; a module with a row of its own follows that instead."""
 

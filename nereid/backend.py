@@ -1,0 +1,29 @@
+"""The classes and functions that a custom backend is written with (docs/backends.md)."""
+
+from nereid.internals import load_internals
+
+load_internals()
+
+# After the call, which decides whose packages these are.
+from app.core.errors import InferError, internal, invalid_arg, not_found, unavailable, unsupported  # noqa: E402
+from app.core.tensors import InferRequest, InferResponse, Tensor, failed  # noqa: E402
+from backends.base import ArrayBackend, Backend, Instance, Model, Request, SecondaryDevice  # noqa: E402
+
+__all__ = [
+    "ArrayBackend",
+    "Backend",
+    "InferError",
+    "InferRequest",
+    "InferResponse",
+    "Instance",
+    "Model",
+    "Request",
+    "SecondaryDevice",
+    "Tensor",
+    "failed",
+    "internal",
+    "invalid_arg",
+    "not_found",
+    "unavailable",
+    "unsupported",
+]

@@ -1,0 +1,72 @@
+"""The pages for developers: what they name exists, and their examples run."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backends import find_backend
+from backends.base import Backend
+from tests.server import ROOT
+from tests.unit.backend_harness import Model, Served, config, infer
+
+PAGES = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{page.name}" for page in ROOT.glob("docs/*.md")))
+TREES = "app|backends|deployments|nereid|tests|benchmarks|examples|docs|model_repository"
+PATH = re.compile(rf"(?<![\w/.:-])(?:{TREES})/[\w./*-]*\w\*?/?")
+LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+
+
+def named_paths(page: str) -> Iterator[Path]:
+    """Every path that a page names: those from the top of the tree, and those that it links to."""
+    text = (ROOT / page).read_text()
+    for match in PATH.finditer(text):
+        yield ROOT / match[0]
+    for link in LINK.findall(text):
+        yield (ROOT / page).parent / link
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_paths_exist(page: str) -> None:
+    missing = {str(path) for path in named_paths(page) if not path.exists()}
+    assert missing == set()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_modules_exist(page: str) -> None:
+    """Modules that a page tells to run or to import."""
+    text = (ROOT / page).read_text()
+    for module in re.findall(r"(?:-m|from) ((?:app|nereid|benchmarks|tests)[\w.]*)", text):
+        path = ROOT.joinpath(*module.split("."))
+        assert path.is_dir() or path.with_suffix(".py").exists(), module
+
+
+def code_block(page: str, language: str) -> str:
+    """The first block of a language in a page."""
+    found = re.search(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def test_example_backend_executes_a_batch(tmp_path: Path) -> None:
+    (tmp_path / "scale").mkdir()
+    (tmp_path / "scale" / "backend.py").write_text(code_block("docs/backends.md", "python"))
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "factor.txt").write_text("2.5")
+    backend = find_backend("scale", tmp_path)
+    model = Model(config('name: "m" ' + code_block("docs/backends.md", "protobuf")), 1, tmp_path)
+    backend.auto_complete(model)
+    served = Served(backend, model)
+    calls = served(*(infer({"INPUT": np.array([[value]], np.float32)}) for value in (1, 2)))
+    assert [call.arrays["OUTPUT"].tolist() for call in calls] == [[[2.5]], [[5.0]]]
+    served.close()
+
+
+def test_table_of_functions_is_that_of_the_class() -> None:
+    text = (ROOT / "docs" / "backends.md").read_text()
+    rows = re.findall(r"^\| `(\w+)\(([\w, ]*)\)` \| TRITONBACKEND", text, re.MULTILINE)
+    assert len(rows) == 7
+    for name, parameters in rows:
+        code = getattr(Backend, name).__code__
+        assert list(code.co_varnames[1 : code.co_argcount]) == [p for p in parameters.split(", ") if p]
