@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for warning in settings.warnings:
         print(warning, file=sys.stderr)
     from app.launcher import run
-    from app.ray_cluster import ClusterError
+    from app.ray_adapter.cluster import ClusterError
 
     try:
         sys.exit(run(settings))

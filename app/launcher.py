@@ -1,4 +1,4 @@
-"""Runs the server as a program: start a cluster or join one, wait until loaded, drain on a signal."""
+"""Runs the server as a program: joins or starts a cluster, waits for the models, drains on a signal."""
 
 import signal
 import socket
@@ -7,7 +7,7 @@ import threading
 import time
 from types import FrameType
 
-from app.ray_cluster import join_or_start
+from app.ray_adapter.cluster import join_or_start, leave
 from app.settings.flags import SettingsError
 from app.settings.settings import SETTINGS, ServerSettings
 
@@ -15,7 +15,7 @@ _POLL_S = 0.2
 
 
 def run(settings: ServerSettings) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit status (0 after a drain, 1 when the start failed).
+    """Serve until SIGTERM or SIGINT; return the exit status (0 after a drain, 1 when the start failed).
 
     Without a reachable cluster (`RAY_ADDRESS`), a local one is started, with token authentication.
 
@@ -31,7 +31,6 @@ def run(settings: ServerSettings) -> int:
         configure_logging=False,
         include_dashboard=settings.allow_dashboard,
     )
-    import ray
     from ray import serve
 
     from app.main import APPLICATION, compose
@@ -46,14 +45,11 @@ def run(settings: ServerSettings) -> int:
         print(f"Signal ({stop.number}) received.", flush=True)
         return 0
     finally:
-        # The ingress first: it answers what is under way while the models still run.
-        serve.delete(APPLICATION)
-        serve.shutdown()  # type: ignore[no-untyped-call]
-        ray.shutdown()
+        leave(APPLICATION)
 
 
 class StopSignal(threading.Event):
-    """Set by SIGTERM or SIGINT; `number` tells which."""
+    """Set by SIGTERM or SIGINT; `number` is the signal's."""
 
     number = 0
 
@@ -71,7 +67,7 @@ def _stop_on_signal() -> StopSignal:
 
 
 def _loaded(settings: ServerSettings, stop: threading.Event) -> bool:
-    """Wait for the models of the start-up; False when one failed and `exit_on_error` is set."""
+    """Wait for the models of the start; return False when one failed and `exit_on_error` is set."""
     import msgspec
     from ray import serve
 
@@ -91,12 +87,12 @@ def _loaded(settings: ServerSettings, stop: threading.Event) -> bool:
 
 
 def _check_ports(settings: ServerSettings) -> None:
-    """Refuse a port that another program has: SO_REUSEPORT alone would let two servers share it unseen.
+    """Refuse a port that another program uses, unless `--reuse-http-port` or `--reuse-grpc-port` allows it.
 
-    With `--reuse-http-port` or `--reuse-grpc-port` that is what the user wants.
+    SO_REUSEPORT alone would let two servers share a port without notice.
 
     Raises:
-        SettingsError: which service cannot listen, in tritonserver's words.
+        SettingsError: a service cannot listen (tritonserver's text).
     """
     wanted = (
         ("HTTP", settings.allow_http, settings.http_address, settings.http_port, settings.reuse_http_port),

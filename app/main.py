@@ -1,4 +1,4 @@
-"""The composition root: from settings to a Serve application."""
+"""The composition root: makes the Serve application from the settings."""
 
 import secrets
 from typing import Any
@@ -17,7 +17,10 @@ INGRESS = "ingress"
 
 
 def build(args: dict[str, Any]) -> Application:
-    """The application that `serve_config.yaml` names; `args` are tritonserver's flags with underscores.
+    """Make the application that `serve_config.yaml` names.
+
+    Args:
+        args: tritonserver's flags with underscores.
 
     Raises:
         SettingsError: an unknown or contradictory setting, in one line.
@@ -28,7 +31,7 @@ def build(args: dict[str, Any]) -> Application:
 def compose(settings: ServerSettings) -> Application:
     """Bind the repository manager and the ingress that follows it.
 
-    The channel key is made here, so that it stays the same when either of them is restarted.
+    The channel key is made here, so that it survives a restart of either of them.
     """
     key = secrets.token_bytes(32)
     manager = _deployment(
@@ -43,7 +46,7 @@ def compose(settings: ServerSettings) -> Application:
         name=INGRESS,
         request_router_config=ROUTER_CONFIG,
         num_replicas=settings.ingress_replicas,
-        max_ongoing_requests=4096,  # of ensembles through Serve handles; clients' do not come by Serve
+        max_ongoing_requests=4096,  # ensembles called by Serve handles; requests of clients do not pass Serve
         max_surge_percent=100,
         graceful_shutdown_timeout_s=settings.exit_timeout_secs + 10,
     )
@@ -53,7 +56,7 @@ def compose(settings: ServerSettings) -> Application:
 
 
 def _deployment(kind: type, **options: Any) -> Any:
-    """A deployment of the server's own: Ray keeps no processor for it, and Serve looks at it every second."""
+    """Make a deployment of the server itself: no reserved processor, a health check every second."""
     deployment: Any = serve.deployment(kind)  # untyped in Ray
     return deployment.options(
         ray_actor_options={"num_cpus": 0},

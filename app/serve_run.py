@@ -1,6 +1,6 @@
 """`nereid-serve serve_config.yaml`: `serve run` that checks the settings first and drains at SIGTERM.
 
-`serve run` alone dies of SIGTERM, and with it the cluster that it has started and every request in flight.
+`serve run` alone is killed by SIGTERM, and with it the cluster that it started and every request in flight.
 """
 
 import signal
@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from app.ray_cluster import ClusterError, join_or_start
+from app.ray_adapter.cluster import ClusterError, join_or_start, leave, run_serve_cli
 from app.settings.check_config import check
 from app.settings.flags import SettingsError
 
 
 class Stop(BaseException):
-    """The process is to end; neither an `Exception` nor an interrupt, which `serve run` handles itself."""
+    """Ends the process; neither an `Exception` nor an interrupt, which `serve run` handles itself."""
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> None:
     try:
         for path in filter(Path.is_file, map(Path, argv)):
             check(path)
-        # As `serve run` would; but that sets signal handlers, which ours must follow.
+        # `serve run` would do it too, but `ray.init` sets signal handlers, which ours must replace.
         join_or_start(namespace="serve")
     except (ClusterError, SettingsError) as error:
         sys.exit(str(error))
@@ -37,21 +37,14 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _serve(argv: Sequence[str]) -> None:
-    import ray
-    from ray import serve
-    from ray.serve.scripts import cli
-
     from app.main import APPLICATION
 
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
     try:
-        cli(["run", *argv], standalone_mode=False)
+        run_serve_cli(["run", *argv])
     except Stop:
-        # The ingress first: it answers requests in flight while the models still run.
-        serve.delete(APPLICATION)
-        serve.shutdown()  # type: ignore[no-untyped-call]
-        ray.shutdown()
+        leave(APPLICATION)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,7 @@ from app.ingress.fronts import Front, open_fronts
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.routed import RoutedInferenceService
 from app.ingress.tracing.observer import Observer
-from app.routing import replicas
-from app.routing.replicas import ReplicaAddress
+from app.ray_adapter import replicas
 from app.routing.router import Router
 from app.routing.table import ModelState, RoutingTable, VersionEntry
 from app.settings.settings import ServerSettings
@@ -60,10 +59,10 @@ class StaticRouter(Router):
 
     def __init__(self, addresses: dict[str, str]) -> None:
         super().__init__(NODE, KEY, TransportSettings())
-        self._address = ReplicaAddress("replica", NODE, addresses["unix"], addresses["tcp"])
+        self._metadata = {"node_id": NODE, **addresses}
 
     def _watch_replicas(self, deployment: str, application: str) -> Any:
-        replicas.publish(application, (self._address,))
+        replicas.publish(application, {"replica": self._metadata})
         return Handle()
 
 

@@ -1,4 +1,4 @@
-"""From a model version to its Serve application; with `app/main.py` the only place that binds deployments."""
+"""Makes the Serve application of a model version; only this module and `app/main.py` bind deployments."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -10,17 +10,18 @@ from ray.serve.deployment import Application
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import invalid_arg
+from app.ray_adapter.applications import versioned
 from backends import process_per_instance
 from deployments.spec import ModelSpec
 from nereid.deployments import ModelVersion
 
-ROUTER = "app.routing.serve_router:DirectRouter"
+ROUTER = "app.ray_adapter.serve_router:DirectRouter"
 
 _QUEUED = 1 << 20
-"""Serve takes a new constructor argument, for replicas to come, only along with an option that has changed.
+"""Base of `max_queued_requests`, which grows with each change of a running application's instances.
 
-This one concerns calls through handles alone, and no replica is restarted, or taken out of the list of those
-that run, when it changes.
+Serve applies a new constructor argument, to replicas it starts later, only along with a changed option. This
+option concerns only calls through handles, and a change neither restarts nor unlists a running replica.
 """
 
 ROUTER_CONFIG = RequestRouterConfig(request_router_class=cast(Any, ROUTER))
@@ -28,11 +29,11 @@ ROUTER_CONFIG = RequestRouterConfig(request_router_class=cast(Any, ROUTER))
 RAY_RESOURCES = "ray_resources"
 
 QUIET = {"enable_access_log": False, "log_level": "WARNING"}
-"""Serve's own log of a replica: what passes through its handles is control traffic, not requests."""
+"""Serve's logging of a replica: calls through its handles are control traffic, not requests of clients."""
 
 
 def replica_count(config: mc.ModelConfig, backends: Path | None = None) -> int:
-    """A Python model is a process an instance; any other model runs its instances as threads of one."""
+    """Return the number of replicas: one per instance of a Python model; other models need one process."""
     if not process_per_instance(config.backend, backends):
         return 1
     count: int = sum(
@@ -42,9 +43,9 @@ def replica_count(config: mc.ModelConfig, backends: Path | None = None) -> int:
 
 
 def ray_resources(config: mc.ModelConfig) -> dict[str, float]:
-    """Custom Ray resources a replica needs, from the parameter `ray_resources` (`{"worker": 0.01}`).
+    """Return the custom Ray resources of a replica, from the parameter `ray_resources` (`{"worker": 0.01}`).
 
-    This is how a model is placed on some nodes of a cluster; Triton has no such parameter.
+    They place a model on certain nodes of a cluster; Triton has no such parameter.
 
     Raises:
         InferError: INVALID_ARG when the value is not a JSON object of numbers.
@@ -62,22 +63,17 @@ def ray_resources(config: mc.ModelConfig) -> dict[str, float]:
 
 
 def options(spec: ModelSpec) -> dict[str, Any]:
-    """The Serve options of a model version's deployment.
-
-    `num_cpus` is 0: as in Triton, how many models share the processors is the operator's decision, and
-    Ray would refuse to place what it counts as too many. A replacement starts before the old replica stops
-    (`max_surge_percent`), and a constructor that dies is not tried again: the manager reports why. All specs
-    of an application are one version to Serve: they differ in the number of instances only.
-    """
+    """Return the Serve options of a model version's deployment."""
     config = mc.ModelConfig.FromString(spec.config)
     return {
         "name": spec.name,
         "num_replicas": replica_count(config, spec.backend_path),
+        # As in Triton, the operator decides how many models share the processors; Ray would refuse some.
         "ray_actor_options": {"num_cpus": 0, "resources": ray_resources(config)},
         "request_router_config": ROUTER_CONFIG,
-        "max_constructor_retry_count": 1,
+        "max_constructor_retry_count": 1,  # the manager reports the failure
         "logging_config": QUIET,
-        "max_surge_percent": 100,
+        "max_surge_percent": 100,  # a replacement starts before the old replica stops
         "max_ongoing_requests": 1024,
         "max_queued_requests": _QUEUED + spec.revision,
         "health_check_period_s": 1,
@@ -88,8 +84,11 @@ def options(spec: ModelSpec) -> dict[str, Any]:
 
 
 def build(spec: ModelSpec) -> Application:
-    """The application of one model version; not to be called by two threads at a time."""
+    """Make the application of one model version; called by `run_application`, one at a time.
+
+    All specs of an application have one version to Serve: they differ in their instances only, whose change
+    restarts no replica.
+    """
     deployment: Any = serve.deployment(ModelVersion)  # untyped in Ray
-    versioned = deployment.options(**options(spec), version="1", _internal=True)
-    application: Application = versioned.bind(msgspec.msgpack.encode(spec))
+    application: Application = versioned(deployment, "1", options(spec)).bind(msgspec.msgpack.encode(spec))
     return application

@@ -13,8 +13,6 @@ from functools import partial
 from typing import Any
 
 import msgspec
-import ray
-from ray import serve
 
 from app.core.inference import Sink
 from app.core.live_settings import LiveSettings
@@ -29,6 +27,7 @@ from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.peers import Peers
 from app.ingress.service.routed import RoutedInferenceService
 from app.ingress.tracing.observer import Observer
+from app.ray_adapter.node import listen_host, node_id, replica_deployment
 from app.routing.handle_calls import HandleCalls, public_errors
 from app.routing.manager_client import ManagerClient, follow
 from app.routing.router import Router
@@ -56,9 +55,8 @@ class Ingress:
         self._fronts: list[Front] = []
         self._manager = ManagerClient(manager)
         self._plane = LoopThread("data-plane")
-        self._node_id = ray.get_runtime_context().get_node_id()
-        context = serve.get_replica_context()
-        self._deployment = (context.deployment, context.app_name)
+        self._node_id = node_id()
+        self._deployment = replica_deployment()
         self._plane.call(self._start())
         freeze_heap()
         self._plane.keep_swept()
@@ -158,9 +156,7 @@ class Ingress:
 
     async def _open_peers(self) -> None:
         peers = Peers(self._service.ensembles, self._key)
-        address = self._settings.channel_address
-        node: Any = ray.util
-        host = str(node.get_node_ip_address()) if address == "node" else address
+        host = listen_host(self._settings.channel_address)
         await peers.open(private_root(), host, self._router.open_control_pool(*self._deployment))
         self._service.peers = peers
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from app.core.inference import Sink
 from app.core.tensors import InferRequest, SequenceId
-from app.routing.replicas import ReplicaAddress
+from app.ray_adapter.replicas import ReplicaAddress
 from app.routing.sequence_call import rank
 from app.transport.channel.client import Channel, ChannelCall
 from app.transport.memory.client_regions import with_inlined_regions

@@ -5,12 +5,12 @@ import logging
 from typing import Any, Protocol
 
 import msgspec
-from ray.serve.handle import DeploymentHandle
 
 from app.core.errors import unavailable
 from app.core.inference import Call, Sink
 from app.core.tensors import InferRequest
-from app.routing import replicas
+from app.ray_adapter import replicas
+from app.ray_adapter.handles import open_handle
 from app.routing.pool import ReplicaPool
 from app.routing.sequence_call import SequenceCall
 from app.routing.table import ModelState, RoutingTable, VersionEntry, not_ready
@@ -198,10 +198,7 @@ class Router:
 
         Blocks on a call to the controller.
         """
-        # Not `serve.get_deployment_handle`: it caches handles, also those that were shut down.
-        handle: Any = DeploymentHandle(deployment, application)
-        handle._init()
-        return handle
+        return open_handle(deployment, application)
 
     def _close(self, name: str, grace: float = _CLOSE_S) -> None:
         replicas.unsubscribe(name)

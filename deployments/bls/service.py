@@ -13,13 +13,12 @@ from contextvars import Context
 from functools import partial
 from typing import Any, Final, TypeVar
 
-import ray
-from ray.serve.handle import DeploymentHandle
-
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError, internal, invalid_arg, unavailable
 from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.ensemble.runner import EnsembleRunner
+from app.ray_adapter.handles import open_handle
+from app.ray_adapter.node import node_id
 from app.routing.manager_client import ManagerClient, follow
 from app.routing.router import Router
 from app.routing.table import VersionEntry
@@ -61,9 +60,8 @@ class Connection:
         """
         loop = asyncio.get_running_loop()
         # Making a handle asks the controller, and blocks.
-        handle = await loop.run_in_executor(None, _manager_handle, spec)
-        node_id = ray.get_runtime_context().get_node_id()
-        router = Router(node_id, spec.key, TransportSettings(arena_bytes=spec.arena_bytes))
+        handle = await loop.run_in_executor(None, open_handle, MANAGER, spec.manager)
+        router = Router(node_id(), spec.key, TransportSettings(arena_bytes=spec.arena_bytes))
         made = cls(router, ManagerClient(handle))
         routing = asyncio.Event()
         watcher = f"{spec.application}-{uuid.uuid4().hex}"
@@ -81,12 +79,6 @@ class Connection:
         if self._following is not None:
             self._following.cancel()
         await self.router.close(1.0)
-
-
-def _manager_handle(spec: ModelSpec) -> Any:
-    handle: Any = DeploymentHandle(MANAGER, spec.manager)
-    handle._init()
-    return handle
 
 
 class ModelCalls(Calls):

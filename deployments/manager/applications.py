@@ -15,12 +15,12 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import msgspec
-from ray import serve
-from ray.serve.handle import DeploymentHandle
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import internal
 from app.core.identifiers import name_of, namespace_of
+from app.ray_adapter.applications import application_statuses, delete_application, run_application
+from app.ray_adapter.handles import new_handle
 from deployments.builder import build, replica_count
 from deployments.manager.replicas import listing, tell_replicas
 from deployments.spec import Description, ModelSpec
@@ -33,11 +33,6 @@ _ANSWER_S = 5.0
 _STATUS_S = 1.0
 _GONE = ("NOT_STARTED", "DEPLOY_FAILED", "DELETING")
 _threads = ThreadPoolExecutor(64, "serve-calls")
-_configuring = threading.Lock()
-"""Held while Serve makes a deployment's configuration, as in `_start` and of every status: it registers the
-module of the request router with cloudpickle for all threads, pickles, and takes that back. Of two at a time
-one fails.
-"""
 
 
 class Found(NamedTuple):
@@ -110,16 +105,10 @@ def _start(spec: ModelSpec, given_up: threading.Event | None = None) -> None:
 
     Does nothing when it comes to it after `given_up` is set: nobody would delete the application.
     """
-    with _configuring:
-        if given_up is not None and given_up.is_set():
-            return
-        target = serve.RunTarget(build(spec), spec.application, route_prefix=None)
-        serve.run_many([target], wait_for_applications_running=False)
-
-
-def _status() -> Any:
-    with _configuring:
-        return serve.status()
+    run_application(
+        spec.application,
+        lambda: None if given_up is not None and given_up.is_set() else build(spec),
+    )
 
 
 async def _wait_running(application: str, *loaded: "asyncio.Task[Any]") -> None:
@@ -137,7 +126,7 @@ async def _wait_running(application: str, *loaded: "asyncio.Task[Any]") -> None:
         await asyncio.wait((*loaded, asked), return_when=asyncio.FIRST_COMPLETED)
         if any(task.done() for task in loaded):
             return
-        found = asked.result().applications.get(application)
+        found = asked.result().get(application)
         if found is None or found.status in _GONE:
             raise RuntimeError(found.message if found else f"application '{application}' was deleted")
         if found.status == "RUNNING":  # with a replica whose load has failed
@@ -159,7 +148,7 @@ class _Statuses:
     @staticmethod
     async def _ask() -> Any:
         await asyncio.sleep(_STATUS_S)
-        return await asyncio.to_thread(_status)
+        return await asyncio.to_thread(application_statuses)
 
 
 _statuses = _Statuses()
@@ -219,22 +208,16 @@ async def _described(handle: Any) -> Description:
 async def delete(application: str) -> None:
     """Delete an application; its replicas drain first. Failures are logged: nobody can act on them."""
     try:
-        await _in_thread(_delete, application)
+        await _in_thread(delete_application, application)
     except Exception:
         logger.exception("deleting application '%s'", application)
 
 
-def _delete(application: str) -> None:
-    with _configuring:
-        pass  # what a load that was given up has begun is there by now
-    serve.delete(application)
-
-
 async def listed() -> list[Found]:
     """The model applications that Serve knows of now."""
-    status = await asyncio.to_thread(_status)
+    statuses = await asyncio.to_thread(application_statuses)
     found = []
-    for name, application in status.applications.items():
+    for name, application in statuses.items():
         parsed = parse_application(name)
         if parsed and list(application.deployments) in ([], [parsed[0]]):
             found.append(Found(*parsed, name, application.status not in _GONE))
@@ -243,8 +226,7 @@ async def listed() -> list[Found]:
 
 async def running_replicas(application: str, deployment: str) -> int:
     """How many replicas of a deployment run now."""
-    status = await asyncio.to_thread(_status)
-    found = status.applications.get(application)
+    found = (await asyncio.to_thread(application_statuses)).get(application)
     if found is None or deployment not in found.deployments:
         return 0
     states: Any = found.deployments[deployment].replica_states
@@ -253,7 +235,7 @@ async def running_replicas(application: str, deployment: str) -> int:
 
 async def routed_ensembles(application: str, deployment: str) -> set[tuple[str, int]] | None:
     """Identifier and version of the ensembles that an ingress routes to; None when none can tell."""
-    handle: Any = DeploymentHandle(deployment, application)
+    handle: Any = new_handle(deployment, application)
     try:
         async with asyncio.timeout(_ANSWER_S):
             answer = await handle.routed_ensembles.remote()
@@ -266,7 +248,7 @@ async def routed_ensembles(application: str, deployment: str) -> set[tuple[str, 
 
 
 def _start_failure(spec: ModelSpec, error: Exception) -> str:
-    status = _status().applications.get(spec.application)
+    status = application_statuses().get(spec.application)
     messages = [d.message for d in status.deployments.values() if d.message] if status else []
     detail = (messages[0] if messages else str(error)).strip().splitlines()
     return f"the replica of model '{spec.name}' could not start: {detail[-1] if detail else error}"

@@ -13,10 +13,10 @@ import msgspec
 from app.core.errors import InferError, invalid_arg, unavailable
 from app.core.identifiers import name_of
 from app.core.log import VERBATIM, LogConfig, configure_logging
+from app.ray_adapter.node import NODE_ADDRESS, gpus_by_node
 from app.settings.settings import ServerSettings
 from deployments.manager import applications, load_messages
 from deployments.manager.catalog import Catalog, poll_failure
-from deployments.manager.cluster import look_at_cluster
 from deployments.manager.lifecycle import Lifecycle
 from deployments.manager.model_locks import asked_by
 from deployments.manager.polling import Poller
@@ -147,7 +147,7 @@ class RepositoryManager:
         self._models.initialised = bool(self._models.entries)
         await self._models.publish()
         self._recovered.set()
-        self._catalog.gpus = look_at_cluster(self._settings.channel_address)
+        self._catalog.gpus = _gpu_ordinals(self._settings.channel_address)
         await self._release_overrides()
         on_disk = await asyncio.to_thread(self._catalog.scan)
         seen = await asyncio.to_thread(self._catalog.fingerprints, on_disk)
@@ -239,3 +239,16 @@ class RepositoryManager:
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+def _gpu_ordinals(channel_address: str) -> tuple[int, ...]:
+    """Return the CUDA ordinals of the node with the most GPUs; warn of nodes that channels cannot reach."""
+    nodes = gpus_by_node()
+    if len(nodes) > 1 and channel_address != NODE_ADDRESS:
+        logger.warning(
+            "the cluster has %d nodes, but replicas listen on %s only: models on other nodes than their "
+            "ingress are out of reach; set channel_address to 'node'",
+            len(nodes),
+            channel_address,
+        )
+    return tuple(range(max(nodes, default=0)))

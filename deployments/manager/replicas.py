@@ -5,11 +5,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-import ray
-from ray.serve.handle import DeploymentHandle
-
 from app.core.errors import unavailable
-from app.routing.replicas import ReplicaAddress, subscribe, unsubscribe
+from app.ray_adapter.handles import connect, new_handle
+from app.ray_adapter.node import node_id
+from app.ray_adapter.replicas import ReplicaAddress, subscribe, unsubscribe
 from app.transport.channel.client import Channel
 from app.transport.settings import TransportSettings
 from deployments.spec import UPDATE, ModelSpec
@@ -25,9 +24,9 @@ async def tell_replicas(spec: ModelSpec) -> None:
         InferError: what one of them has against it; UNAVAILABLE when one cannot be reached.
     """
     addresses = await _addresses(spec)
-    node_id = str(ray.get_runtime_context().get_node_id())
+    here = node_id()
     outcomes = await asyncio.gather(
-        *(_tell(spec, address, node_id) for address in addresses), return_exceptions=True
+        *(_tell(spec, address, here) for address in addresses), return_exceptions=True
     )
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
@@ -83,12 +82,11 @@ class ReplicaList:
 @asynccontextmanager
 async def listing(deployment: str, application: str) -> AsyncIterator[ReplicaList]:
     """Have Serve tell of an application's replicas, also before it is deployed; once at a time for each."""
-    # Serve caches the handles it gives out, also those that were shut down; this one is our own.
-    handle: Any = DeploymentHandle(deployment, application)
+    handle = new_handle(deployment, application)
     listed = ReplicaList(handle)
     subscribe(application, listed.hear)
     try:
-        await asyncio.to_thread(handle._init)
+        await asyncio.to_thread(connect, handle)
         yield listed
     finally:
         unsubscribe(application)

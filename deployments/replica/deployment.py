@@ -10,12 +10,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import ray
-from ray import serve
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError, unavailable
 from app.core.log import configure_logging
+from app.ray_adapter.node import listen_host, node_id, replica_rank
 from app.routing.handle_calls import HandleCalls, public_errors
 from app.transport.channel.server import ChannelServer
 from app.transport.event_loop_thread import LoopThread, freeze_heap
@@ -49,7 +48,7 @@ class ModelVersion:
         self._spec = msgspec.msgpack.decode(spec, type=ModelSpec)
         configure_logging(self._spec.log)
         self._plane = LoopThread("data-plane")
-        self._node_id = ray.get_runtime_context().get_node_id()
+        self._node_id = node_id()
         self._local: LocalCopy | None = None
         self._calls = _model_calls(self._spec, self._plane)
         self._served: ServedModel | None = None
@@ -120,7 +119,7 @@ class ModelVersion:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, self._spec.gpus))
         try:
             self._local = materialize_model(self._spec)
-            self._served = load_model(self._local.spec, self._plane, rank=_rank())
+            self._served = load_model(self._local.spec, self._plane, rank=replica_rank())
             freeze_heap()
             self._plane.keep_swept()
             self._plane.call(self._listen(self._served))
@@ -141,11 +140,6 @@ class ModelVersion:
             makes_calls=self._calls is not None,
         )
 
-    def _channel_host(self) -> str:
-        address = self._spec.channel_address
-        node: Any = ray.util
-        return str(node.get_node_ip_address()) if address == "node" else address
-
     async def _listen(self, served: ServedModel) -> None:
         await served.open()
         settings = TransportSettings(arena_bytes=self._spec.arena_bytes)
@@ -155,16 +149,10 @@ class ModelVersion:
         await self._readiness.start()
         addresses = await self._server.listen(
             unix_path=os.path.join(self._spec.socket_directory, f"{os.getpid()}.sock"),
-            tcp_host=self._channel_host(),
+            tcp_host=listen_host(self._spec.channel_address),
         )
         for address in addresses:
             self._addresses[address.partition(":")[0]] = address
-
-
-def _rank() -> int:
-    """Return the position of this replica among those of its deployment."""
-    rank = serve.get_replica_context().rank
-    return int(rank.rank) if rank is not None else 0
 
 
 def _model_calls(spec: ModelSpec, plane: LoopThread) -> "ModelCalls | None":

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from ray.serve.handle import DeploymentHandle
 
 from app.core.errors import unavailable
+from app.ray_adapter.handles import new_handle
 from deployments.model_store.cache import Lease, NodeCache, private_root
 from deployments.model_store.fingerprint import version_digest
 from deployments.spec import MANAGER, ModelSpec
@@ -85,7 +85,7 @@ def _from_request(spec: ModelSpec) -> LocalCopy:
 
 
 def _fetch(cache: NodeCache, spec: ModelSpec) -> Lease:
-    manager: Any = DeploymentHandle(MANAGER, spec.manager)
+    manager: Any = new_handle(MANAGER, spec.manager)
     try:
         listing: list[tuple[str, int]] = manager.override_listing.remote(spec.bundle).result()
 

@@ -18,8 +18,8 @@ app.core:
 app.core.config: app.core
 app.ensemble: app.cache app.core app.core.config app.routing app.transport.channel
 app.ingress: app.core app.ingress.client_memory app.ingress.grpc app.ingress.metrics app.ingress.net
-    app.ingress.rest app.ingress.service app.ingress.tracing app.protocol app.routing app.settings
-    app.transport app.transport.channel
+    app.ingress.rest app.ingress.service app.ingress.tracing app.protocol app.ray_adapter app.routing
+    app.settings app.transport app.transport.channel
 app.ingress.client_memory: app.core app.transport.memory
 app.ingress.grpc: app.core app.ingress.http2 app.ingress.net app.ingress.service app.ingress.tracing
     app.protocol app.protocol.grpc app.routing
@@ -35,7 +35,9 @@ app.ingress.tracing: app.core app.ingress.service app.routing
 app.protocol: app.core app.protocol.http
 app.protocol.grpc: app.core app.protocol app.protocol.http
 app.protocol.http: app.core app.core.config app.protocol
-app.routing: app.core app.core.config app.transport app.transport.channel app.transport.memory nereid
+app.ray_adapter:
+app.routing: app.core app.core.config app.ray_adapter app.transport app.transport.channel
+    app.transport.memory nereid
 app.settings: app.core app.core.config app.protocol
 app.transport:
 app.transport.channel: app.core app.transport app.transport.memory app.transport.wire
@@ -53,19 +55,19 @@ backends.pytorch: app.core app.core.config backends backends.cuda
 backends.teaching: app.core app.core.config backends backends.python.api
 backends.tensorrt: app.core app.core.config backends backends.cuda
 deployments: app.core backends
-deployments.bls: app.core app.ensemble app.routing app.transport backends backends.python
-    backends.python.api deployments deployments.event_loop_execution deployments.execution
-deployments.builder: app.core backends deployments nereid
+deployments.bls: app.core app.ensemble app.ray_adapter app.routing app.transport backends
+    backends.python backends.python.api deployments deployments.event_loop_execution deployments.execution
+deployments.builder: app.core app.ray_adapter backends deployments nereid
 deployments.environments: app.core backends backends.python.worker deployments.model_store
 deployments.event_loop_execution: backends
 deployments.execution: app.core app.core.config backends deployments.event_loop_execution
     deployments.rate_limiting
-deployments.manager: app.core app.core.config app.routing app.settings app.transport
+deployments.manager: app.core app.core.config app.ray_adapter app.routing app.settings app.transport
     app.transport.channel deployments deployments.execution deployments.model_store
 deployments.model_store: app.core app.core.config app.settings app.transport.channel
 deployments.rate_limiting: app.core app.core.config app.transport.channel
-deployments.replica: app.cache app.core app.core.config app.routing app.transport app.transport.channel
-    app.transport.memory backends backends.python.api deployments deployments.bls
+deployments.replica: app.cache app.core app.core.config app.ray_adapter app.routing app.transport
+    app.transport.channel app.transport.memory backends backends.python.api deployments deployments.bls
     deployments.environments deployments.event_loop_execution deployments.execution
     deployments.model_store deployments.rate_limiting deployments.scheduling
     deployments.scheduling.dynamic deployments.scheduling.sequence
@@ -87,8 +89,6 @@ COMPOSITION = (
     "app.main",
     "app.launcher",
     "app.cli",
-    "app.ray_cluster",
-    "app.ray_token",
     "app.serve_run",
     "nereid.__main__",
     "nereid.commands",
@@ -155,6 +155,55 @@ def folder(name: str) -> str:
     """The folder of one of our modules."""
     path = modules()[name]
     return ".".join(path.parent.relative_to(ROOT).parts)
+
+
+RAY_USERS = {
+    "app.launcher",
+    "app.main",
+    "deployments.builder",
+    "deployments.scheduling.dynamic.scheduler",
+    "nereid",
+    "nereid.handle",
+}
+"""Modules outside of `app/ray_adapter` that use Ray, by its public API."""
+
+
+def private_ray_names(path: Path) -> Iterator[str]:
+    """Find private names and environment variables of Ray in a source file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ray":
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names if alias.name.split(".")[0] == "ray"]
+        elif isinstance(node, ast.Attribute) and node.attr == "_init":
+            names = ["._init"]
+        elif isinstance(node, ast.keyword) and node.arg == "_internal":
+            names = ["._internal"]
+        elif isinstance(node, ast.Constant) and str(node.value).startswith("RAY_"):
+            names = [f"._{node.value}"]
+        else:
+            continue
+        yield from (f"line {node.lineno}: {name}" for name in names if "._" in name)
+
+
+def test_private_names_of_ray_are_in_the_adapter_alone() -> None:
+    adapter = ROOT / "app" / "ray_adapter"
+    found = [
+        f"{path.relative_to(ROOT)}, {name}"
+        for path in modules().values()
+        if adapter not in path.parents
+        for name in private_ray_names(path)
+    ]
+    assert not found, f"these belong in app/ray_adapter: {found}"
+
+
+def test_ray_is_imported_by_the_control_plane_alone() -> None:
+    users = {
+        name
+        for name in modules()
+        if not name.startswith("app.ray_adapter") and any(i.split(".")[0] == "ray" for i in imports(name))
+    }
+    assert users == RAY_USERS
 
 
 def test_every_folder_has_a_row() -> None:

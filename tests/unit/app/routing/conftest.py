@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.core.tensors import InferRequest, InferResponse
-from app.routing.replicas import ReplicaAddress
+from app.ray_adapter.replicas import ReplicaAddress
 from app.transport.channel.server import ChannelServer
 from app.transport.settings import TransportSettings
 
@@ -53,6 +53,10 @@ class Replica:
         self.held = []
         self.server = ChannelServer(self, KEY, SETTINGS)
         await self.listen()
+
+    def metadata(self, node: str = NODE) -> dict[str, dict[str, str]]:
+        """What Serve reports of this replica."""
+        return {self.name: {"node_id": node, **self.addresses}}
 
     def address(self, node: str = NODE) -> ReplicaAddress:
         return ReplicaAddress(self.name, node, self.addresses["unix"], self.addresses["tcp"])

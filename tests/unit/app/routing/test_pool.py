@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from app.core.errors import ErrorCode
+from app.ray_adapter.replicas import ReplicaAddress
 from app.routing import pool as pool_module
 from app.routing.pool import ReplicaPool
-from app.routing.replicas import ReplicaAddress
 from app.transport.channel.client import Channel
 from tests.unit.app.routing.conftest import KEY, NODE, SETTINGS, Replica, Sink, Start, request
 from tests.waiting import until

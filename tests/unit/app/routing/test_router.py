@@ -14,7 +14,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import InferRequest, RegionSlice, Tensor
-from app.routing import replicas
+from app.ray_adapter import replicas
 from app.routing import router as router_module
 from app.routing.router import Router
 from app.routing.table import ModelState, RoutingTable, VersionEntry
@@ -33,7 +33,7 @@ def table(number: int, *entries: VersionEntry) -> RoutingTable:
 
 
 def publish(application: str, *found: Replica) -> None:
-    replicas.publish(application, tuple(replica.address() for replica in found))
+    replicas.publish(application, {k: v for replica in found for k, v in replica.metadata().items()})
 
 
 class FakeHandle:
@@ -311,7 +311,7 @@ async def test_shared_memory_of_a_sequence_on_another_node(
     keeps = msgspec.structs.replace(entry("m:1"), config=config.SerializeToString())
     applying = asyncio.create_task(router.apply(table(1, keeps)))
     await asyncio.sleep(0)
-    replicas.publish("m:1", (a.address("another"),))
+    replicas.publish("m:1", a.metadata("another"))
     await asyncio.wait_for(applying, 5)
     file = Path(SHM_DIRECTORY, f"nereid-router-{os.getpid()}")
     file.write_bytes(b"12345678")

@@ -2,7 +2,6 @@
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -11,7 +10,7 @@ import pytest
 from app.core.errors import InferError
 from app.routing.table import RoutingTable
 from app.settings.settings import from_args
-from deployments.manager import applications, cluster, manager
+from deployments.manager import applications, manager
 from deployments.manager.applications import Found, parse_application
 from deployments.manager.manager import RepositoryManager
 from deployments.spec import Description, ModelSpec
@@ -39,7 +38,7 @@ class FakeServe:
         for name in faked:
             monkeypatch.setattr(applications, name, getattr(self, name))
         monkeypatch.setattr(manager, "configure_logging", lambda settings: None)
-        monkeypatch.setattr(cluster, "ray", SimpleNamespace(nodes=lambda: []))
+        monkeypatch.setattr(manager, "gpus_by_node", lambda: [])
 
     async def deploy(self, spec: ModelSpec) -> Description:
         self.deployed.append(spec.application)

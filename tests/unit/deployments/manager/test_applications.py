@@ -14,7 +14,7 @@ from ray import serve
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError
-from app.routing.replicas import ReplicaAddress
+from app.ray_adapter.replicas import ReplicaAddress
 from deployments.manager import applications
 from deployments.manager.applications import (
     Found,
@@ -66,7 +66,7 @@ def serve_status(monkeypatch: pytest.MonkeyPatch, **found: tuple[str, dict[str, 
         name: SimpleNamespace(status=status, deployments=deployments)
         for name, (status, deployments) in found.items()
     }
-    monkeypatch.setattr(applications.serve, "status", lambda: SimpleNamespace(applications=listed))
+    monkeypatch.setattr(serve, "status", lambda: SimpleNamespace(applications=listed))
 
 
 async def test_listed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ async def test_failing_delete_is_not_the_callers_matter(
     def delete(name: str) -> None:
         raise TimeoutError("not deleted after 60s")
 
-    monkeypatch.setattr(applications.serve, "delete", delete)
+    monkeypatch.setattr(serve, "delete", delete)
     await applications.delete("m:1")
     assert "deleting application 'm:1'" in caplog.text
 

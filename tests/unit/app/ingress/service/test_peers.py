@@ -13,8 +13,8 @@ from app.core.tensors import InferRequest
 from app.ensemble.runner import EnsembleRunner
 from app.ingress.service.peers import Peers
 from app.ingress.service.routed import RoutedInferenceService
+from app.ray_adapter.replicas import ReplicaAddress
 from app.routing.pool import ReplicaPool
-from app.routing.replicas import ReplicaAddress
 from app.routing.router import Router
 from app.transport.settings import TransportSettings
 from tests.unit.app.routing_fakes import SETTINGS, FakeChannel, FakePool, FakeRepository, FakeRouter

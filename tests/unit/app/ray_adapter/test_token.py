@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.ray_token import require_token
+from app.ray_adapter.token import require_token
 
 
 @pytest.fixture

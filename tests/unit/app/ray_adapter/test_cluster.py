@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.ray_cluster import ClusterError, await_answer
+from app.ray_adapter.cluster import ClusterError, wait_reachable
 from tests.server import ROOT, free_port
 
 
@@ -20,7 +20,7 @@ def closed_port() -> int:
 def test_a_cluster_that_does_not_answer() -> None:
     address = f"127.0.0.1:{closed_port()}"
     with pytest.raises(ClusterError) as raised:
-        await_answer(address, 0.0)
+        wait_reachable(address, 0.0)
     text = f"error: creating server: Unavailable - nobody answers at RAY_ADDRESS '{address}': "
     assert str(raised.value).startswith(text) and "\n" not in str(raised.value)
 
@@ -28,8 +28,8 @@ def test_a_cluster_that_does_not_answer() -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_a_cluster_that_answers(host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        await_answer(f"{host}:{listener.getsockname()[1]}", 0.0)
-    await_answer("auto", 0.0)
+        wait_reachable(f"{host}:{listener.getsockname()[1]}", 0.0)
+    wait_reachable("auto", 0.0)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,51 @@
+"""Starts, lists and deletes Serve applications from any number of threads. Every function blocks."""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ray import serve
+from ray.serve.deployment import Application
+from ray.serve.schema import ApplicationStatusOverview
+
+_configuring = threading.Lock()
+"""Held while Serve makes a deployment's configuration, for an application that starts and for every status.
+
+`RequestRouterConfig` of Ray 2.60 registers the router's module with cloudpickle for the whole process,
+pickles the class and unregisters the module: of two threads that do so at once, one fails.
+"""
+
+
+def run_application(name: str, build: Callable[[], Application | None]) -> None:
+    """Make Serve run an application, or update a running one; return before it runs.
+
+    Args:
+        name: the application.
+        build: makes it, while no other configuration is made; returns None to start nothing.
+    """
+    with _configuring:
+        application = build()
+        if application is not None:
+            target = serve.RunTarget(application, name, route_prefix=None)
+            serve.run_many([target], wait_for_applications_running=False)
+
+
+def application_statuses() -> Mapping[str, ApplicationStatusOverview]:
+    """Return Serve's view of every application, by name."""
+    with _configuring:
+        return serve.status().applications
+
+
+def delete_application(name: str) -> None:
+    """Delete an application; return when its replicas have drained and stopped."""
+    with _configuring:
+        pass  # a start that is in progress must reach Serve before the deletion
+    serve.delete(name)
+
+
+def versioned(deployment: Any, version: str, options: Mapping[str, Any]) -> Any:
+    """Return a deployment with these options and a version, by which Serve decides whether replicas restart.
+
+    `Deployment.options` of Ray 2.60 accepts `version` without a deprecation warning only with `_internal`.
+    """
+    return deployment.options(**options, version=version, _internal=True)

@@ -1,0 +1,109 @@
+"""The Ray cluster of a server: an existing one, or one started for this machine alone."""
+
+import os
+import re
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from app.ray_adapter.token import require_token
+
+_ANSWER_S: Final = 30.0
+_TRY_S: Final = 5.0
+_ADDRESS: Final = re.compile(r"\[?(?P<host>[^\[\]/]+?)\]?:(?P<port>\d{1,5})")
+_START_TIMEOUTS: Final = {"RAY_raylet_start_wait_time_s": "300", "RAY_gcs_server_port_wait_time_s": "120"}
+"""Ray 2.60 gives its own processes 30 and 15 seconds to start, which is too short on a busy machine."""
+_LOOPBACK: Final = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""Makes 127.0.0.1 the address of the node, on which Ray's processes then listen (`get_node_ip_address` in
+ray/_private/services.py of Ray 2.60). By default they listen on every interface on Linux, and some of them
+serve pages without asking for the token."""
+
+
+class ClusterError(Exception):
+    """There is no cluster to serve on; the text is one line."""
+
+
+def join_or_start(loopback: bool = True, import_from_cwd: bool = True, **options: Any) -> None:
+    """Join the cluster named by RAY_ADDRESS or `ray start`; without either, start one. Imports Ray.
+
+    Args:
+        loopback: a cluster that is started can be reached from this machine only.
+        import_from_cwd: workers import from the directory of this process, which is Ray's default.
+        options: options of `ray.init`.
+
+    Raises:
+        ClusterError: Ray cannot be started, or the cluster cannot be joined.
+    """
+    require_token()
+    # Ray 2.60 runs its workers at niceness 15, behind every other process of the machine.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    address = os.environ.get("RAY_ADDRESS", "")
+    if address:
+        wait_reachable(address)
+    elif not _started_file().exists():
+        for name, value in (_START_TIMEOUTS | (_LOOPBACK if loopback else {})).items():
+            os.environ.setdefault(name, value)
+    import ray
+    from ray.job_config import JobConfig
+
+    if not import_from_cwd:
+        # Ray adds the directory of every driver but that of a Ray Client (`ray._private.worker.connect`).
+        options["job_config"] = JobConfig(_client_job=True)
+    try:
+        ray.init(**options)
+    except Exception as error:
+        action = f"join the Ray cluster at '{address}'" if address else "start Ray"
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ClusterError(f"error: creating server: Unavailable - cannot {action}: {reason}") from error
+
+
+def leave(application: str) -> None:
+    """Delete the server's application, then everything that Serve runs, and disconnect from Ray.
+
+    The ingress goes first: it answers requests in flight while the models still run.
+    """
+    import ray
+    from ray import serve
+
+    serve.delete(application)
+    serve.shutdown()  # type: ignore[no-untyped-call]
+    ray.shutdown()
+
+
+def run_serve_cli(arguments: Sequence[str]) -> None:
+    """Run the `serve` command in this process (`ray.serve.scripts.cli` of Ray 2.60, a click group)."""
+    from ray.serve.scripts import cli
+
+    cli(list(arguments), standalone_mode=False)
+
+
+def wait_reachable(address: str, timeout_s: float = _ANSWER_S) -> None:
+    """Wait until `host:port` accepts connections; Ray itself would try for a quarter of an hour.
+
+    Raises:
+        ClusterError: no connection was accepted in time.
+    """
+    match = _ADDRESS.fullmatch(address)
+    if match is None:  # "auto", or an address that Ray will refuse
+        return
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            socket.create_connection((match["host"], int(match["port"])), _TRY_S).close()
+            return
+        except (OSError, OverflowError) as error:
+            if time.monotonic() >= deadline:
+                text = f"error: creating server: Unavailable - nobody answers at RAY_ADDRESS '{address}'"
+                raise ClusterError(f"{text}: {error}") from error
+        time.sleep(min(1.0, timeout_s))
+
+
+def _started_file() -> Path:
+    """Return the file with the address of the cluster between `ray start` and `ray stop`.
+
+    As `get_ray_address_file` in ray/_common/utils.py of Ray 2.60, without importing Ray.
+    """
+    directory = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    return Path(directory, "ray", "ray_current_cluster")

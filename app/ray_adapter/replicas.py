@@ -1,0 +1,62 @@
+"""The replicas of an application, as Serve reports them to this process.
+
+Serve calls the request router of a deployment (`serve_router.py`) on a thread of its own at every change;
+subscribers are called from there. The subscriptions are in this module because Serve pickles the router's
+module by value, which would give each copy a state of its own.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+
+class ReplicaAddress(msgspec.Struct, frozen=True):
+    """Addresses of a replica. `unix` can be reached on `node_id` only, `tcp` from every node."""
+
+    replica_id: str
+    node_id: str
+    unix: str
+    tcp: str
+
+
+Listener = Callable[[tuple[ReplicaAddress, ...]], None]
+
+_lock = threading.Lock()
+_listeners: dict[str, Listener] = {}
+
+
+def publish(application: str, metadata: Mapping[str, Mapping[str, str]]) -> None:
+    """Pass an application's replicas to its subscriber, if it has one; called from Serve's router threads.
+
+    Nothing is kept: Serve also reports applications to processes that no longer route to them.
+
+    Args:
+        application: its name.
+        metadata: what each replica returned from `record_replica_metadata`, by replica id; a replica whose
+            load failed has no address and is left out.
+    """
+    replicas = tuple(
+        ReplicaAddress(replica, given["node_id"], given.get("unix", ""), given.get("tcp", ""))
+        for replica, given in metadata.items()
+        if given.get("unix") or given.get("tcp")
+    )
+    with _lock:
+        listener = _listeners.get(application)
+        if listener is not None:
+            listener(replicas)
+
+
+def subscribe(application: str, listener: Listener) -> None:
+    """Call `listener` at every change; subscribe before making the handle whose router publishes.
+
+    It is called from other threads, in the order of the changes, and must neither block nor call this module.
+    """
+    with _lock:
+        _listeners[application] = listener
+
+
+def unsubscribe(application: str) -> None:
+    """Remove an application's listener; it is not called after this returns."""
+    with _lock:
+        _listeners.pop(application, None)

@@ -1,0 +1,161 @@
+"""Private names, signatures and environment variables of Ray that `app/ray_adapter` relies on.
+
+When one of these tests fails after an upgrade of Ray, its message says what is missing and what needs it.
+"""
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+from deployments import builder
+
+ROUTER = "serve_router.DirectRouter"
+JOIN = "cluster.join_or_start"
+RUN = "applications.run_application"
+LOCK = "the lock of applications.run_application"
+
+SIGNATURES = [
+    (
+        "ray.serve.handle:DeploymentHandle.__init__",
+        ("self", "deployment_name", "app_name"),
+        "handles.new_handle",
+    ),
+    ("ray.serve.handle:DeploymentHandle._init", ("self",), "handles.connect"),
+    ("ray.serve.handle:DeploymentHandle.shutdown", ("self",), "every caller of handles.new_handle"),
+    ("ray.serve.deployment:Deployment.options", ("version", "_internal"), "applications.versioned"),
+    ("ray.serve:run_many", ("targets", "wait_for_applications_running"), RUN),
+    ("ray.serve:RunTarget.__init__", ("target", "name", "route_prefix"), RUN),
+    (
+        "ray.serve._private.request_router.pow_2_router:PowerOfTwoChoicesRequestRouter.update_replicas",
+        ("self", "replicas"),
+        ROUTER,
+    ),
+    (
+        "ray.serve.config:RequestRouterConfig._serialize_request_router_cls",
+        ("self",),
+        LOCK,
+    ),
+    ("ray.util:get_node_ip_address", (), "node.listen_host"),
+    ("ray:nodes", (), "node.gpus_by_node"),
+    ("ray.serve.scripts:cli.main", ("args", "standalone_mode"), "cluster.run_serve_cli"),
+]
+FIELDS = [
+    (
+        "ray.serve.request_router:RunningReplica",
+        ("replica_id", "replica_metadata"),
+        ROUTER,
+    ),
+    ("ray.serve._private.common:ReplicaID", ("unique_id",), ROUTER),
+    ("ray.serve._private.common:DeploymentID", ("app_name",), ROUTER),
+    ("ray.serve.context:ReplicaContext", ("rank", "deployment", "app_name"), "node.replica_rank"),
+    ("ray.serve.schema:ReplicaRank", ("rank",), "node.replica_rank"),
+    ("ray.serve.schema:ApplicationStatusOverview", ("status", "message", "deployments"), "the manager"),
+    ("ray.serve.schema:DeploymentStatusOverview", ("message", "replica_states"), "the manager"),
+]
+TEXTS = [
+    (
+        "serve/_private/request_router/request_router.py",
+        "self._deployment_id =",
+        ROUTER,
+    ),
+    ("serve/_private/constants.py", '"record_replica_metadata"', "the hook of replicas and ingresses"),
+    ("serve/config.py", "cloudpickle.unregister_pickle_by_value", LOCK),
+    ("_private/ray_constants.py", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", JOIN),
+    ("_private/services.py", "if not ray_constants.ENABLE_RAY_CLUSTER:", JOIN),
+    ("_private/node.py", "RAY_gcs_server_port_wait_time_s", JOIN),
+    ("_raylet.so", "raylet_start_wait_time_s", JOIN),
+    ("_raylet.so", "worker_niceness", JOIN),
+    ("_common/utils.py", '"ray_current_cluster"', JOIN),
+    ("_common/utils.py", '"RAY_TMPDIR"', JOIN),
+    ("_private/authentication/authentication_token_setup.py", '"RAY_AUTH_MODE"', "token.require_token"),
+    ("_private/authentication/authentication_token_setup.py", '".ray" / "auth_token"', "token.require_token"),
+    ("_raylet.so", "RAY_AUTH_TOKEN_PATH", "token.require_token"),
+]
+
+
+def dotted(name: str) -> str:
+    return f"{name.replace(':', '.')} of Ray {ray.__version__}"
+
+
+def resolve(name: str, user: str) -> Any:
+    """Import `module:attribute.path`; fail with a sentence when it is absent."""
+    module, _, path = name.partition(":")
+    try:
+        found: Any = import_module(module)
+    except ImportError:
+        pytest.fail(f"Ray {ray.__version__} has no module {module}, which {user} needs")
+    for attribute in path.split("."):
+        if not hasattr(found, attribute):
+            pytest.fail(f"Ray {ray.__version__} has no {name.replace(':', '.')}, which {user} needs")
+        found = getattr(found, attribute)
+    return found
+
+
+def check_signature(name: str, parameters: Sequence[str], user: str) -> None:
+    """Fail when parameters are missing, or when one that is not listed has no default."""
+    known = inspect.signature(resolve(name, user)).parameters
+    missing = [each for each in parameters if each not in known]
+    empty, variable = (
+        inspect.Parameter.empty,
+        (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD),
+    )
+    required = [p.name for p in known.values() if p.default is empty and p.kind not in variable]
+    required = [each for each in required if each not in (*parameters, "self")]
+    if missing or required:
+        pytest.fail(
+            f"{dotted(name)} lacks the parameters {missing} or now requires {required}; "
+            f"{user} calls it with {list(parameters)}"
+        )
+
+
+@pytest.mark.parametrize(("name", "parameters", "user"), SIGNATURES)
+def test_signature_is_the_expected_one(name: str, parameters: Sequence[str], user: str) -> None:
+    check_signature(name, parameters, user)
+
+
+@pytest.mark.parametrize(("name", "fields", "user"), FIELDS)
+def test_class_has_the_expected_attributes(name: str, fields: Sequence[str], user: str) -> None:
+    found = resolve(name, user)
+    known = {*dir(found), *getattr(found, "__annotations__", {}), *getattr(found, "model_fields", {})}
+    missing = [each for each in fields if each not in known]
+    assert not missing, (
+        f"{name.replace(':', '.')} of Ray {ray.__version__} has no {missing}, which {user} needs"
+    )
+
+
+@pytest.mark.parametrize(("file", "text", "user"), TEXTS)
+def test_source_still_has_the_name(file: str, text: str, user: str) -> None:
+    path = Path(ray.__file__).parent / file
+    assert path.exists(), f"Ray {ray.__version__} has no file {file}, where {user} expects {text}"
+    assert text.encode() in path.read_bytes(), (
+        f"{file} of Ray {ray.__version__} lacks {text}, which {user} needs"
+    )
+
+
+def test_absent_name_is_reported_in_a_sentence() -> None:
+    with pytest.raises(pytest.fail.Exception, match=r"has no ray\.serve\._gone, which a test needs"):
+        resolve("ray.serve:_gone", "a test")
+
+
+def test_changed_signature_is_reported_in_a_sentence() -> None:
+    text = r"ray\.nodes of Ray .* lacks the parameters \['gone'\] or now requires \[\]; a test calls it"
+    with pytest.raises(pytest.fail.Exception, match=text):
+        check_signature("ray:nodes", ("gone",), "a test")
+
+
+def test_pickled_router_needs_nothing_of_ours() -> None:
+    """Processes of users unpickle it, which may have another `app`."""
+    config = builder.ROUTER_CONFIG
+    assert config.request_router_class == builder.ROUTER
+    code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).__name__, 'app' in sys.modules)"
+    pickled = config.get_serialized_request_router_cls()
+    assert pickled is not None
+    done = subprocess.run([sys.executable, "-I", "-c", code], input=pickled, capture_output=True, timeout=100)
+    assert done.stdout == b"DirectRouter False\n", done.stderr.decode()

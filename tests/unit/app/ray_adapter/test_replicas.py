@@ -1,0 +1,15 @@
+"""The replicas that Serve reports reach the subscriber of their application."""
+
+from app.ray_adapter import replicas
+from app.ray_adapter.replicas import ReplicaAddress
+
+
+def test_replicas_that_listen_are_passed_to_the_subscriber() -> None:
+    seen: list[tuple[ReplicaAddress, ...]] = []
+    replicas.subscribe("m:1", seen.append)
+    tcp = {"node_id": "n", "tcp": "tcp:127.0.0.1:1"}
+    replicas.publish("m:1", {"a": tcp, "failed": {"node_id": "n"}, "broken": {}})
+    replicas.publish("m:2", {"a": tcp})
+    replicas.unsubscribe("m:1")
+    replicas.publish("m:1", {"a": tcp})
+    assert seen == [(ReplicaAddress("a", "n", "", "tcp:127.0.0.1:1"),)]
