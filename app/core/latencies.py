@@ -9,111 +9,116 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
+import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.metrics_config import SIZE_RATIO
-
+SIZE_RATIO: Final = 1.02
+"""The ratio of the bounds of a size: a quantile is off by half of it."""
+FIRST_RESPONSE: Final = "nv_inference_first_response_histogram_ms"
+_BOUNDS_MS: Final = (100.0, 500.0, 2000.0, 5000.0)
 _EPOCH_S: Final = 60.0
 _LOG: Final = math.log(SIZE_RATIO)
 
 
-class Summary:
-    """Durations in microseconds; holds some 2,000 counts at most."""
+class Summary(msgspec.Struct):
+    """Requests and microseconds since the start, and recent requests counted by logarithmic size.
+
+    Size n is of durations up to `SIZE_RATIO ** n` microseconds, -1 of zero.
+    """
+
+    count: int = 0
+    us: int = 0
+    sizes: dict[int, int] = {}
+
+    def __add__(self, other: "Summary") -> "Summary":
+        sizes = dict(Counter(self.sizes) + Counter(other.sizes))
+        return Summary(self.count + other.count, self.us + other.us, sizes)
+
+    def quantile(self, share: float) -> float:
+        """Return the duration (us) that this share of the requests stays below; NaN without requests."""
+        rank = share * sum(self.sizes.values())
+        seen = 0
+        for size, count in sorted(self.sizes.items()):
+            seen += count
+            if seen >= rank:
+                return 0.0 if size < 0 else float(SIZE_RATIO ** (size - 0.5))
+        return math.nan
+
+
+class Histogram(msgspec.Struct):
+    """Observations counted by upper bound; the last of `counts` is of those above all bounds."""
+
+    bounds: tuple[float, ...]
+    counts: list[int]
+    total: float = 0
+
+    def observe(self, value: float) -> None:
+        """Count a value in its bucket."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def __add__(self, other: "Histogram") -> "Histogram":
+        counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
+        return Histogram(self.bounds, counts, self.total + other.total)
+
+
+class SummaryRecorder:
+    """Records durations in microseconds; keeps some 2,000 counts at most."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._begun = clock()
+        self._epoch_began = clock()
         self._recent: Counter[int] = Counter()
-        self._before: Counter[int] = Counter()
-        self.count = 0
-        self.sum = 0
+        self._previous: Counter[int] = Counter()
+        self._count = 0
+        self._us = 0
 
-    def add(self, ns: int, times: int = 1) -> None:
-        """Record a duration that so many requests had."""
-        self._turn()
+    def record(self, ns: int, times: int = 1) -> None:
+        """Record a duration that `times` requests had."""
+        self._rotate()
         us = max(0, ns // 1000)
-        self.count += times
-        self.sum += us * times
+        self._count += times
+        self._us += us * times
         self._recent[math.ceil(math.log(us) / _LOG) if us else -1] += times
 
-    def message(self) -> tuple[int, int, dict[int, int]]:
-        """Count and sum since the start, and recent counts by size."""
-        self._turn()
-        return self.count, self.sum, dict(self._recent + self._before)
+    def report(self) -> Summary:
+        """Return count and sum since the start, and recent counts by size."""
+        self._rotate()
+        return Summary(self._count, self._us, dict(self._recent + self._previous))
 
-    def _turn(self) -> None:
-        age = self._clock() - self._begun
+    def _rotate(self) -> None:
+        age = self._clock() - self._epoch_began
         if age >= _EPOCH_S:
-            self._before = self._recent if age < 2 * _EPOCH_S else Counter()
+            self._previous = self._recent if age < 2 * _EPOCH_S else Counter()
             self._recent = Counter()
-            self._begun = self._clock()
-
-
-class Histogram:
-    """Durations in milliseconds, counted by the upper bounds of the configuration."""
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def add(self, ns: int) -> None:
-        """Record a duration."""
-        ms = ns / 1e6
-        self._counts[bisect_left(self.bounds, ms)] += 1
-        self._sum += ms
-
-    def message(self) -> tuple[tuple[float, ...], list[int], float]:
-        """Bounds, counts of each and of what is above, sum."""
-        return self.bounds, list(self._counts), self._sum
-
-
-FIRST_RESPONSE: Final = "nv_inference_first_response_histogram_ms"
-_BOUNDS_MS: Final = (100.0, 500.0, 2000.0, 5000.0)
-
-
-def first_responses(config: mc.ModelConfig) -> Histogram:
-    """The histogram of a decoupled model's first responses; `model_metrics` may give its bounds."""
-    for control in config.model_metrics.metric_control:
-        if control.metric_identifier.family == FIRST_RESPONSE:
-            return Histogram(tuple(control.histogram_options.buckets))
-    return Histogram(_BOUNDS_MS)
+            self._epoch_began = self._clock()
 
 
 class Latencies:
-    """The summaries of one process, by Triton's names of what they are about.
-
-    As in Triton, a model with a response cache has summaries of hits and misses, and none of requests.
-    """
+    """The summaries of one process, by the duration that Triton names them after."""
 
     def __init__(self) -> None:
-        self.request = Summary()
-        self.queue = Summary()
-        self.compute_input = Summary()
-        self.compute_infer = Summary()
-        self.compute_output = Summary()
-        self.cache_hit = Summary()
-        self.cache_miss = Summary()
+        self.request = SummaryRecorder()
+        self.queue = SummaryRecorder()
+        self.compute_input = SummaryRecorder()
+        self.compute_infer = SummaryRecorder()
+        self.compute_output = SummaryRecorder()
+        self.cache_hit = SummaryRecorder()
+        self.cache_miss = SummaryRecorder()
 
-    def message(self, cached: bool) -> dict[str, Any]:
-        """Summaries by name; `cached` tells whether the model has a response cache."""
-        absent = ("request",) if cached else ("cache_hit", "cache_miss")
-        return {name: each.message() for name, each in vars(self).items() if name not in absent}
+    def report(self) -> dict[str, Summary]:
+        """Return the summaries by name; those without a request are left out."""
+        found = ((name, recorder.report()) for name, recorder in vars(self).items())
+        return {name: summary for name, summary in found if summary.count}
 
 
-def distributions(latencies: Latencies | None, first: Histogram | None, cached: bool) -> dict[str, Any]:
-    """What a process tells of a model, as the fields of `ReplicaStatistics`.
-
-    Args:
-        latencies: None where summaries are not wanted.
-        first: the histogram of first responses; likewise.
-        cached: the model has a response cache.
-    """
-    found: dict[str, Any] = {"cached": cached}
-    if latencies is not None:
-        found["summaries"] = latencies.message(cached)
-    if first is not None:
-        found["first_response"] = first.message()
-    return found
+def first_response_histogram(config: mc.ModelConfig) -> Histogram:
+    """Make the histogram of a decoupled model's first responses; `model_metrics` may give its bounds."""
+    bounds = _BOUNDS_MS
+    for control in config.model_metrics.metric_control:
+        if control.metric_identifier.family == FIRST_RESPONSE:
+            bounds = tuple(control.histogram_options.buckets)
+            break
+    return Histogram(bounds, [0] * (len(bounds) + 1))

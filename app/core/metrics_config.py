@@ -6,8 +6,6 @@ from typing import Final
 
 import msgspec
 
-SIZE_RATIO: Final = 1.02
-"""Durations are counted by logarithmic size: the ratio of its bounds, a quantile is off by half of it."""
 _QUANTILES: Final = "0.5:0.05,0.9:0.01,0.95:0.001,0.99:0.001,0.999:0.001"
 _LEADING_NUMBER: Final = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 _BOOLEANS: Final[Mapping[str, bool]] = {

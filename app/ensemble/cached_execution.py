@@ -51,7 +51,8 @@ class CachedExecution(EnsembleExecution):
             return
         self._cache_ns = time.monotonic_ns() - started
         if found is not None:
-            self._ensemble.statistics.record_hit(time.monotonic_ns() - self._started_ns, self._cache_ns)
+            self._ensemble.statistics.record_hit(self._cache_ns)
+            self._ensemble.statistics.record_success(time.monotonic_ns() - self._started_ns, queue_ns=0)
             self._send_final(found.response().outputs)
             return
         try:

@@ -5,11 +5,10 @@ from typing import Final, Protocol
 
 from app.core.config.request_check import RequestChecker
 from app.core.inference import Call, Sink
-from app.core.latencies import Latencies, first_responses
 from app.core.metrics_config import MetricsConfig
+from app.core.statistics import Statistics
 from app.core.tensors import InferRequest
 from app.ensemble.graph import EnsembleGraph
-from app.ensemble.statistics import EnsembleStatistics
 from app.routing.table import VersionEntry
 
 _SUBSETS: Final = 64
@@ -33,10 +32,7 @@ class CompiledEnsemble:
         """`reported` selects the distributions that are recorded."""
         self.entry = entry
         self.checker = RequestChecker(entry.model_config)
-        latencies = Latencies() if reported.summaries else None
-        timed = reported.histograms and entry.decoupled
-        histogram = first_responses(entry.model_config) if timed else None
-        self.statistics = EnsembleStatistics(entry.model, entry.version, latencies, histogram)
+        self.statistics = Statistics.for_model(entry.model_config, reported.summaries, reported.histograms)
         digest = blake2b(entry.config, digest_size=16).hexdigest()
         self.identity = (entry.name, str(entry.version), digest)
         self.cached = entry.model_config.response_cache.enable and not entry.decoupled

@@ -233,7 +233,10 @@ class EnsembleExecution:
             self._fail(Failure(ErrorCode.INTERNAL, DEADLOCK))
 
     def _finish(self, outputs: tuple[Tensor, ...]) -> None:
-        self._ensemble.statistics.record_success(self._rows, time.monotonic_ns() - self._started_ns)
+        took_ns = time.monotonic_ns() - self._started_ns
+        # An ensemble has no queue and executes nothing itself: compute_infer is the time of all its steps.
+        self._ensemble.statistics.record_execution(self._rows, 1, 0, took_ns, 0)
+        self._ensemble.statistics.record_success(took_ns, queue_ns=0)
         self._send_final(outputs)
 
     def _send_final(self, outputs: tuple[Tensor, ...]) -> None:

@@ -6,13 +6,12 @@ Everything runs on the data-plane loop.
 """
 
 from collections.abc import Iterator
-from typing import Any, Final
-
-from tritonclient.grpc import service_pb2 as pb
+from typing import Final
 
 from app.cache.response_cache import ResponseCache
 from app.core.inference import Sink
 from app.core.metrics_config import MetricsConfig
+from app.core.replica_report import EnsembleReports, ReplicaReport
 from app.core.tensors import InferRequest
 from app.ensemble.cached_execution import CachedExecution, is_cacheable
 from app.ensemble.compiled import CompiledEnsemble, Models
@@ -55,15 +54,13 @@ class EnsembleRunner:
                 return False
         return True
 
-    def statistics(self, entry: VersionEntry) -> tuple[pb.ModelStatistics, dict[str, int], dict[str, Any]]:
-        """Return an ensemble's counters, failures by reason, and distributions, of what ran here."""
-        statistics = self._compiled(entry).statistics
-        return statistics.message, dict(statistics.failures), statistics.distributions()
+    def report(self, entry: VersionEntry) -> ReplicaReport:
+        """Return the counters of an ensemble's requests that ran here."""
+        return self._compiled(entry).statistics.report()
 
-    def report(self) -> list[tuple[str, int, bytes, dict[str, int], dict[str, Any]]]:
-        """Return name, version and `statistics` (the message serialised) of every ensemble that ran here."""
-        found = ((key, self.statistics(ensemble.entry)) for key, ensemble in self._ensembles.items())
-        return [(*key, message.SerializeToString(), *more) for key, (message, *more) in found]
+    def reports(self) -> EnsembleReports:
+        """Return the counters of every ensemble that ran here."""
+        return [(*key, ensemble.statistics.report()) for key, ensemble in self._ensembles.items()]
 
     def retain(self, entries: tuple[VersionEntry, ...]) -> None:
         """Drop all versions but these: one that is loaded again counts from zero."""

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError, internal, invalid_arg, unavailable
 from app.core.inference import Sink
+from app.core.replica_report import EnsembleReports
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.ensemble.runner import EnsembleRunner
 from app.ray_adapter.handles import open_handle
@@ -130,10 +131,10 @@ class ModelCalls(Calls):
     def is_model_ready(self, name: str, version: str) -> bool:
         return self._wait(self._ready(name, version))
 
-    def ensembles(self) -> list[Any]:
-        """Counters of the ensembles that the calls have run here; on the data-plane loop."""
+    def ensembles(self) -> EnsembleReports:
+        """Return the counters of the ensembles that the calls ran here; on the data-plane loop."""
         opened = self._opened()
-        return [] if opened is None else opened.ensembles.report()
+        return [] if opened is None else opened.ensembles.reports()
 
     async def close(self) -> None:
         """Close what the calls have opened; on the data-plane loop."""

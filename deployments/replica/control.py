@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from app.core.errors import ErrorCode, InferError
-from app.core.latencies import distributions
 from app.core.log import LogConfig, configure_logging
+from app.core.replica_report import CustomFamily, EnsembleReports, ReplicaReport
 from backends.base import Backend
 from deployments.replica.served_model import ServedModel
 from deployments.spec import UPDATE
@@ -22,7 +22,7 @@ class ReplicaHandler:
         ensembles: returns the counters of the ensembles that the model's own calls ran in this process.
     """
 
-    def __init__(self, served: ServedModel, ensembles: Callable[[], list[Any]] = list) -> None:
+    def __init__(self, served: ServedModel, ensembles: Callable[[], EnsembleReports] = list) -> None:
         self.submit = served.submit
         self._served = served
         self._ensembles = ensembles
@@ -48,26 +48,25 @@ class ReplicaHandler:
     async def _configure_logging(self, settings: LogConfig) -> None:
         configure_logging(settings)
 
-    async def _statistics(self, _: None) -> dict[str, Any]:
+    async def _statistics(self, _: None) -> ReplicaReport:
         served = self._served
-        return {
-            "statistics": served.statistics.message().SerializeToString(),
-            "failures": {reason.value: n for reason, n in served.statistics.failures.items()},
-            "pending": served.scheduler.pending,
-            "releases": dict(served.statistics.releases),
-            "queue_age_ns": served.scheduler.queue_age_ns,
-            **distributions(served.statistics.latencies, served.first_responses, served.cached is not None),
-            **await self._custom_metrics(),
-        }
+        custom = await self._custom_metrics()
+        return msgspec.structs.replace(
+            served.statistics.report(),
+            pending=served.scheduler.pending,
+            queue_age_ns=served.scheduler.queue_age_ns,
+            has_cache=served.cached is not None,
+            custom=custom,
+        )
 
-    async def _custom_metrics(self) -> dict[str, Any]:
+    async def _custom_metrics(self) -> list[CustomFamily]:
         backend = self._served.backend
         if type(backend).metrics is Backend.metrics:
-            return {}
+            return []
         # A model in a process of its own may be slow to answer.
-        return {"custom": await asyncio.to_thread(backend.metrics)}
+        return msgspec.convert(await asyncio.to_thread(backend.metrics), list[CustomFamily])
 
-    async def _ensemble_statistics(self, _: None) -> list[Any]:
+    async def _ensemble_statistics(self, _: None) -> EnsembleReports:
         return self._ensembles()
 
     async def _update_instances(self, config: bytes) -> None:

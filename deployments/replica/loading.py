@@ -11,13 +11,12 @@ from app.core.buffers import set_allocator
 from app.core.config.normalise import normalise
 from app.core.config.validation import validate
 from app.core.errors import ErrorCode, InferError
-from app.core.latencies import Latencies, first_responses
+from app.core.statistics import Statistics
 from app.transport.event_loop_thread import LoopThread
 from app.transport.memory.shared_pool import take
 from backends import find_backend, python_based_file
 from backends.base import Backend, Model
 from deployments.environments.prepare import Environment, prepare
-from deployments.execution.statistics import Statistics
 from deployments.model_store.agents import check_agents
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.model_files import read_labels
@@ -97,9 +96,8 @@ def _serve(
     batched: MakeBatched,
     rank: int,
 ) -> ServedModel:
-    statistics = Statistics(model.name, str(model.version), Latencies() if spec.summaries else None)
+    statistics = Statistics.for_model(model.config, spec.summaries, spec.histograms)
     scheduler = _make_scheduler(model, statistics, spec, batched)
-    decoupled = model.config.model_transaction_policy.decoupled
     served = ServedModel(
         model,
         backend,
@@ -107,7 +105,6 @@ def _serve(
         statistics,
         scheduler,
         _make_cached(model, spec, scheduler, statistics),
-        first_responses(model.config) if spec.histograms and decoupled else None,
         plane.loop,
         partial(InstancePool, spec, model, backend, plane, scheduler, rank),
     )

@@ -10,13 +10,12 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.config.request_check import RequestChecker
 from app.core.errors import FailureReason, InferError
 from app.core.inference import Sink
-from app.core.latencies import Histogram
+from app.core.statistics import Statistics
 from app.core.tensors import InferRequest, InferResponse, Timestamps, TracedCall
 from app.transport.memory.client_regions import read_inputs, write_outputs
 from backends.base import Backend, Model
 from deployments.environments.prepare import Environment
 from deployments.execution.queued_request import QueuedRequest, ResponseQueue
-from deployments.execution.statistics import Statistics
 from deployments.replica.cached_scheduler import CachedScheduler
 from deployments.replica.instance_pool import InstancePool
 from deployments.scheduling.base import Scheduler
@@ -38,7 +37,6 @@ class ServedModel:
         statistics: counters of this replica.
         scheduler: the scheduler of the configuration.
         cached: the response cache in front of the scheduler, if the model has one.
-        first_responses: times to the first response of decoupled requests, if they are to be measured.
         loop: the data-plane loop.
         make_instances: makes the pool whose instances answer through the given queue.
     """
@@ -51,7 +49,6 @@ class ServedModel:
         statistics: Statistics,
         scheduler: Scheduler,
         cached: CachedScheduler | None,
-        first_responses: Histogram | None,
         loop: asyncio.AbstractEventLoop,
         make_instances: Callable[[ResponseQueue], InstancePool],
     ) -> None:
@@ -60,7 +57,6 @@ class ServedModel:
         self.statistics = statistics
         self.scheduler = scheduler
         self.cached = cached
-        self.first_responses = first_responses
         self._responses = ResponseQueue(loop, self._deliver)
         self.instances = make_instances(self._responses)
         self._environment = environment
@@ -68,6 +64,7 @@ class ServedModel:
         self._checker = RequestChecker(model.config)
         self._shapes = ShapeKey(model.config)
         self._kind = turn_kind(model.config) if model.config.HasField("sequence_batching") else QueuedRequest
+        self._times_first = statistics.counters.first_response is not None
         self._in_flight: set[QueuedRequest] = set()
         self._awaiting_first: set[QueuedRequest] = set()
         """Requests whose first response is still to be timed."""
@@ -107,7 +104,7 @@ class ServedModel:
             raise
         self._in_flight.add(pending)
         pending.accepted = True
-        if self.first_responses is not None:
+        if self._times_first:
             self._awaiting_first.add(pending)
         return lambda: self._cancel(pending)
 
@@ -163,8 +160,8 @@ class ServedModel:
 
     def _record_first_response(self, pending: QueuedRequest, response: InferResponse) -> None:
         self._awaiting_first.discard(pending)
-        if self.first_responses is not None and response.failure is None:
-            self.first_responses.add(time.monotonic_ns() - pending.arrival_ns)
+        if response.failure is None:
+            self.statistics.record_first_response(time.monotonic_ns() - pending.arrival_ns)
 
     def _account(self, pending: QueuedRequest, response: InferResponse) -> None:
         now = time.monotonic_ns()

@@ -6,9 +6,9 @@ import time
 from abc import ABC, abstractmethod
 from typing import Final
 
+from app.core.statistics import Statistics
 from deployments.execution.instance_thread import Batch, InstanceThread
 from deployments.execution.queued_request import CANCELLED, QueuedRequest
-from deployments.execution.statistics import Statistics
 from deployments.scheduling.queue import RequestQueue
 
 NEVER: Final = sys.maxsize

@@ -26,6 +26,7 @@ app.ingress.grpc: app.core app.ingress.http2 app.ingress.net app.ingress.service
 app.ingress.http1: app.core app.ingress.net app.protocol app.protocol.http app.transport.memory
 app.ingress.http2: app.core app.ingress.net app.protocol app.protocol.grpc app.transport.memory
 app.ingress.metrics: app.core app.ingress.http1 app.ingress.net app.ingress.service app.protocol.http
+    app.routing
 app.ingress.net: app.core
 app.ingress.rest: app.core app.core.config app.ingress.client_memory app.ingress.http1 app.ingress.net
     app.ingress.service app.ingress.tracing app.protocol app.protocol.http app.routing

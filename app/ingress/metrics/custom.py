@@ -1,98 +1,60 @@
-"""Custom metrics of Python models: the families of all replicas of this node as one."""
+"""Custom metrics of Python models: the families of all replicas of this node, combined."""
 
 import logging
-import math
 from collections.abc import Collection, Iterable, Iterator
-from itertools import accumulate
-from typing import Any, NamedTuple
+
+import msgspec
+from prometheus_client.metrics_core import Metric
+from prometheus_client.samples import Sample
+
+from app.core.latencies import Histogram
+from app.core.replica_report import CustomFamily, CustomSample
+from app.ingress.metrics.exposition import whole
+from app.ingress.metrics.family import histogram_samples
 
 logger = logging.getLogger(__name__)
 
-Labels = tuple[tuple[str, str], ...]
+_Key = tuple[tuple[str, str], ...]
 
 
-class Sample(NamedTuple):
-    """One metric of one process.
-
-    `value` is the sum of a histogram, whose upper bounds and counts (of those above too) follow. `set_ns` is
-    when a gauge was set last, 0 for never.
-    """
-
-    labels: dict[str, str]
-    value: float
-    set_ns: int
-    bounds: list[float]
-    counts: list[int]
-
-
-class _Family:
-    def __init__(self, description: str, kind: str) -> None:
-        self.description = description
-        self.kind = kind
-        self.samples: dict[Labels, Sample] = {}
-
-    def add(self, sample: Sample) -> None:
-        """Add up what several processes say of the same labels; of a gauge, what was set last."""
-        key = tuple(sorted(sample.labels.items()))
-        known = self.samples.get(key)
-        if known is None:
-            self.samples[key] = sample
-        elif known.set_ns or sample.set_ns:
-            self.samples[key] = max(known, sample, key=lambda each: each.set_ns)
-        elif known.bounds == sample.bounds:
-            counts = [a + b for a, b in zip(known.counts, sample.counts, strict=True)]
-            self.samples[key] = known._replace(value=known.value + sample.value, counts=counts)
-
-
-def custom_lines(families: Iterable[Any], taken: Collection[str]) -> Iterator[str]:
-    """The lines of `/metrics`.
+def custom_metrics(families: Iterable[CustomFamily], taken: Collection[str]) -> Iterator[Metric]:
+    """Combine the families of several processes.
 
     Args:
-        families: what `backends.python.api.metrics.snapshot` says in each replica.
-        taken: names that the server's own families have; a custom one of such a name is left out, for two
-            would make the whole page unreadable. So is one of another kind than the first of its name.
+        families: the families that each replica reports.
+        taken: names of the server's own families. A custom family of such a name is left out, for two would
+            make the whole page unreadable; so is one of another kind than the first of its name.
     """
-    merged: dict[str, _Family] = {}
-    for name, description, kind, samples in families:
-        family = merged.setdefault(name, _Family(description, kind))
-        if name in taken or family.kind != kind:
+    metrics: dict[str, Metric] = {}
+    combined: dict[str, dict[_Key, CustomSample]] = {}
+    for name, description, kind, samples in map(msgspec.structs.astuple, families):
+        metric = metrics.setdefault(name, Metric(name, description, kind))
+        if name in taken or metric.type != kind:
             logger.warning("custom metric family '%s' (%s) is not shown: the name is taken", name, kind)
             continue
+        known = combined.setdefault(name, {})
         for sample in samples:
-            family.add(Sample(*sample))
-    for name, family in sorted(merged.items()):
-        if name in taken:
-            continue
-        yield f"# HELP {name} {escape(family.description, quotes=False)}"
-        yield f"# TYPE {name} {family.kind}"
-        for labels, sample in family.samples.items():
-            yield from _histogram(name, labels, sample) if sample.bounds else _plain(name, labels, sample)
+            key = tuple(sorted(sample.labels.items()))
+            known[key] = _combined(known[key], sample) if key in known else sample
+    for name, found in sorted(combined.items()):
+        for key, sample in found.items():
+            metrics[name].samples.extend(_samples(name, dict(key), sample))
+        yield metrics[name]
 
 
-def _plain(name: str, labels: Labels, sample: Sample) -> Iterator[str]:
-    yield f"{name}{_braced(labels)} {_number(sample.value)}"
+def _combined(known: CustomSample, sample: CustomSample) -> CustomSample:
+    """Return the sum of two processes' values of the same labels; of a gauge, the value that was set last."""
+    if known.set_ns or sample.set_ns:
+        return max(known, sample, key=lambda each: each.set_ns)
+    if known.bounds != sample.bounds:
+        return known
+    counts = [a + b for a, b in zip(known.counts, sample.counts, strict=True)]
+    return msgspec.structs.replace(known, value=known.value + sample.value, counts=counts)
 
 
-def _histogram(name: str, labels: Labels, sample: Sample) -> Iterator[str]:
-    bounds = [*map(_number, sample.bounds), "+Inf"]
-    for bound, count in zip(bounds, accumulate(sample.counts), strict=True):
-        yield f"{name}_bucket{_braced((*labels, ('le', bound)))} {count}"
-    yield f"{name}_sum{_braced(labels)} {_number(sample.value)}"
-    yield f"{name}_count{_braced(labels)} {sum(sample.counts)}"
-
-
-def _number(value: float) -> str:
-    if math.isfinite(value):
-        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
-    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
-
-
-def _braced(labels: Labels) -> str:
-    pairs = ",".join(f'{name}="{escape(value)}"' for name, value in labels)
-    return f"{{{pairs}}}" if pairs else ""
-
-
-def escape(text: str, quotes: bool = True) -> str:
-    """A label's value, or without `quotes` a HELP text, as the text format wants it."""
-    text = text.replace("\\", r"\\").replace("\n", r"\n")
-    return text.replace('"', r"\"") if quotes else text
+def _samples(name: str, labels: dict[str, str], sample: CustomSample) -> Iterator[Sample]:
+    if sample.bounds:
+        found = Histogram(tuple(sample.bounds), sample.counts, sample.value)
+        yield from histogram_samples(name, labels, found)
+    else:
+        yield Sample(name, labels, whole(sample.value))

@@ -43,7 +43,7 @@ class Peers:
     async def control(self, verb: str, payload: Any) -> Any:
         """Answer a CONTROL frame; `ensembles` returns the counters of this ingress."""
         if verb == "ensembles":
-            return self._runner.report()
+            return self._runner.reports()
         raise InferError(ErrorCode.UNSUPPORTED, f"unknown control verb '{verb}'")
 
     async def close(self) -> None:

@@ -12,16 +12,12 @@ from app.core.config.model_config import input_specs, output_specs
 from app.core.config.version_policy import parse_version
 from app.core.errors import InferError, invalid_arg, unsupported
 from app.core.inference import Call, Sink
+from app.core.replica_report import ReplicaReport, merge
 from app.core.tensors import InferRequest
 from app.ensemble.runner import EnsembleRunner
 from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.service.peers import Peers
-from app.ingress.service.replica_statistics import (
-    ReplicaStatistics,
-    collect,
-    collect_ensembles,
-    merge,
-)
+from app.ingress.service.replica_statistics import collect, collect_ensembles, statistics_message
 from app.routing.router import Router
 from app.routing.table import ModelState, VersionEntry
 from app.settings.settings import ServerSettings
@@ -127,35 +123,34 @@ class RoutedInferenceService:
         return message
 
     async def statistics(self, name: str = "", version: str = "") -> pb.ModelStatisticsResponse:
-        parts = await self.replica_statistics(self._statistics_entries(name, version))
-        return pb.ModelStatisticsResponse(model_stats=[merge(part).statistics for part in parts.values()])
+        entries = self._statistics_entries(name, version)
+        found = (statistics_message(entry, report) for entry, report in await self.reports(entries))
+        return pb.ModelStatisticsResponse(model_stats=found)
 
-    async def replica_statistics(
+    async def reports(
         self, entries: list[VersionEntry], local: bool = False
-    ) -> dict[tuple[str, int], list[ReplicaStatistics]]:
-        """Counters of each replica of some versions, of this node's replicas only with `local`.
+    ) -> list[tuple[VersionEntry, ReplicaReport]]:
+        """Return the counters of some versions over all replicas, with `local` over those of this node.
 
-        Those of an ensemble are what ran in ingresses, and in replicas whose models called it.
+        An ensemble is counted in ingresses, and in replicas whose models called it. Models come first.
         """
         models = [entry for entry in entries if not entry.ensemble]
+        ensembles = [entry for entry in entries if entry.ensemble]
         answers, elsewhere = await asyncio.gather(
-            asyncio.gather(*(collect(entry, self._channels(entry, local)) for entry in models)),
-            self._ensembles_elsewhere(local) if len(models) < len(entries) else _none(),
+            asyncio.gather(*(collect(self._channels(entry, local)) for entry in models)),
+            self._ensembles_elsewhere(local) if ensembles else _none(),
         )
-        found = {(entry.name, entry.version): answer for entry, answer in zip(models, answers, strict=True)}
-        for entry in entries:
-            if entry.ensemble:
-                message, failures, distributions = self.ensembles.statistics(entry)
-                here = ReplicaStatistics(message, failures, **distributions)
-                key = (entry.name, entry.version)
-                found[key] = [here, *elsewhere.get(key, ())]
+        found = [(entry, merge(answer)) for entry, answer in zip(models, answers, strict=True)]
+        for entry in ensembles:
+            others = elsewhere.get((entry.name, entry.version), ())
+            found.append((entry, merge([self.ensembles.report(entry), *others])))
         return found
 
     def _channels(self, entry: VersionEntry, local: bool) -> list[Channel]:
         pool = self._router.pool(entry)
         return pool.local_channels() if local else pool.channels
 
-    async def _ensembles_elsewhere(self, local: bool) -> dict[tuple[str, int], list[ReplicaStatistics]]:
+    async def _ensembles_elsewhere(self, local: bool) -> dict[tuple[str, int], list[ReplicaReport]]:
         channels = self.peers.channels(local) if self.peers is not None else []
         for entry in self.served():
             if entry.makes_calls:
@@ -202,7 +197,7 @@ class RoutedInferenceService:
         return [versions[v] for v in ready if wanted in (None, v)]
 
 
-async def _none() -> dict[tuple[str, int], list[ReplicaStatistics]]:
+async def _none() -> dict[tuple[str, int], list[ReplicaReport]]:
     return {}
 
 

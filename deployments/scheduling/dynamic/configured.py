@@ -5,9 +5,9 @@ from typing import Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.statistics import Statistics
 from backends.base import Model
 from backends.strategy import find_strategy
-from deployments.execution.statistics import Statistics
 from deployments.scheduling.delays import delay_scheduler
 from deployments.scheduling.dynamic.batch_policy import BatchPolicy
 from deployments.scheduling.dynamic.policy_queue import PolicyQueue, QueuePolicies

@@ -19,10 +19,10 @@ from typing import Any, cast
 
 from ray import serve
 
+from app.core.statistics import Statistics
 from backends.strategy import BatchStrategy
 from deployments.execution.instance_thread import Batch, InstanceThread
 from deployments.execution.queued_request import QueuedRequest
-from deployments.execution.statistics import Statistics
 from deployments.scheduling.base import NEVER, Scheduler
 from deployments.scheduling.dynamic.batch_policy import BatchDecision, BatchPolicy, decide_batch
 from deployments.scheduling.dynamic.ordering import ResponseOrder
@@ -104,7 +104,7 @@ class DynamicScheduler(Scheduler):
     def finished(self, instance: InstanceThread, batch: Batch) -> None:
         self._execution_ns = batch.end_ns - batch.start_ns
         self._executes_on_loop = instance.executes_on_loop
-        self._statistics.releases[batch.release] += 1
+        self._statistics.record_release(batch.release)
         super().finished(instance, batch)
 
     def _take_back(self, instance: InstanceThread) -> None:

@@ -14,10 +14,10 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.errors import ErrorCode, Failure, FailureReason, invalid_arg
 from app.core.inference import Sink
 from app.core.sequences import missing_start
+from app.core.statistics import Statistics
 from app.core.tensors import InferRequest, InferResponse, SequenceId
 from deployments.execution.instance_thread import Batch, InstanceThread
 from deployments.execution.queued_request import CANCELLED, QueuedRequest
-from deployments.execution.statistics import Statistics
 from deployments.scheduling.base import Scheduler
 from deployments.scheduling.delays import StartThreshold
 from deployments.scheduling.dynamic.ordering import ResponseOrder

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
-from tritonclient.grpc import service_pb2 as pb
 
+from app.core.replica_report import Duration, ReplicaReport
 from app.core.tensors import InferRequest, InferResponse
 from app.routing.table import ModelState, RoutingTable, VersionEntry
 from app.settings.settings import ServerSettings
@@ -34,24 +35,19 @@ def entry(
     )
 
 
-def counters(
-    name: str = "m", version: int = 1, pending: int = 0, failures: dict[str, int] | None = None, **counts: int
-) -> dict[str, Any]:
-    """What a replica answers; `counts` are `success=3` (3 requests of 1000 ns each) and so on."""
-    message = pb.ModelStatistics(name=name, version=str(version))
-    for field, count in counts.items():
-        if field in ("inference_count", "execution_count", "last_inference"):
-            setattr(message, field, count)
-        else:
-            duration = getattr(message.inference_stats, field)
-            duration.count, duration.ns = count, 1000 * count
-    return {"statistics": message.SerializeToString(), "failures": failures or {}, "pending": pending}
+def counters(**fields: Any) -> ReplicaReport:
+    """Make a replica's report; a duration of 3 is 3 requests of 1000 ns each."""
+    report = ReplicaReport()
+    for name, value in fields.items():
+        is_duration = isinstance(getattr(report, name), Duration)
+        setattr(report, name, Duration(value, 1000 * value) if is_duration else value)
+    return report
 
 
 class FakeChannel:
     """A replica's channel that answers `statistics`, or raises."""
 
-    def __init__(self, answer: dict[str, Any] | Exception) -> None:
+    def __init__(self, answer: ReplicaReport | Exception) -> None:
         self.answer = answer
 
     async def control(self, verb: str, payload: Any = None, timeout: float | None = None) -> Any:
@@ -59,7 +55,7 @@ class FakeChannel:
         assert timeout is not None and timeout < 10, "Prometheus gives up after 10 s"
         if isinstance(self.answer, Exception):
             raise self.answer
-        return self.answer
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(self.answer))
 
 
 class FakePool:

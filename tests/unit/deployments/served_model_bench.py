@@ -9,9 +9,9 @@ from typing import Any
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
-from tritonclient.grpc import service_pb2 as pb
 
 from app.core.config.normalise import normalise
+from app.core.replica_report import ReplicaReport
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.transport.event_loop_thread import LoopThread
 from deployments.replica.control import ReplicaHandler
@@ -24,6 +24,7 @@ BACKEND = """
 import threading
 from tritonclient.grpc import model_config_pb2 as mc
 from app.core.errors import internal
+from app.core.replica_report import ReplicaReport
 from app.core.tensors import InferResponse, failed
 from backends.base import Backend
 
@@ -158,10 +159,10 @@ class Bench:
         assert self.model is not None
         return self.plane.call(ReplicaHandler(self.model).control(verb, payload), 30)
 
-    def statistics(self) -> tuple[pb.ModelStatistics, dict[str, int], int]:
-        answer = self.control("statistics")
-        message = pb.ModelStatistics.FromString(answer["statistics"])
-        return message, answer["failures"], answer["pending"]
+    def report(self) -> ReplicaReport:
+        """Return the statistics of the replica."""
+        report: ReplicaReport = self.control("statistics")
+        return report
 
     def close(self) -> None:
         if self.model is not None:

@@ -235,8 +235,7 @@ class TestDecoupled:
             (False, [33]),
             (True, []),
         ]
-        statistics, _, _ = models.runner.statistics(models.resolve("e"))
-        assert statistics.inference_stats.success.count == 1
+        assert models.runner.report(models.resolve("e")).success.count == 1
 
     async def test_no_response_at_all(self) -> None:
         models = self.models()
@@ -268,21 +267,18 @@ class TestStatistics:
         models.take("b").answer(tensor("y", (3, 4)))
         models.infer(tensor(shape=(1, 4)))
         models.take("a").answer(error=InferError(ErrorCode.INTERNAL, "no", FailureReason.BACKEND))
-        found, failures, _ = models.runner.statistics(models.resolve("e"))
-        stats = found.inference_stats
-        assert (found.name, found.version) == ("e", "1")
-        assert (found.inference_count, found.execution_count) == (3, 1)
-        assert [(b.batch_size, b.compute_infer.count, b.compute_infer.ns > 0) for b in found.batch_stats] == [
-            (3, 1, True)
-        ]
+        stats = models.runner.report(models.resolve("e"))
+        assert (stats.inference_count, stats.execution_count) == (3, 1)
+        ((size, batch),) = stats.batches.items()
+        assert (size, batch.compute_infer.count, batch.compute_infer.ns > 0) == (3, 1, True)
         assert (stats.success.count, stats.fail.count, stats.queue.count, stats.queue.ns) == (1, 1, 1, 0)
-        assert stats.success.ns > 0 and failures == {"OTHER": 1}
+        assert stats.success.ns > 0 and stats.failures == {"OTHER": 1}
 
     async def test_unloading_forgets_them(self) -> None:
         models = Models(e=CHAIN, a=model(), b=model())
         models.infer(tensor(shape=(5,)))
         models.runner.retain(())
-        assert models.runner.statistics(models.resolve("e"))[0].inference_stats.fail.count == 0
+        assert models.runner.report(models.resolve("e")).fail.count == 0
 
 
 async def test_available_when_every_step_is() -> None:

@@ -87,9 +87,9 @@ def test_many_requests_through_a_chain(plane: LoopThread) -> None:
             (output,) = response.outputs
             assert (output.name, output.shape) == (f"T{COUNT}", (1 + fill % 4, 4))
             assert set(output.array().ravel()) == {fill}
-        statistics, failures, _ = models.runner.statistics(models.resolve("e"))
-        assert (statistics.execution_count, failures) == (50, {})
-        assert served["m2"].statistics.success.count == 50
+        report = models.runner.report(models.resolve("e"))
+        assert (report.execution_count, report.failures) == (50, {})
+        assert served["m2"].statistics.counters.success.count == 50
     finally:
         for model in served.values():
             model.close(timeout=5)

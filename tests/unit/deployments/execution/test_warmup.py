@@ -32,7 +32,7 @@ def test_warm_up_in_the_thread_that_will_execute(bench: Bench, caplog: pytest.Lo
     for instance in ("m_0_0", "m_0_1"):
         assert [ids for thread, ids in executions if thread == instance] == [[""] * 3, [""] * 3, [""]]
     assert "model 'm' instance m_0_0 is running warmup sample 'zeros' for iteration 2" in caplog.messages
-    assert bench.statistics()[0].execution_count == 0, "warm-up is nobody's request"
+    assert bench.report().execution_count == 0, "warm-up is nobody's request"
 
 
 def test_failing_warm_up_fails_the_load(bench: Bench) -> None:

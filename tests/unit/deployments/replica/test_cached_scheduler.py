@@ -56,11 +56,10 @@ def test_the_second_request_is_a_hit(bench: Bench) -> None:
     assert (second.id, second.parameters) == ("two", {"seen": 1})
     bench.infer(ask(b"abce"))
     assert executed(bench) == 2
-    message, _, _ = bench.statistics()
-    stats = message.inference_stats
+    stats = bench.report()
     assert (stats.cache_hit.count, stats.cache_miss.count) == (1, 2)
     assert (stats.success.count, stats.queue.count, stats.compute_infer.count) == (3, 3, 2)
-    assert (message.inference_count, message.execution_count) == (2, 2)
+    assert (stats.inference_count, stats.execution_count) == (2, 2)
     assert stats.cache_hit.ns > 0 and stats.cache_miss.ns > 0
 
 
@@ -136,14 +135,14 @@ def test_redis_outlives_a_replica(bench: Bench, redis_port: int) -> None:
     first = bench.load(CACHED, cache_config=settings)
     assert bench.infer(ask(b"abcd")).failure is None
     deadline = time.monotonic() + 5
-    while not bench.statistics()[0].inference_stats.cache_hit.count:  # the entry is written meanwhile
+    while not bench.report().cache_hit.count:  # the entry is written meanwhile
         assert time.monotonic() < deadline
         bench.infer(ask(b"abcd"))
     first.close(timeout=5)
     bench.load(CACHED, cache_config=settings)
     response = bench.infer(ask(b"abcd", "again"))
     assert bytes(response.outputs[0].data) == b"abcd" and response.parameters == {"seen": 1}
-    stats = bench.statistics()[0].inference_stats
+    stats = bench.report()
     assert (stats.cache_hit.count, stats.cache_miss.count, stats.compute_infer.count) == (1, 0, 0)
 
 

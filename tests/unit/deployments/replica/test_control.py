@@ -12,14 +12,14 @@ from tests.unit.deployments.served_model_bench import Bench, request
 def test_statistics_have_summaries_only_where_enabled(bench: Bench) -> None:
     model = bench.load()
     bench.infer(request("a"))
-    assert "summaries" not in bench.control("statistics")
+    assert bench.report().summaries == {}
     model.close(timeout=5)
     bench.load(summaries=True, histograms=True)
     bench.infer(request("a"))
-    answer = bench.control("statistics")
-    count, _, sizes = answer["summaries"]["request"]
-    assert (count, sum(sizes.values())) == (1, 1)
-    assert "first_response" not in answer  # only decoupled models have it
+    report = bench.report()
+    summary = report.summaries["request"]
+    assert (summary.count, sum(summary.sizes.values())) == (1, 1)
+    assert report.first_response is None  # only decoupled models have it
 
 
 def test_log_verb_configures_logging(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

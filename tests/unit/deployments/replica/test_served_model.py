@@ -43,18 +43,16 @@ def test_statistics_of_successes(bench: Bench) -> None:
     bench.load()
     for rows in (1, 3, 3):
         bench.infer(request("a", rows))
-    message, failures, pending = bench.statistics()
-    assert (message.name, message.version) == ("m", "1")
-    assert (message.inference_count, message.execution_count) == (7, 3)
-    assert abs(message.last_inference - time.time() * 1000) < 60_000
-    stats = message.inference_stats
+    stats = bench.report()
+    assert (stats.inference_count, stats.execution_count) == (7, 3)
+    assert abs(stats.last_inference_ns - time.time_ns()) < 60e9
     counts = (stats.success, stats.queue, stats.compute_input, stats.compute_infer, stats.compute_output)
     assert [duration.count for duration in counts] == [3] * 5
     assert (stats.fail.count, stats.cache_hit.count, stats.cache_miss.count) == (0, 0, 0)
     assert 0 < stats.compute_infer.ns <= stats.success.ns
     assert 0 < stats.queue.ns < stats.success.ns
-    assert [(b.batch_size, b.compute_infer.count) for b in message.batch_stats] == [(1, 1), (3, 2)]
-    assert (failures, pending) == ({}, 0)
+    assert {size: batch.compute_infer.count for size, batch in stats.batches.items()} == {1: 1, 3: 2}
+    assert (stats.failures, stats.pending) == ({}, 0)
 
 
 def test_a_traced_request_brings_its_times(bench: Bench) -> None:
@@ -78,20 +76,20 @@ def test_statistics_of_failures_by_reason(bench: Bench) -> None:
     queued, cancel = bench.submit(request("b"))
     with pytest.raises(InferError, match="Exceeds maximum queue size"):
         bench.submit(request("c"))
-    assert bench.statistics()[2] == 1
+    assert bench.report().pending == 1
     cancel()
     assert _error(queued).code is ErrorCode.CANCELLED
     late, _ = bench.submit(request("d", deadline=1e-9))
     bench.backend.gate.set()
     assert held.result(5).failure is None
     assert _error(late).message == "Request timeout expired"
-    message, failures, pending = bench.statistics()
-    assert failures == {"OTHER": 1, "REJECTED": 2, "CANCELED": 1}
-    assert message.inference_stats.fail.count == 4
-    assert message.inference_stats.success.count == 1
-    assert message.execution_count == 1  # as in Triton, one that failed for all of its requests is none
+    report = bench.report()
+    assert report.failures == {"OTHER": 1, "REJECTED": 2, "CANCELED": 1}
+    assert report.fail.count == 4
+    assert report.success.count == 1
+    assert report.execution_count == 1  # as in Triton, one that failed for all of its requests is none
     assert bench.executed() == [["bad"], ["hold"]]
-    assert pending == 0
+    assert report.pending == 0
     assert bench.model is not None and bench.model.outstanding == 0
 
 
@@ -105,7 +103,7 @@ def test_a_backend_that_raises_counts_as_such(bench: Bench) -> None:
     bench.load()
     bench.backend.TritonBackend.instance_execute = _raise
     assert _error(bench.submit(request("a"))[0]).message == "a bad batch"
-    assert bench.statistics()[1] == {"BACKEND": 1}
+    assert bench.report().failures == {"BACKEND": 1}
 
 
 def _raise(self: Any, instance: Any, requests: Any) -> None:
@@ -128,8 +126,8 @@ def test_what_the_configuration_forbids_is_refused_and_no_failure_of_the_model(
         bench.submit(bad)
     assert caught.value.code is ErrorCode.INVALID_ARG
     assert caught.value.message.startswith(text)
-    message, failures, _ = bench.statistics()
-    assert (failures, message.inference_stats.fail.count) == ({}, 0)
+    report = bench.report()
+    assert (report.failures, report.fail.count) == ({}, 0)
     assert bench.executed() == []
 
 
@@ -174,9 +172,9 @@ def test_shared_memory_is_read_and_written_by_the_replica(bench: Bench, region: 
     os.truncate(region, 2)
     with pytest.raises(InferError, match="Invalid offset \\+ byte size for shared memory region: 'r'"):
         bench.submit(sharing(region, "b"))
-    statistics, _, pending = bench.statistics()
-    assert (statistics.inference_stats.success.count, statistics.inference_stats.fail.count) == (1, 0)
-    assert pending == 0
+    report = bench.report()
+    assert (report.success.count, report.fail.count) == (1, 0)
+    assert report.pending == 0
 
 
 def test_a_cancelled_request_writes_nothing(bench: Bench, region: Path) -> None:

@@ -22,10 +22,10 @@ def test_dynamic_batching_batches_what_waits(bench: Bench) -> None:
     responses = [answer.result(5) for answer in answers]
     assert [response.failure is None for response in responses] == [True, False, True]
     assert bench.executed() == [["hold"], ["a", "bad"], ["c"]]
-    message, failures, _ = bench.statistics()
-    assert failures == {"OTHER": 1}
-    assert [(b.batch_size, b.compute_infer.count) for b in message.batch_stats] == [(1, 1), (3, 1), (6, 1)]
-    assert message.inference_stats.compute_infer.count == message.inference_stats.success.count == 3
+    report = bench.report()
+    assert report.failures == {"OTHER": 1}
+    assert {size: b.compute_infer.count for size, b in report.batches.items()} == {1: 1, 3: 1, 6: 1}
+    assert report.compute_infer.count == report.success.count == 3
 
 
 def test_queue_size_of_the_configuration(bench: Bench) -> None:
@@ -109,7 +109,7 @@ def test_queue_policy_of_the_configuration(bench: Bench) -> None:
     bench.backend.gate.set()
     assert held.result(5).failure is None and answers["1"].result(5).failure is None
     assert bench.executed() == [["hold"], ["1"]]
-    assert bench.statistics()[1] == {"REJECTED": 4}
+    assert bench.report().failures == {"REJECTED": 4}
 
 
 def test_ordered_responses_of_several_instances(bench: Bench) -> None:

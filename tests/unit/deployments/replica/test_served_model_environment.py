@@ -5,6 +5,7 @@ import queue
 import pytest
 
 from app.core.errors import InferError
+from app.core.replica_report import CustomFamily, CustomSample
 from tests import environments
 from tests.unit.deployments.served_model_bench import CONFIG, Bench, request
 
@@ -38,8 +39,7 @@ def test_python_model_of_its_own_environment(bench: Bench) -> None:
     bench.plane.call(watch(), 30)
     answer, _ = bench.submit(request("a"))
     assert answer.result(30).failure is None
-    custom = bench.control("statistics")["custom"]
-    assert custom == [["seen", "", "counter", [[{}, 1.0, 0, [], []]]]]
+    assert bench.report().custom == [CustomFamily("seen", "", "counter", [CustomSample({}, 1.0, 0, [], [])])]
     assert told.get(timeout=30) is False  # the model said no after its first request
     model.close(timeout=30)
     bench.model = None

@@ -148,7 +148,7 @@ async def test_tags_and_escapes() -> None:
 
 async def test_cache_families_of_models_that_use_it() -> None:
     router = FakeRouter(entry("m"), entry("n"))
-    router.pools["m:1"] = FakePool([FakeChannel({**counters(cache_hit=3, cache_miss=2), "cached": True})], [])
+    router.pools["m:1"] = FakePool([FakeChannel(counters(cache_hit=3, cache_miss=2, has_cache=True))], [])
     router.pools["n:1"] = FakePool([FakeChannel(counters(success=1))], [])
     found = samples(await page(router))
     labels = (("model", "m"), ("version", "1"))

@@ -42,7 +42,7 @@ class Caller(FakeChannel):
 
     async def control(self, verb: str, payload: Any = None, timeout: float | None = None) -> Any:
         assert verb == "ensembles"
-        return self._runner.report()
+        return msgspec.to_builtins(self._runner.reports())
 
 
 @pytest.fixture
@@ -83,8 +83,8 @@ async def test_statistics_are_those_of_every_ingress(peers: list[Peers]) -> None
 
 async def test_metrics_are_those_of_this_node(peers: list[Peers]) -> None:
     made = service(peers[0])
-    parts = await made.replica_statistics([entry("e", CHAIN)], local=True)
-    assert sum(part.statistics.inference_count for part in parts["e", 1]) == 1 + 2
+    ((_, report),) = await made.reports([entry("e", CHAIN)], local=True)
+    assert report.inference_count == 1 + 2
 
 
 async def test_what_models_called_counts_too(peers: list[Peers]) -> None:

@@ -1,98 +1,72 @@
-"""Counters of several replicas, added up."""
+"""Reports of replicas: asking for them, and writing them as messages of the statistics extension."""
 
 import asyncio
 
+import msgspec
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import unavailable
-from app.ingress.service.replica_statistics import ReplicaStatistics, collect, merge
+from app.core.replica_report import BatchDurations, Duration, ReplicaReport, merge
+from app.ingress.service.replica_statistics import collect, statistics_message
 from tests.unit.app.routing_fakes import FakeChannel, counters, entry
 
 
-def part(failures: dict[str, int] | None = None, pending: int = 0, **batches: int) -> ReplicaStatistics:
-    """`b4=2`: two executions of 4 rows, one ns each for input, inference and output."""
-    message = pb.ModelStatistics(name="m", version="1")
-    for name, count in batches.items():
-        duration = pb.StatisticDuration(count=count, ns=count)
-        message.batch_stats.add(
-            batch_size=int(name[1:]), compute_input=duration, compute_infer=duration, compute_output=duration
-        )
-    return ReplicaStatistics(message, failures or {}, pending)
-
-
-async def test_collects_from_every_replica() -> None:
+async def test_every_replica_is_asked() -> None:
     channels = [FakeChannel(counters(success=2, pending=1)), FakeChannel(counters(success=3, pending=4))]
-    total = merge(await collect(entry("m"), channels))
-    assert (total.statistics.inference_stats.success.count, total.pending) == (5, 5)
-    assert total.statistics.inference_stats.success.ns == 5000
-
-
-async def test_without_replicas_there_are_zeros() -> None:
-    total = merge(await collect(entry("m", 7), []))
-    assert total.statistics == pb.ModelStatistics(name="m", version="7")
-    assert (total.failures, total.pending) == ({}, 0)
+    total = merge(await collect(channels))
+    assert (total.success, total.pending) == (Duration(5, 5000), 5)
 
 
 @pytest.mark.parametrize("error", [unavailable("closed"), TimeoutError(), ConnectionResetError("gone")])
-async def test_replica_that_is_going_away_is_left_out(error: Exception) -> None:
-    total = merge(await collect(entry("m"), [FakeChannel(error), FakeChannel(counters(success=3))]))
-    assert total.statistics.inference_stats.success.count == 3
+async def test_replica_that_does_not_answer_is_left_out(error: Exception) -> None:
+    total = merge(await collect([FakeChannel(error), FakeChannel(counters(success=3))]))
+    assert total.success.count == 3
 
 
 async def test_other_errors_are_not_hidden() -> None:
     with pytest.raises(KeyError):
-        await collect(entry("m"), [FakeChannel(KeyError("a defect"))])
+        await collect([FakeChannel(KeyError("a defect"))])
 
 
-async def test_replicas_are_asked_side_by_side() -> None:
+async def test_replicas_are_asked_concurrently() -> None:
     class Slow(FakeChannel):
         async def control(self, *arguments: object, **options: object) -> object:
             waiting.append(1)
             while len(waiting) < 3:
                 await asyncio.sleep(0)
-            return self.answer
+            return msgspec.to_builtins(self.answer)
 
     waiting: list[int] = []
     channels = [Slow(counters(success=1)) for _ in range(3)]
     async with asyncio.timeout(5):
-        total = merge(await collect(entry("m"), channels))
-    assert total.statistics.inference_stats.success.count == 3
+        total = merge(await collect(channels))
+    assert total.success.count == 3
 
 
-def test_every_counter_is_added() -> None:
-    fields = [field.name for field in pb.InferStatistics.DESCRIPTOR.fields]
-    parts = []
-    for factor in (1, 10):
-        message = pb.ModelStatistics(
-            name="m",
-            version="1",
-            last_inference=100 * factor,
-            inference_count=2 * factor,
-            execution_count=factor,
-        )
-        for number, field in enumerate(fields, 1):
-            duration = getattr(message.inference_stats, field)
-            duration.count, duration.ns = number * factor, number * factor * 7
-        parts.append(ReplicaStatistics(message, {"OTHER": factor, f"R{factor}": 1}, factor))
-    total = merge(parts)
-    assert total.statistics.last_inference == 1000, "the latest, not the sum"
-    assert (total.statistics.inference_count, total.statistics.execution_count) == (22, 11)
-    for number, field in enumerate(fields, 1):
-        duration = getattr(total.statistics.inference_stats, field)
-        assert (duration.count, duration.ns) == (number * 11, number * 77), field
-    assert (total.failures, total.pending) == ({"OTHER": 11, "R1": 1, "R10": 1}, 11)
-    assert parts[0].statistics.inference_count == 2, "merging changes what it was given"
-    assert parts[0].failures == {"OTHER": 1, "R1": 1}
+def test_message_without_requests_is_zero() -> None:
+    message = statistics_message(entry("m", 7), ReplicaReport())
+    assert (message.name, message.version, message.last_inference) == ("m", "7", 0)
+    assert list(message.batch_stats) == []
+    names = [field.name for field in pb.InferStatistics.DESCRIPTOR.fields]
+    assert message.inference_stats == pb.InferStatistics(**{name: {} for name in names})
 
 
-def test_batches_are_added_by_size() -> None:
-    total = merge([part(b1=1, b4=2), part(b4=3, b8=1), part()])
-    found = {batch.batch_size: batch for batch in total.statistics.batch_stats}
-    assert {size: batch.compute_infer.count for size, batch in found.items()} == {1: 1, 4: 5, 8: 1}
-    assert (found[4].compute_input.ns, found[4].compute_output.ns) == (5, 5)
-
-
-def test_batches_are_listed_by_size() -> None:
-    total = merge([part(b4=1), part(b1=1, b8=1), part(b2=1)])
-    assert [batch.batch_size for batch in total.statistics.batch_stats] == [1, 2, 4, 8]
+def test_message_has_every_counter() -> None:
+    names = [field.name for field in pb.InferStatistics.DESCRIPTOR.fields]
+    report = counters(**{name: number for number, name in enumerate(names, 1)})
+    report.last_inference_ns, report.inference_count, report.execution_count = 100_999_999, 20, 10
+    report.batches = {4: BatchDurations(Duration(1, 2), Duration(3, 4), Duration(5, 6)), 1: BatchDurations()}
+    message = statistics_message(entry("m"), report)
+    assert (message.last_inference, message.inference_count, message.execution_count) == (100, 20, 10)
+    for number, name in enumerate(names, 1):
+        duration = getattr(message.inference_stats, name)
+        assert (duration.count, duration.ns) == (number, 1000 * number), name
+    one, four = message.batch_stats
+    assert (one.batch_size, one.compute_infer.count) == (1, 0)
+    assert four == pb.InferBatchStatistics(
+        batch_size=4,
+        compute_input={"count": 1, "ns": 2},
+        compute_infer={"count": 3, "ns": 4},
+        compute_output={"count": 5, "ns": 6},
+    )

@@ -125,7 +125,7 @@ def test_model_metadata() -> None:
 
 async def test_statistics_of_the_whole_cluster() -> None:
     router = FakeRouter(entry("n"), entry("m", 2), entry("m", 1), LOADING)
-    here, there = FakeChannel(counters("m", 1, success=2)), FakeChannel(counters("m", 1, success=40))
+    here, there = FakeChannel(counters(success=2)), FakeChannel(counters(success=40))
     router.pools["m:1"] = FakePool([here], [there])
     service = service_of(router)
     found = [

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from app.core.errors import ErrorCode, FailureReason, InferError
+from app.core.statistics import Statistics
 from app.core.tensors import InferRequest, Tensor
-from deployments.execution.statistics import Statistics
 from deployments.scheduling.base import Scheduler
 from deployments.scheduling.direct import DirectScheduler
 from deployments.scheduling.dynamic.batch_policy import BatchPolicy
@@ -32,7 +32,7 @@ LONG_AGO = 1e-9
 
 
 def direct(max_requests: int = MANY, max_bytes: int = MANY) -> DirectScheduler:
-    return DirectScheduler(Statistics("m", "1"), RequestQueue(max_requests, max_bytes))
+    return DirectScheduler(Statistics(), RequestQueue(max_requests, max_bytes))
 
 
 def dynamic(
@@ -44,7 +44,7 @@ def dynamic(
 ) -> DynamicScheduler:
     batched = (serve_batch or FakeServeBatch())(execute, max_rows, 1)
     policy = BatchPolicy(max_rows, preferred, max_delay_ns)
-    return DynamicScheduler(Statistics("m", "1"), RequestQueue(max_requests, MANY), policy, batched)
+    return DynamicScheduler(Statistics(), RequestQueue(max_requests, MANY), policy, batched)
 
 
 MAKERS: list[Callable[..., Scheduler]] = [direct, dynamic]
@@ -356,9 +356,8 @@ async def test_statistics_count_what_succeeded(answers: Answers) -> None:
     instance.finish(failing=["b"], took_ns=6000)
     submit(scheduler, answers, "x")
     instance.finish(failing=["x"])
-    message = scheduler._statistics.message()
-    assert (message.inference_count, message.execution_count) == (4, 2)
-    assert message.inference_stats.compute_infer.count == 3  # b and x failed
-    assert message.inference_stats.compute_infer.ns == 1000 + 2 * 2000
-    assert [batch.batch_size for batch in message.batch_stats] == [1, 3]
-    assert [batch.compute_infer.count for batch in message.batch_stats] == [1, 1]
+    counters = scheduler._statistics.counters
+    assert (counters.inference_count, counters.execution_count) == (4, 2)
+    assert counters.compute_infer.count == 3  # b and x failed
+    assert counters.compute_infer.ns == 1000 + 2 * 2000
+    assert {size: batch.compute_infer.count for size, batch in counters.batches.items()} == {1: 1, 3: 1}

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from app.core.errors import FailureReason
+from app.core.statistics import Statistics
 from app.core.tensors import InferResponse
 from backends.base import Request
 from backends.strategy import BatchStrategy
 from deployments.execution.queued_request import QueuedRequest
-from deployments.execution.statistics import Statistics
 from deployments.scheduling.delays import backlog_delay_scheduler, delay_scheduler
 from deployments.scheduling.dynamic.batch_policy import BatchPolicy
 from deployments.scheduling.dynamic.ordering import ResponseOrder
@@ -30,7 +30,7 @@ def dynamic(
     policy = BatchPolicy(max_rows, (), max_delay_ns)
     batched = FakeServeBatch()(execute, max_rows, 1)
     queue = RequestQueue(MANY, MANY) if queue is None else queue
-    return DynamicScheduler(Statistics("m", "1"), queue, policy, batched, **options)
+    return DynamicScheduler(Statistics(), queue, policy, batched, **options)
 
 
 @pytest.fixture
@@ -219,4 +219,4 @@ async def test_releases_are_counted_by_reason(answers: Answers) -> None:
     assert 0 < scheduler.queue_age_ns < 10**10
     while instance.running:
         instance.finish()
-    assert scheduler._statistics.releases == {"idle": 2, "full": 1}
+    assert scheduler._statistics.counters.releases == {"idle": 2, "full": 1}

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
+from app.core.statistics import Statistics
 from deployments.execution.instance_thread import InstanceThread
-from deployments.execution.statistics import Statistics
 from deployments.scheduling.base import Scheduler
 from deployments.scheduling.dynamic.batch_policy import BatchPolicy
 from deployments.scheduling.dynamic.policy_queue import PolicyQueue, QueuePolicies
@@ -68,7 +68,7 @@ class Bench:
         self.serve_batch = FakeServeBatch()
         queue = RequestQueue(1000, 1 << 20) if queue is None else queue
         batched = self.serve_batch(execute, ROWS, 8)
-        self.scheduler = DynamicScheduler(Statistics("m", "1"), queue, policy, batched, **fields)
+        self.scheduler = DynamicScheduler(Statistics(), queue, policy, batched, **fields)
         self.instance = EagerInstance(self.scheduler)
         self.submit("first")
         self.instance.end(took_ns)

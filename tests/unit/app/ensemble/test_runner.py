@@ -1,4 +1,4 @@
-"""What a process tells of the ensembles that it ran."""
+"""The counters that a process keeps of the ensembles it ran."""
 
 from app.core.metrics_config import MetricsConfig
 from app.ensemble.runner import EnsembleRunner
@@ -7,21 +7,23 @@ from tests.unit.ensembles import DECOUPLED, Models, ensemble, model, step, tenso
 ONE_DECOUPLED = ensemble(step({"x": "IN"}, {"y": "OUT"}, "a"), more=DECOUPLED)
 
 
-async def test_distributions_where_they_are_wanted() -> None:
+async def test_distributions_are_kept_where_enabled() -> None:
     """Summaries of every request, and of a decoupled ensemble how long the first response took."""
     models = Models(e=ONE_DECOUPLED, a=model(more=DECOUPLED))
-    assert models.runner.statistics(models.resolve("e"))[2] == {"cached": False}
+    report = models.runner.report(models.resolve("e"))
+    assert (report.summaries, report.first_response) == ({}, None)
     models.runner = EnsembleRunner(models, reported=MetricsConfig(summaries=True, histograms=True))
     models.infer(tensor())
     asked = models.take("a")
     for fill in (1, 2):
         asked.answer(tensor("y", fill=fill), final=False)
     asked.answer()
-    found = models.runner.statistics(models.resolve("e"))[2]
-    assert {name: count for name, (count, _, _) in found["summaries"].items()} == dict.fromkeys(
+    report = models.runner.report(models.resolve("e"))
+    assert {name: summary.count for name, summary in report.summaries.items()} == dict.fromkeys(
         ("request", "queue", "compute_input", "compute_infer", "compute_output"), 1
     )
-    bounds, counts, _ = found["first_response"]
-    assert (bounds, sum(counts)) == ((100, 500, 2000, 5000), 1)
-    ((name, version, _, failures, reported),) = models.runner.report()
-    assert (name, version, failures, reported) == ("e", 1, {}, found)
+    assert report.first_response is not None
+    assert report.first_response.bounds == (100, 500, 2000, 5000)
+    assert sum(report.first_response.counts) == 1
+    assert report.failures == {}
+    assert models.runner.reports() == [("e", 1, report)]

@@ -1,0 +1,237 @@
+"""The metric families of models: Triton's, and those on batches that Triton does not have (`nereid_`)."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from prometheus_client.samples import Sample
+
+from app.core.errors import FailureReason
+from app.core.latencies import FIRST_RESPONSE, Histogram, Summary
+from app.core.replica_report import ReplicaReport
+from app.ingress.metrics.exposition import whole
+from app.ingress.metrics.family import (
+    Condition,
+    Family,
+    Labels,
+    Option,
+    by_reason,
+    gauge,
+    histogram,
+    summary_samples,
+    value,
+)
+from app.routing.table import VersionEntry
+
+_BATCH_SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class ModelReading(NamedTuple):
+    """One model version, over the replicas of this node; `quantiles` are those that summaries report."""
+
+    report: ReplicaReport
+    quantiles: tuple[float, ...]
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether a response cache is in use; of an ensemble, its requests show that."""
+        return self.report.has_cache or self.report.cache_miss.count > 0
+
+
+def _failures(reading: ModelReading) -> dict[str, int]:
+    return {reason.value: reading.report.failures.get(reason.value, 0) for reason in FailureReason}
+
+
+def _batch_sizes(reading: ModelReading) -> Histogram:
+    counts = [0] * (len(_BATCH_SIZES) + 1)
+    rows = 0
+    for size, durations in reading.report.batches.items():
+        counts[bisect_left(_BATCH_SIZES, size)] += durations.compute_infer.count
+        rows += size * durations.compute_infer.count
+    return Histogram(_BATCH_SIZES, counts, rows)
+
+
+def _counter(
+    name: str,
+    help: str,
+    read: Callable[[ModelReading], int],
+    only: Condition[ModelReading] | None = None,
+) -> Family[ModelReading]:
+    return Family(name, "counter", help, value(read), _COUNTERS, only)
+
+
+def _summary(
+    name: str, help: str, duration: str, only: Condition[ModelReading] | None = None
+) -> Family[ModelReading]:
+    def samples(name: str, labels: Labels, reading: ModelReading) -> Iterator[Sample]:
+        # As in Triton, a model with a response cache has summaries of hits and misses instead of requests.
+        if duration == "request" and reading.has_cache:
+            return
+        found = reading.report.summaries.get(duration, Summary())
+        yield from summary_samples(name, labels, found, reading.quantiles)
+
+    return Family(name, "summary", help, samples, _SUMMARIES, only)
+
+
+_COUNTERS: Final = Option("counter_latencies=true", attrgetter("counters"))
+_SUMMARIES: Final = Option("summary_latencies=true", attrgetter("summaries"))
+_HISTOGRAMS: Final = Option("histogram_latencies=true", attrgetter("histograms"))
+_CACHED: Final = Condition[ModelReading]("models with a response cache", attrgetter("has_cache"))
+_BATCHED: Final = Condition[ModelReading](
+    "models with a dynamic batcher, from the first batch", lambda m: bool(m.report.releases)
+)
+
+REQUESTS: Final[tuple[Family[ModelReading], ...]] = (
+    _counter(
+        "nv_inference_request_success",
+        "Number of successful inference requests, all batch sizes",
+        lambda m: m.report.success.count,
+    ),
+    _counter(
+        "nv_inference_count",
+        "Number of inferences performed (does not include cached requests)",
+        lambda m: m.report.inference_count,
+    ),
+    _counter(
+        "nv_inference_exec_count",
+        "Number of model executions performed (does not include cached requests)",
+        lambda m: m.report.execution_count,
+    ),
+    _counter(
+        "nv_inference_request_duration_us",
+        "Cumulative inference request duration in microseconds (includes cached requests)",
+        lambda m: m.report.success.ns // 1000,
+    ),
+    _counter(
+        "nv_inference_queue_duration_us",
+        "Cumulative inference queuing duration in microseconds (includes cached requests)",
+        lambda m: m.report.queue.ns // 1000,
+    ),
+    _counter(
+        "nv_inference_compute_input_duration_us",
+        "Cumulative compute input duration in microseconds (does not include cached requests)",
+        lambda m: m.report.compute_input.ns // 1000,
+    ),
+    _counter(
+        "nv_inference_compute_infer_duration_us",
+        "Cumulative compute inference duration in microseconds (does not include cached requests)",
+        lambda m: m.report.compute_infer.ns // 1000,
+    ),
+    _counter(
+        "nv_inference_compute_output_duration_us",
+        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
+        lambda m: m.report.compute_output.ns // 1000,
+    ),
+    gauge(
+        "nv_inference_pending_request_count",
+        "Instantaneous number of pending requests awaiting execution per-model.",
+        lambda m: m.report.pending,
+    ),
+    Family(
+        "nv_inference_request_failure",
+        "counter",
+        "Number of failed inference requests, all batch sizes",
+        by_reason(_failures),
+        _COUNTERS,
+    ),
+    _counter(
+        "nv_cache_num_hits_per_model",
+        "Number of cache hits per model",
+        lambda m: m.report.cache_hit.count,
+        _CACHED,
+    ),
+    _counter(
+        "nv_cache_num_misses_per_model",
+        "Number of cache misses per model",
+        lambda m: m.report.cache_miss.count,
+        _CACHED,
+    ),
+    _counter(
+        "nv_cache_hit_duration_per_model",
+        "Total cache hit duration per model, in microseconds",
+        lambda m: m.report.cache_hit.ns // 1000,
+        _CACHED,
+    ),
+    _counter(
+        "nv_cache_miss_duration_per_model",
+        "Total cache miss duration per model, in microseconds",
+        lambda m: m.report.cache_miss.ns // 1000,
+        _CACHED,
+    ),
+    Family(
+        "nereid_batch_size",
+        "histogram",
+        "Batch items of a model execution",
+        histogram(_batch_sizes),
+        only=_BATCHED,
+    ),
+    Family(
+        "nereid_batch_release",
+        "counter",
+        "Batches by why the scheduler released them",
+        by_reason(lambda m: dict(sorted(m.report.releases.items()))),
+        only=_BATCHED,
+    ),
+    gauge(
+        "nereid_queue_age_us",
+        "Age of the oldest queued request in microseconds",
+        lambda m: m.report.queue_age_ns // 1000,
+        only=_BATCHED,
+    ),
+)
+
+LOADS: Final[tuple[Family[VersionEntry], ...]] = (
+    gauge(
+        "nv_model_load_duration_secs",
+        "Model load time in seconds",
+        lambda entry: whole(float(f"{entry.load_seconds:g}")),
+    ),
+)
+
+DISTRIBUTIONS: Final[tuple[Family[ModelReading], ...]] = (
+    _summary(
+        "nv_inference_request_summary_us",
+        "Summary of inference request duration in microseconds (includes cached requests)",
+        "request",
+    ),
+    _summary(
+        "nv_inference_queue_summary_us",
+        "Summary of inference queuing duration in microseconds (includes cached requests)",
+        "queue",
+    ),
+    _summary(
+        "nv_inference_compute_input_summary_us",
+        "Summary of compute input duration in microseconds (does not include cached requests)",
+        "compute_input",
+    ),
+    _summary(
+        "nv_inference_compute_infer_summary_us",
+        "Summary of compute inference duration in microseconds (does not include cached requests)",
+        "compute_infer",
+    ),
+    _summary(
+        "nv_inference_compute_output_summary_us",
+        "Summary of inference compute output duration in microseconds (does not include cached requests)",
+        "compute_output",
+    ),
+    _summary(
+        "nv_cache_hit_summary_per_model",
+        "Summary of cache hit durations per model, in microseconds",
+        "cache_hit",
+        _CACHED,
+    ),
+    _summary(
+        "nv_cache_miss_summary_per_model",
+        "Summary of cache miss durations per model, in microseconds",
+        "cache_miss",
+        _CACHED,
+    ),
+    Family(
+        FIRST_RESPONSE,
+        "histogram",
+        "Duration from request to first response in milliseconds",
+        histogram(lambda m: m.report.first_response),
+        _HISTOGRAMS,
+    ),
+)
