@@ -11,10 +11,13 @@ from backends import find_backend
 from backends.base import Backend
 from tests.server import ROOT
 from tests.unit.backend_harness import Model, Served, config, infer
+from tests.unit.test_imports import modules
 
 PAGES = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{page.name}" for page in ROOT.glob("docs/*.md")))
 TREES = "app|backends|deployments|nereid|tests|benchmarks|examples|docs|model_repository"
 PATH = re.compile(rf"(?<![\w/.:-])(?:{TREES})/[\w./*-]*\w\*?/?")
+EXAMPLES = {"y.py", "utils.py", "setup.py"}
+"""Names that stand for any file, or for none."""
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 
 
@@ -34,12 +37,31 @@ def test_paths_exist(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
+def test_files_named_alone_exist(page: str) -> None:
+    """Files that a page names without their folder, which it has named before."""
+    known = {path.name for tree in TREES.split("|") for path in (ROOT / tree).rglob("*.py")}
+    named = set(re.findall(r"`(\w+\.py)`", (ROOT / page).read_text()))
+    assert named - known - EXAMPLES == set()
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_modules_exist(page: str) -> None:
     """Modules that a page tells to run or to import."""
     text = (ROOT / page).read_text()
     for module in re.findall(r"(?:-m|from) ((?:app|nereid|benchmarks|tests)[\w.]*)", text):
         path = ROOT.joinpath(*module.split("."))
         assert path.is_dir() or path.with_suffix(".py").exists(), module
+
+
+def test_table_of_folders_is_complete() -> None:
+    text = (ROOT / "docs" / "structure.md").read_text().partition("## Folders")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([\w/]+)` \|", text, re.MULTILINE)
+    assert rows == sorted({str(path.parent.relative_to(ROOT)) for path in modules().values()}, key=by_tree)
+
+
+def by_tree(folder: str) -> tuple[bool, str]:
+    """The public package first, then alphabetically."""
+    return folder != "nereid", folder
 
 
 def code_block(page: str, language: str) -> str:
