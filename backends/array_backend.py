@@ -1,39 +1,75 @@
-"""Joining the requests of a batch, executing once, and splitting the result again.
+"""Backends that map named arrays to named arrays: they load and execute, batches are joined and split here.
 
-Requests of a batch are joined as bytes, without a numpy call for each; every response is a view of its own
-rows of the joined output. Responses are built before the first of them is sent, so that whatever fails in
-a batch of several can be tried again with each request alone.
+Responses are built before the first of them is sent, so that a batch that fails can be executed again with
+each request alone.
 """
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from math import prod
-from operator import attrgetter
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from app.core.config.model_config import dims_text
-from app.core.datatypes import DATATYPES, pack_bytes, unpack_bytes
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError, internal
-from app.core.tensors import InferResponse, Tensor, failed, flat_bytes
-from backends.base import ArrayBackend, Instance, Request
-from backends.ragged import Ragged, scattered
-from backends.signature import Output, Shape, Signature
+from app.core.tensors import InferResponse, Tensor, failed
+from backends.base import Backend, Instance, Request
+from backends.batch_arrays import (
+    Array,
+    Unmergeable,
+    join_inputs,
+    join_ragged,
+    output_tensor,
+    split_outputs,
+    view_input,
+    wanted_outputs,
+)
 
 logger = logging.getLogger(__name__)
 
-Array = npt.NDArray[Any]
-Target = Callable[[str, Shape, np.dtype[Any]], Array]
 
-# Above this, numpy's copy, which releases the GIL, costs less than holding it for the other instances.
-_COPY_OUTSIDE_GIL = 256 * 1024
+class ArrayBackend(Backend):
+    """A backend of a framework that maps named arrays to named arrays.
 
+    Subclasses write `load` and `execute`; batching is done here: requests of a batch are joined along
+    axis 0, executed once and split again. When a joined execution fails, each request is executed alone,
+    so that only the one at fault fails.
 
-class _Unmergeable(Exception):
-    """The requests cannot share an execution; the scheduler should not have put them together."""
+    Attributes:
+        checks_dims: compare the shape of every output with the configuration at each execution.
+    """
+
+    checks_dims = True
+    begins_compute = True
+
+    @abstractmethod
+    def load(self, instance: Instance) -> Any:
+        """Load the model for one instance and return what `execute` and `close` take as `loaded`."""
+
+    @abstractmethod
+    def execute(self, loaded: Any, inputs: Mapping[str, Array], outputs: Sequence[str]) -> dict[str, Array]:
+        """Run the model once.
+
+        Args:
+            loaded: what `load` returned.
+            inputs: arrays by input name, batch dimension included; BYTES as object arrays of bytes.
+            outputs: names wanted; all of them exist in the configuration.
+
+        Returns:
+            At least the outputs wanted. Arrays the framework may still write to, or that others may read,
+            must be copies: responses are views of them.
+        """
+
+    def close(self, loaded: Any) -> None:
+        """Release what `load` made."""
+
+    def instance_initialize(self, instance: Instance) -> None:
+        instance.state = self.load(instance)
+
+    def instance_finalize(self, instance: Instance) -> None:
+        self.close(instance.state)
+
+    def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
+        execute_merged(self, instance, requests)
 
 
 def execute_merged(backend: ArrayBackend, instance: Instance, requests: Sequence[Request]) -> None:
@@ -50,7 +86,7 @@ def execute_merged(backend: ArrayBackend, instance: Instance, requests: Sequence
         return
     try:
         if not instance.model.signature.batched:
-            raise _Unmergeable
+            raise Unmergeable
         responses = _execute(backend, instance, requests)
     except Exception:
         # One request may be at fault: alone, only that one fails.
@@ -83,16 +119,16 @@ def _execute_alone(backend: ArrayBackend, instance: Instance, request: Request) 
 def _execute(backend: ArrayBackend, instance: Instance, requests: Sequence[Request]) -> list[InferResponse]:
     signature = instance.model.signature
     if signature.ragged is not None:
-        feed = _join_ragged(requests, signature, signature.ragged, instance.merged_inputs)
+        feed = join_ragged(requests, signature, signature.ragged, instance.merged_inputs)
         selections = [signature.select(request.infer.outputs) for request in requests]
     elif len(requests) == 1 and instance.merged_inputs is None:
         infer = requests[0].infer
-        feed = {tensor.name: _view(tensor, signature) for tensor in infer.inputs}
+        feed = {tensor.name: view_input(tensor, signature) for tensor in infer.inputs}
         selections = [signature.select(infer.outputs)]
     else:
-        feed = _join(requests, signature, instance.merged_inputs)
+        feed = join_inputs(requests, signature, instance.merged_inputs)
         selections = [signature.select(request.infer.outputs) for request in requests]
-    wanted = _union(selections, signature)
+    wanted = wanted_outputs(selections, signature)
     names = signature.names if wanted is signature.outputs else [output.name for output in wanted]
     instance.begin_compute()
     arrays = backend.execute(instance.state, feed, names)
@@ -103,208 +139,12 @@ def _execute(backend: ArrayBackend, instance: Instance, requests: Sequence[Reque
         signature.check(output, arrays[output.name], backend.checks_dims)
     if len(requests) == 1 and signature.ragged is None:
         rows: Iterable[tuple[Tensor, ...]] = (
-            tuple([_tensor(output, arrays[output.name]) for output in wanted]),
+            tuple([output_tensor(output, arrays[output.name]) for output in wanted]),
         )
     else:
-        rows = _split(arrays, requests, selections, signature)
+        rows = split_outputs(arrays, requests, selections, signature)
     version = instance.model.version_text
     return [
         InferResponse(signature.model_name, version, outputs, request.infer.id)
         for request, outputs in zip(requests, rows, strict=True)
     ]
-
-
-def _view(tensor: Tensor, signature: Signature) -> Array:
-    """View one request's input in the model's shape."""
-    shape = tensor.shape
-    if signature.reshapes:
-        shape = signature.model_shape(tensor.name, shape)
-    return tensor.array().reshape(shape)
-
-
-def _join(
-    requests: Sequence[Request], signature: Signature, target: Target | None = None
-) -> dict[str, Array]:
-    """Join the inputs of several requests along axis 0.
-
-    Raises:
-        _Unmergeable: names, data types or shapes differ.
-        InferError: INVALID_ARG for a malformed BYTES tensor.
-    """
-    return {column[0].name: _join_column(column, signature, target) for column in _columns(requests)}
-
-
-def _join_ragged(
-    requests: Sequence[Request], signature: Signature, ragged: Ragged, target: Target | None
-) -> dict[str, Array]:
-    """Join requests, one alone too, of a model with ragged or batch inputs.
-
-    Raises:
-        _Unmergeable: names or data types differ, or the shapes of an input that is not ragged.
-        InferError: INVALID_ARG for a malformed BYTES tensor.
-    """
-    feed: dict[str, Array] = {}
-    shapes: dict[str, list[Shape]] = {}
-    for column in _columns(requests):
-        name = column[0].name
-        shapes[name] = [tensor.shape for tensor in column]
-        join = _join_flat if name in ragged.inputs else _join_column
-        feed[name] = join(column, signature, target)
-    return feed | ragged.batch_inputs(shapes)
-
-
-def _columns(requests: Sequence[Request]) -> list[tuple[Tensor, ...]]:
-    """The tensors of all requests by input."""
-    rows = [request.infer.inputs for request in requests]
-    names = [tensor.name for tensor in rows[0]]
-    for row in rows:
-        if [tensor.name for tensor in row] != names:
-            rows = [tuple(sorted(row, key=attrgetter("name"))) for row in rows]
-            break
-    try:
-        return list(zip(*rows, strict=True))
-    except ValueError:
-        raise _Unmergeable from None
-
-
-def _join_column(column: Sequence[Tensor], signature: Signature, target: Target | None) -> Array:
-    first = column[0]
-    name, datatype, tail = first.name, first.datatype, first.shape[1:]
-    count = 0
-    for tensor in column:
-        shape = tensor.shape
-        if shape[1:] != tail or tensor.name != name or tensor.datatype != datatype:
-            raise _Unmergeable
-        count += shape[0]
-    return _concatenate(column, signature.model_shape(name, (count, *tail)), target)
-
-
-def _join_flat(column: Sequence[Tensor], signature: Signature, target: Target | None) -> Array:
-    """Join a ragged input: the elements of all requests, one after the other, in one dimension."""
-    name, datatype = column[0].name, column[0].datatype
-    if any(tensor.name != name or tensor.datatype != datatype for tensor in column):
-        raise _Unmergeable
-    return _concatenate(column, (sum(prod(tensor.shape) for tensor in column),), target)
-
-
-def _concatenate(column: Sequence[Tensor], shape: Shape, target: Target | None) -> Array:
-    datatype = column[0].datatype
-    if datatype == "BYTES":
-        return _join_bytes(column, shape)
-    dtype = DATATYPES[datatype].dtype
-    buffers = [tensor.data for tensor in column]
-    if target is not None:
-        joined = target(column[0].name, shape, dtype)
-        np.concatenate([np.frombuffer(buffer, dtype) for buffer in buffers], out=joined.reshape(-1))
-        return joined
-    if prod(shape) * dtype.itemsize < _COPY_OUTSIDE_GIL:
-        return np.ndarray(shape, dtype, bytearray().join(buffers))
-    return np.concatenate([np.frombuffer(buffer, dtype) for buffer in buffers]).reshape(shape)
-
-
-def _join_bytes(column: Sequence[Tensor], shape: tuple[int, ...]) -> Array:
-    elements: list[bytes] = []
-    for tensor in column:
-        elements += unpack_bytes(tensor.data, prod(tensor.shape))
-    array = np.empty(len(elements), dtype=object)
-    array[:] = elements
-    return array.reshape(shape)
-
-
-def _union(selections: Sequence[tuple[Output, ...]], signature: Signature) -> tuple[Output, ...]:
-    """The outputs that any request of the batch wants, in configuration order."""
-    first = selections[0]
-    if len(selections) == 1 or first is signature.outputs:
-        return first
-    wanted = {output.name for selection in selections for output in selection}
-    return tuple(output for output in signature.outputs if output.name in wanted)
-
-
-def _tensor(output: Output, array: Array) -> Tensor:
-    shape = output.spec.client_shape(array.shape) if output.reshaped else array.shape
-    if output.datatype == "BYTES":
-        return Tensor(output.name, "BYTES", shape, pack_bytes(array.ravel().tolist()))
-    return Tensor(output.name, output.datatype, shape, flat_bytes(array))
-
-
-def _split(
-    arrays: dict[str, Array],
-    requests: Sequence[Request],
-    selections: Sequence[tuple[Output, ...]],
-    signature: Signature,
-) -> Iterable[tuple[Tensor, ...]]:
-    """Cut the joined outputs into each request's rows."""
-    counts = [request.infer.inputs[0].shape[0] for request in requests]
-    wanted = _union(selections, signature)
-    columns = [
-        _scatter(output, arrays[output.name], requests, signature)
-        if output.scatter
-        else [_tensor(output, arrays[output.name])]
-        if len(requests) == 1
-        else _cut(output, arrays[output.name], counts, signature)
-        for output in wanted
-    ]
-    rows = zip(*columns, strict=True)
-    if all(selection is wanted for selection in selections):
-        return rows
-    return [
-        tuple([tensor for output, tensor in zip(wanted, row, strict=True) if output in selection])
-        for row, selection in zip(rows, selections, strict=True)
-    ]
-
-
-def _cut(output: Output, array: Array, counts: Sequence[int], signature: Signature) -> list[Tensor]:
-    total = sum(counts)
-    if not array.ndim or array.shape[0] != total:
-        raise internal(
-            f"output '{output.name}' of model '{signature.model_name}' has shape {dims_text(array.shape)}"
-            f" for a batch of {total}"
-        )
-    tail = () if output.scatter else output.spec.client_shape(array.shape)[1:]
-    if output.datatype == "BYTES":
-        return _cut_bytes(output.name, array, counts, tail)
-    data = flat_bytes(array)
-    width = len(data) // total if total else 0
-    name, datatype = output.name, output.datatype
-    tensors, start = [], 0
-    for count in counts:
-        stop = start + count * width
-        tensors.append(Tensor(name, datatype, (count, *tail), data[start:stop]))
-        start = stop
-    return tensors
-
-
-def _scatter(output: Output, array: Array, requests: Sequence[Request], signature: Signature) -> list[Tensor]:
-    """Give each request the part of an output that its own input's shape describes.
-
-    Raises:
-        InferError: INTERNAL when the parts do not add up to the output.
-    """
-    inputs = [_named(request, output.scatter) for request in requests]
-    shapes = [scattered(output.spec.shape, tensor.shape) for tensor in inputs]
-    counts = [prod(shape) for shape in shapes]
-    if sum(counts) != array.size:
-        raise internal(
-            f"output '{output.name}' of model '{signature.model_name}' has {array.size} elements for a batch"
-            f" whose input '{output.scatter}' asks for {sum(counts)}"
-        )
-    parts = _cut(output, array.reshape(-1), counts, signature)
-    return [
-        Tensor(part.name, part.datatype, shape, part.data) for part, shape in zip(parts, shapes, strict=True)
-    ]
-
-
-def _named(request: Request, name: str) -> Tensor:
-    for tensor in request.infer.inputs:
-        if tensor.name == name:
-            return tensor
-    raise internal(f"a batch output needs input '{name}', which the request does not have")
-
-
-def _cut_bytes(name: str, array: Array, counts: Sequence[int], tail: Shape) -> list[Tensor]:
-    tensors, start = [], 0
-    for count in counts:
-        packed = pack_bytes(array[start : start + count].ravel().tolist())
-        tensors.append(Tensor(name, "BYTES", (count, *tail), packed))
-        start += count
-    return tensors

@@ -7,7 +7,8 @@ load_internals()
 # After the call, which decides whose packages these are.
 from app.core.errors import InferError, internal, invalid_arg, not_found, unavailable, unsupported  # noqa: E402
 from app.core.tensors import InferRequest, InferResponse, Tensor, failed  # noqa: E402
-from backends.base import ArrayBackend, Backend, Instance, Model, Request, SecondaryDevice  # noqa: E402
+from backends.array_backend import ArrayBackend  # noqa: E402
+from backends.base import Backend, Instance, Model, Request, SecondaryDevice  # noqa: E402
 
 __all__ = [
     "ArrayBackend",

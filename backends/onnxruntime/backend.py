@@ -15,7 +15,8 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError, internal, invalid_arg, unavailable, unsupported
 from app.core.installation import install_command
-from backends.base import ArrayBackend, Instance, Model
+from backends.array_backend import ArrayBackend
+from backends.base import Instance, Model
 from backends.onnxruntime.model_io import ONNX_BFLOAT16, OnnxIO, check, complete, read_io
 from backends.onnxruntime.session import (
     FATAL,

@@ -14,7 +14,8 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.model_config import datatype_name
 from app.core.errors import InferError, internal, invalid_arg, unavailable
-from backends.base import ArrayBackend, Instance, Model
+from backends.array_backend import ArrayBackend
+from backends.base import Instance, Model
 from backends.cpus import threads_per_instance
 from backends.cuda.device import CudaDevice
 from backends.declared import controls

@@ -53,7 +53,8 @@ class _Tracing(NamedTuple):
 class _State(NamedTuple):
     """What `model_initialize` read from the configuration; the delay is in milliseconds.
 
-    `optional` are the inputs that may be missing, by their outputs.
+    `optional` are the inputs that may be missing, by their outputs. `reshapes`: clients see other shapes than
+    the backend, of an input or an output.
     """
 
     outputs: dict[str, TensorSpec]
@@ -62,6 +63,7 @@ class _State(NamedTuple):
     multiplier: int
     tracing: _Tracing | None
     copied: Metric
+    reshapes: bool
 
 
 class IdentityBackend(Backend):
@@ -86,6 +88,7 @@ class IdentityBackend(Backend):
             MetricFamily(_COUNTER, _HELP, MetricFamily.COUNTER).Metric(
                 {"model": model.name, "version": model.version_text}
             ),
+            model.signature.reshaped,
         )
         time.sleep(integer(model, "creation_delay_sec"))
 
@@ -118,9 +121,9 @@ def _answer(model: Model, state: _State, request: Request) -> InferResponse:
         for tensor in infer.inputs:
             name = _output_name(tensor.name)
             if name in requested and name in state.outputs:
-                shape = state.outputs[name].client_shape(
-                    model.signature.model_shape(tensor.name, tensor.shape)
-                )
+                shape = tensor.shape
+                if state.reshapes:
+                    shape = state.outputs[name].client_shape(model.signature.model_shape(tensor.name, shape))
                 outputs.append(Tensor(name, tensor.datatype, shape, tensor.data))
                 copied += len(tensor.data)
         state.copied.increment(copied)

@@ -15,7 +15,8 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.datatypes import BY_CONFIG_NAME
 from app.core.errors import InferError, internal, invalid_arg, unavailable
-from backends.base import ArrayBackend, Instance, Model
+from backends.array_backend import ArrayBackend
+from backends.base import Instance, Model
 from backends.cuda.device import LOADING, CudaDevice, cuda_device
 from backends.cuda.graphs import GraphSpec, GraphTable, Shapes, graph_shapes, graph_specs
 from backends.signature import Shape

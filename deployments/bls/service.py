@@ -28,7 +28,7 @@ from app.transport.settings import TransportSettings
 from backends.base import Request
 from backends.python.api.calls import Calls
 from backends.python.api.errors import TritonModelException
-from backends.python.event_loop import EventLoop
+from backends.python.api.event_loop import EventLoop
 from deployments.bls.calls import BlsCall
 from deployments.event_loop_execution.inline_loop import InlineEventLoop
 from deployments.event_loop_execution.suspension import ResponseFuture, count_waiting, current_watchdog

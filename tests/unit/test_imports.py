@@ -49,15 +49,15 @@ backends.cuda: app.core backends
 backends.onnxruntime: app.core app.core.config backends backends.cuda
 backends.python: app.core app.core.config backends backends.python.api backends.python.execution
     backends.python.worker
-backends.python.api: app.core backends backends.python backends.python.execution
-backends.python.execution: app.core backends backends.python backends.python.api
+backends.python.api: app.core backends
+backends.python.execution: app.core backends backends.python.api
 backends.python.worker: app.core backends backends.python.api backends.python.execution
 backends.pytorch: app.core app.core.config backends backends.cuda
 backends.teaching: app.core app.core.config backends backends.python.api
 backends.tensorrt: app.core app.core.config backends backends.cuda
 deployments: app.core backends
 deployments.bls: app.core app.ensemble app.ray_adapter app.routing app.transport backends
-    backends.python backends.python.api deployments deployments.event_loop_execution deployments.execution
+    backends.python.api deployments deployments.event_loop_execution deployments.execution
 deployments.builder: app.core app.ray_adapter backends deployments nereid
 deployments.environments: app.core backends backends.python.worker deployments.model_store
 deployments.event_loop_execution: backends
@@ -116,10 +116,8 @@ CIRCLES_LEFT: set[frozenset[str]] = {
             "app.ingress.http2.streaming_call",
         }
     ),
-    frozenset({"backends.python.api.pb_utils", "backends.python.execution.loader"}),
     frozenset({"app.ingress.tracing.otel", "app.ingress.tracing.sampling"}),
     frozenset({"deployments.scheduling.sequence.requests", "deployments.scheduling.sequence.slots"}),
-    frozenset({"backends.array_backend", "backends.base"}),
     frozenset({"app.ingress.http1.connection", "app.ingress.http1.server"}),
     frozenset({"app.ingress.http2.output", "app.ingress.http2.stream"}),
     frozenset({"app.settings.settings", "app.settings.validate"}),

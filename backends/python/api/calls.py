@@ -12,10 +12,10 @@ from app.core.errors import ErrorCode, Failure, FailureReason
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, failed
 from backends.base import Request
 from backends.python.api.errors import TritonError
+from backends.python.api.event_loop import EventLoop
 from backends.python.api.request import NO_PARAMETERS, SEQUENCE_END, SEQUENCE_START, InferenceRequest
 from backends.python.api.response import InferenceResponse
 from backends.python.api.tensor import Tensor
-from backends.python.event_loop import EventLoop
 
 executing: ContextVar[Sequence[Request]] = ContextVar("executing", default=())
 """The batch that the current thread, or the coroutine that it has started, executes."""

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.core.datatypes import pack_bytes, unpack_bytes
-from backends.python.api import server_api
+from backends.python.api import model_directory, server_api
 from backends.python.api.calls import ResponseIterator
 from backends.python.api.errors import TritonError, TritonModelException
 from backends.python.api.metrics import Metric, MetricFamily
@@ -32,7 +32,6 @@ from backends.python.api.request import (
 )
 from backends.python.api.response import COMPLETE_FINAL, InferenceResponse, InferenceResponseSender
 from backends.python.api.tensor import NUMPY_TO_TRITON, Tensor
-from backends.python.execution import loader
 
 __all__ = [
     "TRITONSERVER_MEMORY_CPU",
@@ -162,7 +161,7 @@ def deserialize_bytes_tensor(encoded_tensor: bytes) -> npt.NDArray[np.object_]:
 
 def get_model_dir() -> str:
     """The folder that holds model.py."""
-    return loader.current_directory()
+    return model_directory.current()
 
 
 def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:

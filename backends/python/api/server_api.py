@@ -12,7 +12,7 @@ from app.core.errors import unsupported
 from app.core.tensors import InferRequest, InferResponse, failed
 from backends.base import Request
 from backends.python.api.errors import TritonModelException
-from backends.python.event_loop import EventLoop
+from backends.python.api.event_loop import EventLoop
 
 
 class ServerApi(Protocol):

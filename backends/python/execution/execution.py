@@ -12,11 +12,11 @@ from app.core.tensors import InferRequest, InferResponse, SequenceId, failed
 from backends.base import Request
 from backends.python.api import calls, server_api
 from backends.python.api.errors import ContractError, execution_failed, loading_failed
+from backends.python.api.event_loop import EventLoop
 from backends.python.api.model_config import ModelConfig
 from backends.python.api.request import RELEASE_RESCHEDULE, Context, ReceivedRequest
 from backends.python.api.response import Encoder, InferenceResponse
 from backends.python.api.tensor import Tensor
-from backends.python.event_loop import EventLoop
 from backends.python.execution import loader
 from backends.python.execution.instance import PythonInstance
 from backends.python.execution.readiness import Readiness

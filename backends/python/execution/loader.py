@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from app.core.errors import InferError, invalid_arg, unavailable
-from backends.python.api import server_api
+from backends.python.api import model_directory, pb_utils, server_api
 from backends.python.api.errors import loading_failed
 from backends.python.execution.instance import PythonInstance
 
@@ -25,7 +25,7 @@ _loaded: dict[Path, "_Loaded"] = {}
 
 class _Loaded:
     def __init__(
-        self, module: ModuleType, package: ModuleType | None, paths: list[str], directory: Path
+        self, module: ModuleType, package: ModuleType | None, paths: list[str], directory: str
     ) -> None:
         self.module = module
         self.directory = directory
@@ -47,6 +47,7 @@ def acquire(model: PythonInstance) -> Any:
             _loaded[path].users += 1
         else:
             _loaded[path] = _import(model, path)
+            model_directory.push(_loaded[path].directory)
         try:
             return _loaded[path].module.TritonPythonModel
         except AttributeError as error:
@@ -64,13 +65,8 @@ def release(model: PythonInstance) -> None:
         loaded.users -= 1
         if not loaded.users:
             del _loaded[path]
+            model_directory.remove(loaded.directory)
             _remove(loaded)
-
-
-def current_directory() -> str:
-    """The version directory of the model imported last: a process serves one Python model."""
-    with _lock:
-        return str(next(reversed(_loaded.values())).directory) if _loaded else ""
 
 
 def _import(model: PythonInstance, path: Path) -> _Loaded:
@@ -83,8 +79,8 @@ def _import(model: PythonInstance, path: Path) -> _Loaded:
     if spec is None or spec.loader is None:
         raise invalid_arg(f"model file '{path.name}' of model '{model.model_name}' is not a Python file")
     module = module_from_spec(spec)
-    directory = Path(model.directory) / model.version
-    paths = list(dict.fromkeys((str(path.parent), str(directory), model.directory)))
+    directory = str(Path(model.directory) / model.version)
+    paths = list(dict.fromkeys((str(path.parent), directory, model.directory)))
     loaded = _Loaded(module, package, paths, directory)
     sys.path.extend(paths)
     sys.modules[module_name] = module
@@ -111,8 +107,6 @@ def _package(model: PythonInstance, path: Path) -> ModuleType | None:
 
 
 def _register_utils() -> None:
-    from backends.python.api import pb_utils
-
     sys.modules["triton_python_backend_utils"] = pb_utils
     # The compiled half of Triton's module; some models import it by name.
     sys.modules["c_python_backend_utils"] = pb_utils

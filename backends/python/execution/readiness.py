@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Final
 
-from backends.python.event_loop import EventLoop
+from backends.python.api.event_loop import EventLoop
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,8 @@ import pytest
 from app.core.errors import ErrorCode, FailureReason
 from app.core.tensors import Tensor
 from app.transport.memory.shared_pool import SharedBufferPool
-from backends.base import ArrayBackend, Instance
+from backends.array_backend import ArrayBackend
+from backends.base import Instance
 from tests.unit.backend_harness import Served, config, infer
 
 PLAIN = """

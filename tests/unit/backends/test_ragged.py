@@ -10,7 +10,8 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError
 from app.core.tensors import Tensor
-from backends.base import ArrayBackend, Instance
+from backends.array_backend import ArrayBackend
+from backends.base import Instance
 from backends.ragged import Ragged, scattered
 from tests.unit.backend_harness import Call, Served, config, infer
 

@@ -1,5 +1,6 @@
 """ONNX models, built here, through the onnxruntime backend."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from google.protobuf import text_format  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 
 from app.core.errors import ErrorCode, InferError  # noqa: E402
+from app.core.installation import install_command  # noqa: E402
 from app.core.tensors import Tensor  # noqa: E402
 from backends.base import Instance, Model  # noqa: E402
 from backends.cpus import available_cpus, threads_per_instance  # noqa: E402
@@ -367,7 +369,7 @@ def test_instances_may_share_a_session(shared: str, sessions: int, tmp_path: Pat
 def test_gpu_without_a_gpu_and_unknown_accelerators(tmp_path: Path) -> None:
     model = Model(config(one("TYPE_FP32", "dims: 16")), 1, tmp_path)
     if not HAS_CUDA:
-        with pytest.raises(InferError, match=r"nereid\[gpu\]"):
+        with pytest.raises(InferError, match=re.escape(install_command("gpu"))):
             providers(Instance(model, "x_0_0", "GPU"))
     accelerator = 'optimization { execution_accelerators { cpu_execution_accelerator { name: "warp" } } }'
     model = Model(config(one("TYPE_FP32", "dims: 16", 8, accelerator)), 1, tmp_path)

@@ -9,7 +9,7 @@ import pytest
 
 from app.core.tensors import InferResponse
 from app.transport.event_loop_thread import LoopThread
-from backends.python.event_loop import EventLoop
+from backends.python.api.event_loop import EventLoop
 from deployments.bls.service import ModelCalls
 from deployments.event_loop_execution.suspension import ResponseFuture, run_suspendable, wait_time
 from deployments.event_loop_execution.watchdog import LoopWatchdog

@@ -21,7 +21,7 @@ import threading
 import numpy as np
 from app.core.errors import internal
 from app.core.tensors import InferResponse, Tensor
-from backends.base import ArrayBackend
+from backends.array_backend import ArrayBackend
 
 batches = []
 gate = threading.Event()

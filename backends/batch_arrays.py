@@ -1,0 +1,227 @@
+"""Joining the inputs of a batch into arrays, and splitting the arrays of its outputs into responses.
+
+Inputs are joined as bytes, without a numpy call for each; every output tensor is a view of its request's own
+rows of the joined output.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from app.core.config.model_config import dims_text
+from app.core.datatypes import DATATYPES, pack_bytes, unpack_bytes
+from app.core.errors import internal
+from app.core.tensors import Tensor, flat_bytes
+from backends.base import Request
+from backends.ragged import Ragged, scattered
+from backends.signature import Output, Shape, Signature
+
+Array = npt.NDArray[Any]
+Target = Callable[[str, Shape, np.dtype[Any]], Array]
+
+# Above this, numpy's copy, which releases the GIL, costs less than holding it for the other instances.
+_COPY_OUTSIDE_GIL = 256 * 1024
+
+
+class Unmergeable(Exception):
+    """The requests cannot share an execution; the scheduler should not have put them together."""
+
+
+def view_input(tensor: Tensor, signature: Signature) -> Array:
+    """View one request's input in the model's shape."""
+    shape = tensor.shape
+    if signature.reshapes:
+        shape = signature.model_shape(tensor.name, shape)
+    return tensor.array().reshape(shape)
+
+
+def join_inputs(
+    requests: Sequence[Request], signature: Signature, target: Target | None = None
+) -> dict[str, Array]:
+    """Join the inputs of several requests along axis 0.
+
+    Raises:
+        Unmergeable: names, data types or shapes differ.
+        InferError: INVALID_ARG for a malformed BYTES tensor.
+    """
+    return {column[0].name: _join_column(column, signature, target) for column in _columns(requests)}
+
+
+def join_ragged(
+    requests: Sequence[Request], signature: Signature, ragged: Ragged, target: Target | None
+) -> dict[str, Array]:
+    """Join requests, one alone too, of a model with ragged or batch inputs.
+
+    Raises:
+        Unmergeable: names or data types differ, or the shapes of an input that is not ragged.
+        InferError: INVALID_ARG for a malformed BYTES tensor.
+    """
+    feed: dict[str, Array] = {}
+    shapes: dict[str, list[Shape]] = {}
+    for column in _columns(requests):
+        name = column[0].name
+        shapes[name] = [tensor.shape for tensor in column]
+        join = _join_flat if name in ragged.inputs else _join_column
+        feed[name] = join(column, signature, target)
+    return feed | ragged.batch_inputs(shapes)
+
+
+def _columns(requests: Sequence[Request]) -> list[tuple[Tensor, ...]]:
+    """The tensors of all requests by input."""
+    rows = [request.infer.inputs for request in requests]
+    names = [tensor.name for tensor in rows[0]]
+    for row in rows:
+        if [tensor.name for tensor in row] != names:
+            rows = [tuple(sorted(row, key=attrgetter("name"))) for row in rows]
+            break
+    try:
+        return list(zip(*rows, strict=True))
+    except ValueError:
+        raise Unmergeable from None
+
+
+def _join_column(column: Sequence[Tensor], signature: Signature, target: Target | None) -> Array:
+    first = column[0]
+    name, datatype, tail = first.name, first.datatype, first.shape[1:]
+    count = 0
+    for tensor in column:
+        shape = tensor.shape
+        if shape[1:] != tail or tensor.name != name or tensor.datatype != datatype:
+            raise Unmergeable
+        count += shape[0]
+    return _concatenate(column, signature.model_shape(name, (count, *tail)), target)
+
+
+def _join_flat(column: Sequence[Tensor], signature: Signature, target: Target | None) -> Array:
+    """Join a ragged input: the elements of all requests, one after the other, in one dimension."""
+    name, datatype = column[0].name, column[0].datatype
+    if any(tensor.name != name or tensor.datatype != datatype for tensor in column):
+        raise Unmergeable
+    return _concatenate(column, (sum(prod(tensor.shape) for tensor in column),), target)
+
+
+def _concatenate(column: Sequence[Tensor], shape: Shape, target: Target | None) -> Array:
+    datatype = column[0].datatype
+    if datatype == "BYTES":
+        return _join_bytes(column, shape)
+    dtype = DATATYPES[datatype].dtype
+    buffers = [tensor.data for tensor in column]
+    if target is not None:
+        joined = target(column[0].name, shape, dtype)
+        np.concatenate([np.frombuffer(buffer, dtype) for buffer in buffers], out=joined.reshape(-1))
+        return joined
+    if prod(shape) * dtype.itemsize < _COPY_OUTSIDE_GIL:
+        return np.ndarray(shape, dtype, bytearray().join(buffers))
+    return np.concatenate([np.frombuffer(buffer, dtype) for buffer in buffers]).reshape(shape)
+
+
+def _join_bytes(column: Sequence[Tensor], shape: tuple[int, ...]) -> Array:
+    elements: list[bytes] = []
+    for tensor in column:
+        elements += unpack_bytes(tensor.data, prod(tensor.shape))
+    array = np.empty(len(elements), dtype=object)
+    array[:] = elements
+    return array.reshape(shape)
+
+
+def wanted_outputs(selections: Sequence[tuple[Output, ...]], signature: Signature) -> tuple[Output, ...]:
+    """The outputs that any request of the batch wants, in configuration order."""
+    first = selections[0]
+    if len(selections) == 1 or first is signature.outputs:
+        return first
+    wanted = {output.name for selection in selections for output in selection}
+    return tuple(output for output in signature.outputs if output.name in wanted)
+
+
+def output_tensor(output: Output, array: Array) -> Tensor:
+    shape = output.spec.client_shape(array.shape) if output.reshaped else array.shape
+    if output.datatype == "BYTES":
+        return Tensor(output.name, "BYTES", shape, pack_bytes(array.ravel().tolist()))
+    return Tensor(output.name, output.datatype, shape, flat_bytes(array))
+
+
+def split_outputs(
+    arrays: dict[str, Array],
+    requests: Sequence[Request],
+    selections: Sequence[tuple[Output, ...]],
+    signature: Signature,
+) -> Iterable[tuple[Tensor, ...]]:
+    """Cut the joined outputs into each request's rows."""
+    counts = [request.infer.inputs[0].shape[0] for request in requests]
+    wanted = wanted_outputs(selections, signature)
+    columns = [
+        _scatter(output, arrays[output.name], requests, signature)
+        if output.scatter
+        else [output_tensor(output, arrays[output.name])]
+        if len(requests) == 1
+        else _cut(output, arrays[output.name], counts, signature)
+        for output in wanted
+    ]
+    rows = zip(*columns, strict=True)
+    if all(selection is wanted for selection in selections):
+        return rows
+    return [
+        tuple([tensor for output, tensor in zip(wanted, row, strict=True) if output in selection])
+        for row, selection in zip(rows, selections, strict=True)
+    ]
+
+
+def _cut(output: Output, array: Array, counts: Sequence[int], signature: Signature) -> list[Tensor]:
+    total = sum(counts)
+    if not array.ndim or array.shape[0] != total:
+        raise internal(
+            f"output '{output.name}' of model '{signature.model_name}' has shape {dims_text(array.shape)}"
+            f" for a batch of {total}"
+        )
+    tail = () if output.scatter else output.spec.client_shape(array.shape)[1:]
+    if output.datatype == "BYTES":
+        return _cut_bytes(output.name, array, counts, tail)
+    data = flat_bytes(array)
+    width = len(data) // total if total else 0
+    name, datatype = output.name, output.datatype
+    tensors, start = [], 0
+    for count in counts:
+        stop = start + count * width
+        tensors.append(Tensor(name, datatype, (count, *tail), data[start:stop]))
+        start = stop
+    return tensors
+
+
+def _scatter(output: Output, array: Array, requests: Sequence[Request], signature: Signature) -> list[Tensor]:
+    """Give each request the part of an output that its own input's shape describes.
+
+    Raises:
+        InferError: INTERNAL when the parts do not add up to the output.
+    """
+    inputs = [_named(request, output.scatter) for request in requests]
+    shapes = [scattered(output.spec.shape, tensor.shape) for tensor in inputs]
+    counts = [prod(shape) for shape in shapes]
+    if sum(counts) != array.size:
+        raise internal(
+            f"output '{output.name}' of model '{signature.model_name}' has {array.size} elements for a batch"
+            f" whose input '{output.scatter}' asks for {sum(counts)}"
+        )
+    parts = _cut(output, array.reshape(-1), counts, signature)
+    return [
+        Tensor(part.name, part.datatype, shape, part.data) for part, shape in zip(parts, shapes, strict=True)
+    ]
+
+
+def _named(request: Request, name: str) -> Tensor:
+    for tensor in request.infer.inputs:
+        if tensor.name == name:
+            return tensor
+    raise internal(f"a batch output needs input '{name}', which the request does not have")
+
+
+def _cut_bytes(name: str, array: Array, counts: Sequence[int], tail: Shape) -> list[Tensor]:
+    tensors, start = [], 0
+    for count in counts:
+        packed = pack_bytes(array[start : start + count].ravel().tolist())
+        tensors.append(Tensor(name, "BYTES", (count, *tail), packed))
+        start += count
+    return tensors
