@@ -22,7 +22,7 @@ from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.transport.event_loop_thread import LoopThread
 from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel
-from deployments.scheduling.dynamic.scheduler import Execute, Item, ServeBatched
+from deployments.scheduling.dynamic.serve_batch import Execute, Item, ServeBatched
 from deployments.spec import ModelSpec
 
 LIVE = 64

@@ -56,7 +56,6 @@ class QueuedRequest(Request):
         sink: Sink,
         outbox: "ResponseQueue",
         rows: int,
-        shapes: tuple[object, ...] | None,
     ) -> None:
         self.infer = infer
         self.answered = False
@@ -66,7 +65,7 @@ class QueuedRequest(Request):
         self.accepted = self.failed = False
         self.sink = sink
         self.rows = rows
-        self.shapes = shapes
+        self.shapes: tuple[object, ...] | None = None
         self.cancelled = False
         self.arrival_ns = time.monotonic_ns()
         self.dispatch_ns = self.nbytes = 0

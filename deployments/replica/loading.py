@@ -10,7 +10,7 @@ from app.cache.response_cache import make_cache
 from app.core.buffers import set_allocator
 from app.core.config.normalise import normalise
 from app.core.config.validation import validate
-from app.core.errors import ErrorCode, InferError
+from app.core.errors import InferError
 from app.core.statistics import Statistics
 from app.transport.event_loop_thread import LoopThread
 from app.transport.memory.shared_pool import take
@@ -24,11 +24,8 @@ from deployments.replica.cached_scheduler import CachedScheduler
 from deployments.replica.instance_pool import InstancePool
 from deployments.replica.served_model import ServedModel
 from deployments.scheduling.base import Scheduler
-from deployments.scheduling.direct import DirectScheduler
-from deployments.scheduling.dynamic.configured import dynamic_scheduler
-from deployments.scheduling.dynamic.scheduler import MakeBatched, serve_batched
-from deployments.scheduling.queue import RequestQueue
-from deployments.scheduling.sequence.scheduler import SequenceScheduler
+from deployments.scheduling.dynamic.serve_batch import MakeBatched, serve_batched
+from deployments.scheduling.registry import make_scheduler
 from deployments.spec import ModelSpec
 
 logger = logging.getLogger(__name__)
@@ -97,7 +94,7 @@ def _serve(
     rank: int,
 ) -> ServedModel:
     statistics = Statistics.for_model(model.config, spec.summaries, spec.histograms)
-    scheduler = _make_scheduler(model, statistics, spec, batched)
+    scheduler = make_scheduler(model, spec, statistics, batched)
     served = ServedModel(
         model,
         backend,
@@ -114,22 +111,6 @@ def _serve(
         served.close(timeout=5)
         raise
     return served
-
-
-def _make_scheduler(model: Model, statistics: Statistics, spec: ModelSpec, batched: MakeBatched) -> Scheduler:
-    config = model.config
-    choice = config.WhichOneof("scheduling_choice")
-    if choice == "sequence_batching":
-        return SequenceScheduler(
-            statistics, config, model.directory, spec.max_pending_requests, spec.max_pending_bytes
-        )
-    if choice == "ensemble_scheduling":
-        raise InferError(
-            ErrorCode.UNSUPPORTED, f"model '{config.name}': {choice} is not available in this release"
-        )
-    if choice != "dynamic_batching" or config.max_batch_size < 2:
-        return DirectScheduler(statistics, RequestQueue(spec.max_pending_requests, spec.max_pending_bytes))
-    return dynamic_scheduler(model, statistics, spec, batched)
 
 
 def _make_cached(

@@ -19,8 +19,6 @@ from deployments.execution.queued_request import QueuedRequest, ResponseQueue
 from deployments.replica.cached_scheduler import CachedScheduler
 from deployments.replica.instance_pool import InstancePool
 from deployments.scheduling.base import Scheduler
-from deployments.scheduling.sequence.requests import turn_kind
-from deployments.scheduling.shape_key import ShapeKey
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +60,6 @@ class ServedModel:
         self._environment = environment
         self._version = str(model.version)
         self._checker = RequestChecker(model.config)
-        self._shapes = ShapeKey(model.config)
-        self._kind = turn_kind(model.config) if model.config.HasField("sequence_batching") else QueuedRequest
         self._times_first = statistics.counters.first_response is not None
         self._in_flight: set[QueuedRequest] = set()
         self._awaiting_first: set[QueuedRequest] = set()
@@ -95,7 +91,7 @@ class ServedModel:
             if request.regions:
                 request = read_inputs(request)
             rows = self._checker.check(request)
-            pending = self._kind(request, sink, self._responses, rows, self._shapes(request))
+            pending = self.scheduler.request_class(request, sink, self._responses, rows)
             (self.cached or self.scheduler).submit(pending)
         except InferError as error:
             # As in Triton, a client's mistake is not counted as a failure of the model.

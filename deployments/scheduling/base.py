@@ -1,4 +1,4 @@
-"""What every scheduler does: hold requests, give them to instances, account for them."""
+"""What every scheduler does with instances, and the default scheduler."""
 
 import asyncio
 import sys
@@ -15,18 +15,47 @@ NEVER: Final = sys.maxsize
 
 
 class Scheduler(ABC):
-    """Decides which requests execute together and when. All methods run on the data-plane loop.
+    """Decides which requests execute together, and when. All methods run on the data-plane loop.
 
-    One that can prepare a batch for a busy instance sets `_prepare_at`: from so many queued requests on,
-    `release` is called although no instance is free.
+    Attributes:
+        request_class: the class of the requests that `submit` accepts.
     """
 
-    def __init__(self, statistics: Statistics, queue: RequestQueue) -> None:
+    request_class: type[QueuedRequest] = QueuedRequest
+
+    def __init__(self, statistics: Statistics) -> None:
         self._statistics = statistics
-        self._queue = queue
         self._free: list[InstanceThread] = []
-        self._prepare_at = NEVER
         self._leaving: dict[InstanceThread, asyncio.Future[None]] = {}
+
+    @property
+    @abstractmethod
+    def pending(self) -> int:
+        """Requests queued and not yet executing."""
+
+    @property
+    def queue_age_ns(self) -> int:
+        """Age in nanoseconds of the oldest queued request; 0 when none is queued, or it is not known."""
+        return 0
+
+    @abstractmethod
+    def submit(self, request: QueuedRequest) -> None:
+        """Queue a request, or execute it at once.
+
+        Raises:
+            InferError: UNAVAILABLE when the queue is full.
+        """
+
+    @abstractmethod
+    def cancel(self, request: QueuedRequest) -> None:
+        """Handle the cancellation of a queued or executing request, whose `cancelled` is set already."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give batches to free instances as far as the policy allows."""
+
+    def close(self) -> None:  # noqa: B027  (most schedulers have nothing to do)
+        """Release what the scheduler holds. Called last, when the instances have stopped, not on the loop."""
 
     def add_instance(self, instance: InstanceThread) -> None:
         """Offer a loaded instance for execution."""
@@ -34,21 +63,23 @@ class Scheduler(ABC):
         self.release()
 
     def remove_instance(self, instance: InstanceThread) -> asyncio.Future[None]:
-        """Give an instance nothing new; the future is done when it has nothing more to do."""
-        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._withdraw(instance, gone)
-        return gone
+        """Give an instance nothing new; the future is done when the instance has nothing more to do."""
+        removed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._remove(instance, removed)
+        return removed
 
-    def _withdraw(self, instance: InstanceThread, gone: asyncio.Future[None]) -> None:
+    def _remove(self, instance: InstanceThread, removed: asyncio.Future[None]) -> None:
         if instance in self._free:
             self._free.remove(instance)
-            gone.set_result(None)
+            removed.set_result(None)
         else:
-            self._leaving[instance] = gone
+            self._leaving[instance] = removed
 
     def finished(self, instance: InstanceThread, batch: Batch) -> None:
-        """Take an instance back after a batch, account for the batch and release the next one."""
-        served = [pending.failed for pending in batch.requests].count(False)
+        """Count a finished batch, take its instance back and release the next batch."""
+        served = 0
+        for request in batch.requests:
+            served += not request.failed
         if served:  # as in Triton, an execution that failed for every request counts as failures only
             self._statistics.record_execution(
                 batch.rows,
@@ -58,8 +89,6 @@ class Scheduler(ABC):
                 batch.end_ns - batch.infer_end_ns,
                 batch.nulls,
             )
-        if batch.done is not None and not batch.done.done():
-            batch.done.set_result(None)
         self._take_back(instance)
         self.release()
 
@@ -69,36 +98,40 @@ class Scheduler(ABC):
         else:
             self._free.append(instance)
 
+
+class DirectScheduler(Scheduler):
+    """Executes each request alone, in order of arrival: used when the configuration names no scheduler.
+
+    A subclass that can prepare a batch for a busy instance sets `_prepare_at`: from so many queued requests
+    on, `release` is called although no instance is free.
+    """
+
+    def __init__(self, statistics: Statistics, queue: RequestQueue) -> None:
+        super().__init__(statistics)
+        self._queue = queue
+        self._prepare_at = NEVER
+
     @property
     def pending(self) -> int:
-        """Requests queued and not yet executing."""
-        return len(self._queue)
+        return self._queue.requests
 
     @property
     def queue_age_ns(self) -> int:
-        """How long the oldest queued request has been waiting, 0 when none is."""
         oldest_ns = self._queue.oldest_ns
         return time.monotonic_ns() - oldest_ns if oldest_ns else 0
 
-    def submit(self, pending: QueuedRequest) -> None:
-        """Queue a request, or execute it at once.
-
-        Raises:
-            InferError: UNAVAILABLE when the queue is full.
-        """
-        self._queue.append(pending)
-        if self._free or len(self._queue) >= self._prepare_at:
+    def submit(self, request: QueuedRequest) -> None:
+        self._queue.append(request)
+        if self._free or self._queue.requests >= self._prepare_at:
             self.release()
 
-    def cancel(self, pending: QueuedRequest) -> None:
-        """A queued or executing request was cancelled; its `cancelled` is set already."""
-        if not pending.dispatch_ns and not pending.answered:
-            pending.fail(CANCELLED)
-            self._queue.cancel(pending)
+    def cancel(self, request: QueuedRequest) -> None:
+        if not request.dispatch_ns and not request.answered:
+            request.fail(CANCELLED)
+            self._queue.cancel(request)
 
-    def close(self) -> None:  # noqa: B027  (most schedulers have nothing to do)
-        """Called last, when the instances have stopped; not on the loop."""
-
-    @abstractmethod
     def release(self) -> None:
-        """Give batches to free instances as far as the policy allows."""
+        while self._free and self._queue.tidy(1):
+            request = self._queue.popleft()
+            request.dispatch_ns = time.monotonic_ns()
+            self._free.pop().execute(Batch([request], request.rows))

@@ -1,129 +1,145 @@
-"""The queue in front of a model's instances."""
+"""The queue in front of a model's instances, and its bounds."""
 
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError
 from deployments.execution.queued_request import QueuedRequest
 
-TIMEOUT = Failure(ErrorCode.UNAVAILABLE, "Request timeout expired", FailureReason.REJECTED)
+TIMEOUT: Final = Failure(ErrorCode.UNAVAILABLE, "Request timeout expired", FailureReason.REJECTED)
 
 
 def queue_full(request_id: str) -> InferError:
-    """Return the error of a request for which there is no place in the queue."""
+    """Return Triton's error for a request that exceeds a bound of the queue."""
     text = f"[request id: {request_id or '<id_unknown>'}] Exceeds maximum queue size"
     return InferError(ErrorCode.UNAVAILABLE, text, FailureReason.REJECTED)
 
 
-class RequestQueue:
-    """Requests in order of arrival, bounded by their count and by the bytes of their inputs.
-
-    A request that was cancelled counts no more. Its place is cleared when it comes to the head, or when half
-    of the places are such, so that what clients gave up neither fills the queue nor holds their tensors.
+class QueueQuota:
+    """Bounds queued requests by their count and by the bytes of their inputs.
 
     Attributes:
-        nbytes: of the inputs of all requests.
-        wake_by: called with the time (ns) by which `tidy` must be called because a timeout is over then. Only
-            queues with timeouts of their own do so; a deadline waits here until its request is at the head.
-        in_order: whether requests leave in order of arrival, whenever that is.
+        requests: how many are queued.
+        nbytes: bytes of their inputs.
+        timed: how many of them have a deadline.
+    """
+
+    def __init__(self, max_requests: int, max_bytes: int) -> None:
+        self._max_requests = max_requests
+        self._max_bytes = max_bytes
+        self.requests = 0
+        self.nbytes = 0
+        self.timed = 0
+
+    def acquire(self, request: QueuedRequest, requeued: bool = False) -> None:
+        """Count a request. One alone may be of any size; one that was counted before is not refused again.
+
+        Raises:
+            InferError: UNAVAILABLE when a bound is exceeded.
+        """
+        infer = request.infer
+        nbytes = 0
+        for tensor in infer.inputs:
+            nbytes += len(tensor.data)
+        total = self.nbytes + nbytes
+        if (
+            self.requests
+            and not requeued
+            and (self.requests >= self._max_requests or total > self._max_bytes)
+        ):
+            raise queue_full(infer.id)
+        request.nbytes = nbytes
+        self.nbytes = total
+        self.requests += 1
+        if infer.deadline:
+            self.timed += 1
+
+    def release(self, request: QueuedRequest) -> None:
+        """Stop counting a request."""
+        self.requests -= 1
+        self.nbytes -= request.nbytes
+        if request.infer.deadline:
+            self.timed -= 1
+
+
+class RequestQueue(QueueQuota):
+    """Requests in order of arrival.
+
+    A cancelled request is not counted any more. Its entry is removed when it reaches the head, or when half
+    of the entries are cancelled, so that these neither fill the queue nor keep their tensors alive.
+
+    Attributes:
+        wake_by: called with the time (ns) by which `tidy` must be called because a timeout ends then. Only
+            queues with timeouts of their own do so; a deadline is looked at when its request is at the head.
+        in_order: whether requests always leave in order of arrival.
     """
 
     wake_by: Callable[[int], None] | None = None
     in_order: bool = True
 
     def __init__(self, max_requests: int, max_bytes: int) -> None:
-        self._max_requests = max_requests
-        self._max_bytes = max_bytes
-        self._places: deque[QueuedRequest] = deque()
-        self._insert: Callable[[QueuedRequest], None] = self._places.append
+        super().__init__(max_requests, max_bytes)
+        self._entries: deque[QueuedRequest] = deque()
         self._cancelled = 0
-        self._size = 0
-        self._timed = 0
-        self.nbytes = 0
-
-    def __len__(self) -> int:
-        return self._size
-
-    @property
-    def timed(self) -> int:
-        """How many requests have a deadline."""
-        return self._timed
 
     def head(self, size: int) -> Sequence[QueuedRequest]:
-        """At least the first `size` requests in order; those within the last `tidy` are all wanted."""
-        return self._places
+        """Return at least the first `size` requests in order; call `tidy` for as many first."""
+        return self._entries
 
     @property
     def oldest_ns(self) -> int:
-        """When the request that waits longest arrived, 0 when none waits."""
-        return next((pending.arrival_ns for pending in self._places if not pending.answered), 0)
+        """Arrival (ns) of the request that has waited longest, 0 for an empty queue."""
+        return next((request.arrival_ns for request in self._entries if not request.answered), 0)
 
     @property
     def next_expiry_ns(self) -> int:
-        """When the next timeout is over, 0 for never."""
+        """When (ns) the next timeout ends, 0 for never."""
         return 0
 
-    def append(self, pending: QueuedRequest) -> None:
-        """Queue a request; one alone may be of any size.
+    def append(self, request: QueuedRequest) -> None:
+        """Queue a request.
 
         Raises:
             InferError: UNAVAILABLE when the queue is full.
         """
-        nbytes = 0
-        for tensor in pending.infer.inputs:
-            nbytes += len(tensor.data)
-        if self._size and (self._size >= self._max_requests or self.nbytes + nbytes > self._max_bytes):
-            raise queue_full(pending.infer.id)
-        pending.nbytes = nbytes
-        self.nbytes += nbytes
-        self._size += 1
-        if pending.infer.deadline:
-            self._timed += 1
-        self._insert(pending)
+        self.acquire(request)
+        self._entries.append(request)
 
     def popleft(self) -> QueuedRequest:
-        """Take the first request; `tidy` first."""
-        pending = self._places.popleft()
-        self._forget(pending)
-        return pending
+        """Remove and return the first request; call `tidy` first."""
+        request = self._entries.popleft()
+        self.release(request)
+        return request
 
-    def cancel(self, pending: QueuedRequest) -> None:
-        """A queued request was answered in the model's stead and is not wanted any more."""
-        self._forget(pending)
+    def cancel(self, request: QueuedRequest) -> None:
+        """Remove a queued request that was answered already."""
+        self.release(request)
         self._cancelled += 1
-        if 2 * self._cancelled > len(self._places):
-            kept = [other for other in self._places if not other.answered]
-            self._places.clear()
-            self._places.extend(kept)
+        if 2 * self._cancelled > len(self._entries):
+            kept = [other for other in self._entries if not other.answered]
+            self._entries.clear()
+            self._entries.extend(kept)
             self._cancelled = 0
 
     def tidy(self, count: int) -> bool:
-        """Clear the first `count` places of what need not execute; returns whether anything is left.
-
-        What was cancelled goes; what is past its deadline is told so and goes.
-        """
-        if self._cancelled or self._timed:
+        """Remove requests until none of the first `count` is cancelled or expired; return if any is left."""
+        if self._cancelled or self.timed:
             self._clear(count, time.monotonic())
-        return bool(self._places)
+        return bool(self._entries)
 
     def _clear(self, count: int, now: float) -> None:
         kept: list[QueuedRequest] = []
-        places = self._places
-        while places and len(kept) < count:
-            pending = places.popleft()
-            deadline = pending.infer.deadline
-            if pending.answered:
+        entries = self._entries
+        while entries and len(kept) < count:
+            request = entries.popleft()
+            deadline = request.infer.deadline
+            if request.answered:
                 self._cancelled -= 1
             elif deadline and now > deadline:
-                self._forget(pending)
-                pending.fail(TIMEOUT)
+                self.release(request)
+                request.fail(TIMEOUT)
             else:
-                kept.append(pending)
-        places.extendleft(reversed(kept))
-
-    def _forget(self, pending: QueuedRequest) -> None:
-        self._size -= 1
-        self.nbytes -= pending.nbytes
-        if pending.infer.deadline:
-            self._timed -= 1
+                kept.append(request)
+        entries.extendleft(reversed(kept))

@@ -8,7 +8,7 @@ from app.core.tensors import InferRequest, InferResponse, Tensor
 from deployments.execution.instance_thread import Batch, InstanceThread
 from deployments.execution.queued_request import QueuedRequest, ResponseQueue
 from deployments.scheduling.base import Scheduler
-from deployments.scheduling.dynamic.scheduler import Execute, Item
+from deployments.scheduling.dynamic.serve_batch import Execute, Item
 
 MS = 1_000_000
 """Nanoseconds."""
@@ -48,7 +48,9 @@ def pending(
     deadline: float = 0.0,
 ) -> QueuedRequest:
     infer = infer_request(request_id, nbytes, deadline)
-    return QueuedRequest(infer, lambda response: None, cast(ResponseQueue, answers), rows, shapes)
+    made = QueuedRequest(infer, lambda response: None, cast(ResponseQueue, answers), rows)
+    made.shapes = shapes
+    return made
 
 
 class HeldInstance:

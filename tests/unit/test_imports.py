@@ -71,10 +71,12 @@ deployments.replica: app.cache app.core app.core.config app.ray_adapter app.rout
     app.transport.channel app.transport.memory backends backends.python.api deployments deployments.bls
     deployments.environments deployments.event_loop_execution deployments.execution
     deployments.model_store deployments.rate_limiting deployments.scheduling
-    deployments.scheduling.dynamic deployments.scheduling.sequence
+    deployments.scheduling.dynamic
 deployments.scheduling: app.core deployments.execution
 deployments.scheduling.dynamic: app.core backends deployments deployments.execution
     deployments.scheduling
+deployments.scheduling.registry: app.core backends deployments deployments.execution deployments.scheduling
+    deployments.scheduling.dynamic deployments.scheduling.sequence
 deployments.scheduling.sequence: app.core app.core.config deployments.execution deployments.scheduling
     deployments.scheduling.dynamic
 nereid:
@@ -117,7 +119,6 @@ CIRCLES_LEFT: set[frozenset[str]] = {
         }
     ),
     frozenset({"app.ingress.tracing.otel", "app.ingress.tracing.sampling"}),
-    frozenset({"deployments.scheduling.sequence.requests", "deployments.scheduling.sequence.slots"}),
     frozenset({"app.ingress.http1.connection", "app.ingress.http1.server"}),
     frozenset({"app.ingress.http2.output", "app.ingress.http2.stream"}),
     frozenset({"app.settings.settings", "app.settings.validate"}),
@@ -160,7 +161,7 @@ RAY_USERS = {
     "app.launcher",
     "app.main",
     "deployments.builder",
-    "deployments.scheduling.dynamic.scheduler",
+    "deployments.scheduling.dynamic.serve_batch",
     "nereid",
     "nereid.handle",
 }

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 
 class Queued(Protocol):
-    """What formation looks at; times are `time.monotonic_ns`."""
+    """A queued request as the decision sees it; times are `time.monotonic_ns`."""
 
     rows: int
     shapes: tuple[object, ...] | None
@@ -39,25 +39,25 @@ class BatchDecision(NamedTuple):
 def decide_batch(
     policy: BatchPolicy, queue: Sequence[Q], now_ns: int, includes: Callable[[Q], bool] | None = None
 ) -> BatchDecision:
-    """Decide what the head of the queue makes.
+    """Decide which requests at the head of the queue form a batch.
 
     As Triton's dynamic batcher: take requests in order while they fit and agree in shape. The largest
     preferred size reached is released at once, unless the oldest request has waited `max_delay_ns`; then,
     or when nothing more can join, all of them are; otherwise wait. A custom strategy (`includes`)
-    has the last word on each request but the first.
+    may exclude any request but the first.
     """
     rows = count = preferred_rows = preferred_count = 0
     largest = policy.preferred[-1] if policy.preferred else policy.max_rows
     shapes = queue[0].shapes
     closed = False
-    for pending in queue:
-        if count and rows + pending.rows > largest and not preferred_count:
+    for request in queue:
+        if count and rows + request.rows > largest and not preferred_count:
             preferred_rows, preferred_count = rows, count
-        fits = rows + pending.rows <= policy.max_rows and pending.shapes == shapes
-        if not fits or (includes is not None and not includes(pending) and count):
+        fits = rows + request.rows <= policy.max_rows and request.shapes == shapes
+        if not fits or (includes is not None and not includes(request) and count):
             closed = True
             break
-        rows += pending.rows
+        rows += request.rows
         count += 1
         if rows in policy.preferred:
             preferred_rows, preferred_count = rows, count
@@ -76,5 +76,5 @@ def decide_batch(
 
 
 def _oldest_ns(queue: Sequence[Queued], count: int) -> int:
-    """Arrival of the oldest of the first `count`; with priorities, that is not always the first."""
-    return min([pending.arrival_ns for pending in islice(queue, count)])
+    """Return the earliest arrival of the first `count`; with priorities that need not be the first."""
+    return min([request.arrival_ns for request in islice(queue, count)])

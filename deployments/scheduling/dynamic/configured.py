@@ -1,7 +1,6 @@
-"""The dynamic batcher that a model's configuration describes."""
+"""Makes the dynamic batcher that a model's configuration describes."""
 
 from pathlib import Path
-from typing import Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
@@ -11,16 +10,15 @@ from backends.strategy import find_strategy
 from deployments.scheduling.delays import delay_scheduler
 from deployments.scheduling.dynamic.batch_policy import BatchPolicy
 from deployments.scheduling.dynamic.policy_queue import PolicyQueue, QueuePolicies
-from deployments.scheduling.dynamic.scheduler import DynamicScheduler, MakeBatched, execute
+from deployments.scheduling.dynamic.scheduler import DynamicScheduler
+from deployments.scheduling.dynamic.serve_batch import MakeBatched, ServeBatch
 from deployments.scheduling.queue import RequestQueue
+from deployments.scheduling.shape_key import make_shape_key
 from deployments.spec import ModelSpec
-
-_MAX_BATCHES: Final = 1024
-"""What `@serve.batch` may have under way: the scheduler gives no instance two, and instances come and go."""
 
 
 def dynamic_scheduler(
-    model: Model, statistics: Statistics, spec: ModelSpec, batched: MakeBatched
+    model: Model, spec: ModelSpec, statistics: Statistics, batched: MakeBatched
 ) -> DynamicScheduler:
     """Make the scheduler of a model with `dynamic_batching` and a max_batch_size above 1.
 
@@ -33,22 +31,23 @@ def dynamic_scheduler(
         statistics,
         request_queue(batching, spec),
         batch_policy(config.max_batch_size, batching),
-        batched(execute, config.max_batch_size, _MAX_BATCHES),
+        ServeBatch(config.max_batch_size, batched),
+        shape_key=make_shape_key(config),
         strategy=find_strategy(model, Path(spec.backend_directory) if spec.backend_directory else None),
         ordered=spec.max_pending_requests if batching.preserve_ordering else 0,
-        hold=delay_scheduler(),
+        start_threshold=delay_scheduler(),
     )
 
 
 def batch_policy(max_rows: int, batching: mc.ModelDynamicBatching) -> BatchPolicy:
-    """The sizes and the delay."""
+    """Read the sizes and the delay of a configuration."""
     preferred = tuple(sorted(set(batching.preferred_batch_size)))
     return BatchPolicy(max_rows, preferred, batching.max_queue_delay_microseconds * 1000)
 
 
 def request_queue(batching: mc.ModelDynamicBatching, spec: ModelSpec) -> RequestQueue:
-    """The queue; the plain one, which is the fastest, unless there are priorities or timeouts."""
-    policies = QueuePolicies.of(batching)
+    """Make the queue: the plain one, which is the fastest, unless there are priorities or timeouts."""
+    policies = QueuePolicies.from_config(batching)
     if not policies.plain:
         return PolicyQueue(spec.max_pending_requests, spec.max_pending_bytes, policies)
     own_limit = policies.policy(policies.default_level).max_size or spec.max_pending_requests

@@ -1,4 +1,4 @@
-"""`preserve_ordering`: responses leave in the order in which their requests were queued."""
+"""`preserve_ordering`: responses are delivered in the order in which their requests were queued."""
 
 import logging
 from collections import deque
@@ -11,8 +11,8 @@ from deployments.execution.queued_request import QueuedRequest
 logger = logging.getLogger(__name__)
 
 
-class _Slot:
-    """A request under way, and its responses that may not leave yet."""
+class _Tracked:
+    """A request in flight, and its responses that may not be delivered yet."""
 
     __slots__ = ("responses", "sink")
 
@@ -20,49 +20,49 @@ class _Slot:
         self.sink = sink
         self.responses: deque[InferResponse] = deque()
 
-    def send(self) -> bool:
-        """Send the first response; returns whether it is the last one of its request."""
+    def deliver(self) -> bool:
+        """Deliver the first response; return whether it is the final one of its request."""
         response = self.responses.popleft()
         try:
             self.sink(response)
-        except Exception:  # one response that cannot be delivered must not hold the others up
+        except Exception:  # one undeliverable response must not block the others
             logger.exception("delivering a response in order")
         return response.final
 
 
 class ResponseOrder:
-    """Holds responses back until all those of earlier requests are out. All methods run on the loop.
+    """Delays responses until those of earlier requests are delivered. All methods run on the loop.
 
-    Only what executes has a place, as in Triton: a request that its queue refuses, or gives up, is answered
-    at once.
+    As in Triton only executing requests are ordered: one that its queue refuses, or that expires there,
+    fails at once.
 
     Args:
-        limit: places; when all are taken no more requests may start.
-        resume: called when one is free again after that.
+        limit: requests tracked at a time; when reached no more may start.
+        resume: called when another may start after that.
     """
 
     def __init__(self, limit: int, resume: Callable[[], None]) -> None:
-        self._slots: deque[_Slot] = deque()
+        self._tracked: deque[_Tracked] = deque()
         self._limit = limit
         self._resume = resume
 
     @property
     def full(self) -> bool:
-        """Whether so many responses wait for an earlier one that nothing may start."""
-        return len(self._slots) >= self._limit
+        """Whether the limit is reached: no request may start."""
+        return len(self._tracked) >= self._limit
 
-    def track(self, pending: QueuedRequest) -> None:
-        """Give a request that starts the next place."""
-        slot = _Slot(pending.sink)
-        self._slots.append(slot)
-        pending.sink = lambda response: self._put(slot, response)
+    def track(self, request: QueuedRequest) -> None:
+        """Deliver the responses of a request that starts after those of the requests before it."""
+        entry = _Tracked(request.sink)
+        self._tracked.append(entry)
+        request.sink = lambda response: self._put(entry, response)
 
-    def _put(self, slot: _Slot, response: InferResponse) -> None:
-        slot.responses.append(response)
-        slots, was_full = self._slots, self.full
-        while slots and slots[0].responses:
-            first = slots[0]
-            if first.send():
-                slots.popleft()
+    def _put(self, entry: _Tracked, response: InferResponse) -> None:
+        entry.responses.append(response)
+        tracked, was_full = self._tracked, self.full
+        while tracked and tracked[0].responses:
+            first = tracked[0]
+            if first.deliver():
+                tracked.popleft()
         if was_full and not self.full:
             self._resume()

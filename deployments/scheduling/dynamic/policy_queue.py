@@ -16,7 +16,7 @@ from deployments.scheduling.queue import TIMEOUT, RequestQueue, queue_full
 Requests = OrderedDict[QueuedRequest, None]
 
 _Ticket = list[Any]
-"""[expires (ns), number, pending or None once it left the queue, whether it is rejected then]."""
+"""[expires (ns), number, request or None once it has left the queue, whether it is rejected then]."""
 
 
 class QueuePolicy(NamedTuple):
@@ -28,8 +28,8 @@ class QueuePolicy(NamedTuple):
     delays: bool = False
 
     @classmethod
-    def of(cls, policy: mc.ModelQueuePolicy) -> "QueuePolicy":
-        """Read a configuration's policy."""
+    def from_config(cls, policy: mc.ModelQueuePolicy) -> "QueuePolicy":
+        """Read one policy of a configuration."""
         return cls(
             policy.max_queue_size,
             policy.default_timeout_microseconds * 1000,
@@ -38,10 +38,8 @@ class QueuePolicy(NamedTuple):
         )
 
     def timeout_of(self, asked_us: int) -> int:
-        """The timeout (ns) of a request that asks for one of `asked_us`, 0 for none.
-
-        As in Triton a request may only shorten the default: where there is none, it has no say.
-        """
+        """Return the timeout (ns) of a request that asks for one of `asked_us`, 0 for none."""
+        # As in Triton a request may shorten the default, and not set one where there is none.
         asked_ns = asked_us * 1000
         return asked_ns if self.allow_override and 0 < asked_ns < self.timeout_ns else self.timeout_ns
 
@@ -55,32 +53,34 @@ class QueuePolicies(NamedTuple):
     own: dict[int, QueuePolicy] = {}
 
     @classmethod
-    def of(cls, batching: mc.ModelDynamicBatching) -> "QueuePolicies":
-        """Read a configuration's policies."""
-        own = {level: QueuePolicy.of(policy) for level, policy in batching.priority_queue_policy.items()}
+    def from_config(cls, batching: mc.ModelDynamicBatching) -> "QueuePolicies":
+        """Read the policies of a configuration."""
+        own = {
+            level: QueuePolicy.from_config(policy) for level, policy in batching.priority_queue_policy.items()
+        }
         return cls(
             batching.priority_levels,
             batching.default_priority_level if batching.priority_levels else 0,
-            QueuePolicy.of(batching.default_queue_policy),
+            QueuePolicy.from_config(batching.default_queue_policy),
             own if batching.priority_levels else {},
         )
 
     @property
     def plain(self) -> bool:
-        """Whether a `RequestQueue` does: one level, no timeout."""
+        """Whether a `RequestQueue` is enough: one level, no timeout."""
         return self.levels < 2 and not self.policy(self.default_level).timeout_ns
 
     def level(self, priority: int) -> int:
-        """The level of a request: an unset priority, or one that does not exist, is the default."""
+        """Return the level of a request; an unset or unknown priority means the default level."""
         return priority if 0 < priority <= self.levels else self.default_level
 
     def policy(self, level: int) -> QueuePolicy:
-        """The policy of a level."""
+        """Return the policy of a level."""
         return self.own.get(level, self.default)
 
 
 class Level:
-    """The requests of one priority: those in time, then those whose timeout delayed them."""
+    """The requests of one priority: those in time, then those delayed by their timeout."""
 
     __slots__ = ("delayed", "number", "policy", "waiting")
 
@@ -96,17 +96,17 @@ class Level:
     def __iter__(self) -> Iterator[QueuedRequest]:
         return chain(self.waiting, self.delayed)
 
-    def remove(self, pending: QueuedRequest) -> None:
-        """Take a request out, wherever it is."""
-        del (self.waiting if pending in self.waiting else self.delayed)[pending]
+    def remove(self, request: QueuedRequest) -> None:
+        """Remove a request from either part."""
+        del (self.waiting if request in self.waiting else self.delayed)[request]
 
 
 class PolicyQueue(RequestQueue):
     """Requests by priority, first come first served within a level, each with its timeout.
 
-    A timeout of action REJECT, and a client's deadline, answer the request when they are over. Action DELAY
-    puts it behind what is in time at its own and more urgent levels, as Triton's queue does
-    (src/scheduler_utils.cc), and lets it wait from then on.
+    When a timeout of action REJECT or a client's deadline ends, the request fails. Action DELAY moves it
+    behind the requests in time of its own and more urgent levels, as Triton's queue does
+    (src/scheduler_utils.cc), where it waits without a timeout.
 
     Args:
         max_requests: limit over all levels; each level may have a lower one of its own.
@@ -127,14 +127,13 @@ class PolicyQueue(RequestQueue):
         super().__init__(max_requests, max_bytes)
         self._policies = policies
         self._clock = clock
-        self._insert = self._enter
         self._levels: dict[int, Level] = {}
         self._order: list[int] = []
         self._tickets: list[_Ticket] = []
         self._numbers = count()
 
     def __iter__(self) -> Iterator[QueuedRequest]:
-        """The requests in the order in which they will leave."""
+        """Iterate over the requests in the order in which they will be dispatched."""
         return chain.from_iterable(self._levels[number] for number in self._order)
 
     def head(self, size: int) -> Sequence[QueuedRequest]:
@@ -143,7 +142,7 @@ class PolicyQueue(RequestQueue):
     @property
     def oldest_ns(self) -> int:
         firsts = (next(iter(part)) for level in self._levels.values() for part in _parts(level))
-        return min((pending.arrival_ns for pending in firsts), default=0)
+        return min((request.arrival_ns for request in firsts), default=0)
 
     @property
     def next_expiry_ns(self) -> int:
@@ -152,48 +151,49 @@ class PolicyQueue(RequestQueue):
             heapq.heappop(tickets)
         return int(tickets[0][0]) if tickets else 0
 
-    def append(self, pending: QueuedRequest) -> None:
-        level = self._levels.get(self._policies.level(pending.infer.priority))
+    def append(self, request: QueuedRequest) -> None:
+        level = self._levels.get(self._policies.level(request.infer.priority))
         if level is not None and 0 < level.policy.max_size <= len(level):
-            raise queue_full(pending.infer.id)
-        super().append(pending)
+            raise queue_full(request.infer.id)
+        self.acquire(request)
+        self._insert(request)
 
     def popleft(self) -> QueuedRequest:
         level = self._levels[self._order[0]]
-        pending = next(iter(level))
-        self._leave(pending)
-        return pending
+        request = next(iter(level))
+        self._remove(request)
+        return request
 
-    def cancel(self, pending: QueuedRequest) -> None:
-        self._leave(pending)
+    def cancel(self, request: QueuedRequest) -> None:
+        self._remove(request)
 
     def tidy(self, count: int) -> bool:
         if self._tickets:
             self._expire()
-        return self._size > 0
+        return self.requests > 0
 
-    def _enter(self, pending: QueuedRequest) -> None:
-        number = self._policies.level(pending.infer.priority)
+    def _insert(self, request: QueuedRequest) -> None:
+        number = self._policies.level(request.infer.priority)
         level = self._levels.get(number)
         if level is None:
             level = self._levels[number] = Level(number, self._policies.policy(number))
             insort(self._order, number)
-        level.waiting[pending] = None
-        pending.level = level
-        pending.tickets = self._issue(pending, level.policy)
+        level.waiting[request] = None
+        request.level = level
+        request.tickets = self._issue(request, level.policy)
 
-    def _issue(self, pending: QueuedRequest, policy: QueuePolicy) -> tuple[_Ticket, ...]:
-        timeout_ns = policy.timeout_of(pending.infer.timeout_us)
-        deadline = pending.infer.deadline
+    def _issue(self, request: QueuedRequest, policy: QueuePolicy) -> tuple[_Ticket, ...]:
+        timeout_ns = policy.timeout_of(request.infer.timeout_us)
+        deadline = request.infer.deadline
         if not timeout_ns and not deadline:
             return ()
         issued: list[_Ticket] = []
         if timeout_ns:
             expires = self._clock() + timeout_ns
-            issued.append([expires, next(self._numbers), pending, not policy.delays])
+            issued.append([expires, next(self._numbers), request, not policy.delays])
         if deadline:
-            issued.append([int(deadline * 1e9), next(self._numbers), pending, True])
-        if len(self._tickets) > 4 * self._size + 64:  # mostly of requests that left in time
+            issued.append([int(deadline * 1e9), next(self._numbers), request, True])
+        if len(self._tickets) > 4 * self.requests + 64:  # mostly those of requests that have left the queue
             self._tickets = [ticket for ticket in self._tickets if ticket[2] is not None]
             heapq.heapify(self._tickets)
         for ticket in issued:
@@ -205,20 +205,20 @@ class PolicyQueue(RequestQueue):
     def _expire(self) -> None:
         now = self._clock()
         while 0 < self.next_expiry_ns <= now:
-            _, _, pending, rejected = heapq.heappop(self._tickets)
+            _, _, request, rejected = heapq.heappop(self._tickets)
             if rejected:
-                self._leave(pending)
-                pending.fail(TIMEOUT)
+                self._remove(request)
+                request.fail(TIMEOUT)
             else:
-                del pending.level.waiting[pending]
-                pending.level.delayed[pending] = None
+                del request.level.waiting[request]
+                request.level.delayed[request] = None
 
-    def _leave(self, pending: QueuedRequest) -> None:
-        level: Level = pending.level
-        level.remove(pending)
-        for ticket in pending.tickets:
+    def _remove(self, request: QueuedRequest) -> None:
+        level: Level = request.level
+        level.remove(request)
+        for ticket in request.tickets:
             ticket[2] = None
-        self._forget(pending)
+        self.release(request)
         if not level:
             del self._levels[level.number]
             del self._order[bisect_left(self._order, level.number)]

@@ -29,7 +29,7 @@ class Controls:
     """Makes the control tensors of a request, each of shape [1], or [1,1] where the model batches.
 
     Attributes:
-        uses_ready: the model is told which rows of its batch are real.
+        uses_ready: the model has a READY control, which marks the rows of its batch that are real.
     """
 
     def __init__(self, config: mc.ModelConfig) -> None:
@@ -47,7 +47,7 @@ class Controls:
                         control_input.name, BY_CONFIG_NAME[datatype_name(control.data_type)].name
                     )
         self.uses_ready = bool(flags["CONTROL_SEQUENCE_READY"])
-        # Eight settings of three flags: a request takes the tensors that are made already.
+        # All eight settings of three flags, made once: a request only looks its tensors up.
         self._flags = {
             setting: tuple(pair[on] for kind, on in zip(_FLAGS, setting, strict=True) for pair in flags[kind])
             for setting in itertools.product((False, True), repeat=len(_FLAGS))
@@ -68,12 +68,12 @@ class Controls:
         )
 
     def tensors(self, start: bool, end: bool, sequence_id: SequenceId) -> tuple[Tensor, ...]:
-        """The controls of a request."""
+        """Return the control tensors of a request."""
         flags = self._flags[start, end, True]
         return flags if self._corrid is None else (*flags, self._id_tensor(self._corrid, sequence_id))
 
     def null_tensors(self) -> tuple[Tensor, ...]:
-        """The controls of a row without a request: every flag false, no correlation id."""
+        """Return the control tensors of a row without a request: every flag false, no correlation id."""
         flags = self._flags[False, False, False]
         if self._corrid is None:
             return flags

@@ -1,17 +1,17 @@
-"""Which sequences rest, and for how long."""
+"""Timeouts of sequences without a request (`max_sequence_idle_microseconds`)."""
 
 import asyncio
 from collections.abc import Callable
 
-from deployments.scheduling.sequence.requests import Sequence
+from deployments.scheduling.sequence.sequences import Sequence
 
 
-class Idleness:
-    """Tells when a sequence has rested for too long. One timer for all: they rest equally long.
+class IdleTimeouts:
+    """Expires idle sequences. One timer serves all of them, because their timeout is the same.
 
     Args:
-        timeout_s: how long a sequence may rest.
-        expired: called on the loop for each that did.
+        timeout_s: how long a sequence may be idle.
+        expired: called on the loop for each sequence whose timeout has ended.
     """
 
     def __init__(self, timeout_s: float, expired: Callable[[Sequence], None]) -> None:
@@ -20,27 +20,27 @@ class Idleness:
         self._since: dict[Sequence, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def rest(self, sequence: Sequence) -> None:
-        """The sequence has nothing to do from now on."""
+    def mark_idle(self, sequence: Sequence) -> None:
+        """Start the timeout of a sequence that has no request."""
         loop = asyncio.get_running_loop()
         self._since[sequence] = loop.time()
         if self._timer is None:
-            self._timer = loop.call_later(self._timeout_s, self._look)
+            self._timer = loop.call_later(self._timeout_s, self._expire)
 
-    def wake(self, sequence: Sequence) -> None:
-        """The sequence has something to do, or is over."""
+    def mark_active(self, sequence: Sequence) -> None:
+        """Stop the timeout of a sequence that has a request again, or has ended."""
         self._since.pop(sequence, None)
 
-    def _look(self) -> None:
+    def _expire(self) -> None:
         loop = asyncio.get_running_loop()
         self._timer = None
         now = loop.time()
         while self._since:
-            sequence, since = next(iter(self._since.items()))  # the one that rests longest
+            sequence, since = next(iter(self._since.items()))  # idle for longest
             if since + self._timeout_s > now:
-                self._timer = loop.call_at(since + self._timeout_s, self._look)
+                self._timer = loop.call_at(since + self._timeout_s, self._expire)
                 return
             del self._since[sequence]
             self._expired(sequence)
-            if self._timer is not None:  # what expired let another sequence in, which rests already
+            if self._timer is not None:  # `expired` admitted another sequence, which is idle already
                 return

@@ -1,4 +1,4 @@
-"""The sequence batcher: each sequence has a place at one instance for its life, or waits for one."""
+"""The sequence batcher: each sequence has a slot of one instance until it ends, or waits for one."""
 
 import asyncio
 import itertools
@@ -7,7 +7,7 @@ import time
 from collections import deque
 from functools import partial
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
@@ -21,13 +21,14 @@ from deployments.execution.queued_request import CANCELLED, QueuedRequest
 from deployments.scheduling.base import Scheduler
 from deployments.scheduling.delays import StartThreshold
 from deployments.scheduling.dynamic.ordering import ResponseOrder
-from deployments.scheduling.queue import TIMEOUT, RequestQueue
+from deployments.scheduling.queue import TIMEOUT, QueueQuota
 from deployments.scheduling.sequence.controls import Controls
-from deployments.scheduling.sequence.idle_timeouts import Idleness
-from deployments.scheduling.sequence.quota import QueueQuota
-from deployments.scheduling.sequence.requests import PaddingRequest, Sequence, SequenceRequest
-from deployments.scheduling.sequence.slots import Choice, InstanceSlots, lanes
+from deployments.scheduling.sequence.idle_timeouts import IdleTimeouts
+from deployments.scheduling.sequence.requests import PaddingRequest, request_class
+from deployments.scheduling.sequence.sequences import InstanceSlots, NextBatch, Sequence, SequenceRequest
+from deployments.scheduling.sequence.slots import slots_factory
 from deployments.scheduling.sequence.state import States
+from deployments.scheduling.shape_key import make_shape_key
 
 logger = logging.getLogger(__name__)
 
@@ -37,15 +38,15 @@ EXPIRED: Final = Failure(
 
 
 class SequenceScheduler(Scheduler):
-    """Used when the configuration has `sequence_batching`; takes `SequenceRequest`s.
+    """Used when the configuration has `sequence_batching`.
 
-    Every queued request of every sequence counts against one bound. A sequence of which a queued request is
-    cancelled or too late ends there: what follows would meet a state that lacks it.
+    The queued requests of all sequences count against one quota. When a queued request is cancelled or
+    expires, its sequence ends: later requests would meet a state that lacks it.
 
     Args:
         config: the complete configuration.
         directory: the model's, which holds `initial_state`.
-        max_requests, max_bytes: bounds of what is queued.
+        max_requests, max_bytes: bounds of the quota.
     """
 
     def __init__(
@@ -56,111 +57,119 @@ class SequenceScheduler(Scheduler):
         max_requests: int,
         max_bytes: int,
     ) -> None:
-        # What is queued here is queued by sequence: the queue of the base class stays empty.
-        super().__init__(statistics, RequestQueue(max_requests, max_bytes))
+        super().__init__(statistics)
         batching = config.sequence_batching
+        self.request_class = request_class(batching)
+        self._shape_key = make_shape_key(config)
         self._model = config.name
         self._iterative = batching.iterative_sequence
         self._controls = Controls(config)
         self._states = States(config, directory)
-        self._make_lane = lanes(config, self._controls.uses_ready)
-        self._idleness = Idleness(batching.max_sequence_idle_microseconds / 1e6, self._expire)
-        self._lanes: dict[InstanceThread, InstanceSlots] = {}
+        self._make_slots = slots_factory(config, self._controls.uses_ready)
+        self._idle = IdleTimeouts(batching.max_sequence_idle_microseconds / 1e6, self._expire)
+        self._slots: dict[InstanceThread, InstanceSlots] = {}
         self._closing: dict[InstanceSlots, tuple[InstanceThread, asyncio.Future[None]]] = {}
         self._live: dict[SequenceId, Sequence] = {}
         self._backlog: deque[Sequence] = deque()
-        self._room = QueueQuota(max_requests, max_bytes)
+        self._quota = QueueQuota(max_requests, max_bytes)
         self._ordered = max_requests if batching.oldest.preserve_ordering else 0
-        self._hold = StartThreshold.of_sequences(direct=not batching.HasField("oldest"))
+        self._start_threshold = StartThreshold.for_sequences(direct=not batching.HasField("oldest"))
         self._numbers = itertools.count(1)
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def pending(self) -> int:
-        return self._room.requests
+        return self._quota.requests
 
     def add_instance(self, instance: InstanceThread) -> None:
-        lane = self._lanes[instance] = self._make_lane()
-        lane.ended = instance.end_sequence
+        slots = self._slots[instance] = self._make_slots()
+        slots.ended = instance.end_sequence
         if self._ordered:
-            lane.order = ResponseOrder(self._ordered, self.release)
+            slots.order = ResponseOrder(self._ordered, self.release)
         self._admit()
         super().add_instance(instance)
 
-    def _withdraw(self, instance: InstanceThread, gone: asyncio.Future[None]) -> None:
-        """An instance goes when the sequences that live there have ended, as in Triton."""
-        lane = self._lanes[instance]
-        lane.closing = True
-        self._closing[lane] = (instance, gone)
-        self._leave_if_empty(lane)
+    def _remove(self, instance: InstanceThread, removed: asyncio.Future[None]) -> None:
+        """Remove an instance once its sequences have ended, as in Triton."""
+        slots = self._slots[instance]
+        slots.closing = True
+        self._closing[slots] = (instance, removed)
+        self._remove_if_empty(slots)
 
-    def _leave_if_empty(self, lane: InstanceSlots) -> None:
-        if lane.empty:
-            instance, gone = self._closing.pop(lane)
-            del self._lanes[instance]
-            super()._withdraw(instance, gone)
+    def _remove_if_empty(self, slots: InstanceSlots) -> None:
+        if slots.empty:
+            instance, removed = self._closing.pop(slots)
+            del self._slots[instance]
+            super()._remove(instance, removed)
 
-    def submit(self, pending: QueuedRequest) -> None:
-        """Queue a request behind its sequence's others, or execute it at once.
+    def submit(self, request: QueuedRequest) -> None:
+        """Queue a request behind the others of its sequence, or execute it at once.
 
         Raises:
-            InferError: INVALID_ARG without an id, with a batch size other than 1, or without START where no
-                such sequence lives; UNAVAILABLE when too much is queued.
+            InferError: INVALID_ARG without an id, with a batch size other than 1, or without START for an
+                unknown sequence; UNAVAILABLE when the quota is exceeded.
         """
-        turn = cast(SequenceRequest, pending)
-        sequence = self._find(turn)
-        self._room.enter(turn)
-        self._enqueue(turn, sequence or self._begin(turn.infer))
+        assert isinstance(request, SequenceRequest)
+        sequence = self._find(request)
+        self._quota.acquire(request)
+        if self._shape_key is not None:
+            request.shapes = self._shape_key(request.infer)
+        self._enqueue(request, sequence or self._begin(request.infer))
         if self._free:
             self.release()
 
-    def cancel(self, pending: QueuedRequest) -> None:
-        sequence = cast(SequenceRequest, pending).sequence
-        if not pending.answered and pending in sequence.turns:  # one that was executed changes nothing more
-            self._abandon(sequence, CANCELLED)
+    def cancel(self, request: QueuedRequest) -> None:
+        assert isinstance(request, SequenceRequest)
+        # Once it executes, the sequence has its effect and goes on.
+        if not request.answered and request in request.sequence.queued:
+            self._end_early(request.sequence, CANCELLED)
             self.release()
 
     def finished(self, instance: InstanceThread, batch: Batch) -> None:
-        for pending in batch.requests:
-            if isinstance(pending, SequenceRequest):
-                self._settle(pending)
+        for request in batch.requests:
+            if isinstance(request, SequenceRequest):
+                self._execution_finished(request)
         super().finished(instance, batch)
 
     def release(self) -> None:
-        if self._hold is not None and not self._released(self._hold):
+        if self._start_threshold is not None and not self._may_start(self._start_threshold):
             return
         wait_until: list[int] = []
         for instance in list(self._free):
-            lane = self._lanes.get(instance)
-            if lane is None:  # it left when a late sequence of another lane was abandoned
+            slots = self._slots.get(instance)
+            if slots is None:  # it was removed when an expired sequence of another instance ended
                 continue
-            if lane.order is not None and lane.order.full:
+            if slots.order is not None and slots.order.full:
                 continue
-            choice = self._choose(lane)
-            if choice.rows:
+            chosen = self._next_batch(slots)
+            if chosen.rows:
                 self._free.remove(instance)
-                instance.execute(self._batch(lane, choice))
-            elif choice.wait_until_ns:
-                wait_until.append(choice.wait_until_ns)
+                instance.execute(self._batch(slots, chosen))
+            elif chosen.wait_until_ns:
+                wait_until.append(chosen.wait_until_ns)
         if wait_until:
             self._wait(min(wait_until))
 
-    def _released(self, hold: StartThreshold) -> bool:
-        """Whether enough is queued to begin; once it is, it is for good."""
-        queued = sum(lane.queued for lane in self._lanes.values())
-        if hold.lifted(queued, self._room.requests - queued):
-            self._hold = None
-        return self._hold is None
+    def _may_start(self, threshold: StartThreshold) -> bool:
+        """Whether the threshold has ever been reached."""
+        queued = sum(slots.queued for slots in self._slots.values())
+        if threshold.is_reached(queued, self._quota.requests - queued):
+            self._start_threshold = None
+        return self._start_threshold is None
 
-    def _find(self, turn: SequenceRequest) -> Sequence | None:
-        """The sequence a request belongs to; None for one that it starts."""
-        infer = turn.infer
+    def _find(self, request: SequenceRequest) -> Sequence | None:
+        """Return the sequence that a request continues; None for one that starts a sequence.
+
+        Raises:
+            InferError: see `submit`.
+        """
+        infer = request.infer
         if not (self._iterative or infer.sequence_id):
             raise invalid_arg(
                 f"inference request to model '{self._model}' must specify a non-zero or non-empty"
                 " correlation ID"
             )
-        if turn.rows != 1:
+        if request.rows != 1:
             raise invalid_arg(
                 f"inference request to model '{self._model}' must specify batch-size 1 due to requirements"
                 " of sequence batcher"
@@ -173,13 +182,13 @@ class SequenceScheduler(Scheduler):
             sequence = None
         if infer.sequence_start:
             if sequence is not None:
-                logger.warning("sequence %s of model '%s' starts anew", infer.sequence_id, self._model)
+                logger.warning("sequence %s of model '%s' is restarted", infer.sequence_id, self._model)
         elif sequence is None:
             raise missing_start(self._model, infer.sequence_id)
         return sequence
 
     def _begin(self, infer: InferRequest) -> Sequence:
-        """Make a sequence and give it a slot, or a place in the backlog."""
+        """Start a sequence in a slot or, when none is free, in the backlog."""
         sequence_id = next(self._numbers) if self._iterative else infer.sequence_id
         sequence = Sequence(sequence_id, before=self._live.get(sequence_id))
         self._live[sequence_id] = sequence
@@ -189,33 +198,31 @@ class SequenceScheduler(Scheduler):
         return sequence
 
     def _admit(self) -> None:
-        """Give free slots to waiting sequences, the lowest slot of any instance first."""
+        """Give free slots to the sequences of the backlog, the lowest slot of any instance first."""
         while self._backlog:
-            vacant = [lane for lane in self._lanes.values() if lane.lowest_vacant is not None]
+            vacant = [slots for slots in self._slots.values() if slots.lowest_vacant is not None]
             if not vacant:
                 return
             sequence = self._backlog.popleft()
-            min(vacant, key=lambda lane: lane.lowest_vacant or 0).occupy(sequence)
-            if sequence.expiry is not None:
-                sequence.expiry.cancel()
-                sequence.expiry = None
-            if sequence.turns and sequence.lane is not None:
-                sequence.lane.offer(sequence.turns[0])
+            min(vacant, key=lambda slots: slots.lowest_vacant or 0).occupy(sequence)
+            sequence.cancel_expiry()
+            if sequence.queued and sequence.slots is not None:
+                sequence.slots.enqueue(sequence.queued[0])
 
-    def _enqueue(self, turn: SequenceRequest, sequence: Sequence) -> None:
-        turn.client = infer = turn.infer
-        turn.sequence = sequence
+    def _enqueue(self, request: SequenceRequest, sequence: Sequence) -> None:
+        request.client = infer = request.infer
+        request.sequence = sequence
         sequence.closed = self._iterative or infer.sequence_end
-        sequence.turns.append(turn)
-        if sequence.lane is None:
-            self._limit_wait(sequence, turn)
-        elif sequence.running is None and len(sequence.turns) == 1:
-            self._idleness.wake(sequence)
-            sequence.lane.offer(turn)
+        sequence.queued.append(request)
+        if sequence.slots is None:
+            self._limit_wait(sequence, request)
+        elif sequence.running is None and len(sequence.queued) == 1:
+            self._idle.mark_active(sequence)
+            sequence.slots.enqueue(request)
 
-    def _limit_wait(self, sequence: Sequence, turn: SequenceRequest) -> None:
-        """A sequence may wait in the backlog as long as the least patient of its requests."""
-        timeout_us = turn.client.timeout_us
+    def _limit_wait(self, sequence: Sequence, request: SequenceRequest) -> None:
+        """Let a sequence wait in the backlog no longer than the shortest timeout of its requests."""
+        timeout_us = request.client.timeout_us
         if not timeout_us:
             return
         loop = asyncio.get_running_loop()
@@ -224,112 +231,112 @@ class SequenceScheduler(Scheduler):
             if sequence.expiry.when() <= expires:
                 return
             sequence.expiry.cancel()
-        sequence.expiry = loop.call_at(expires, self._abandon, sequence, EXPIRED)
+        sequence.expiry = loop.call_at(expires, self._end_early, sequence, EXPIRED)
 
-    def _choose(self, lane: InstanceSlots) -> Choice:
-        """What a lane executes next, once what is past its deadline is out of the way."""
+    def _next_batch(self, slots: InstanceSlots) -> NextBatch:
+        """Return what an instance executes next, after the sequences of expired requests have ended."""
         while True:
-            choice = lane.choose(time.monotonic_ns())
-            late = [turn for turn in choice.rows if turn and _is_late(turn)] if self._room.timed else ()
-            if not late:
-                return choice
-            for turn in late:
-                self._abandon(turn.sequence, TIMEOUT)
+            chosen = slots.next_batch(time.monotonic_ns())
+            if not self._quota.timed:
+                return chosen
+            expired = [request for request in chosen.rows if request and _is_expired(request)]
+            if not expired:
+                return chosen
+            for request in expired:
+                self._end_early(request.sequence, TIMEOUT)
 
-    def _batch(self, lane: InstanceSlots, choice: Choice) -> Batch:
-        turns = [turn for turn in choice.rows if turn is not None]
-        lane.take(turns)
-        self._room.leave(turns)
+    def _batch(self, slots: InstanceSlots, chosen: NextBatch) -> Batch:
+        requests = [request for request in chosen.rows if request is not None]
+        slots.dispatch(requests)
         now = time.monotonic_ns()
-        for turn in turns:
-            if lane.order is not None and not turn.dispatch_ns:
-                lane.order.track(turn)
-            self._dispatch(turn, now)
-        if len(turns) == len(choice.rows):
-            return Batch(list(turns), len(turns), choice.reason)
-        null_states = self._states.initial()
-        requests: list[QueuedRequest] = [
-            turn or PaddingRequest(turns[0], self._controls, null_states) for turn in choice.rows
+        for request in requests:
+            self._quota.release(request)
+            if slots.order is not None and not request.dispatch_ns:
+                slots.order.track(request)
+            self._dispatch(request, now)
+        if len(requests) == len(chosen.rows):
+            return Batch(list(requests), len(requests), chosen.reason)
+        state = self._states.initial()
+        rows: list[QueuedRequest] = [
+            request or PaddingRequest(requests[0], self._controls, state) for request in chosen.rows
         ]
-        batch = Batch(requests, len(requests), choice.reason)
-        batch.nulls = len(requests) - len(turns)
+        batch = Batch(rows, len(rows), chosen.reason)
+        batch.nulls = len(rows) - len(requests)
         return batch
 
-    def _dispatch(self, turn: SequenceRequest, now_ns: int) -> None:
-        sequence = turn.sequence
-        sequence.turns.popleft()
-        sequence.running = turn
-        starts = turn.client.sequence_start or (self._iterative and not turn.dispatch_ns)
-        turn.dispatch_ns = turn.dispatch_ns or now_ns
-        turn.prepare(self._controls, self._states, starts)
+    def _dispatch(self, request: SequenceRequest, now_ns: int) -> None:
+        sequence = request.sequence
+        sequence.queued.popleft()
+        sequence.running = request
+        starts = request.client.sequence_start or (self._iterative and not request.dispatch_ns)
+        request.dispatch_ns = request.dispatch_ns or now_ns
+        request.prepare(self._controls, self._states, starts)
 
-    def _settle(self, turn: SequenceRequest) -> None:
-        """An execution is over: the sequence goes on, rests or ends."""
-        sequence = turn.sequence
-        if not turn.answered:
-            if turn.rescheduled:
-                self._reschedule(turn, sequence)
+    def _execution_finished(self, request: SequenceRequest) -> None:
+        """Let the sequence of an executed request continue, become idle or end."""
+        sequence = request.sequence
+        if not request.answered:
+            if request.rescheduled:
+                self._reschedule(request, sequence)
             elif self._states:
-                turn.sink = partial(self._deliver_late, turn, turn.sink)
+                request.sink = partial(self._deliver_after_execution, request, request.sink)
                 return
         sequence.running = None
-        if sequence.turns and sequence.lane is not None:
-            sequence.lane.offer(sequence.turns[0])
+        if sequence.queued and sequence.slots is not None:
+            sequence.slots.enqueue(sequence.queued[0])
         elif sequence.closed:
             self._end(sequence)
         else:
-            self._idleness.rest(sequence)
+            self._idle.mark_idle(sequence)
 
-    def _deliver_late(self, turn: SequenceRequest, sink: Sink, response: InferResponse) -> None:
-        """Deliver what a decoupled model sends after its execution: until it is done, the next request would
-        be given a state that lacks this one's."""
+    def _deliver_after_execution(self, request: SequenceRequest, sink: Sink, response: InferResponse) -> None:
+        """Deliver a response that a decoupled model sends after its execution."""
+        # Before the final one the next request would be given a state that lacks this request's.
         try:
             sink(response)
         finally:
             if response.final:
-                self._settle(turn)
+                self._execution_finished(request)
                 self.release()
 
-    def _reschedule(self, turn: SequenceRequest, sequence: Sequence) -> None:
-        if turn.cancelled:
-            turn.fail(CANCELLED)
-        elif turn.may_reschedule:
-            sequence.turns.appendleft(turn)
-            self._room.enter(turn, again=True)
+    def _reschedule(self, request: SequenceRequest, sequence: Sequence) -> None:
+        if request.cancelled:
+            request.fail(CANCELLED)
+        elif request.may_reschedule:
+            sequence.queued.appendleft(request)
+            self._quota.acquire(request, requeued=True)
 
-    def _abandon(self, sequence: Sequence, failure: Failure) -> None:
-        """End a sequence before its time: its queued requests fail, later ones find it gone."""
-        self._room.leave(sequence.turns)
-        if sequence.lane is not None and sequence.turns:
-            sequence.lane.withdraw(sequence.turns[0])
-        for turn in sequence.turns:
-            turn.fail(failure)
-        sequence.turns.clear()
+    def _end_early(self, sequence: Sequence, failure: Failure) -> None:
+        """End a sequence: its queued requests fail, and later ones do not find it."""
+        if sequence.slots is not None and sequence.queued:
+            sequence.slots.remove(sequence.queued[0])
+        for request in sequence.queued:
+            self._quota.release(request)
+            request.fail(failure)
+        sequence.queued.clear()
         sequence.closed = True
         if sequence.running is None:
             self._end(sequence)
 
     def _expire(self, sequence: Sequence) -> None:
-        logger.info("sequence %s of model '%s' rested for too long", sequence.id, self._model)
+        logger.info("sequence %s of model '%s' was idle for too long", sequence.id, self._model)
         self._end(sequence)
         self.release()
 
     def _end(self, sequence: Sequence) -> None:
-        """Forget a sequence; its slot goes to the next in the backlog."""
+        """Remove a sequence; its slot goes to the next one of the backlog."""
         if self._live.get(sequence.id) is sequence:
             if sequence.before is None:
                 del self._live[sequence.id]
             else:
                 self._live[sequence.id] = sequence.before
-        self._idleness.wake(sequence)
-        if sequence.expiry is not None:
-            sequence.expiry.cancel()
-            sequence.expiry = None
-        lane = sequence.lane
-        if lane is not None:
-            lane.vacate(sequence)
-            if lane.closing:
-                self._leave_if_empty(lane)
+        self._idle.mark_active(sequence)
+        sequence.cancel_expiry()
+        slots = sequence.slots
+        if slots is not None:
+            slots.vacate(sequence)
+            if slots.closing:
+                self._remove_if_empty(slots)
         elif sequence.before is None:
             self._backlog.remove(sequence)
         following = sequence.unlink()
@@ -344,6 +351,6 @@ class SequenceScheduler(Scheduler):
         self._timer = asyncio.get_running_loop().call_later(delay, self.release)
 
 
-def _is_late(turn: SequenceRequest) -> bool:
-    deadline = turn.client.deadline
+def _is_expired(request: SequenceRequest) -> bool:
+    deadline = request.client.deadline
     return bool(deadline) and time.monotonic() > deadline

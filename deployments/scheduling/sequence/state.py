@@ -1,4 +1,4 @@
-"""Implicit state: what a model returns for one request of a sequence and is given with the next."""
+"""Implicit state: outputs of one request of a sequence that become inputs of the next."""
 
 from math import prod
 from pathlib import Path
@@ -12,8 +12,8 @@ from app.core.datatypes import BY_CONFIG_NAME, DATATYPES
 from app.core.errors import invalid_arg
 from app.core.tensors import InferResponse, RequestedOutput, Tensor
 
-Kept = dict[str, Tensor]
-"""The state of one sequence: by the name of the output it came from, the input it is next."""
+State = dict[str, Tensor]
+"""The state of one sequence: the next request's input by the name of the output that it came from."""
 
 
 class _Slot(NamedTuple):
@@ -24,8 +24,8 @@ class _Slot(NamedTuple):
 class States:
     """The `state` blocks of a configuration.
 
-    Without `initial_state` Triton leaves the first state uninitialised; here it is zero, so that nothing
-    of another sequence can be in it.
+    Without `initial_state` Triton leaves the first state uninitialised; here it is zero, so that it cannot
+    hold data of another sequence.
     """
 
     def __init__(self, config: mc.ModelConfig, directory: Path) -> None:
@@ -41,21 +41,21 @@ class States:
     def __bool__(self) -> bool:
         return bool(self._slots)
 
-    def initial(self) -> Kept:
-        """The state of a sequence that starts."""
+    def initial(self) -> State:
+        """Return the state of a sequence that starts."""
         return {name: slot.initial for name, slot in self._slots.items()}
 
-    def take(
-        self, kept: Kept, response: InferResponse, requested: tuple[RequestedOutput, ...]
+    def update(
+        self, state: State, response: InferResponse, requested: tuple[RequestedOutput, ...]
     ) -> InferResponse:
-        """Keep the states of a response; returns it without those that the client did not ask for."""
+        """Copy the states of a response into `state`; return it without those the client did not request."""
         wanted = {output.name for output in requested}
         visible = []
         for tensor in response.outputs:
             slot = self._slots.get(tensor.name)
             if slot is not None:
                 # A copy: the response may be a view of the outputs of a whole batch.
-                kept[tensor.name] = Tensor(
+                state[tensor.name] = Tensor(
                     slot.initial.name, tensor.datatype, tensor.shape, bytes(tensor.data)
                 )
             if slot is None or (slot.is_output and (not wanted or tensor.name in wanted)):

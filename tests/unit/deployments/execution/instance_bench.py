@@ -76,7 +76,7 @@ class Bench:
     def batch(self, *ids: str, data: object = b"") -> Batch:
         tensor = Tensor("INPUT0", "UINT8", (0,), data)
         requests = [InferRequest("m", "", (tensor,), id=request_id) for request_id in ids]
-        pendings = [QueuedRequest(r, lambda response: None, self.outbox, 1, None) for r in requests]
+        pendings = [QueuedRequest(r, lambda response: None, self.outbox, 1) for r in requests]
         return Batch(pendings, len(pendings))
 
     async def execute(self, *ids: str) -> Batch:

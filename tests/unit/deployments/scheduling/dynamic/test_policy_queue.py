@@ -60,7 +60,7 @@ def test_urgent_levels_first_and_in_order_within() -> None:
     assert bench.order == ["a", "a2", "b", "unset", "beyond", "c"]
     assert list(bench.queue.head(2)) == [bench.queue.popleft(), bench.queue.popleft()]
     assert bench.drain() == ["b", "unset", "beyond", "c"]
-    assert (len(bench.queue), bench.queue.nbytes) == (0, 0)
+    assert (bench.queue.requests, bench.queue.nbytes) == (0, 0)
 
 
 def test_each_level_has_its_own_limit() -> None:
@@ -99,7 +99,9 @@ def test_limits_over_all_levels() -> None:
     ],
 )
 def test_which_timeout(default_us: int, override: bool, asked_us: int, timeout_ns: int) -> None:
-    read = QueuePolicy.of(policy(default_timeout_microseconds=default_us, allow_timeout_override=override))
+    read = QueuePolicy.from_config(
+        policy(default_timeout_microseconds=default_us, allow_timeout_override=override)
+    )
     assert read.timeout_of(asked_us) == timeout_ns
 
 
@@ -112,7 +114,7 @@ def test_rejected_when_its_time_is_over_wherever_it_is() -> None:
     bench.add("b")
     assert woken[-1] == bench.queue.next_expiry_ns == 1 + 2 * MS
     bench.clock.now = 2 * MS
-    assert bench.queue.tidy(1) and len(bench.queue) == 3
+    assert bench.queue.tidy(1) and bench.queue.requests == 3
     bench.clock.now = 1 + 2 * MS
     bench.queue.tidy(1)
     error = bench.answers.failure("short")
@@ -177,7 +179,7 @@ def test_oldest_of_all_levels() -> None:
     ],
 )
 def test_when_the_plain_queue_does(batching: mc.ModelDynamicBatching, plain: bool) -> None:
-    assert QueuePolicies.of(batching).plain is plain
+    assert QueuePolicies.from_config(batching).plain is plain
 
 
 ACTIONS = st.lists(
@@ -227,9 +229,11 @@ def test_any_use_loses_nothing_and_keeps_the_bounds(
 def check(bench: Bench, inside: dict[str, QueuedRequest], policies: QueuePolicies, limit: int) -> None:
     queue = bench.queue
     order = list(queue.head(MANY))
-    assert {request.infer.id for request in order} == set(inside) and len(order) == len(inside) == len(queue)
+    assert {request.infer.id for request in order} == set(inside) and len(order) == len(
+        inside
+    ) == queue.requests
     assert queue.nbytes == sum(request.nbytes for request in order)
-    assert len(queue) <= limit and (len(queue) < 2 or queue.nbytes <= 20)
+    assert queue.requests <= limit and (queue.requests < 2 or queue.nbytes <= 20)
     levels = [policies.level(request.infer.priority) for request in order]
     assert levels == sorted(levels)
     for level in set(levels):

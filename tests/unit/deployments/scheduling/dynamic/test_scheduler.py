@@ -13,15 +13,13 @@ import pytest
 from app.core.errors import ErrorCode, FailureReason, InferError
 from app.core.statistics import Statistics
 from app.core.tensors import InferRequest, Tensor
-from deployments.scheduling.base import Scheduler
-from deployments.scheduling.direct import DirectScheduler
+from deployments.scheduling.base import DirectScheduler, Scheduler
 from deployments.scheduling.dynamic.batch_policy import BatchPolicy
 from deployments.scheduling.dynamic.scheduler import (
-    BATCHED_FROM_NS,
     GATHERED_FROM_NS,
     DynamicScheduler,
-    execute,
 )
+from deployments.scheduling.dynamic.serve_batch import MIN_EXECUTION_NS, ServeBatch
 from deployments.scheduling.queue import RequestQueue
 from tests.unit.scheduling_fakes import MS, Answers, FakeServeBatch, HeldInstance, offer, pending
 from tests.waiting import until
@@ -42,9 +40,9 @@ def dynamic(
     max_requests: int = MANY,
     serve_batch: FakeServeBatch | None = None,
 ) -> DynamicScheduler:
-    batched = (serve_batch or FakeServeBatch())(execute, max_rows, 1)
+    executor = ServeBatch(max_rows, serve_batch or FakeServeBatch())
     policy = BatchPolicy(max_rows, preferred, max_delay_ns)
-    return DynamicScheduler(Statistics(), RequestQueue(max_requests, MANY), policy, batched)
+    return DynamicScheduler(Statistics(), RequestQueue(max_requests, MANY), policy, executor)
 
 
 MAKERS: list[Callable[..., Scheduler]] = [direct, dynamic]
@@ -201,7 +199,7 @@ async def test_lone_request_goes_straight_to_its_instance(answers: Answers) -> N
     for request_id in "abc":
         submit(scheduler, answers, request_id)
         await until(lambda: instance.running is not None)
-        instance.finish(took_ns=2 * BATCHED_FROM_NS)
+        instance.finish(took_ns=2 * MIN_EXECUTION_NS)
     assert instance.ids == [["a"], ["b"], ["c"]]
     assert serve_batch.rows == []
 
@@ -222,10 +220,10 @@ async def test_long_batches_go_through_serve_batch(answers: Answers) -> None:
     (instance,) = offer(scheduler)
     submit(scheduler, answers, "first", *"abcdef")
     for _ in range(2):
-        instance.finish(took_ns=2 * BATCHED_FROM_NS)
+        instance.finish(took_ns=2 * MIN_EXECUTION_NS)
         await until(lambda: instance.running is not None)
-    instance.finish(took_ns=2 * BATCHED_FROM_NS)
-    await until(lambda: not scheduler._running)
+    instance.finish(took_ns=2 * MIN_EXECUTION_NS)
+    await until(lambda: not scheduler._serve_batch._running)
     assert instance.ids == [["first"], ["a", "b", "c", "d"], ["e", "f"]]
     assert serve_batch.rows == [4, 2]
 
@@ -252,7 +250,7 @@ async def test_failing_serve_batch_loses_no_request(answers: Answers) -> None:
     scheduler = dynamic(serve_batch=serve_batch)
     (instance,) = offer(scheduler)
     submit(scheduler, answers, "first", "a", "b")
-    instance.finish(took_ns=2 * BATCHED_FROM_NS)
+    instance.finish(took_ns=2 * MIN_EXECUTION_NS)
     await until(lambda: instance.running is not None)
     instance.finish()
     assert sorted(answers.finals) == ["a", "b", "first"]

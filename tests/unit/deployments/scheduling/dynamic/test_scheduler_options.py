@@ -16,7 +16,8 @@ from deployments.scheduling.delays import backlog_delay_scheduler, delay_schedul
 from deployments.scheduling.dynamic.batch_policy import BatchPolicy
 from deployments.scheduling.dynamic.ordering import ResponseOrder
 from deployments.scheduling.dynamic.policy_queue import PolicyQueue, QueuePolicies, QueuePolicy
-from deployments.scheduling.dynamic.scheduler import DynamicScheduler, execute
+from deployments.scheduling.dynamic.scheduler import DynamicScheduler
+from deployments.scheduling.dynamic.serve_batch import ServeBatch
 from deployments.scheduling.queue import RequestQueue
 from tests.unit.scheduling_fakes import MS, Answers, FakeServeBatch, offer, pending
 from tests.waiting import until
@@ -28,9 +29,9 @@ def dynamic(
     queue: RequestQueue | None = None, max_rows: int = 4, max_delay_ns: int = 0, **options: Any
 ) -> DynamicScheduler:
     policy = BatchPolicy(max_rows, (), max_delay_ns)
-    batched = FakeServeBatch()(execute, max_rows, 1)
+    serve_batch = ServeBatch(max_rows, FakeServeBatch())
     queue = RequestQueue(MANY, MANY) if queue is None else queue
-    return DynamicScheduler(Statistics(), queue, policy, batched, **options)
+    return DynamicScheduler(Statistics(), queue, policy, serve_batch, **options)
 
 
 @pytest.fixture
@@ -191,7 +192,7 @@ async def test_custom_strategy_decides_who_joins(answers: Answers) -> None:
 
 
 async def test_held_until_so_many_are_queued_once(answers: Answers) -> None:
-    scheduler = dynamic(hold=3)
+    scheduler = dynamic(start_threshold=3)
     (instance,) = offer(scheduler)
     for request_id in "ab":
         scheduler.submit(request(answers, request_id))

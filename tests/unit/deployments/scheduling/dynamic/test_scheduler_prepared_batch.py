@@ -11,7 +11,8 @@ from deployments.execution.instance_thread import InstanceThread
 from deployments.scheduling.base import Scheduler
 from deployments.scheduling.dynamic.batch_policy import BatchPolicy
 from deployments.scheduling.dynamic.policy_queue import PolicyQueue, QueuePolicies
-from deployments.scheduling.dynamic.scheduler import PREPARED_FROM_NS, DynamicScheduler, execute
+from deployments.scheduling.dynamic.scheduler import PREPARED_FROM_NS, DynamicScheduler
+from deployments.scheduling.dynamic.serve_batch import ServeBatch
 from deployments.scheduling.queue import RequestQueue
 from tests.unit.deployments.scheduling.dynamic.test_scheduler import until
 from tests.unit.scheduling_fakes import Answers, FakeServeBatch, HeldInstance, pending
@@ -67,8 +68,8 @@ class Bench:
         self.answers = Answers()
         self.serve_batch = FakeServeBatch()
         queue = RequestQueue(1000, 1 << 20) if queue is None else queue
-        batched = self.serve_batch(execute, ROWS, 8)
-        self.scheduler = DynamicScheduler(Statistics(), queue, policy, batched, **fields)
+        serve_batch = ServeBatch(ROWS, self.serve_batch)
+        self.scheduler = DynamicScheduler(Statistics(), queue, policy, serve_batch, **fields)
         self.instance = EagerInstance(self.scheduler)
         self.submit("first")
         self.instance.end(took_ns)
@@ -84,7 +85,7 @@ class Bench:
 
     async def settle(self) -> None:
         """Let what was handed to `@serve.batch` come through."""
-        await until(lambda: len(self.scheduler._running) == len(self.instance.next))
+        await until(lambda: len(self.scheduler._serve_batch._running) == len(self.instance.next))
 
 
 async def test_a_full_batch_is_handed_over_early() -> None:
