@@ -118,7 +118,6 @@ CIRCLES_LEFT: set[frozenset[str]] = {
             "app.ingress.http2.streaming_call",
         }
     ),
-    frozenset({"app.ingress.tracing.otel", "app.ingress.tracing.sampling"}),
     frozenset({"app.ingress.http1.connection", "app.ingress.http1.server"}),
     frozenset({"app.ingress.http2.output", "app.ingress.http2.stream"}),
     frozenset({"app.settings.settings", "app.settings.validate"}),

@@ -126,7 +126,7 @@ class GrpcFront:
     def _take(self, data: Buffer, call: UnaryCall) -> tuple[InferRequest, RequestOrigin | None]:
         """Decode a request; with it, if anybody takes note of requests, how it came."""
         self._refuse_when_stopping()
-        arrival = _arrival(call) if self._observer.on else None
+        arrival = _arrival(call) if self._observer.enabled else None
         request = read_infer(data, call.deadline)
         if self._forwarder is not None:
             request = self._forwarder.into(request, _text_metadata(call))

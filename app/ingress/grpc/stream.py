@@ -261,7 +261,7 @@ class InferStream:
             pending.request = self._call.forward(pending.request)
         pending.empty_final = wants_empty_final(message.parameters)
         sink = partial(self._receive, pending)
-        if self._observer.on:
+        if self._observer.enabled:
             arrival = RequestOrigin("grpc", monotonic_ns(), self._call.traceparent)
             pending.call = self._observer.submit(self._service, entry, pending.request, sink, arrival)
         else:

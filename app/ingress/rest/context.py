@@ -47,7 +47,7 @@ class RouteContext:
         """Submit the request of an exchange, with forwarded headers, observed while that is on."""
         if self.forwarder is not None:
             request = self.forwarder.into(request, exchange.head.as_sent())
-        if not self.observer.on:
+        if not self.observer.enabled:
             return self.service.submit(entry, request, sink)
         origin = RequestOrigin("http", int(exchange.begun * 1e9) or monotonic_ns(), traceparent)
         return self.observer.submit(self.service, entry, request, sink, origin)

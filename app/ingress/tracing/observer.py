@@ -1,6 +1,6 @@
-"""What is noted of requests on their way: traces, and one log line each where that is wanted.
+"""Traces requests and logs a line for each, where that is enabled.
 
-A front asks `Observer.on` of every request and nothing more while it is false.
+A front only checks `Observer.enabled` for each request while it is false.
 """
 
 import json
@@ -19,19 +19,20 @@ from app.core.tensors import UNNAMED_TRACE, InferRequest, InferResponse, Timesta
 from app.core.trace_settings import GLOBAL, Change, TraceSetting
 from app.core.traced import traced_call
 from app.ingress.service.interface import InferenceService
-from app.ingress.tracing.sampling import Trace, Tracer, stamps_of
+from app.ingress.tracing.sampling import Tracer
+from app.ingress.tracing.trace import Trace, stamps_of
 from app.routing.table import VersionEntry
 
 logger = logging.getLogger(__name__)
 
 REQUEST_LOG_LEVEL = 1
-"""The verbose level from which every request leaves a line."""
+"""The verbose level from which every request is logged."""
 
 Configure = Callable[[bytes, bytes], Awaitable[None]]
 
 
 class RequestOrigin(NamedTuple):
-    """How a request came in: `begun_ns` (`time.monotonic_ns`) is when its first byte was there."""
+    """The protocol of a request, when its first byte arrived (`time.monotonic_ns`), and its trace context."""
 
     protocol: str
     begun_ns: int
@@ -39,7 +40,7 @@ class RequestOrigin(NamedTuple):
 
 
 class Activities(NamedTuple):
-    """Triton's names for what a front does."""
+    """Triton's names of a front's activities."""
 
     receive_start: str
     receive_end: str
@@ -54,55 +55,55 @@ _ACTIVITIES = {
 
 
 class Observer:
-    """The live settings of an ingress and what follows from them. Runs on the data-plane loop.
+    """Applies the live settings of an ingress: logging, tracing, request log. Runs on the data-plane loop.
 
     Args:
         live: the settings at the start.
-        configure: tells the repository manager of a change; see `RepositoryManager.configure`.
-        suffix: ends the names of trace files.
+        configure: sends a change to the repository manager; see `RepositoryManager.configure`.
+        suffix: the end of trace file names.
     """
 
     def __init__(self, live: LiveSettings, configure: Configure | None = None, suffix: str = "") -> None:
         self.live = live
-        self.on = False
+        self.enabled = False
         self._configure = configure
         self._tracer = Tracer(live.trace, suffix)
-        self._look()
+        self._refresh_enabled()
 
     def apply(self, live: LiveSettings | None) -> None:
-        """Go by what the manager published; None when it has no say."""
+        """Apply the settings that the manager published; None leaves them as they are."""
         if live is None or live == self.live:
             return
         changed, self.live = self.live, live
         if live.log != changed.log:
             configure_logging(live.log)
         self._tracer.apply(live.trace)
-        self._look()
+        self._refresh_enabled()
 
-    def _look(self) -> None:
+    def _refresh_enabled(self) -> None:
         self._logs = self.live.log.log_verbose_level >= REQUEST_LOG_LEVEL
-        self.on = self._logs or self._tracer.on
+        self.enabled = self._logs or self._tracer.enabled
 
     @property
     def log(self) -> LogConfig:
-        """The present log settings."""
+        """The current log settings."""
         return self.live.log
 
     def trace_setting(self, model: str = GLOBAL) -> TraceSetting:
-        """The present trace setting of a model; its count is what is left."""
+        """Return the current trace setting of a model; its count is the number of traces left."""
         scope = self._tracer.scope(model)
         return msgspec.structs.replace(scope.setting, count=scope.remaining)
 
     async def change_log(self, change: dict[str, Any]) -> LogConfig:
-        """Change log settings in every process; returns them."""
+        """Change log settings in every process, and return them."""
         await self._change(LiveChange(log=change))
         return self.log
 
     async def change_trace(self, model: str, change: Change) -> TraceSetting:
-        """Change the trace settings of a model, or of all (`GLOBAL`), in every ingress; returns them.
+        """Change the trace settings of a model, or of all (`GLOBAL`), in every ingress, and return them.
 
         Raises:
-            InferError: INVALID_ARG when nothing could be traced so.
+            InferError: INVALID_ARG for settings that cannot trace anything.
         """
         await self._change(LiveChange(trace={model: dict(change)}))
         return self.trace_setting(model)
@@ -115,22 +116,17 @@ class Observer:
             await self._configure(msgspec.msgpack.encode(change), msgspec.msgpack.encode(self.live))
 
     def close(self) -> None:
-        """Save what was traced; blocks until it is on disk."""
+        """Save all traces; blocks until they are on disk."""
         self._tracer.close()
 
-    def observe(self, request: InferRequest, sink: Sink, arrival: RequestOrigin) -> tuple[InferRequest, Sink]:
-        """The request and the sink to submit in the place of these; the same ones if nobody cares."""
-        observed = self._observed(request, sink, arrival)
-        return (request, sink) if observed is None else (observed.request, observed.take)
-
-    def _observed(self, request: InferRequest, sink: Sink, arrival: RequestOrigin) -> "_Observed | None":
+    def _observed(self, request: InferRequest, sink: Sink, origin: RequestOrigin) -> "_Observed | None":
         scope = self._tracer.scope(request.model_name)
         trace = None
-        if scope.sample(arrival.traceparent):
-            trace = self._tracer.begin(request, scope, arrival.begun_ns, arrival.traceparent)
+        if scope.sample(origin.traceparent):
+            trace = self._tracer.begin(request, scope, origin.begun_ns, origin.traceparent)
         elif not self._logs:
             return None
-        return _Observed(self, request, sink, arrival, trace)
+        return _Observed(self, request, sink, origin, trace)
 
     def submit(
         self,
@@ -138,40 +134,44 @@ class Observer:
         entry: VersionEntry,
         request: InferRequest,
         sink: Sink,
-        arrival: RequestOrigin,
+        origin: RequestOrigin,
     ) -> Call:
-        """`InferenceService.submit`, observed."""
-        observed = self._observed(request, sink, arrival)
+        """Submit a request to a service, traced and logged where that applies.
+
+        Raises:
+            InferError: the one that `InferenceService.submit` raises.
+        """
+        observed = self._observed(request, sink, origin)
         if observed is None:
             return service.submit(entry, request, sink)
         try:
-            return service.submit(entry, observed.request, observed.take)
+            return service.submit(entry, observed.request, observed.on_response)
         except InferError as error:
-            observed.note(failed(error), monotonic_ns())
+            observed.record(failed(error), monotonic_ns())
             raise
 
     def finish(self, trace: Trace) -> None:
-        """A traced request is answered."""
+        """Save the trace of a request whose final response was sent."""
         self._tracer.finish(trace)
 
     def log_request(
-        self, request: InferRequest, response: InferResponse, arrival: RequestOrigin, now_ns: int
+        self, request: InferRequest, response: InferResponse, origin: RequestOrigin, now_ns: int
     ) -> None:
-        """Write the line of one request; durations are microseconds."""
+        """Log one request if that is enabled; durations are microseconds."""
         if not self._logs:
             return
         line = {
             "event": "request",
-            "protocol": arrival.protocol,
+            "protocol": origin.protocol,
             "model": request.model_name,
             "version": response.model_version or request.model_version,
             "request_id": request.id,
             "status": "OK" if response.failure is None else response.failure.code.value,
-            "total_us": (now_ns - arrival.begun_ns) // 1000,
+            "total_us": (now_ns - origin.begun_ns) // 1000,
             **_durations(response.timestamps),
         }
-        if arrival.traceparent:
-            line["traceparent"] = arrival.traceparent
+        if origin.traceparent:
+            line["traceparent"] = origin.traceparent
         if response.failure is not None:
             line["error"] = response.failure.message
         logger.debug("%s", json.dumps(line), extra=VERBATIM)
@@ -189,53 +189,53 @@ def _durations(times: Timestamps | None) -> dict[str, int]:
 
 
 class _Observed:
-    """The sink of one observed request, in front of the front's own."""
+    """Records the responses of one request on their way to the front's sink."""
 
-    __slots__ = ("_arrival", "_observer", "_sent_ns", "_sink", "_trace", "request")
+    __slots__ = ("_observer", "_origin", "_sent_ns", "_sink", "_trace", "request")
 
     def __init__(
         self,
         observer: Observer,
         request: InferRequest,
         sink: Sink,
-        arrival: RequestOrigin,
+        origin: RequestOrigin,
         trace: Trace | None,
     ) -> None:
         self._observer = observer
         context = UNNAMED_TRACE if trace is None else trace.context
         self.request = msgspec.structs.replace(request, trace=context)
         self._sink = sink
-        self._arrival = arrival
+        self._origin = origin
         self._trace = trace
         self._sent_ns = monotonic_ns()
         if trace is not None:
-            names = _ACTIVITIES[arrival.protocol]
-            trace.stamps += (names.receive_start, arrival.begun_ns), (names.receive_end, self._sent_ns)
+            names = _ACTIVITIES[origin.protocol]
+            trace.stamps += (names.receive_start, origin.begun_ns), (names.receive_end, self._sent_ns)
 
-    def take(self, response: InferResponse) -> None:
-        """Receive a response, pass it on, and note both."""
-        begun_ns = monotonic_ns()
+    def on_response(self, response: InferResponse) -> None:
+        """Pass a response on, and record when it arrived and was sent."""
+        received_ns = monotonic_ns()
         self._sink(response)
-        self.note(response, begun_ns)
+        self.record(response, received_ns)
 
-    def note(self, response: InferResponse, begun_ns: int) -> None:
-        """Note a response that there has been since `begun_ns`."""
+    def record(self, response: InferResponse, received_ns: int) -> None:
+        """Record a response that arrived at `received_ns` and has been sent."""
         if self._trace is not None:
-            self._extend(self._trace, response, begun_ns)
+            self._extend(self._trace, response, received_ns)
         if response.final:
-            self._observer.log_request(self.request, response, self._arrival, monotonic_ns())
+            self._observer.log_request(self.request, response, self._origin, monotonic_ns())
 
-    def _extend(self, trace: Trace, response: InferResponse, begun_ns: int) -> None:
-        names = _ACTIVITIES[self._arrival.protocol]
+    def _extend(self, trace: Trace, response: InferResponse, received_ns: int) -> None:
+        names = _ACTIVITIES[self._origin.protocol]
         if response.timestamps is not None:
-            call = traced_call(self.request, response, self._sent_ns, begun_ns)
+            call = traced_call(self.request, response, self._sent_ns, received_ns)
             trace.stamps += stamps_of(call.timestamps)
             trace.activities = call.timestamps.activities
             trace.calls = call.calls
-        trace.note(
+        trace.record(
             response,
-            ("INFER_RESPONSE_COMPLETE", begun_ns),
-            (names.send_start, begun_ns),
+            ("INFER_RESPONSE_COMPLETE", received_ns),
+            (names.send_start, received_ns),
             (names.send_end, monotonic_ns()),
         )
         if response.final:

@@ -1,7 +1,7 @@
-"""Traces as OpenTelemetry spans, sent over OTLP/HTTP by the SDK's own thread. Needs the extra `otel`.
+"""Exports traces as OpenTelemetry spans over OTLP/HTTP, in a thread of the SDK. Needs the extra `otel`.
 
-Spans as Triton's: `InferRequest` covers the whole of a request, below it is one named after the model, below
-that `compute` and those of the models that it called; the activities of each are its events.
+The spans are Triton's: `InferRequest` covers the whole request; its child is named after the model; below
+that one are `compute` and the spans of the models that it called. Activities are events of their span.
 """
 
 import re
@@ -18,7 +18,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from app.core.tensors import Timestamps, TracedCall
 from app.core.trace_settings import TraceSetting
-from app.ingress.tracing.sampling import Child, Trace, stamps_of
+from app.ingress.tracing.trace import Child, Trace, stamps_of
 from app.ingress.tracing.trace_file import Stamp
 
 DEFAULT_URL: Final = "http://localhost:4318/v1/traces"
@@ -54,20 +54,20 @@ class Telemetry:
         self._propagator = TraceContextTextMapPropagator()
 
     def start(self, traceparent: str, begun_ns: int) -> Any:
-        """Open the span of a request, below that of its client if there is one."""
+        """Open the span of a request, as a child of its client's span if there is one."""
         context = self._propagator.extract({"traceparent": traceparent}) if traceparent else None
         return self._tracer.start_span(
             "InferRequest", context, api.SpanKind.SERVER, start_time=begun_ns + _offset()
         )
 
     def traceparent(self, span: Any) -> str:
-        """What tells a replica, and who it calls, of a span."""
+        """Return the trace context that makes a replica's spans children of this one."""
         carrier: dict[str, str] = {}
         self._propagator.inject(carrier, api.set_span_in_context(span))
         return carrier["traceparent"]
 
     def finish(self, trace: Trace) -> None:
-        """End the span of a request with what was noted of it, and make those of what it led to."""
+        """Add the events of a request to its span and end it, and make the spans of the calls it made."""
         offset = _offset()
         root = trace.span
         for name, ns in trace.stamps:
@@ -83,7 +83,7 @@ class Telemetry:
         root.end(trace.stamps[-1][1] + offset)
 
     def _model(self, parent: Any, child: Child, stamps: Iterable[Stamp], offset: int) -> Any:
-        """The ended span of one model's part, with its `compute` below; `parent` when there are no stamps."""
+        """Make the span of one model with its `compute` span; return `parent` where there are no stamps."""
         times = [(name, ns + offset) for name, ns in stamps]
         call = child.call
         span = self._child(parent, call.model_name, [each for each in times if each[0] in _MODEL])
@@ -103,14 +103,14 @@ class Telemetry:
         if inner is not None:
             inner.end(compute[-1][1])
         end = max(ns for name, ns in times if name in _MODEL)
-        self._reported(span, [(name, ns + offset) for name, ns in call.timestamps.activities], end)
+        self._backend_spans(span, [(name, ns + offset) for name, ns in call.timestamps.activities], end)
         span.end(end)
         return span
 
-    def _reported(self, model: Any, stamps: Iterable[Stamp], end: int) -> None:
-        """What the backend has reported: spans from `_START` to `_END`, one in the other, with their events.
+    def _backend_spans(self, model: Any, stamps: Iterable[Stamp], end: int) -> None:
+        """Make nested spans of the activities that the backend reported, each from `_START` to `_END`.
 
-        A span that the backend did not end ends with the model's.
+        Activities in between are events. A span that the backend did not end ends with the model's.
         """
         spans: list[tuple[str | None, Any]] = [(None, model)]
         for activity, ns in stamps:
@@ -125,7 +125,7 @@ class Telemetry:
             span.end(end)
 
     def _child(self, parent: Any, name: str, stamps: list[Stamp]) -> Any:
-        """An open span that begins with the first of some activities; None when there are none."""
+        """Open a span that starts with the first of some activities; return None when there are none."""
         if not stamps:
             return None
         context = api.set_span_in_context(parent)
@@ -135,7 +135,7 @@ class Telemetry:
         return span
 
     def close(self) -> None:
-        """Export what is held; blocks until it is sent, or given up."""
+        """Export the buffered spans; blocks until they are sent or have failed."""
         self._provider.shutdown()
 
 
@@ -146,5 +146,5 @@ def _url(url: str) -> str:
 
 
 def _offset() -> int:
-    """Nanoseconds from the monotonic clock to the time of day."""
+    """Return the nanoseconds to add to the monotonic clock for the time of day."""
     return time_ns() - monotonic_ns()

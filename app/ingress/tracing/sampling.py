@@ -1,4 +1,4 @@
-"""Which requests are traced, what is noted of each, and when it is saved.
+"""Selects the requests that are traced, and saves their traces.
 
 Sampling runs on the event loop; encoding and saving run in one thread, in order. Rate and count hold for an
 ingress process: with several of them each counts for itself.
@@ -6,28 +6,14 @@ ingress process: with several of them each counts for itself.
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from app.core.tensors import (
-    TENSORS_TRACE,
-    UNNAMED_TRACE,
-    InferRequest,
-    InferResponse,
-    Tensor,
-    Timestamps,
-    TracedCall,
-)
+from app.core.tensors import InferRequest, TracedCall
 from app.core.trace_settings import GLOBAL, TraceSetting, TraceSettings
-from app.ingress.tracing.trace_file import (
-    Stamp,
-    TraceFile,
-    encode_header,
-    encode_objects,
-    encode_stamp,
-    encode_tensor,
-)
+from app.ingress.tracing.trace import Child, Trace
+from app.ingress.tracing.trace_file import TraceFile
 
 if TYPE_CHECKING:
     from app.ingress.tracing.otel import Telemetry
@@ -36,143 +22,43 @@ logger = logging.getLogger(__name__)
 
 _TRACEPARENT: Final = re.compile("(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 """W3C Trace Context, section 3.2."""
-_MAX_WAITING: Final = 1024
-_MAX_WAITING_BYTES: Final = 256 << 20
-"""Traces that may wait for the writer, and their tensors; further ones are dropped."""
-_MAX_HELD_BYTES: Final = 64 << 20
-"""What is held back for a file of `log_frequency` traces; it gets fewer where they are as large as that. And
-what a request's responses may have, of which further ones are left out."""
-_MAX_STAMPS: Final = 8192
-"""Likewise, of a stream of responses: its last one has its stamps."""
+_MAX_QUEUED: Final = 1024
+_MAX_QUEUED_BYTES: Final = 256 << 20
+"""Bounds of the writer's queue: traces, and bytes of their tensors; further traces are dropped."""
+_MAX_BUFFERED_BYTES: Final = 64 << 20
+"""Bytes buffered for a file of `log_frequency` traces; it gets fewer where they are larger than that."""
 _SAVE_TRACES: Final = 256
 _SAVE_BYTES: Final = 1 << 20
-"""How much is held back for a file without a number."""
-_ACTIVITIES: Final = (
-    "REQUEST_START",
-    "QUEUE_START",
-    "COMPUTE_START",
-    "COMPUTE_INPUT_END",
-    "COMPUTE_OUTPUT_START",
-    "COMPUTE_END",
-    "REQUEST_END",
-)
-
-
-def stamps_of(times: Timestamps) -> list[Stamp]:
-    """A replica's timestamps as activities, without those that the backend reported."""
-    return [(name, ns) for name in _ACTIVITIES if (ns := getattr(times, name.lower()))]
-
-
-class Child(NamedTuple):
-    """A call that a traced request led to, with its number and that of the trace it belongs to."""
-
-    number: int
-    parent: int
-    call: TracedCall
-
-
-class Trace:
-    """What is noted of one request."""
-
-    __slots__ = (
-        "activities",
-        "calls",
-        "children",
-        "context",
-        "kept",
-        "number",
-        "outputs",
-        "request",
-        "scope",
-        "span",
-        "stamps",
-        "version",
-    )
-
-    def __init__(self, scope: "TraceScope", number: int, request: InferRequest) -> None:
-        self.scope = scope
-        self.number = number
-        self.request = request
-        self.version = request.model_version
-        self.stamps: list[Stamp] = []
-        self.activities: Sequence[Stamp] = ()  # that the backend has reported
-        self.span: Any = None  # in mode opentelemetry
-        # What the replica is told.
-        self.context = TENSORS_TRACE if "TENSORS" in scope.setting.level else UNNAMED_TRACE
-        self.outputs: list[Tensor] = []
-        self.kept = 0  # bytes of them
-        self.calls: tuple[TracedCall, ...] = ()
-        self.children: list[Child] = []  # `calls` and what they led to, once the trace is complete
-
-    def note(self, response: InferResponse, *stamps: Stamp) -> None:
-        """Keep what the level asks for of a response, and when it was there and sent."""
-        self.version = response.model_version or self.version
-        if response.final or len(self.stamps) < _MAX_STAMPS:
-            self.stamps += stamps
-        if "TENSORS" in self.scope.setting.level and self.kept < _MAX_HELD_BYTES:
-            self.outputs += response.outputs
-            self.kept += sum(len(tensor.data) for tensor in response.outputs)
-
-    @property
-    def nbytes(self) -> int:
-        """Of the tensors that it holds."""
-        tensors = [*self.request.inputs, *self.outputs]
-        for child in self.children:
-            tensors += (*child.call.inputs, *child.call.outputs)
-        return sum(len(tensor.data) for tensor in tensors)
-
-    def encode(self) -> bytes:
-        """Triton's objects for this trace."""
-        number, request = self.number, self.request
-        objects = [encode_header(number, request.model_name, self.version, request.id)]
-        stamps = (*self.stamps, *self.activities)
-        objects += self._objects(number, stamps, request.inputs, self.outputs)
-        for number, parent, call in self.children:
-            objects.append(
-                encode_header(number, call.model_name, call.model_version, call.request_id, parent)
-            )
-            stamps = (*stamps_of(call.timestamps), *call.timestamps.activities)
-            objects += self._objects(number, stamps, call.inputs, call.outputs)
-        return encode_objects(objects)
-
-    def _objects(
-        self, number: int, stamps: Iterable[Stamp], inputs: Iterable[Tensor], outputs: Iterable[Tensor]
-    ) -> Iterator[dict[str, Any]]:
-        """What the level asks for of a request or call."""
-        if "TIMESTAMPS" in self.scope.setting.level:
-            yield from (encode_stamp(number, stamp) for stamp in stamps)
-        if "TENSORS" in self.scope.setting.level:
-            yield from (encode_tensor(number, "TENSOR_QUEUE_INPUT", each) for each in inputs)
-            yield from (encode_tensor(number, "TENSOR_BACKEND_OUTPUT", each) for each in outputs)
+"""Traces and bytes buffered for a file without a number."""
 
 
 class TraceScope:
-    """The requests that one setting is for: those of a model, or of all that have no setting of their own.
+    """Samples the requests of one model, or of all models without a setting of their own.
 
-    `sample` runs on the loop, `collect` and `save` in the writer's thread.
+    `sample` runs on the event loop, `collect`, `save` and `retire` in the writer's thread.
     """
 
     def __init__(self, setting: TraceSetting, file: TraceFile | None) -> None:
         self.setting = setting
         self.remaining = setting.count
-        self.on = setting.traces
-        self.retired = False
+        self.enabled = setting.traces
+        self._retired = False
         self._file = file
         self._propagates = setting.mode == "opentelemetry"
         self._seen = 0
         self._created = 0
         self._collected = 0
-        self._held: list[bytes] = []
-        self._bytes = 0
+        self._buffered: list[bytes] = []
+        self._buffered_bytes = 0
 
     def sample(self, traceparent: str = "") -> bool:
-        """Whether the next request is to be traced.
+        """Return whether the next request is traced.
 
-        In mode opentelemetry, as in Triton, one whose client traces it always is.
+        In mode opentelemetry, as in Triton, a request that its client traces always is.
         """
-        if self.on and traceparent and self._propagates and _TRACEPARENT.fullmatch(traceparent):
+        if self.enabled and traceparent and self._propagates and _TRACEPARENT.fullmatch(traceparent):
             return True
-        if not self.on or not self.setting.rate or not self.remaining:
+        if not self.enabled or not self.setting.rate or not self.remaining:
             return False
         self._seen += 1
         if self._seen % self.setting.rate:
@@ -183,32 +69,32 @@ class TraceScope:
         return True
 
     def collect(self, trace: Trace) -> None:
-        """Take a finished trace, and save what is due."""
+        """Buffer a complete trace, and save the buffer when it is due."""
         encoded = trace.encode()
-        self._held.append(encoded)
-        self._bytes += len(encoded)
+        self._buffered.append(encoded)
+        self._buffered_bytes += len(encoded)
         self._collected += 1
         frequency = self.setting.log_frequency
-        if (frequency and len(self._held) >= frequency) or (
+        if (frequency and len(self._buffered) >= frequency) or (
             not self.remaining and self._collected == self._created
         ):
             self.save(numbered=True)
         elif (
-            self.retired
-            or self._bytes >= (_MAX_HELD_BYTES if frequency else _SAVE_BYTES)
-            or (not frequency and len(self._held) >= _SAVE_TRACES)
+            self._retired
+            or self._buffered_bytes >= (_MAX_BUFFERED_BYTES if frequency else _SAVE_BYTES)
+            or (not frequency and len(self._buffered) >= _SAVE_TRACES)
         ):
             self.save()
 
     def save(self, numbered: bool | None = None) -> None:
-        """Save what was collected, by default as the log frequency says."""
-        held, self._held, self._bytes = self._held, [], 0
-        if held and self._file is not None:
-            self._file.save(held, bool(self.setting.log_frequency) if numbered is None else numbered)
+        """Write the buffer to a file, `numbered` or not; by default as the log frequency says."""
+        traces, self._buffered, self._buffered_bytes = self._buffered, [], 0
+        if traces and self._file is not None:
+            self._file.save(traces, bool(self.setting.log_frequency) if numbered is None else numbered)
 
     def retire(self) -> None:
-        """Other settings hold now: save, and save what is still under way when it comes."""
-        self.retired = True
+        """Save now, and from now on each trace as it completes: the setting was replaced."""
+        self._retired = True
         self.save()
 
 
@@ -220,7 +106,7 @@ class Tracer:
         self._file = TraceFile(settings.startup.file + suffix)
         self._telemetry = _telemetry(settings.startup)
         self._writer = ThreadPoolExecutor(1, "traces")
-        # By the loop, by the writer.
+        # Each counter is written by one thread only: `_submitted` by the loop, `_done` by the writer.
         self._submitted = self._done = 0
         self._submitted_bytes = self._done_bytes = 0
         self._numbers = 0
@@ -229,55 +115,62 @@ class Tracer:
         self.apply(settings)
 
     @property
-    def on(self) -> bool:
+    def enabled(self) -> bool:
         """Whether any request may be traced."""
-        return any(scope.on for scope in self._scopes.values())
+        return any(scope.enabled for scope in self._scopes.values())
 
     def apply(self, settings: TraceSettings) -> None:
-        """Go by other settings; a scope whose setting stays keeps its place in the sampling."""
+        """Replace the settings; a scope whose setting is unchanged keeps its count of requests."""
         wanted = {name: settings.of(name) for name in (GLOBAL, *settings.overrides)}
         for name, scope in list(self._scopes.items()):
             if wanted.get(name) != scope.setting:
                 del self._scopes[name]
-                self._do(scope.retire)
+                self._run_in_writer(scope.retire)
         for name, setting in wanted.items():
             if name not in self._scopes:
                 self._scopes[name] = TraceScope(setting, self._file)
 
     def scope(self, model: str) -> TraceScope:
-        """What a model's requests are sampled by."""
+        """Return the scope that samples a model's requests."""
         return self._scopes.get(model) or self._scopes[GLOBAL]
 
     def begin(
         self, request: InferRequest, scope: TraceScope, begun_ns: int = 0, traceparent: str = ""
     ) -> Trace:
-        """Start the trace of a request that was sampled."""
+        """Start the trace of a sampled request.
+
+        Args:
+            request: the request.
+            scope: the scope that sampled it.
+            begun_ns: when its first byte arrived, `time.monotonic_ns`.
+            traceparent: the client's trace context, empty without one.
+        """
         self._numbers += 1
-        trace = Trace(scope, self._numbers, request)
+        trace = Trace(scope.setting, self._numbers, request, scope.collect)
         if self._telemetry is not None:
             trace.span = self._telemetry.start(traceparent, begun_ns)
             trace.context = self._telemetry.traceparent(trace.span)
         return trace
 
     def finish(self, trace: Trace) -> None:
-        """Hand a complete trace to the writer, or its spans to their exporter."""
+        """Queue a complete trace for the writer, or export its spans."""
         trace.children = list(self._numbered(trace.calls, trace.number))
         if self._telemetry is not None:
             self._telemetry.finish(trace)
             return
-        waiting = self._submitted_bytes - self._done_bytes
-        if self._submitted - self._done < _MAX_WAITING and waiting <= _MAX_WAITING_BYTES:
+        queued_bytes = self._submitted_bytes - self._done_bytes
+        if self._submitted - self._done < _MAX_QUEUED and queued_bytes <= _MAX_QUEUED_BYTES:
             self._submitted_bytes += trace.nbytes
-            self._do(lambda: self._collect(trace))
+            self._run_in_writer(lambda: self._collect(trace))
 
     def _collect(self, trace: Trace) -> None:
         try:
-            trace.scope.collect(trace)
+            trace.collect(trace)
         finally:
             self._done_bytes += trace.nbytes
 
     def _numbered(self, calls: Iterable[TracedCall], parent: int) -> Iterator[Child]:
-        """Calls, each before what it led to."""
+        """Number calls, each before the calls that it made."""
         for call in calls:
             self._numbers += 1
             number = self._numbers
@@ -285,15 +178,15 @@ class Tracer:
             yield from self._numbered(call.calls, number)
 
     def close(self) -> None:
-        """Save everything; returns when it is on disk."""
+        """Save everything; blocks until it is on disk."""
         for scope in self._scopes.values():
-            self._do(scope.retire)
+            self._run_in_writer(scope.retire)
         self._writer.shutdown(wait=True)
         if self._telemetry is not None:
             self._telemetry.close()
         self._file.close()
 
-    def _do(self, work: Callable[[], None]) -> None:
+    def _run_in_writer(self, work: Callable[[], None]) -> None:
         self._submitted += 1
         self._writer.submit(self._run, work)
 
@@ -302,16 +195,16 @@ class Tracer:
         try:
             work()
         except OSError as error:
-            if not self._failed:  # once: the next request would say the same
+            if not self._failed:  # log it once: it would fail the same way for every trace
                 logger.error("cannot save traces: %s", error)
             self._failed = True
         except Exception:
-            logger.exception("saving a trace")
+            logger.exception("cannot save a trace")
 
 
 def _telemetry(setting: TraceSetting) -> "Telemetry | None":
     if setting.mode != "opentelemetry":
         return None
-    from app.ingress.tracing.otel import Telemetry  # an extra, and slow to import
+    from app.ingress.tracing.otel import Telemetry  # needs an extra, and is slow to import
 
     return Telemetry(setting)

@@ -13,7 +13,7 @@ _FLOATS: Final = ("FP16", "FP32", "FP64")
 
 
 def encode_header(number: int, model: str, version: str, request_id: str, parent: int = 0) -> dict[str, Any]:
-    """The object that says what was traced; `parent` is the trace that led to this one, 0 for none."""
+    """Return the object that names the traced model; `parent` is the trace that made the call, 0 for none."""
     header: dict[str, Any] = {"id": number, "model_name": model, "model_version": int(version or -1)}
     if request_id:
         header["request_id"] = request_id
@@ -21,12 +21,12 @@ def encode_header(number: int, model: str, version: str, request_id: str, parent
 
 
 def encode_stamp(number: int, stamp: Stamp) -> dict[str, Any]:
-    """The object of one activity."""
+    """Return the object of one activity."""
     return {"id": number, "timestamps": [{"name": stamp[0], "ns": stamp[1]}]}
 
 
 def encode_tensor(number: int, activity: str, tensor: Tensor) -> dict[str, Any]:
-    """The object of one tensor, its elements printed as Triton prints them."""
+    """Return the object of one tensor, with its elements printed as Triton prints them."""
     shape = ",".join(map(str, tensor.shape))
     described = {"name": tensor.name, "data": _elements(tensor), "shape": shape, "dtype": tensor.datatype}
     return {"id": number, "activity": activity, "tensor": described}
@@ -35,7 +35,7 @@ def encode_tensor(number: int, activity: str, tensor: Tensor) -> dict[str, Any]:
 def _elements(tensor: Tensor) -> str:
     if isinstance(tensor.data, RegionSlice) or not len(tensor.data):
         return ""
-    if tensor.datatype == "BF16":  # its 16 bits have no number of their own in numpy
+    if tensor.datatype == "BF16":  # numpy has no such type
         return ""
     elements = tensor.array().ravel().tolist()
     if tensor.datatype == "BYTES":
@@ -46,12 +46,12 @@ def _elements(tensor: Tensor) -> str:
 
 
 def encode_objects(objects: Iterable[dict[str, Any]]) -> bytes:
-    """Objects with commas between them, an array without its brackets."""
+    """Encode objects as a JSON array without its brackets."""
     return b",".join(json.dumps(each, separators=(",", ":")).encode() for each in objects)
 
 
 class TraceFile:
-    """A file, and its numbered siblings, that traces are saved to. One thread at a time.
+    """A trace file and its numbered siblings. Not thread-safe.
 
     Unlike Triton's, the file is complete JSON after every save.
     """
@@ -62,7 +62,7 @@ class TraceFile:
         self._file: BinaryIO | None = None
 
     def save(self, traces: Sequence[bytes], numbered: bool) -> None:
-        """Write traces to the next numbered file, or add them to the one without a number.
+        """Write encoded traces to the next numbered file, or append them to the one without a number.
 
         Raises:
             OSError: the file cannot be written.
@@ -86,7 +86,7 @@ class TraceFile:
         self._file.flush()
 
     def close(self) -> None:
-        """Nothing more will be saved."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -129,9 +129,9 @@ class Arrivals(Observer):
         super().__init__(LiveSettings(trace=TraceSettings(setting)))
         self.traceparents: list[str] = []
 
-    def submit(self, service, entry, request, sink, arrival):
-        self.traceparents.append(arrival.traceparent)
-        return super().submit(service, entry, request, sink, arrival)
+    def submit(self, service, entry, request, sink, origin):
+        self.traceparents.append(origin.traceparent)
+        return super().submit(service, entry, request, sink, origin)
 
 
 def test_each_request_of_a_stream_is_part_of_its_clients_trace(tmp_path):

@@ -17,6 +17,7 @@ from app.core.trace_settings import TraceSettings, parse_trace_config
 from app.ingress.tracing.observer import Observer, RequestOrigin
 from app.settings.flags import SettingsError
 from app.settings.settings import ServerSettings
+from tests.unit.app.ingress.tracing.observed import observe
 
 PARENT = f"00-{'ab' * 16}-{'cd' * 8}-01"
 REQUEST = InferRequest("m", "", (Tensor.of("IN", np.ones(1, np.float32)),), id="r1")
@@ -71,7 +72,7 @@ def observer(collector: Collector, *entries: str) -> Observer:
 
 
 def infer(watch: Observer, traceparent: str = "") -> InferRequest:
-    observed, sink = watch.observe(REQUEST, lambda _: None, RequestOrigin("http", 50, traceparent))
+    observed, sink = observe(watch, REQUEST, lambda _: None, RequestOrigin("http", 50, traceparent))
     sink(InferResponse("m", "3", timestamps=Timestamps(*range(100, 107))))
     return observed
 
@@ -101,7 +102,7 @@ def test_one_trace_from_the_client_to_what_a_step_calls(collector: Collector) ->
     watch = observer(collector, "rate=0")
     called = TracedCall("called", "1", "", Timestamps(103, request_end=104))
     step = TracedCall("step", "2", "r1", Timestamps(*range(101, 108)), (called,))
-    _, sink = watch.observe(REQUEST, lambda _: None, RequestOrigin("grpc", 50, PARENT))
+    _, sink = observe(watch, REQUEST, lambda _: None, RequestOrigin("grpc", 50, PARENT))
     sink(InferResponse("m", "3", timestamps=Timestamps(100, 100, request_end=108), calls=(step,)))
     watch.close()
     spans = collector.spans()
@@ -116,7 +117,7 @@ def test_one_trace_from_the_client_to_what_a_step_calls(collector: Collector) ->
 def ended(stamps: list[tuple[str, int]], collector: Collector) -> dict[str, tuple[str, int, int, list[str]]]:
     """Spans that a backend's activities have led to: parent, begin and end from the model's, and events."""
     watch = observer(collector, "rate=1")
-    _, sink = watch.observe(REQUEST, lambda _: None, RequestOrigin("http", 50))
+    _, sink = observe(watch, REQUEST, lambda _: None, RequestOrigin("http", 50))
     times = Timestamps(*range(100, 106), request_end=200, activities=tuple(stamps))
     sink(InferResponse("m", "3", timestamps=times))
     watch.close()

@@ -25,14 +25,14 @@ from app.core.tensors import (
 )
 from app.core.trace_settings import GLOBAL, TraceSetting, TraceSettings
 from app.core.traced import traced_call
-from app.ingress.tracing import sampling
+from app.ingress.tracing import sampling, trace
 from app.ingress.tracing.observer import Observer, RequestOrigin
-from app.ingress.tracing.sampling import TraceScope, stamps_of
-from app.routing.table import ModelState, VersionEntry
+from app.ingress.tracing.sampling import TraceScope
+from app.ingress.tracing.trace import stamps_of
+from tests.unit.app.ingress.tracing.observed import ENTRY, observe
 
-ENTRY = VersionEntry("m", 1, ModelState.READY)
 REQUEST = InferRequest("m", "", (Tensor.of("IN", np.array([[1, -2]], np.int32)),), id="r1")
-ARRIVAL = RequestOrigin("http", 50)
+ORIGIN = RequestOrigin("http", 50)
 
 
 def response(start: int = 100, **fields: object) -> InferResponse:
@@ -46,10 +46,10 @@ def observer(path: Path, level=("TIMESTAMPS",), **setting) -> Observer:
     return Observer(LiveSettings(trace=TraceSettings(TraceSetting(level, file=str(path), **setting))))
 
 
-def infer(watch: Observer, request: InferRequest = REQUEST, arrival: RequestOrigin = ARRIVAL) -> InferRequest:
-    """One request through an observer; returns what the service would have got."""
+def infer(watch: Observer, request: InferRequest = REQUEST, origin: RequestOrigin = ORIGIN) -> InferRequest:
+    """Send a request through an observer; return the request that the service gets."""
     answers: list[InferResponse] = []
-    observed, sink = watch.observe(request, answers.append, arrival)
+    observed, sink = observe(watch, request, answers.append, origin)
     sink(response())
     assert len(answers) == 1
     return observed
@@ -60,7 +60,7 @@ def names(path: Path) -> list[str]:
     return [stamp["name"] for each in objects for stamp in each.get("timestamps", ())]
 
 
-def test_a_trace_has_tritons_objects(tmp_path):
+def test_trace_file_has_tritons_objects(tmp_path):
     path = tmp_path / "t.json"
     watch = observer(path)
     assert infer(watch).trace == UNNAMED_TRACE
@@ -76,9 +76,9 @@ def test_a_trace_has_tritons_objects(tmp_path):
     ]  # fmt: skip
 
 
-def test_grpc_activities(tmp_path):
+def test_grpc_requests_have_the_activities_of_grpc(tmp_path):
     watch = observer(tmp_path / "t")
-    infer(watch, arrival=RequestOrigin("grpc", 50))
+    infer(watch, origin=RequestOrigin("grpc", 50))
     watch.close()
     assert names(tmp_path / "t")[:2] == ["GRPC_WAITREAD_START", "GRPC_WAITREAD_END"]
     assert names(tmp_path / "t")[-2:] == ["GRPC_SEND_START", "GRPC_SEND_END"]
@@ -102,7 +102,7 @@ def test_tensors_are_printed(tmp_path):
     assert not names(tmp_path / "t")
 
 
-def test_rate_and_count():
+def test_sampling_follows_rate_and_count():
     scope = TraceScope(TraceSetting(("TIMESTAMPS",), 3, 2, file="f"), None)
     assert [scope.sample() for _ in range(10)] == [False, False, True] * 2 + [False] * 4
     assert scope.remaining == 0
@@ -119,7 +119,7 @@ def test_log_frequency_makes_numbered_files(tmp_path):
     assert counts == {"t.0": 2, "t.1": 2, "t.2": 1}
 
 
-def test_the_last_of_a_count_is_saved_at_once(tmp_path):
+def test_last_trace_of_a_count_is_saved_at_once(tmp_path):
     watch = observer(tmp_path / "t", count=2)
     for _ in range(3):
         infer(watch)
@@ -129,8 +129,8 @@ def test_the_last_of_a_count_is_saved_at_once(tmp_path):
     assert names(tmp_path / "t.0").count("REQUEST_END") == 2
 
 
-def test_a_request_that_is_refused_has_its_trace(tmp_path):
-    """It is one of the count; without it the last file would never be complete."""
+def test_refused_request_is_traced(tmp_path):
+    """It counts as a trace; without it the last file would never be complete."""
 
     class Service:
         def submit(self, entry, request, sink):
@@ -138,38 +138,38 @@ def test_a_request_that_is_refused_has_its_trace(tmp_path):
 
     watch = observer(tmp_path / "t", count=2)
     with pytest.raises(InferError, match="no replica"):
-        watch.submit(Service(), ENTRY, REQUEST, pytest.fail, ARRIVAL)
+        watch.submit(Service(), ENTRY, REQUEST, pytest.fail, ORIGIN)
     infer(watch)
     watch._tracer._writer.submit(lambda: None).result(30)
     assert names(tmp_path / "t.0").count("HTTP_SEND_END") == 2
     watch.close()
 
 
-async def test_a_change_saves_what_was_collected_and_keeps_other_scopes(tmp_path):
+async def test_change_saves_buffered_traces_and_keeps_other_scopes(tmp_path):
     watch = observer(tmp_path / "t", rate=2)
     watch.apply(LiveSettings(trace=watch.live.trace.changed("other", {"rate": 1})))
     infer(watch)
     assert (await watch.change_trace("other", {"rate": 5})).rate == 5
     assert watch.trace_setting().rate == 2
     assert infer(watch).trace  # the second of the global scope, which the change has not begun anew
-    held = watch.observe(REQUEST, lambda _: None, ARRIVAL)[1]
+    held = observe(watch, REQUEST, lambda _: None, ORIGIN)[1]
     await watch.change_trace(GLOBAL, {"level": ()})
-    assert not watch.on
+    assert not watch.enabled
     held(response())
     watch.close()
     assert names(tmp_path / "t").count("REQUEST_START") == 1
 
 
-def test_an_untraced_request_passes_as_it_is(tmp_path):
+def test_untraced_request_is_passed_unchanged(tmp_path):
     watch = observer(tmp_path / "t", rate=2)
     sink = print
-    assert watch.observe(REQUEST, sink, ARRIVAL) == (REQUEST, sink)
-    assert not Observer(LiveSettings()).on
+    assert observe(watch, REQUEST, sink, ORIGIN) == (REQUEST, sink)
+    assert not Observer(LiveSettings()).enabled
     watch.close()
     assert not list(tmp_path.iterdir())
 
 
-def test_an_unwritable_file_harms_no_request(tmp_path, caplog):
+def test_unwritable_file_does_not_fail_requests(tmp_path, caplog):
     watch = observer(tmp_path / "none" / "t", log_frequency=1)
     infer(watch)
     infer(watch)
@@ -178,7 +178,7 @@ def test_an_unwritable_file_harms_no_request(tmp_path, caplog):
     assert "cannot save traces" in caplog.text
 
 
-def test_times_of_another_machine_are_moved():
+def test_times_of_another_machine_are_shifted():
     times = Timestamps(1_000_000, 1_000_000, 1_000_010, 0, 0, 0, 1_000_040)
     inner = TracedCall("n", "1", "", Timestamps(1_000_011, request_end=1_000_019))
     answer = InferResponse("m", "3", timestamps=times, calls=(inner,))
@@ -191,10 +191,10 @@ def test_times_of_another_machine_are_moved():
     assert (near.timestamps, near.calls) == (times, (inner,))
 
 
-def test_activities_of_a_backend_are_in_the_file(tmp_path):
+def test_activities_of_a_backend_are_saved(tmp_path):
     watch = observer(tmp_path / "t")
     step = TracedCall("step", "2", "", Timestamps(102, request_end=105, activities=(("INNER", 103),)))
-    _, sink = watch.observe(REQUEST, lambda _: None, ARRIVAL)
+    _, sink = observe(watch, REQUEST, lambda _: None, ORIGIN)
     sink(InferResponse("m", "3", timestamps=Timestamps(100, 100, activities=(("MINE", 101),)), calls=(step,)))
     watch.close()
     saved = json.loads((tmp_path / "t").read_bytes())
@@ -203,17 +203,17 @@ def test_activities_of_a_backend_are_in_the_file(tmp_path):
     assert (stamps[1, "MINE"] - start, stamps[2, "INNER"] - start) == (1, 3)
 
 
-def test_a_call_that_failed_early_has_the_times_of_its_caller():
+def test_call_that_failed_early_has_the_times_of_its_caller():
     call = traced_call(REQUEST, failed(unavailable("busy")), 500, 600)
     assert stamps_of(call.timestamps) == [("REQUEST_START", 500), ("REQUEST_END", 600)]
 
 
-def test_what_a_request_led_to_are_traces_of_their_own(tmp_path):
+def test_calls_of_a_request_are_saved_as_children(tmp_path):
     watch = observer(tmp_path / "t")
     infer(watch)
     inner = TracedCall("inner", "2", "", Timestamps(103, request_end=104))
     outer = TracedCall("outer", "1", "r1", Timestamps(102, request_end=105), (inner,))
-    _, sink = watch.observe(REQUEST, lambda _: None, ARRIVAL)
+    _, sink = observe(watch, REQUEST, lambda _: None, ORIGIN)
     sink(msgspec.structs.replace(response(), calls=(outer,)))
     infer(watch)
     watch.close()
@@ -225,13 +225,13 @@ def test_what_a_request_led_to_are_traces_of_their_own(tmp_path):
     assert "request_id" not in headers[3]
 
 
-def test_tensors_of_what_a_request_led_to(tmp_path):
+def test_tensors_of_calls_are_saved(tmp_path):
     watch = observer(tmp_path / "t", level=("TENSORS",))
     shared = Tensor("A", "INT32", (1,), RegionSlice("r", 0, 4))
     inner = TracedCall("inner", "2", "", Timestamps(), (), (shared,), (Tensor("C", "INT32", (9,), b""),))
     one, two = (Tensor.of(name, np.array([1, 2], np.int32)) for name in ("X", "Y"))
     outer = TracedCall("outer", "1", "", Timestamps(), (inner,), (one,), (two,))
-    request, sink = watch.observe(REQUEST, lambda _: None, ARRIVAL)
+    request, sink = observe(watch, REQUEST, lambda _: None, ORIGIN)
     assert request.trace == TENSORS_TRACE
     sink(InferResponse("m", "3", timestamps=Timestamps(), calls=(outer,)))
     watch.close()
@@ -255,13 +255,13 @@ def lines(caplog) -> list[dict]:
 def logging_observer(caplog):
     caplog.set_level(logging.DEBUG, "app")
     watch = Observer(LiveSettings(LogConfig(log_verbose_level=1)))
-    assert watch.on
+    assert watch.enabled
     yield watch
     watch.close()
 
 
-def test_one_line_a_request(logging_observer, caplog):
-    infer(logging_observer, arrival=RequestOrigin("grpc", 50, "00-ab"))
+def test_each_request_is_logged(logging_observer, caplog):
+    infer(logging_observer, origin=RequestOrigin("grpc", 50, "00-ab"))
     (line,) = lines(caplog)
     total = line.pop("total_us")
     assert total > 0
@@ -272,24 +272,24 @@ def test_one_line_a_request(logging_observer, caplog):
     }  # fmt: skip
 
 
-def test_failures_leave_a_line_too(logging_observer, caplog):
+def test_failures_are_logged(logging_observer, caplog):
     class Service:
         def submit(self, entry, request, sink):
             raise not_found("no\nmodel")
 
     with pytest.raises(InferError):
-        logging_observer.submit(Service(), ENTRY, REQUEST, print, ARRIVAL)
+        logging_observer.submit(Service(), ENTRY, REQUEST, print, ORIGIN)
     (line,) = lines(caplog)
     assert (line["status"], line["model"]) == ("NOT_FOUND", "m")
     assert "\n" not in caplog.records[0].getMessage()
     caplog.clear()
-    _, sink = logging_observer.observe(REQUEST, lambda _: None, ARRIVAL)
+    _, sink = observe(logging_observer, REQUEST, lambda _: None, ORIGIN)
     sink(failed(unavailable("gone")))
     assert lines(caplog)[0]["error"] == "gone"
 
 
-def test_what_is_held_back_for_many_traces_a_file_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(sampling, "_MAX_HELD_BYTES", 1000)
+def test_buffered_traces_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(sampling, "_MAX_BUFFERED_BYTES", 1000)
     watch = observer(tmp_path / "t", log_frequency=1_000_000)
     for _ in range(10):
         infer(watch)
@@ -299,11 +299,11 @@ def test_what_is_held_back_for_many_traces_a_file_is_bounded(tmp_path, monkeypat
     assert saved and json.loads(saved[0].read_bytes())[0]["request_id"] == "r1"
 
 
-def test_tensors_that_wait_for_the_writer_are_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(sampling, "_MAX_WAITING_BYTES", 30)
+def test_tensors_in_the_writers_queue_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(sampling, "_MAX_QUEUED_BYTES", 30)
     watch = observer(tmp_path / "t", level=("TIMESTAMPS", "TENSORS"))
     may_go = threading.Event()
-    watch._tracer._do(lambda: may_go.wait(30) and None)
+    watch._tracer._run_in_writer(lambda: may_go.wait(30) and None)
     for number in range(5):  # of 16 bytes each
         infer(watch, msgspec.structs.replace(REQUEST, id=f"r{number}"))
     may_go.set()
@@ -314,11 +314,11 @@ def test_tensors_that_wait_for_the_writer_are_bounded(tmp_path, monkeypatch):
     assert [name for name in found if name] == ["r0", "r1", "later"]
 
 
-def test_the_trace_of_a_stream_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(sampling, "_MAX_HELD_BYTES", 20)  # an output has 8
-    monkeypatch.setattr(sampling, "_MAX_STAMPS", 20)
+def test_trace_of_a_stream_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(trace, "_MAX_OUTPUT_BYTES", 20)  # an output has 8
+    monkeypatch.setattr(trace, "_MAX_STAMPS", 20)
     watch = observer(tmp_path / "t", level=("TIMESTAMPS", "TENSORS"))
-    _, sink = watch.observe(REQUEST, lambda _: None, ARRIVAL)
+    _, sink = observe(watch, REQUEST, lambda _: None, ORIGIN)
     for _ in range(1000):
         sink(msgspec.structs.replace(response(), final=False, timestamps=None))
     sink(response())
