@@ -17,9 +17,9 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.normalise import normalise
-from app.core.live_settings import LiveSettings
-from app.core.log import LogConfig
-from app.core.trace_settings import TraceSettings
+from app.core.observability.live_settings import LiveSettings
+from app.core.observability.log import LogConfig
+from app.core.observability.trace_settings import TraceSettings
 from app.ingress.fronts import Front, open_fronts
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.routed import RoutedInferenceService

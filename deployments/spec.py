@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from app.core.identifiers import identifier
-from app.core.log import LogConfig
+from app.core.observability.log import LogConfig
 
 MANAGER: Final = "repository-manager"
 """The deployment of the repository manager, whom replicas ask for the files of a load request."""

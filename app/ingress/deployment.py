@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 
 from app.core.inference import Sink
-from app.core.live_settings import LiveSettings
-from app.core.log import LogConfig, configure_logging
+from app.core.observability.live_settings import LiveSettings
+from app.core.observability.log import LogConfig, configure_logging
+from app.core.observability.trace_settings import TraceSettings
 from app.core.tensors import InferRequest
-from app.core.trace_settings import TraceSettings
 from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.fronts import Front, open_fronts
 from app.ingress.metrics.machine import Machine

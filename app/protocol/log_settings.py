@@ -7,7 +7,7 @@ import msgspec
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import InferError, invalid_arg, unavailable, unsupported
-from app.core.log import LOG_FORMATS, LogConfig
+from app.core.observability.log import LOG_FORMATS, LogConfig
 from app.protocol.http import strict_json
 
 _FLAGS: Final = ("log_info", "log_warning", "log_error")

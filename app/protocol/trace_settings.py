@@ -7,7 +7,7 @@ import msgspec
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import internal, invalid_arg, unsupported
-from app.core.trace_settings import LEVELS, OFF, TraceSetting
+from app.core.observability.trace_settings import LEVELS, OFF, TraceSetting
 from app.protocol.http import strict_json
 
 _NUMBERS: Final[Mapping[str, tuple[str, int, int]]] = {

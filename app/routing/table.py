@@ -13,7 +13,7 @@ from app.core.config.model_config import TensorSpec, input_specs, output_specs
 from app.core.config.version_policy import parse_version
 from app.core.errors import InferError, invalid_arg, not_found, unavailable
 from app.core.identifiers import name_of
-from app.core.live_settings import LiveSettings
+from app.core.observability.live_settings import LiveSettings
 from app.core.sequences import keeps_sequences
 
 NO_VERSION = -1

@@ -16,8 +16,8 @@ import msgspec
 from app.core.certificates import Certificates, certificates
 from app.core.config.rate_limit import Explicit, parse_resources
 from app.core.installation import install_command
-from app.core.metrics_config import MetricsConfig, parse_metrics_config
-from app.core.trace_settings import TraceSetting, parse_trace_config
+from app.core.observability.metrics_config import MetricsConfig, parse_metrics_config
+from app.core.observability.trace_settings import TraceSetting, parse_trace_config
 from app.protocol.restrictions import GRPC_PREFIX, Restrictions, parse_restrictions
 from app.settings.deprecated import DEPRECATED, STRICT_MODEL_CONFIG, modernise
 from app.settings.flags import Flag, Label, Setting, SettingsError, pairs, table

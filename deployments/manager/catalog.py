@@ -15,7 +15,7 @@ from app.core.config.text import parse_config_json
 from app.core.config.version_policy import absent_versions, require_versions, served_versions
 from app.core.errors import InferError, internal, invalid_arg
 from app.core.identifiers import name_of, namespace_of
-from app.core.log import LogConfig
+from app.core.observability.log import LogConfig
 from app.routing.table import VersionEntry
 from app.settings.repositories import remote_scheme
 from app.settings.settings import ServerSettings

@@ -12,7 +12,7 @@ import msgspec
 
 from app.core.errors import InferError, invalid_arg, unavailable
 from app.core.identifiers import name_of
-from app.core.log import VERBATIM, LogConfig, configure_logging
+from app.core.observability.log import VERBATIM, LogConfig, configure_logging
 from app.ray_adapter.node import NODE_ADDRESS, gpus_by_node
 from app.settings.settings import ServerSettings
 from deployments.manager import applications, load_messages

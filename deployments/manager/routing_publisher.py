@@ -3,8 +3,8 @@
 import asyncio
 import time
 
-from app.core.live_settings import LiveSettings, decode_change, decode_live
-from app.core.log import LogConfig
+from app.core.observability.live_settings import LiveSettings, decode_change, decode_live
+from app.core.observability.log import LogConfig
 from app.routing.table import RoutingTable, VersionEntry
 
 WATCH_S = 5.0

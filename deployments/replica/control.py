@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from app.core.errors import ErrorCode, InferError
-from app.core.log import LogConfig, configure_logging
+from app.core.observability.log import LogConfig, configure_logging
 from app.core.replica_report import CustomFamily, EnsembleReports, ReplicaReport
 from backends.base import Backend
 from deployments.replica.served_model import ServedModel

@@ -13,7 +13,7 @@ import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError, unavailable
-from app.core.log import configure_logging
+from app.core.observability.log import configure_logging
 from app.ray_adapter.node import listen_host, node_id, replica_rank
 from app.routing.handle_calls import HandleCalls, public_errors
 from app.transport.channel.server import ChannelServer

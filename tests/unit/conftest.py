@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.core.log import PACKAGES
+from app.core.observability.log import PACKAGES
 from tests.certificates import Authority, Pair
 
 

@@ -16,30 +16,32 @@ TABLE = """
 app.cache: app.core
 app.core:
 app.core.config: app.core
-app.ensemble: app.cache app.core app.core.config app.routing app.transport.channel
-app.ingress: app.core app.ingress.client_memory app.ingress.grpc app.ingress.metrics app.ingress.net
-    app.ingress.rest app.ingress.service app.ingress.tracing app.protocol app.ray_adapter app.routing
-    app.settings app.transport app.transport.channel
+app.core.observability: app.core
+app.ensemble: app.cache app.core app.core.config app.core.observability app.routing app.transport.channel
+app.ingress: app.core app.core.observability app.ingress.client_memory app.ingress.grpc app.ingress.metrics
+    app.ingress.net app.ingress.rest app.ingress.service app.ingress.tracing app.protocol app.ray_adapter
+    app.routing app.settings app.transport app.transport.channel
 app.ingress.client_memory: app.core app.transport.memory
-app.ingress.grpc: app.core app.ingress.http2 app.ingress.net app.ingress.service app.ingress.tracing
-    app.protocol app.protocol.grpc app.routing
+app.ingress.grpc: app.core app.core.observability app.ingress.http2 app.ingress.net app.ingress.service
+    app.ingress.tracing app.protocol app.protocol.grpc app.routing
 app.ingress.http1: app.core app.ingress.net app.protocol app.protocol.http app.transport.memory
 app.ingress.http2: app.core app.ingress.net app.protocol app.protocol.grpc app.transport.memory
-app.ingress.metrics: app.core app.ingress.http1 app.ingress.net app.ingress.service app.protocol.http
-    app.routing
+app.ingress.metrics: app.core app.core.observability app.ingress.http1 app.ingress.net app.ingress.service
+    app.protocol.http app.routing
 app.ingress.net: app.core
-app.ingress.rest: app.core app.core.config app.ingress.client_memory app.ingress.http1 app.ingress.net
-    app.ingress.service app.ingress.tracing app.protocol app.protocol.http app.routing
-app.ingress.service: app.cache app.core app.core.config app.ensemble app.ingress.client_memory
-    app.routing app.settings app.transport app.transport.channel
-app.ingress.tracing: app.core app.ingress.service app.routing
-app.protocol: app.core app.protocol.http
+app.ingress.rest: app.core app.core.config app.core.observability app.ingress.client_memory
+    app.ingress.http1 app.ingress.net app.ingress.service app.ingress.tracing app.protocol app.protocol.http
+    app.routing
+app.ingress.service: app.cache app.core app.core.config app.ensemble app.ingress.client_memory app.routing
+    app.settings app.transport app.transport.channel
+app.ingress.tracing: app.core app.core.observability app.ingress.service app.routing
+app.protocol: app.core app.core.observability app.protocol.http
 app.protocol.grpc: app.core app.protocol app.protocol.http
 app.protocol.http: app.core app.core.config app.protocol
 app.ray_adapter:
-app.routing: app.core app.core.config app.ray_adapter app.transport app.transport.channel
-    app.transport.memory nereid
-app.settings: app.core app.core.config app.protocol
+app.routing: app.core app.core.config app.core.observability app.ray_adapter app.transport
+    app.transport.channel app.transport.memory nereid
+app.settings: app.core app.core.config app.core.observability app.protocol
 app.transport:
 app.transport.channel: app.core app.transport app.transport.memory app.transport.wire
 app.transport.memory: app.core app.transport
@@ -55,7 +57,7 @@ backends.python.worker: app.core backends backends.python.api backends.python.ex
 backends.pytorch: app.core app.core.config backends backends.cuda
 backends.teaching: app.core app.core.config backends backends.python.api
 backends.tensorrt: app.core app.core.config backends backends.cuda
-deployments: app.core backends
+deployments: app.core app.core.observability backends
 deployments.bls: app.core app.ensemble app.ray_adapter app.routing app.transport backends
     backends.python.api deployments deployments.event_loop_execution deployments.execution
 deployments.builder: app.core app.ray_adapter backends deployments nereid
@@ -63,18 +65,17 @@ deployments.environments: app.core backends backends.python.worker deployments.m
 deployments.event_loop_execution: backends
 deployments.execution: app.core app.core.config backends deployments.event_loop_execution
     deployments.rate_limiting
-deployments.manager: app.core app.core.config app.ray_adapter app.routing app.settings app.transport
-    app.transport.channel deployments deployments.execution deployments.model_store
+deployments.manager: app.core app.core.config app.core.observability app.ray_adapter app.routing
+    app.settings app.transport app.transport.channel deployments deployments.execution
+    deployments.model_store
 deployments.model_store: app.core app.core.config app.settings app.transport.channel
 deployments.rate_limiting: app.core app.core.config app.transport.channel
-deployments.replica: app.cache app.core app.core.config app.ray_adapter app.routing app.transport
-    app.transport.channel app.transport.memory backends backends.python.api deployments deployments.bls
-    deployments.environments deployments.event_loop_execution deployments.execution
-    deployments.model_store deployments.rate_limiting deployments.scheduling
-    deployments.scheduling.dynamic
+deployments.replica: app.cache app.core app.core.config app.core.observability app.ray_adapter app.routing
+    app.transport app.transport.channel app.transport.memory backends backends.python.api deployments
+    deployments.bls deployments.environments deployments.event_loop_execution deployments.execution
+    deployments.model_store deployments.rate_limiting deployments.scheduling deployments.scheduling.dynamic
 deployments.scheduling: app.core deployments.execution
-deployments.scheduling.dynamic: app.core backends deployments deployments.execution
-    deployments.scheduling
+deployments.scheduling.dynamic: app.core backends deployments deployments.execution deployments.scheduling
 deployments.scheduling.registry: app.core backends deployments deployments.execution deployments.scheduling
     deployments.scheduling.dynamic deployments.scheduling.sequence
 deployments.scheduling.sequence: app.core app.core.config deployments.execution deployments.scheduling

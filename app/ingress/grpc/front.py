@@ -7,7 +7,7 @@ from time import monotonic_ns
 from typing import Final
 
 from app.core.errors import unavailable
-from app.core.live_settings import LiveSettings
+from app.core.observability.live_settings import LiveSettings
 from app.core.tensors import Buffer, InferRequest, InferResponse
 from app.ingress.grpc.health import HealthService
 from app.ingress.grpc.management import management_rpcs

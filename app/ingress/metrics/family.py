@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 
 from app.core.latencies import Histogram, Summary
-from app.core.metrics_config import MetricsConfig
+from app.core.observability.metrics_config import MetricsConfig
 from app.ingress.metrics.exposition import number, whole
 
 S = TypeVar("S")

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from prometheus_client.metrics_core import Metric
 
-from app.core.metrics_config import MetricsConfig
+from app.core.observability.metrics_config import MetricsConfig
 from app.ingress.metrics.family import Family, gauge, read_families, value
 
 

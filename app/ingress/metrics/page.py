@@ -9,7 +9,7 @@ from typing import Final
 from prometheus_client.metrics_core import Metric
 
 from app.core.identifiers import namespace_of
-from app.core.metrics_config import MetricsConfig
+from app.core.observability.metrics_config import MetricsConfig
 from app.ingress.metrics.custom import custom_metrics
 from app.ingress.metrics.exposition import exposition
 from app.ingress.metrics.family import Family, Labels, gauge, read_families, value

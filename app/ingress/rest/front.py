@@ -4,7 +4,7 @@ import re
 import ssl
 from typing import Final, Protocol
 
-from app.core.live_settings import LiveSettings
+from app.core.observability.live_settings import LiveSettings
 from app.ingress.http1.asgi import AsgiRoute
 from app.ingress.http1.exchange import METHOD_NOT_ALLOWED, FixedRoute, Route
 from app.ingress.http1.server import HttpServer, HttpSettings

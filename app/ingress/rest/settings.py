@@ -7,7 +7,7 @@ from typing import Any, Final
 from fastapi import Request, Response
 
 from app.core.errors import invalid_arg
-from app.core.trace_settings import GLOBAL
+from app.core.observability.trace_settings import GLOBAL
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer
 from app.protocol import log_settings, trace_settings

@@ -16,8 +16,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from app.core.observability.trace_settings import TraceSetting
 from app.core.tensors import Timestamps, TracedCall
-from app.core.trace_settings import TraceSetting
 from app.ingress.tracing.trace import Child, Trace, stamps_of
 from app.ingress.tracing.trace_file import Stamp
 

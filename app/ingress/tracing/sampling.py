@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
+from app.core.observability.trace_settings import GLOBAL, TraceSetting, TraceSettings
 from app.core.tensors import InferRequest, TracedCall
-from app.core.trace_settings import GLOBAL, TraceSetting, TraceSettings
 from app.ingress.tracing.trace import Child, Trace
 from app.ingress.tracing.trace_file import TraceFile
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+from app.core.observability.trace_settings import TraceSetting
 from app.core.tensors import (
     TENSORS_TRACE,
     UNNAMED_TRACE,
@@ -12,7 +13,6 @@ from app.core.tensors import (
     Timestamps,
     TracedCall,
 )
-from app.core.trace_settings import TraceSetting
 from app.ingress.tracing.trace_file import Stamp, encode_header, encode_objects, encode_stamp, encode_tensor
 
 # A stream may have any number of responses: further tensors and stamps are left out, but the final response

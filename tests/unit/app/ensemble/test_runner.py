@@ -1,6 +1,6 @@
 """The counters that a process keeps of the ensembles it ran."""
 
-from app.core.metrics_config import MetricsConfig
+from app.core.observability.metrics_config import MetricsConfig
 from app.ensemble.runner import EnsembleRunner
 from tests.unit.ensembles import DECOUPLED, Models, ensemble, model, step, tensor
 

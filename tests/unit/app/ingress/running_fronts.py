@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from app.core.live_settings import LiveSettings
+from app.core.observability.live_settings import LiveSettings
 from app.ingress.fronts import open_fronts
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.tracing.observer import Observer

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from app.core.live_settings import LiveSettings
+from app.core.observability.live_settings import LiveSettings
 from app.ingress.grpc.front import GrpcFront
 from app.ingress.grpc.settings import GrpcSettings
 from app.ingress.http1.exchange import FixedRoute

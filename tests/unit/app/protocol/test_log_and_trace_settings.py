@@ -6,8 +6,8 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import ErrorCode, InferError
-from app.core.log import LogConfig
-from app.core.trace_settings import TraceSetting
+from app.core.observability.log import LogConfig
+from app.core.observability.trace_settings import TraceSetting
 from app.protocol import log_settings, trace_settings
 
 NON_BOOLEAN = "attempt to access JSON non-boolean as boolean"

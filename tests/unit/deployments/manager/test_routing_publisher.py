@@ -4,8 +4,8 @@ import asyncio
 
 import msgspec
 
-from app.core.live_settings import LiveChange, LiveSettings
-from app.core.log import LogConfig
+from app.core.observability.live_settings import LiveChange, LiveSettings
+from app.core.observability.log import LogConfig
 from app.routing.table import ModelState, VersionEntry
 from deployments.manager.routing_publisher import RoutingPublisher
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from app.core.log import LogConfig
+from app.core.observability.log import LogConfig
 from deployments.replica import control
 from tests.unit.deployments.served_model_bench import Bench, request
 

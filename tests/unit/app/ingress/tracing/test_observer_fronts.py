@@ -9,8 +9,8 @@ import pytest
 import tritonclient.grpc as client
 from tritonclient.utils import InferenceServerException
 
-from app.core.live_settings import LiveSettings
-from app.core.trace_settings import TraceSetting, TraceSettings
+from app.core.observability.live_settings import LiveSettings
+from app.core.observability.trace_settings import TraceSetting, TraceSettings
 from app.ingress.rest.front import HttpFront
 from app.ingress.rest.management import build_rest_api
 from app.ingress.tracing.observer import Observer

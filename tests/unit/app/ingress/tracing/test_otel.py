@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from app.core.live_settings import LiveSettings
+from app.core.observability.live_settings import LiveSettings
+from app.core.observability.trace_settings import TraceSettings, parse_trace_config
 from app.core.tensors import InferRequest, InferResponse, Tensor, Timestamps, TracedCall
-from app.core.trace_settings import TraceSettings, parse_trace_config
 from app.ingress.tracing.observer import Observer, RequestOrigin
 from app.settings.flags import SettingsError
 from app.settings.settings import ServerSettings

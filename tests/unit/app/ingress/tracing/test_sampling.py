@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from app.core.errors import InferError, not_found, unavailable
-from app.core.live_settings import LiveSettings
-from app.core.log import LogConfig
+from app.core.observability.live_settings import LiveSettings
+from app.core.observability.log import LogConfig
+from app.core.observability.trace_settings import GLOBAL, TraceSetting, TraceSettings
 from app.core.tensors import (
     TENSORS_TRACE,
     UNNAMED_TRACE,
@@ -23,7 +24,6 @@ from app.core.tensors import (
     TracedCall,
     failed,
 )
-from app.core.trace_settings import GLOBAL, TraceSetting, TraceSettings
 from app.core.traced import traced_call
 from app.ingress.tracing import sampling, trace
 from app.ingress.tracing.observer import Observer, RequestOrigin

@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from app.core.log import LogConfig
-from app.core.trace_settings import TraceSettings
+from app.core.observability.log import LogConfig
+from app.core.observability.trace_settings import TraceSettings
 
 
 class LiveSettings(msgspec.Struct, frozen=True):

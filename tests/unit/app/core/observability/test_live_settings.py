@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from app.core.errors import InferError
-from app.core.live_settings import LiveChange, LiveSettings, decode_change, decode_live
-from app.core.log import VERBATIM, LogConfig, TritonFormatter, configure_logging
-from app.core.trace_settings import GLOBAL, TraceSetting, TraceSettings, parse_trace_config
+from app.core.observability.live_settings import LiveChange, LiveSettings, decode_change, decode_live
+from app.core.observability.log import VERBATIM, LogConfig, TritonFormatter, configure_logging
+from app.core.observability.trace_settings import GLOBAL, TraceSetting, TraceSettings, parse_trace_config
 
 BASE = TraceSetting(("TIMESTAMPS",), rate=6, file="t.json")
 

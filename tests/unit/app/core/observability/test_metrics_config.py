@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.core.metrics_config import MetricsConfig, parse_metrics_config
+from app.core.observability.metrics_config import MetricsConfig, parse_metrics_config
 
 
 def test_values_are_read_as_triton_reads_them() -> None:
