@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from app.core.errors import InferError, internal
+from app.core.errors import ErrorCode, Failure, InferError
 from app.core.tensors import Buffer
 from app.protocol.http.http1 import RequestHead, response_head
 from app.protocol.http.v2 import JSON_HEADERS, encode_error
@@ -84,10 +84,10 @@ class Exchange:
             connection.write_parts((head, *parts))
         self._end(connection, keep_alive)
 
-    def fail(self, error: BaseException, headers: bytes = b"") -> None:
-        """Answer with an error; one that is not an `InferError` is logged and not shown."""
-        error = describe_error(error, self.head.path)
-        self.respond(http_status(error), JSON_HEADERS + headers, (encode_error(error.message),))
+    def fail(self, error: Failure | BaseException, headers: bytes = b"") -> None:
+        """Answer with an error; see `describe_error`."""
+        failure = describe_error(error, self.head.path)
+        self.respond(http_status(failure), JSON_HEADERS + headers, (encode_error(failure.message),))
 
     def begin(self, status: int, headers: bytes) -> None:
         """Start a response of unknown length; its head leaves with its first piece."""
@@ -149,12 +149,14 @@ class Exchange:
         connection.exchange_done(keep_alive)
 
 
-def describe_error(error: BaseException, path: str) -> InferError:
-    """Return what a client is told of an error; one that is not an `InferError` is logged and not shown."""
-    if isinstance(error, InferError):
+def describe_error(error: Failure | BaseException, path: str) -> Failure:
+    """Return the failure to answer with; an exception other than `InferError` is logged and not shown."""
+    if isinstance(error, Failure):
         return error
+    if isinstance(error, InferError):
+        return error.failure
     logger.error("unexpected error answering %s", path, exc_info=error)
-    return internal("unexpected error, the request could not be answered")
+    return Failure(ErrorCode.INTERNAL, "unexpected error, the request could not be answered")
 
 
 class FixedRoute:

@@ -51,7 +51,7 @@ class HttpFront:
     """Serves the v2 HTTP API.
 
     Args:
-        service: what answers.
+        service: answers requests.
         settings: server settings; None means their defaults.
         limits: overrides the connection limits taken from the settings.
         observer: takes note of requests, and has the log and trace settings.

@@ -1,7 +1,7 @@
 """`/generate` and `/generate_stream`: a JSON object in, one out, or a stream of server-sent events.
 
-A stream is written by a task of its own, one write a response. While its client does not read, responses
-wait, up to a bound; beyond it the request is cancelled and the stream ends with an error.
+A stream is written by a task of its own, with one write for each response. While its client does not read,
+responses are buffered up to a limit; beyond it the request is cancelled and the stream ends with an error.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ _EXACTLY_ONE: Final = (
     b'generates various number of responses"}'
 )
 _HEAVY_REQUEST: Final = 32 << 10
-"""Bytes of a request from which a thread decodes it."""
+"""Bytes of a request from which it is decoded in a thread."""
 _HEAVY_RESPONSE: Final = 256 << 10
-"""Bytes of tensors from which a thread prints them."""
+"""Bytes of tensors from which they are encoded in a thread."""
 
 
 class GenerateRoute:
@@ -114,6 +114,8 @@ class _SingleWriter(_ResponseWriter):
             return
         if self._held is None:
             self._refuse()
+        elif self._held.failure is not None:
+            exchange.fail(self._held.failure)
         elif _byte_size(self._held) > _HEAVY_RESPONSE:
             self._context.run_in_thread(exchange, partial(encode_generate, self._id, self._held), self._send)
         else:
@@ -126,7 +128,7 @@ class _SingleWriter(_ResponseWriter):
         self._exchange.respond(200, JSON_HEADERS, (body,))
 
     def _refuse(self) -> None:
-        """Answer what would need a stream, without waiting for the rest of it."""
+        """Refuse a number of responses other than one, without waiting for the rest."""
         first = self._held.failure if self._held is not None else None
         self._exchange.respond(200 if first is None else http_status(first), JSON_HEADERS, (_EXACTLY_ONE,))
         self.cancel()
@@ -137,11 +139,11 @@ class _StreamWriter(_ResponseWriter):
 
     def __init__(self, context: RouteContext, exchange: Exchange, request_id: str, decoupled: bool) -> None:
         super().__init__(context, exchange, request_id, decoupled)
-        self._waiting: deque[InferResponse] = deque()
-        self._waiting_bytes = 0
+        self._buffered: deque[InferResponse] = deque()
+        self._buffered_bytes = 0
         self._closed = False
         self._begun = self._behind = False
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def start(self) -> None:
         task = asyncio.get_running_loop().create_task(self._write())
@@ -151,10 +153,10 @@ class _StreamWriter(_ResponseWriter):
     def cancel(self) -> None:
         super().cancel()
         self._closed = True
-        self._waiting.clear()
-        self._waiting_bytes = 0
+        self._buffered.clear()
+        self._buffered_bytes = 0
         self._context.unsent.forget(self)
-        self._news.set()
+        self._changed.set()
 
     def on_response(self, response: InferResponse) -> None:
         if self._closed:
@@ -163,41 +165,41 @@ class _StreamWriter(_ResponseWriter):
             super().cancel()
             response = failed(unavailable(TOO_SLOW), self._id)
         self._closed = response.final
-        self._waiting.append(response)
-        self._waiting_bytes += _byte_size(response)
-        self._news.set()
-        if len(self._waiting) > 1:  # the writer is behind
+        self._buffered.append(response)
+        self._buffered_bytes += _byte_size(response)
+        self._changed.set()
+        if len(self._buffered) > 1:  # the client reads slowly
             self._behind = self._context.unsent.note(self)
 
     def unsent(self) -> int:
-        """Bytes of responses that were not written."""
-        return self._waiting_bytes + RESPONSE_BYTES * len(self._waiting)
+        """Return the bytes of buffered responses."""
+        return self._buffered_bytes + RESPONSE_BYTES * len(self._buffered)
 
     def give_up(self) -> None:
-        """End with an error in place of all that waits."""
+        """End with an error in place of all buffered responses."""
         closed, self._closed = self._closed, True
         if not closed:
             super().cancel()
-        self._waiting.clear()
-        self._waiting.append(failed(unavailable(TOO_SLOW), self._id))
-        self._waiting_bytes = 0
-        self._news.set()
+        self._buffered.clear()
+        self._buffered.append(failed(unavailable(TOO_SLOW), self._id))
+        self._buffered_bytes = 0
+        self._changed.set()
 
     def _is_full(self) -> bool:
         limits = self._context.limits
-        return len(self._waiting) >= limits.stream_responses or self._waiting_bytes >= limits.stream_bytes
+        return len(self._buffered) >= limits.stream_responses or self._buffered_bytes >= limits.stream_bytes
 
     async def _write(self) -> None:
-        """Write responses as they come, until the last one or until the client goes."""
+        """Write responses as they arrive, until the last one or until the client disconnects."""
         exchange = self._exchange
         while not exchange.gone:
-            if not self._waiting:
-                self._news.clear()
-                await self._news.wait()
+            if not self._buffered:
+                self._changed.clear()
+                await self._changed.wait()
                 continue
-            response = self._waiting.popleft()
-            self._waiting_bytes -= _byte_size(response)
-            if self._behind and not self._waiting:
+            response = self._buffered.popleft()
+            self._buffered_bytes -= _byte_size(response)
+            if self._behind and not self._buffered:
                 self._behind = False
                 self._context.unsent.forget(self)
             await self._write_one(response)
@@ -219,17 +221,19 @@ class _StreamWriter(_ResponseWriter):
             exchange.send(data)
 
     async def _event(self, response: InferResponse) -> tuple[int, bytes]:
-        """Return the status a response stands for and its event, empty for one that says nothing."""
+        """Return a response's status and event, which is empty for the end of a stream."""
         if self._is_end_of_stream(response):
             return 200, b""
+        if response.failure is not None:
+            return http_status(response.failure), error_event(response.failure)
         try:
             if _byte_size(response) > _HEAVY_RESPONSE:
                 document = await asyncio.to_thread(encode_generate, self._id, response)
             else:
                 document = encode_generate(self._id, response)
         except Exception as raised:
-            error = describe_error(raised, self._exchange.head.path)
-            return http_status(error), error_event(error)
+            failure = describe_error(raised, self._exchange.head.path)
+            return http_status(failure), error_event(failure)
         return 200, event(document)
 
 

@@ -1,7 +1,7 @@
-"""One inference over HTTP: decoded, submitted, and answered from the service's sink.
+"""Inference over HTTP: decode the request, submit it, and write the response from the service's sink.
 
-No task, no event loop turn of its own. Only what would hold up the loop (decompression, much JSON) is done
-in a thread.
+It needs no task and no iteration of the event loop. Only work that would block the loop for long
+(decompression, much JSON) is done in a thread.
 """
 
 from functools import partial
@@ -27,7 +27,7 @@ from app.routing.table import VersionEntry
 _ENDPOINT: Final = "HTTP end point"
 """What Triton's refusal of a decoupled model calls it."""
 _HEAVY: Final = 256 << 10
-"""Bytes of JSON or of compressed data from which a thread does the work."""
+"""Bytes of JSON or of compressed data from which the work is done in a thread."""
 
 
 class InferRoute:
@@ -49,9 +49,10 @@ class InferRoute:
     def start(self, exchange: Exchange, body: memoryview) -> None:
         """Decode and submit."""
         entry = self.context.service.resolve_single(self.model, self.version, _ENDPOINT)
+        json_size = len(body) if self._json_length is None else self._json_length
         if not self._supported:
             exchange.fail(unsupported("Unsupported compression type"), b"Accept-Encoding: gzip, deflate\r\n")
-        elif self._compressed or self._json_size(body) > _HEAVY:
+        elif self._compressed or json_size > _HEAVY:
             self.context.run_in_thread(
                 exchange, partial(self._decode, body, entry), partial(self._submit, exchange, entry)
             )
@@ -59,16 +60,13 @@ class InferRoute:
             self._submit(exchange, entry, self._decode(body, entry))
 
     def _known_json_length(self, content_length: int | None) -> int | None:
-        """Return the length of the JSON part if the head alone tells it for sure."""
+        """Return the length of the JSON part if the head alone determines it."""
         if self._compressed or content_length is None or self._header_length is None:
             return None
         try:
             return parse_header_length(self._header_length, content_length)
         except InferError:
             return None
-
-    def _json_size(self, body: Buffer) -> int:
-        return len(body) if self._json_length is None else self._json_length
 
     def _decode(self, body: Buffer, entry: VersionEntry) -> HttpInfer:
         limit = self.context.max_input_size
@@ -119,8 +117,11 @@ class _ResponseWriter:
         if exchange.gone:
             return
         infer = self._infer
+        if response.failure is not None:
+            exchange.fail(response.failure)
+            return
         try:
-            if infer.prints and sum([len(tensor.data) for tensor in response.outputs]) > _HEAVY:
+            if infer.needs_json_encoding and sum([len(tensor.data) for tensor in response.outputs]) > _HEAVY:
                 work = partial(encode_infer, infer, response, self._entry)
                 self._route.context.run_in_thread(exchange, work, self._send)
             else:
@@ -135,7 +136,7 @@ class _ResponseWriter:
             self._exchange.respond(200, encoded.headers, encoded.parts)
 
     def _count(self, response: InferResponse) -> InferResponse:
-        """Count responses that are not a lone final one; return what answers the request."""
+        """Count responses that are not a single final one; return the response to send."""
         if not response.final or response.outputs or response.failure is not None:
             self._seen += 1
             self._held = self._held or response

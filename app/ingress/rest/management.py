@@ -20,7 +20,7 @@ from app.ingress.rest.shared_memory import shared_memory_routes
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer
 from app.protocol.http import messages, strict_json
-from app.protocol.http.strict_json import explaining
+from app.protocol.http.strict_json import error_prefix
 from app.protocol.http.v2 import DEFAULT_MAX_INPUT_SIZE, encode_error
 from app.protocol.restrictions import Category
 from app.protocol.status import http_status
@@ -180,7 +180,7 @@ class _RestApi:
     async def unload(self, request: Request) -> Response:
         _refuse_repository(request)
         parameters = _parameters(await self.document(request))
-        with explaining("Unable to parse 'unload_dependents'"):
+        with error_prefix("Unable to parse 'unload_dependents'"):
             dependents = strict_json.as_bool(parameters.get("unload_dependents", False))
         await self._service.unload_model(request.path_params["model"], dependents)
         return Response(media_type=_JSON)

@@ -1,7 +1,7 @@
 """The generate extension: one JSON object in, one JSON object out, without shapes or data types.
 
 A key of the request that names an input of the model becomes its tensor, `id` the request's id, and any
-other key a parameter; the object `parameters` holds more of either. The rules are those of
+other key a parameter; the object `parameters` may hold more of both. The rules are those of
 `GenerateRequestClass` in Triton's HTTP server. No I/O here.
 """
 
@@ -12,12 +12,12 @@ from typing import Any, Final
 import msgspec
 
 from app.core.config.model_config import WILDCARD, TensorSpec
-from app.core.errors import InferError, internal, invalid_arg
+from app.core.errors import Failure, internal, invalid_arg
 from app.core.tensors import Buffer, InferRequest, InferResponse, Parameters, Tensor
 from app.protocol.http import strict_json
 from app.protocol.http.json_header import MAX_ARRAYS, custom_parameter, read_parameter
-from app.protocol.http.json_tensors import flatten, json_data, tensor_bytes
-from app.protocol.http.strict_json import Members, as_text, explaining
+from app.protocol.http.json_tensors import encode_data, flatten, tensor_bytes
+from app.protocol.http.strict_json import Members, as_text, error_prefix
 from app.protocol.http.v2 import DEFAULT_MAX_INPUT_SIZE, encode_error, json_too_large
 
 _NESTED: Final = "parameters"
@@ -31,17 +31,17 @@ def decode_generate(
     inputs: Iterable[TensorSpec],
     max_input_size: int = DEFAULT_MAX_INPUT_SIZE,
 ) -> InferRequest:
-    """Decode a generate request; nothing of `body` is kept.
+    """Decode a generate request; the result does not refer to `body`.
 
     Args:
         model: name from the path.
         version: from the path; "" lets the version policy choose.
         body: a JSON object.
         inputs: the model's inputs.
-        max_input_size: bytes that the body, and each tensor, may take.
+        max_input_size: limit on the bytes of the body, and of each tensor.
 
     Raises:
-        InferError: Triton's text and code for whatever is wrong with the request itself.
+        InferError: Triton's text and code for an invalid request.
     """
     if len(body) > max_input_size:
         raise json_too_large(len(body), max_input_size)
@@ -57,7 +57,7 @@ def decode_generate(
 def _request_id(members: Members) -> str:
     for key, value in members:
         if key == "id":
-            with explaining("Unable to parse 'id'"):
+            with error_prefix("Unable to parse 'id'"):
                 return as_text(value)
     return ""
 
@@ -85,7 +85,7 @@ class _Reader:
             raise internal(
                 f"Expected JSON object for keyword: '{_NESTED}': attempt to access JSON non-object as object"
             )
-        with explaining(f"Converting keyword: '{_NESTED}'"):
+        with error_prefix(f"Converting keyword: '{_NESTED}'"):
             for key, entry in value:
                 self._read(key, entry)
 
@@ -109,7 +109,7 @@ class _Reader:
 
 
 def fitted_shape(name: str, shape: Sequence[int], count: int) -> tuple[int, ...]:
-    """Lay elements out in an input's shape: the last variable dimension takes what the fixed ones leave.
+    """Fit elements into an input's shape: the last variable dimension takes the rest.
 
     Args:
         name: input name, for the error text.
@@ -117,7 +117,7 @@ def fitted_shape(name: str, shape: Sequence[int], count: int) -> tuple[int, ...]
         count: elements given.
 
     Raises:
-        InferError: INVALID_ARG when they do not fit.
+        InferError: INVALID_ARG when the elements do not fit.
     """
     left, uneven = count, False
     for dim in shape:
@@ -134,15 +134,13 @@ def fitted_shape(name: str, shape: Sequence[int], count: int) -> tuple[int, ...]
 
 
 def encode_generate(request_id: str, response: InferResponse) -> bytes:
-    """Encode a response: keys in alphabetical order, a tensor of one element as a scalar, else a flat list.
+    """Encode a successful response: sorted keys, a tensor of one element as a scalar, others as flat lists.
 
-    Of equal names the response's own field goes before a parameter, and that before an output.
+    Among equal names the response's own field has precedence over a parameter, and that over an output.
 
     Raises:
-        InferError: the response's own error; INVALID_ARG for FP16 and BF16; INTERNAL when data and shape of
-            an output differ.
+        InferError: INVALID_ARG for FP16 and BF16; INTERNAL when data and shape of an output differ.
     """
-    response.raise_error()
     identifier = response.id or request_id
     fields: dict[str, Any] = {"id": identifier} if identifier else {}
     fields |= {"model_name": response.model_name, "model_version": response.model_version}
@@ -155,15 +153,15 @@ def encode_generate(request_id: str, response: InferResponse) -> bytes:
 
 
 def _value(tensor: Tensor) -> bytes:
-    data = json_data(tensor)
+    data = encode_data(tensor)
     return data[1:-1] if prod(tensor.shape) == 1 else data
 
 
 def event(document: bytes) -> bytes:
-    """Frame a JSON document as a server-sent event; JSON has no line ends of its own."""
+    """Frame a JSON document as a server-sent event; encoded JSON contains no line breaks."""
     return b"data: %b\n\n" % document
 
 
-def error_event(error: InferError) -> bytes:
-    """Return the event of a response that failed."""
-    return event(encode_error(error.message))
+def error_event(failure: Failure) -> bytes:
+    """Return the event of a failed response."""
+    return event(encode_error(failure.message))

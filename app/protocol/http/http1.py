@@ -189,7 +189,7 @@ class ChunkedBody:
         self._trailers = -1
 
     def feed(self, data: bytes) -> bytes | None:
-        """Take received bytes; return those behind the body's end, or None while it goes on.
+        """Process received bytes; return those after the body's end, or None while the body is incomplete.
 
         Raises:
             HttpError: 400 for bad framing or too many chunks, 413 for too many bytes.

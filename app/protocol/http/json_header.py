@@ -1,8 +1,8 @@
 """The JSON part of an inference request, as structs.
 
-`parse_header` decodes straight into structs, which is fast and refuses anything unusual; what it refuses is
-read again value by value in Triton's order, which either succeeds (NaN in the data, an odd number) or finds
-the error text Triton would give. Both roads end in the same structs.
+`parse_header` decodes into structs directly, which is fast and refuses anything unusual. A refused document
+is read again value by value in Triton's order, which either succeeds (NaN in the data, an odd number) or
+finds the error text that Triton would give. Both ways end in the same structs.
 """
 
 from typing import Annotated, Any, Final
@@ -12,21 +12,22 @@ import msgspec
 from app.core.errors import InferError, internal, invalid_arg
 from app.core.tensors import Parameters, ParameterValue
 from app.protocol.http import strict_json
-from app.protocol.http.strict_json import MAX_UINT64, as_bool, as_text, as_uint, explaining
+from app.protocol.http.strict_json import as_bool, as_text, as_uint, error_prefix
 
-# No model has as many; the bound keeps a hostile request from costing more than its bytes.
+# No model has as many; the limit keeps a hostile request from costing much more than its bytes.
 MAX_ENTRIES: Final = 4096
+"""Inputs, outputs, or parameters of a request."""
 MAX_ARRAYS: Final = 1 << 21
-"""Of a request, with objects."""
+"""Arrays and objects in a request's JSON."""
 
-_UInt = Annotated[int, msgspec.Meta(ge=0)]
-_Name = str
 _INT64_MAX: Final = (1 << 63) - 1
+# msgspec has no limits beyond 63 bits; larger numbers, and their errors, are left to `read_header`.
+_UInt = Annotated[int, msgspec.Meta(ge=0, le=_INT64_MAX)]
 _UNSET: Final = msgspec.UNSET
 
 
 class _TensorParameters(msgspec.Struct, gc=False):
-    """Where in shared memory a tensor lies."""
+    """Place of a tensor in shared memory."""
 
     shared_memory_region: str | msgspec.UnsetType = _UNSET
     shared_memory_offset: _UInt = 0
@@ -40,18 +41,13 @@ class InputParameters(_TensorParameters, gc=False):
 
 
 class InputHeader(msgspec.Struct, gc=False):
-    """One entry of `inputs`; `data` is undecoded JSON after the fast road, a list after the careful one."""
+    """One entry of `inputs`; `data` is undecoded JSON from the fast decoder, a list from `read_header`."""
 
-    name: _Name
+    name: str
     shape: list[_UInt]
     datatype: str
     parameters: InputParameters | msgspec.UnsetType = _UNSET
     data: Any = _UNSET
-
-    def exceeds_64_bits(self) -> bool:
-        """Whether a number is larger than the fast road can refuse by itself."""
-        size, _ = self.binary_size_and_region()
-        return max(self.shape, default=0) > MAX_UINT64 or (size or 0) > MAX_UINT64
 
     def binary_size_and_region(self) -> tuple[int | None, str | None]:
         """Return `binary_data_size` and `shared_memory_region`, None where not given."""
@@ -78,7 +74,7 @@ class OutputParameters(_TensorParameters, gc=False):
 class OutputHeader(msgspec.Struct, gc=False):
     """One entry of `outputs`."""
 
-    name: _Name
+    name: str
     parameters: OutputParameters | msgspec.UnsetType = _UNSET
 
 
@@ -102,7 +98,7 @@ def parse_header(data: bytes | memoryview) -> InferHeader:
     """Decode the JSON part of a request.
 
     Raises:
-        InferError: INTERNAL for JSON errors of syntax or type, INVALID_ARG for what Triton calls invalid.
+        InferError: INTERNAL for JSON errors of syntax or type, INVALID_ARG where Triton says invalid.
     """
     strict_json.check_count(data, b"[{", MAX_ARRAYS)
     try:
@@ -111,15 +107,12 @@ def parse_header(data: bytes | memoryview) -> InferHeader:
         raise strict_json.too_deep() from None
     except (msgspec.DecodeError, UnicodeDecodeError):
         header = read_header(strict_json.parse(data))
-    else:
-        if any(entry.exceeds_64_bits() for entry in header.inputs):
-            header = read_header(strict_json.parse(data))
     check_entries(len(header.inputs), len(header.outputs), len(header.parameters))
     return header
 
 
 def check_entries(inputs: int, outputs: int, parameters: int) -> None:
-    """Refuse a request of too many parts.
+    """Refuse a request with too many entries.
 
     Raises:
         InferError: INVALID_ARG.
@@ -136,15 +129,15 @@ def read_header(document: Any) -> InferHeader:
     identifier, parameters, outputs = "", {}, []
     fields = document if isinstance(document, dict) else {}
     if "id" in fields:
-        with explaining("Unable to parse 'id'"):
+        with error_prefix("Unable to parse 'id'"):
             identifier = as_text(fields["id"])
     if "parameters" in fields:
         parameters = _read_parameters(fields["parameters"])
-    with explaining("Unable to parse 'inputs'"):
+    with error_prefix("Unable to parse 'inputs'"):
         entries = strict_json.member_array(document, "inputs")
     inputs = [_read_input(entry) for entry in entries]
     if "outputs" in fields:
-        with explaining("Unable to parse 'outputs'"):
+        with error_prefix("Unable to parse 'outputs'"):
             entries = strict_json.member_array(document, "outputs")
         outputs = [_read_output(entry) for entry in entries]
     return InferHeader(inputs, outputs, identifier, parameters)
@@ -157,10 +150,10 @@ def _read_parameters(value: Any) -> Parameters:
 
 
 def read_parameter(key: str, value: Any) -> ParameterValue:
-    """Return a request parameter's JSON value if it is of a type a parameter can have.
+    """Return a request parameter's JSON value if a parameter can have its type.
 
     Raises:
-        InferError: INVALID_ARG, or INTERNAL for a string that is no text.
+        InferError: INVALID_ARG, or INTERNAL for a string that is not valid UTF-8.
     """
     if isinstance(value, str):
         return as_text(value)
@@ -186,14 +179,14 @@ _RESERVED_TYPES: Final = {
 
 
 def reserved_key() -> InferError:
-    """Make the refusal of a parameter whose name is Triton's."""
+    """Return the error for a custom parameter with a name reserved for Triton."""
     return invalid_arg(
         "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
     )
 
 
 def custom_parameter(value: ParameterValue) -> ParameterValue:
-    """Return a parameter as one of the types there are: an integer beyond 64 bits becomes a double."""
+    """Return a parameter's value; an integer beyond 64 bits becomes a float, as in Triton."""
     if isinstance(value, int) and not -_INT64_MAX - 1 <= value <= _INT64_MAX:
         return float(value)
     return value
@@ -214,7 +207,7 @@ def _read_input(entry: Any) -> InputHeader:
 
 
 def check_one_source(data: bool, binary: bool, shared_memory: bool) -> None:
-    """Refuse an input that does not say exactly once where its data is.
+    """Refuse an input without exactly one source of data.
 
     Raises:
         InferError: INVALID_ARG.
@@ -230,12 +223,12 @@ def check_one_source(data: bool, binary: bool, shared_memory: bool) -> None:
 
 
 def _read_text(entry: Any, key: str) -> str:
-    with explaining(f"Unable to parse '{key}'"):
+    with error_prefix(f"Unable to parse '{key}'"):
         return as_text(strict_json.member(entry, key))
 
 
 def _read_shape(entry: Any) -> list[int]:
-    with explaining("Unable to parse 'shape'"):
+    with error_prefix("Unable to parse 'shape'"):
         return [as_uint(dim) for dim in strict_json.member_array(entry, "shape")]
 
 
@@ -255,7 +248,7 @@ def _read_known(parameters: dict[str, Any], readers: Any) -> dict[str, Any]:
     known = {}
     for key, (reader, prefix) in readers.items():
         if key in parameters:
-            with explaining(f"{prefix} '{key}'"):
+            with error_prefix(f"{prefix} '{key}'"):
                 known[key] = reader(parameters[key])
     return known
 

@@ -1,11 +1,12 @@
-"""Tensor data as JSON: both directions between JSON values and wire bytes.
+"""Conversion of tensor data between JSON values and wire bytes.
 
-Reading follows Triton: any nesting is ignored, integers are cut to their type as a C cast does, a wrong JSON
+Reading follows Triton: nesting is ignored, integers are truncated to their type like a C cast, a wrong JSON
 type is an INTERNAL error. Writing widens FP32 to double before printing, so 0.1f reads 0.10000000149011612.
 """
 
 import json
 import math
+from array import array
 from decimal import Decimal
 from itertools import chain
 from math import prod
@@ -18,16 +19,17 @@ import numpy.typing as npt
 from app.core.datatypes import DATATYPES, pack_bytes, unpack_bytes
 from app.core.errors import InferError, internal, invalid_arg
 from app.core.tensors import Buffer, Tensor
-from app.protocol.http.strict_json import MAX_DEPTH, explaining, syntax_error, too_deep
+from app.protocol.http.strict_json import MAX_DEPTH, syntax_error, too_deep
 
 MAX_ELEMENT_COUNT: Final = (1 << 63) - 1
-MAX_RANK: Final = 64  # numpy's
-_EXPONENT_FROM: Final = 1e16  # where msgspec begins to print exponents
-_LONGEST: Final = 1e21  # where rapidjson does
+MAX_RANK: Final = 64  # of a numpy array
+_MSGSPEC_EXPONENT: Final = 1e16  # magnitude from which msgspec prints an exponent
+_RAPIDJSON_EXPONENT: Final = 1e21  # magnitude from which rapidjson does
 
 _BINARY_ONLY: Final = frozenset(("FP16", "BF16"))
 _NUMBERS: Final = frozenset((int, float))
-_WIDE: Final = {"u": np.uint64, "i": np.int64, "f": np.float64}
+_WIDEST: Final = {"u": np.uint64, "i": np.int64}
+_FLOAT_CODES: Final = {"FP32": "f", "FP64": "d"}
 _REFUSALS: Final = {
     "b": "attempt to access JSON non-boolean as boolean",
     "u": "attempt to access JSON non-unsigned-integer as unsigned-integer",
@@ -48,22 +50,23 @@ def check_shape(name: str, shape: tuple[int, ...]) -> int:
         raise invalid_arg(
             f"invalid shape for input '{name}': {len(shape)} dimensions exceed the maximum of {MAX_RANK}"
         )
-    if any(dim > MAX_ELEMENT_COUNT for dim in shape):
+    if max(shape, default=0) > MAX_ELEMENT_COUNT:
         raise invalid_arg(
-            f"invalid shape for input '{name}': shape {_shown(shape)} contains one or more invalid dimensions"
+            f"invalid shape for input '{name}': shape {_signed(shape)} contains one or more invalid "
+            "dimensions"
         )
-    # An empty shape has no elements to Triton, not one: whether a model takes it is not for the codec to say.
+    # To Triton an empty shape has no elements, not one; the model's replica accepts or refuses it.
     count = prod(shape) if shape else 0
     if count > MAX_ELEMENT_COUNT:
         raise invalid_arg(
-            f"invalid shape for input '{name}': shape {_shown(shape)} causes total element count to exceed "
+            f"invalid shape for input '{name}': shape {_signed(shape)} causes total element count to exceed "
             f"maximum size of {MAX_ELEMENT_COUNT}"
         )
     return count
 
 
-def _shown(shape: tuple[int, ...]) -> str:
-    """Print a shape as the signed 64-bit integers Triton holds it in."""
+def _signed(shape: tuple[int, ...]) -> str:
+    """Format a shape in signed 64-bit integers, as Triton does."""
     return "[" + ",".join(str((dim + (1 << 63)) % (1 << 64) - (1 << 63)) for dim in shape) + "]"
 
 
@@ -73,9 +76,9 @@ def tensor_bytes(name: str, datatype: str, count: int, data: Any, max_input_size
     Args:
         name: input name, for the error texts.
         datatype: v2 data type name.
-        count: elements the shape asks for.
+        count: elements of the shape.
         data: the JSON value, of any nesting.
-        max_input_size: bytes a tensor given as JSON may take.
+        max_input_size: limit on the bytes of a tensor given as JSON.
 
     Raises:
         InferError: INVALID_ARG for FP16, BF16, an oversized tensor or too deep a nesting; INTERNAL for
@@ -100,9 +103,7 @@ def tensor_bytes(name: str, datatype: str, count: int, data: Any, max_input_size
             f"receiving {datatype} data via JSON is not supported. "
             f"Please use the binary data format for input {name}"
         )
-    flat = flatten(data)
-    with explaining("Unable to parse 'data'"):
-        return _number_bytes(datatype, count, flat)
+    return _number_bytes(datatype, count, flatten(data))
 
 
 def _check_size(name: str, size: int, limit: int) -> None:
@@ -114,19 +115,24 @@ def _check_size(name: str, size: int, limit: int) -> None:
 
 
 def _number_bytes(datatype: str, count: int, flat: list[Any]) -> bytes:
-    kind = DATATYPES[datatype].dtype.kind
+    dtype = DATATYPES[datatype].dtype
+    kind = dtype.kind
     if not set(map(type, flat[:count])) <= _ALLOWED[kind]:
-        raise internal(_REFUSALS[kind])
+        raise _data_error(_REFUSALS[kind])
     if len(flat) != count:
-        raise internal("Shape does not match true shape of 'data' field")
+        raise _data_error("Shape does not match true shape of 'data' field")
     if kind == "b":
         return bytes(flat)
     try:
-        wide = np.array(flat, dtype=_WIDE[kind])
+        if kind == "f":  # `array` casts like C: a number beyond FP32 is infinite, without numpy's warning
+            return array(_FLOAT_CODES[datatype], flat).tobytes()
+        return np.array(flat, dtype=_WIDEST[kind]).astype(dtype).tobytes()
     except OverflowError:
-        raise internal(_REFUSALS[kind]) from None
-    with np.errstate(over="ignore", invalid="ignore"):
-        return wide.astype(DATATYPES[datatype].dtype).tobytes()
+        raise _data_error(_REFUSALS[kind]) from None
+
+
+def _data_error(text: str) -> InferError:
+    return internal(f"Unable to parse 'data': {text}")
 
 
 def _string_bytes(name: str, data: list[Any], max_input_size: int) -> bytes:
@@ -138,7 +144,7 @@ def _string_bytes(name: str, data: list[Any], max_input_size: int) -> bytes:
     except UnicodeEncodeError:
         raise syntax_error("The surrogate pair in string is invalid.", 0) from None
     _check_size(name, sum(map(len, elements)) + 4 * len(elements), max_input_size)
-    # Whether they are as many as the shape says is for the model's replica to tell, as with any strings.
+    # The model's replica checks that there are as many as the shape says, as with any strings.
     return pack_bytes(elements)
 
 
@@ -174,8 +180,8 @@ def _flatten_ragged(data: list[Any]) -> list[Any]:
     return leaves
 
 
-def json_data(tensor: Tensor) -> bytes:
-    """Print a tensor's data as a flat JSON array.
+def encode_data(tensor: Tensor) -> bytes:
+    """Encode a tensor's data as a flat JSON array.
 
     Raises:
         InferError: INVALID_ARG for FP16 and BF16, INTERNAL when the data does not fit the shape.
@@ -198,16 +204,16 @@ def json_data(tensor: Tensor) -> bytes:
 
 
 def _json_floats(values: npt.NDArray[np.float64]) -> bytes:
-    if (np.abs(values) < _EXPONENT_FROM).all():
+    if np.logical_and.reduce(np.abs(values) < _MSGSPEC_EXPONENT):  # false with NaN
         return msgspec.json.encode(values.tolist())
     return b"[%b]" % b",".join(map(_json_float, values.tolist()))
 
 
 def _json_float(value: float) -> bytes:
-    """Print as rapidjson: literals for what JSON has none for, an exponent from 1e21 on."""
+    """Encode like rapidjson: NaN and Infinity as literals, an exponent from 1e21 on."""
     if not math.isfinite(value):
         return json.dumps(value).encode()
-    if _EXPONENT_FROM <= abs(value) < _LONGEST:
+    if _MSGSPEC_EXPONENT <= abs(value) < _RAPIDJSON_EXPONENT:
         return b"%b.0" % format(Decimal(repr(value)), "f").encode()
     return msgspec.json.encode(value)
 
@@ -218,8 +224,8 @@ def _json_strings(tensor: Tensor) -> bytes:
         return msgspec.json.encode([element.decode() for element in elements])
     except UnicodeDecodeError:
         texts = [element.decode("utf-8", "surrogateescape") for element in elements]
-        printed = json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
-        return printed.encode("utf-8", "surrogateescape")
+        encoded = json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
+        return encoded.encode("utf-8", "surrogateescape")
 
 
 def _elements(name: str, data: Buffer, count: int) -> list[bytes]:

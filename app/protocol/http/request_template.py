@@ -1,6 +1,6 @@
-"""What the JSON part of a request says, ready to be laid over a binary section.
+"""Requests decoded from their JSON part, to be completed with a binary section.
 
-A plan depends on the JSON part alone, so that equal JSON parts share one.
+A template depends on the JSON part alone, so that requests with equal JSON parts share one.
 """
 
 from collections.abc import Callable
@@ -21,14 +21,14 @@ from app.protocol.http.json_header import (
     reserved_key,
 )
 from app.protocol.http.json_tensors import check_shape, tensor_bytes
-from app.protocol.http.strict_json import as_bool, as_uint, explaining
+from app.protocol.http.strict_json import as_bool, as_uint, error_prefix
 
 MAX_SEQUENCE_ID_LENGTH: Final = 128
 _UNSET: Final = msgspec.UNSET
 
 
-class InputPlan(NamedTuple):
-    """An input whose data is `binary[start:end]`, or else `data`: given as JSON, or in shared memory."""
+class InputTemplate(NamedTuple):
+    """An input with data `binary[start:end]`, or else `data`: given as JSON, or in shared memory."""
 
     name: str
     datatype: str
@@ -41,29 +41,27 @@ class InputPlan(NamedTuple):
 class HttpRequestTemplate(NamedTuple):
     """A request without its model and its binary section.
 
-    `reserved` are the fields of `InferRequest` that reserved parameters set; `binary_default` says whether
-    outputs that the request does not list are sent in binary, `prints` whether any output may have to be
-    printed as JSON or classified.
+    `reserved` are the fields of `InferRequest` that reserved parameters set. `binary_default`: whether
+    outputs that the request does not list are sent in binary. `needs_json_encoding`: whether any output may
+    have to be encoded as JSON or classified. `is_cacheable`: whether an equal JSON part is likely to come
+    again, as it has no id and no data of its own.
     """
 
-    inputs: tuple[InputPlan, ...]
+    inputs: tuple[InputTemplate, ...]
     outputs: tuple[RequestedOutput, ...]
     id: str
     reserved: dict[str, Any]
     parameters: Parameters
     binary_default: bool
     binary_size: int
-    prints: bool
-
-    def repeats(self) -> bool:
-        """Whether the same JSON part is likely to come again: it has no id and no data of its own."""
-        return not self.id and not any(isinstance(entry.data, bytes) for entry in self.inputs)
+    needs_json_encoding: bool
+    is_cacheable: bool
 
     def apply(self, model: str, version: str, binary: memoryview) -> InferRequest:
-        """Return the request; tensors given in binary are views of `binary`.
+        """Return the request; its binary tensors are views of `binary`.
 
         Raises:
-            InferError: INVALID_ARG when the binary section is not as long as the JSON part says.
+            InferError: INVALID_ARG when the binary section does not have the size that the JSON part gives.
         """
         if len(binary) != self.binary_size:
             self._refuse_size(model, len(binary))
@@ -85,37 +83,46 @@ class HttpRequestTemplate(NamedTuple):
         raise invalid_arg(f"unexpected additional input data for model '{model}'")
 
 
-def make_plan(header: InferHeader, max_input_size: int) -> HttpRequestTemplate:
-    """Check a decoded JSON part and turn it into a plan.
+def make_template(header: InferHeader, max_input_size: int) -> HttpRequestTemplate:
+    """Check a decoded JSON part and turn it into a template.
 
     Raises:
         InferError: see `json_header` and `json_tensors`.
     """
     reserved, parameters, binary_default = _split_parameters(header.parameters)
-    inputs: list[InputPlan] = []
-    position = 0
+    inputs: list[InputTemplate] = []
+    outputs: list[RequestedOutput] = []
+    position, is_cacheable = 0, not header.id
+    needs_json_encoding = not (header.outputs or binary_default)
     for entry in header.inputs:
-        inputs.append(_plan_input(entry, position, max_input_size))
-        position = inputs[-1].end
-    outputs = tuple([_requested(entry) for entry in header.outputs])
-    if any(entry.region is not None for entry in outputs) or any(
-        isinstance(i.data, RegionSlice) for i in inputs
-    ):
-        reserved["regions"] = True
-    prints = any(not entry.binary or entry.classification for entry in outputs)
+        template = _make_input(entry, position, max_input_size)
+        inputs.append(template)
+        position = template.end
+        if type(template.data) is RegionSlice:
+            reserved["regions"] = True
+        elif template.data is not None:
+            is_cacheable = False
+    for wanted in header.outputs:
+        output = _requested(wanted)
+        outputs.append(output)
+        if output.region is not None:
+            reserved["regions"] = True
+        elif not output.binary or output.classification:
+            needs_json_encoding = True
     return HttpRequestTemplate(
         tuple(inputs),
-        outputs,
+        tuple(outputs),
         header.id,
         reserved,
         parameters,
         binary_default,
         position,
-        prints or not (outputs or binary_default),
+        needs_json_encoding,
+        is_cacheable,
     )
 
 
-def _plan_input(entry: InputHeader, position: int, max_input_size: int) -> InputPlan:
+def _make_input(entry: InputHeader, position: int, max_input_size: int) -> InputTemplate:
     size, region = entry.binary_size_and_region()
     check_one_source(entry.data is not _UNSET, size is not None, region is not None)
     shape = tuple(entry.shape)
@@ -123,14 +130,14 @@ def _plan_input(entry: InputHeader, position: int, max_input_size: int) -> Input
     if entry.datatype not in DATATYPES:
         raise invalid_arg(f"invalid datatype for input {entry.name}")
     if region is not None:
-        return InputPlan(
+        return InputTemplate(
             entry.name, entry.datatype, shape, position, position, _slice(region, entry.parameters)
         )
     if size is not None:
-        return InputPlan(entry.name, entry.datatype, shape, position, position + size, None)
+        return InputTemplate(entry.name, entry.datatype, shape, position, position + size, None)
     value = strict_json.parse(bytes(entry.data)) if isinstance(entry.data, msgspec.Raw) else entry.data
     data = tensor_bytes(entry.name, entry.datatype, count, value, max_input_size)
-    return InputPlan(entry.name, entry.datatype, shape, position, position, data)
+    return InputTemplate(entry.name, entry.datatype, shape, position, position, data)
 
 
 def _slice(region: str, parameters: Any) -> RegionSlice:
@@ -147,7 +154,7 @@ def _requested(entry: OutputHeader) -> RequestedOutput:
             raise invalid_arg("Output can't set both 'shared_memory_region' and 'classification'")
         if parameters.binary_data is True:
             raise invalid_arg("Output can't set both 'shared_memory_region' and 'binary_data'")
-        # "Binary", so that nobody prepares to print it.
+        # As binary: it is not encoded as JSON.
         region = _slice(parameters.shared_memory_region, parameters)
         return RequestedOutput(entry.name, binary=True, region=region)
     return RequestedOutput(
@@ -165,7 +172,7 @@ def _split_parameters(given: Parameters) -> tuple[dict[str, Any], Parameters, bo
     for key, value in given.items():
         if key in _RESERVED:
             field, reader = _RESERVED[key]
-            with explaining(f"Unable to parse '{key}'"):
+            with error_prefix(f"Unable to parse '{key}'"):
                 reserved[field] = reader(value)
         elif key.startswith("triton_"):
             raise reserved_key()

@@ -1,8 +1,8 @@
-"""JSON as Triton reads it: what it accepts, and its error texts where it does not.
+"""JSON parser that accepts the documents Triton accepts, and refuses others with Triton's error texts.
 
 Triton parses with rapidjson (NaN and Infinity allowed, strings not checked for UTF-8) and reads values
-through typed accessors, whose failures are INTERNAL errors. msgspec does the common case; the standard
-library takes what msgspec refuses and rapidjson would not.
+through typed accessors, whose failures are INTERNAL errors. msgspec handles the common case; the standard
+library parses what msgspec refuses and rapidjson would not.
 """
 
 import json
@@ -18,7 +18,7 @@ from app.core.errors import InferError, internal, invalid_arg
 
 MAX_DEPTH: Final = 100
 MAX_UINT64: Final = (1 << 64) - 1
-_SEARCHED_BYTES: Final = 1 << 20  # of a refused document, for the kind of bracket that is open
+_SEARCHED_BYTES: Final = 1 << 20  # of a refused document, searched for the innermost open bracket
 _BOM: Final = b"\xef\xbb\xbf"
 
 # Standard library message (its beginning) -> rapidjson's.
@@ -36,11 +36,11 @@ _SYNTAX: Final = (
 
 
 def parse(data: bytes | bytearray | memoryview) -> Any:
-    """Decode a JSON document; bytes that are not UTF-8 stay in its strings as surrogate escapes.
+    """Decode a JSON document; bytes that are not UTF-8 become surrogate escapes in its strings.
 
     Raises:
-        InferError: INTERNAL for a syntax error, INVALID_ARG when nested too deeply for any parser. Depths
-            up to about 1000 are returned: see `check_depth`.
+        InferError: INTERNAL for a syntax error, INVALID_ARG when nested too deeply for the parsers, which is
+            about 1000 levels: see `check_depth`.
     """
     try:
         return msgspec.json.decode(data)
@@ -51,16 +51,16 @@ def parse(data: bytes | bytearray | memoryview) -> Any:
 
 
 class Members(tuple[tuple[str, Any], ...]):
-    """A JSON object as its members, in order, equal keys included."""
+    """Members of a JSON object, in order, duplicate keys included."""
 
     __slots__ = ()
 
 
 def parse_members(data: bytes | bytearray | memoryview) -> Members:
-    """Decode a JSON object; it and every object in it are `Members`.
+    """Decode a JSON object, with every object in it as `Members`.
 
     Raises:
-        InferError: as `parse`; INTERNAL when the document is no object.
+        InferError: as `parse`; INTERNAL when the document is not an object.
     """
     document = _parse_leniently(bytes(data), object_pairs_hook=Members)
     if not isinstance(document, Members):
@@ -84,10 +84,10 @@ def check_depth(value: Any) -> None:
 
 
 def check_count(data: bytes | bytearray | memoryview, marks: bytes, limit: int) -> None:
-    """Refuse a document with more of these characters, those in strings included.
+    """Refuse a document with more than `limit` of these characters, also within strings.
 
-    Python makes an object of each array, and looks at each for cycles: some bytes cost a microsecond, and all
-    the process waits.
+    Python allocates an object for each array, which the garbage collector then visits: a few bytes can cost
+    a microsecond, in which the whole process waits.
 
     Raises:
         InferError: INVALID_ARG.
@@ -130,11 +130,11 @@ def _parse_leniently(data: bytes, object_pairs_hook: Any = None) -> Any:
     except RecursionError:
         raise too_deep() from None
     except _TooBig as big:
-        place = data.find(str(big).encode())
-        raise syntax_error("Number too big to be stored in double.", place) from None
+        offset = data.find(str(big).encode())
+        raise syntax_error("Number too big to be stored in double.", offset) from None
     except json.JSONDecodeError as error:
         offset = len(error.doc[: error.pos].encode("utf-8", "surrogateescape"))
-        raise syntax_error(*_fault(data, error.msg, offset)) from None
+        raise syntax_error(*_translate_error(data, error.msg, offset)) from None
     if lone := _LONE_SURROGATE.search(data):
         raise syntax_error("The surrogate pair in string is invalid.", lone.start("escape"))
     return document
@@ -150,11 +150,11 @@ _FRACTION: Final = re.compile(rb"\.(?![0-9])")
 _EXPONENT: Final = re.compile(rb"[eE][+-]?(?![0-9])")
 
 
-def _fault(data: bytes, message: str, offset: int) -> tuple[str, int]:
-    """Say in rapidjson's words, and at its offset, what the standard library refused at `offset`."""
+def _translate_error(data: bytes, message: str, offset: int) -> tuple[str, int]:
+    """Translate an error of the standard library at `offset` to rapidjson's text and offset."""
     if message.startswith("Expecting value"):
-        begun = _LITERAL.match(data, offset)
-        return "Invalid value.", begun.end() if begun else offset
+        literal = _LITERAL.match(data, offset)
+        return "Invalid value.", literal.end() if literal else offset
     if message.startswith(("Expecting ','", "Extra data")) and data[offset - 1 : offset].isdigit():
         for pattern, reason in ((_FRACTION, "Miss fraction part"), (_EXPONENT, "Miss exponent")):
             if cut := pattern.match(data, offset):
@@ -171,7 +171,7 @@ def _fault(data: bytes, message: str, offset: int) -> tuple[str, int]:
 
 
 def _in_object(text: bytes) -> bool:
-    """Whether valid JSON, cut off outside a string, ends inside an object rather than an array."""
+    """Return whether valid JSON, truncated outside a string, ends in an object rather than an array."""
     brackets = re.sub(rb'"(?:[^"\\]++|\\.)*+"|[^][{}"]++', b"", text)
     for _ in range(MAX_DEPTH):
         brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
@@ -179,7 +179,7 @@ def _in_object(text: bytes) -> bool:
 
 
 class _TooBig(Exception):
-    """A number beyond the range of a double, as it was written."""
+    """Raised for a number beyond the range of a double; its text is the argument."""
 
 
 def _float(text: str) -> float:
@@ -195,7 +195,7 @@ def _int(text: str) -> int | float:
 
 
 def as_text(value: Any) -> str:
-    """Return a string that can be encoded again, as names and identifiers must."""
+    """Return a string that is valid UTF-8, as names and identifiers must be."""
     if not isinstance(value, str):
         raise internal("attempt to access JSON non-string as string")
     try:
@@ -218,14 +218,14 @@ def as_uint(value: Any) -> int:
 
 
 def member(document: Any, key: str) -> Any:
-    """Return a member that must be there."""
+    """Return a required member."""
     if not isinstance(document, dict) or key not in document:
         raise internal(f"attempt to access non-existing object member '{key}'")
     return document[key]
 
 
 def member_array(document: Any, key: str) -> list[Any]:
-    """Return a member that must be there and be an array."""
+    """Return a required member that is an array."""
     value = member(document, key)
     if not isinstance(value, list):
         raise internal("attempt to access JSON non-array as array")
@@ -233,8 +233,8 @@ def member_array(document: Any, key: str) -> list[Any]:
 
 
 @contextmanager
-def explaining(prefix: str) -> Iterator[None]:
-    """Prefix the text of an `InferError` raised inside, as Triton does when it passes errors up."""
+def error_prefix(prefix: str) -> Iterator[None]:
+    """Prefix the text of an `InferError` raised inside, as Triton does when it propagates errors."""
     try:
         yield
     except InferError as error:

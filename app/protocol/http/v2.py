@@ -1,8 +1,8 @@
 """The v2 inference protocol over HTTP: request bodies to `InferRequest`, `InferResponse` to bodies.
 
-A body is a JSON part, then the binary tensors in the order in which the JSON part names them. The length of
-the JSON part travels in the header `Inference-Header-Content-Length`; without it the whole body is JSON, and
-0 means that the body is the raw data of the model's only input. No I/O here.
+A body is a JSON part, then the binary tensors in the order in which the JSON part lists them. The header
+`Inference-Header-Content-Length` has the length of the JSON part; without it the whole body is JSON, and with
+0 the body is the raw data of the model's only input. No I/O here.
 """
 
 from functools import lru_cache
@@ -17,8 +17,8 @@ from app.core.tensors import Buffer, InferRequest, InferResponse, Tensor
 from app.protocol.classification import ModelLabels, classify_output
 from app.protocol.header_cache import HeaderCache
 from app.protocol.http.json_header import parse_header
-from app.protocol.http.json_tensors import json_data
-from app.protocol.http.request_template import HttpRequestTemplate, make_plan
+from app.protocol.http.json_tensors import encode_data
+from app.protocol.http.request_template import HttpRequestTemplate, make_template
 
 DEFAULT_MAX_INPUT_SIZE: Final = 64 << 20
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
@@ -26,19 +26,19 @@ JSON_HEADERS: Final = b"Content-Type: application/json\r\n"
 BINARY_HEADERS: Final = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
 
 _encode: Final = msgspec.json.Encoder().encode
-_plans: Final = HeaderCache[HttpRequestTemplate](max_entries=4096, max_key_bytes=4096, max_bytes=8 << 20)
+_templates: Final = HeaderCache[HttpRequestTemplate](max_entries=4096, max_key_bytes=4096, max_bytes=8 << 20)
 
 
 class HttpInfer(msgspec.Struct, frozen=True, gc=False):
-    """A decoded request, and what its response's encoding depends on.
+    """A decoded request, with the options of its response's encoding.
 
-    `binary_default`: whether outputs it does not list are sent in binary. `prints`: whether any output may
-    have to be printed as JSON or classified, which takes time with its size.
+    `binary_default`: whether outputs it does not list are sent in binary. `needs_json_encoding`: whether any
+    output may have to be encoded as JSON or classified, which takes time with its size.
     """
 
     request: InferRequest
     binary_default: bool
-    prints: bool = True
+    needs_json_encoding: bool = True
 
 
 class EncodedResponse(msgspec.Struct, frozen=True, gc=False):
@@ -87,11 +87,11 @@ def decode_infer(
         model: name from the path.
         version: from the path; "" lets the version policy choose.
         body: the decompressed body.
-        header_length: bytes of the JSON part, not 0 (see `decode_raw`); None means the whole body.
-        max_input_size: bytes that the JSON part, and each tensor given as JSON, may take.
+        header_length: bytes of the JSON part, not 0 (see `decode_raw`); None for the whole body.
+        max_input_size: limit on the bytes of the JSON part, and of each tensor given as JSON.
 
     Raises:
-        InferError: Triton's text and code for whatever is wrong with the request itself.
+        InferError: Triton's text and code for an invalid request.
     """
     view = memoryview(body)
     length = len(view) if header_length is None else header_length
@@ -99,24 +99,25 @@ def decode_infer(
         raise json_too_large(length, max_input_size)
     if length > len(view):
         raise invalid_arg(f"unexpected size for request JSON, expecting {length - len(view)} more bytes")
-    plan = _plan(view[:length], max_input_size)
-    return HttpInfer(plan.apply(model, version, view[length:]), plan.binary_default, plan.prints)
+    template = _template(view[:length], max_input_size)
+    request = template.apply(model, version, view[length:])
+    return HttpInfer(request, template.binary_default, template.needs_json_encoding)
 
 
-def _plan(header: memoryview, max_input_size: int) -> HttpRequestTemplate:
-    if len(header) > _plans.max_key_bytes:
-        return make_plan(parse_header(header), max_input_size)
+def _template(header: memoryview, max_input_size: int) -> HttpRequestTemplate:
+    if len(header) > _templates.max_key_bytes:
+        return make_template(parse_header(header), max_input_size)
     key = bytes(header)
-    plan = _plans.get(key)
-    if plan is None:
-        plan = make_plan(parse_header(key), max_input_size)
-        if plan.repeats():
-            _plans.put(key, plan)
-    return plan
+    template = _templates.get(key)
+    if template is None:
+        template = make_template(parse_header(key), max_input_size)
+        if template.is_cacheable:
+            _templates.put(key, template)
+    return template
 
 
 def json_too_large(size: int, limit: int) -> InferError:
-    """Make the refusal of JSON of more bytes than `--http-max-input-size`."""
+    """Return the error for JSON of more bytes than `--http-max-input-size`."""
     return _too_large(f"request JSON size of {size} bytes exceeds the maximum allowed input size of", limit)
 
 
@@ -149,7 +150,7 @@ def decode_raw(
             f"{len(config.input)} inputs in '{config.name}' model configuration"
         )
     tensor = _raw_tensor(required[0], body, config.max_batch_size > 0)
-    return HttpInfer(InferRequest(model, version, (tensor,)), binary_default=True, prints=False)
+    return HttpInfer(InferRequest(model, version, (tensor,)), binary_default=True, needs_json_encoding=False)
 
 
 def _raw_error(text: str) -> InferError:
@@ -187,41 +188,42 @@ def encode_infer(infer: HttpInfer, response: InferResponse, model: ModelLabels) 
     The parts hold the output tensors' own data where it is sent in binary: no copy is made.
 
     Args:
-        infer: what `decode_infer` returned.
-        response: a successful one.
-        model: labels of the model that has answered.
+        infer: the request, as `decode_infer` returned it.
+        response: without a failure.
+        model: class labels of the model.
 
     Raises:
-        InferError: the response's own error; INVALID_ARG for FP16 or BF16 as JSON and for a classification
-            of another data type; INTERNAL when data and shape of an output differ.
+        InferError: INVALID_ARG for FP16 or BF16 as JSON and for a classification of an unsupported data type;
+            INTERNAL when data and shape of an output differ.
     """
-    response.raise_error()
-    if not (infer.prints or response.parameters or infer.request.id or response.id or infer.request.regions):
+    request = infer.request
+    needs_json = infer.needs_json_encoding or request.regions
+    if not (needs_json or response.parameters or request.id or response.id):
         encoded = _binary_response(infer, response)
         if encoded is not None:
             return encoded
     outputs: list[dict[str, Any]] = []
     parts: list[Buffer] = [b""]
-    listed = {requested.name: requested for requested in infer.request.outputs}
+    listed = {requested.name: requested for requested in request.outputs}
     for tensor in response.outputs:
         binary = infer.binary_default
         requested = listed.get(tensor.name)
         if requested is not None:
-            if requested.region is not None:  # the data is there, and neither is described here
+            if requested.region is not None:  # the client has the data, and knows its size and place
                 outputs.append(_entry(tensor))
                 continue
             binary = requested.binary is True
             if requested.classification:
                 tensor = classify_output(model, tensor, requested.classification)
         outputs.append(_described(tensor, binary, parts))
-    parts[0] = _encode(_document(infer.request, response, outputs))
+    parts[0] = _encode(_document(request, response, outputs))
     if len(parts) == 1:
         return EncodedResponse(JSON_HEADERS, parts)
     return EncodedResponse(BINARY_HEADERS % len(parts[0]), parts)
 
 
 def _binary_response(infer: HttpInfer, response: InferResponse) -> EncodedResponse | None:
-    """A response without an id whose outputs are all sent in binary; None when some are not."""
+    """Encode a response without an id if all its outputs are sent in binary; return None otherwise."""
     described: list[tuple[str, str, tuple[int, ...], int]] = []
     data: list[Buffer] = []
     for tensor in response.outputs:
@@ -243,7 +245,7 @@ def _is_listed(infer: HttpInfer, tensor: Tensor) -> bool:
 def _binary_document(
     model: str, version: str, outputs: tuple[tuple[str, str, tuple[int, ...], int], ...]
 ) -> tuple[bytes, bytes]:
-    """Header lines, and the JSON part, of responses that differ in their data only."""
+    """Return the header lines and the JSON part of responses that differ in their data only."""
     entries = [
         {"name": name, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": size}}
         for name, datatype, shape, size in outputs
@@ -252,20 +254,18 @@ def _binary_document(
     return BINARY_HEADERS % len(document), document
 
 
-def _entry(tensor: Tensor) -> dict[str, Any]:
-    return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+def _entry(tensor: Tensor, **more: Any) -> dict[str, Any]:
+    return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape, **more}
 
 
 def _described(tensor: Tensor, binary: bool, parts: list[Buffer]) -> dict[str, Any]:
     """Return an output's JSON object; data sent in binary is appended to `parts`."""
-    entry = _entry(tensor)
     if not binary:
-        return entry | {"data": msgspec.Raw(json_data(tensor))}
+        return _entry(tensor, data=msgspec.Raw(encode_data(tensor)))
     size = len(tensor.data)
     if size:
         parts.append(tensor.data)
-    entry["parameters"] = {"binary_data_size": size}
-    return entry
+    return _entry(tensor, parameters={"binary_data_size": size})
 
 
 def _document(
@@ -284,7 +284,7 @@ def _document(
 
 
 def encode_error(message: str) -> bytes:
-    """Return an error body, `{"error":"..."}`; what cannot be encoded in the text is replaced."""
+    """Return an error body, `{"error":"..."}`; characters that cannot be encoded are replaced."""
     try:
         return _encode({"error": message})
     except UnicodeEncodeError:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.config.model_config import TensorSpec
-from app.core.errors import ErrorCode, InferError, unavailable
-from app.core.tensors import InferRequest, InferResponse, Tensor, failed
+from app.core.errors import ErrorCode, InferError
+from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.protocol.http.generate import decode_generate, encode_generate, error_event, event, fitted_shape
 
 INT, ARG = ErrorCode.INTERNAL, ErrorCode.INVALID_ARG
@@ -215,7 +215,6 @@ def test_equal_names_and_the_requests_id():
 @pytest.mark.parametrize(
     ("response", "message"),
     [
-        (failed(unavailable("no")), "no"),
         (
             a_response(Tensor("H", "FP16", (1,), b"\0\0")),
             "sending FP16 data via JSON is not supported. Please use the binary data format for output",
@@ -226,7 +225,7 @@ def test_equal_names_and_the_requests_id():
         ),
     ],
 )
-def test_responses_that_are_errors(response, message):
+def test_encode_generate_refuses_outputs_that_json_cannot_hold(response, message):
     with pytest.raises(InferError, match="^" + message + "$") as caught:
         encode_generate("", response)
     assert error_event(caught.value) == b'data: {"error":"%b"}\n\n' % message.encode()

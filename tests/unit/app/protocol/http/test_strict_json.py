@@ -7,7 +7,7 @@ import pytest
 
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import Tensor
-from app.protocol.http.json_tensors import json_data
+from app.protocol.http.json_tensors import encode_data
 from app.protocol.http.strict_json import parse
 
 FAULTS = {
@@ -83,4 +83,4 @@ def test_floats_as_rapidjson_prints_them(value: float, printed: str) -> None:
     for values in ([value], [value, 1e17]):
         tensor = Tensor("OUT", "FP64", (len(values),), np.array(values).tobytes())
         rest = ",100000000000000000.0" * (len(values) - 1)
-        assert json_data(tensor) == f"[{printed}{rest}]".encode()
+        assert encode_data(tensor) == f"[{printed}{rest}]".encode()

@@ -130,7 +130,7 @@ def test_shared_memory_is_decoded_and_left_out_of_the_response():
         **one_output(shared_memory_region="s", shared_memory_byte_size=4, shared_memory_offset=16),
     }
     infer = decode(document, bytes(8))
-    assert infer.request.regions and not infer.prints
+    assert infer.request.regions and not infer.needs_json_encoding
     assert infer.request.inputs[0].data == RegionSlice("r", 0, 8)
     assert bytes(infer.request.inputs[1].data) == bytes(8)
     assert infer.request.outputs[0].region == RegionSlice("s", 16, 4)
