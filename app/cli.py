@@ -1,4 +1,4 @@
-"""`nereid`: tritonserver's command line."""
+"""The command `nereid`, which has tritonserver's command line."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -64,7 +64,7 @@ def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _complete(written: str) -> str:
-    """The setting a flag, or the beginning of one, means."""
+    """Return the name of the setting that a flag, or the unique beginning of one, stands for."""
     names = {_spelling(name)[2:]: name for name in ("help", *known_names())}
     matches = [flag for flag in names if flag.startswith(written)]
     if written in names or len(matches) == 1:
@@ -82,7 +82,7 @@ def _spelling(name: str) -> str:
 
 
 def usage() -> str:
-    """The text of `--help`."""
+    """Return the text of `--help`."""
     lines = [HINT.splitlines()[0]]
     for setting in SETTINGS.values():
         if setting.flag.heading:
@@ -113,7 +113,7 @@ def _default(setting: Setting) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the server; exits with status 1 when the command line cannot be used."""
+    """Run the server; exit with status 1 when the command line cannot be used."""
     try:
         settings = parse(sys.argv[1:] if argv is None else argv)
     except HelpRequested:

@@ -1,4 +1,4 @@
-"""The dynamic batcher against an ideal one, which executes all that waits whenever it is free; no cluster.
+"""Compares the dynamic batcher with an ideal one that executes all queued requests whenever it is free.
 
 python -m benchmarks.batching
 
@@ -45,14 +45,14 @@ Submit = Callable[[InferRequest, Callable[[InferResponse], None]], object]
 
 
 class Result(NamedTuple):
-    """What one side did in one round."""
+    """Throughput and mean batch size of one side in one round."""
 
     per_second: float
     mean_batch: float
 
 
 class Ideal:
-    """Executes everything that waits, whenever it is free."""
+    """The ideal batcher: executes everything queued whenever it is free."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, delay_s: float) -> None:
         self._loop = loop
@@ -83,7 +83,7 @@ class Ideal:
 
 
 async def load(submit: Submit, callers: int, seconds: float) -> int:
-    """Requests answered to `callers` callers with one request in flight each."""
+    """Return the requests answered to `callers` callers with one request in flight each."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     done = 0
@@ -103,14 +103,14 @@ async def load(submit: Submit, callers: int, seconds: float) -> int:
 def measure(
     plane: LoopThread, submit: Submit, executions: Callable[[], int], callers: int, seconds: float
 ) -> Result:
-    """One round of one side."""
+    """Measure one round of one side."""
     before, started = executions(), time.monotonic()
     done = plane.call(load(submit, callers, seconds))
     return Result(done / (time.monotonic() - started), done / (executions() - before))
 
 
 def without_serve(execute: Execute, max_rows: int, concurrent: int) -> Callable[[Item], Awaitable[None]]:
-    """Stands for `@serve.batch`."""
+    """Return a stand-in for `@serve.batch`, which works inside a replica only."""
 
     async def run(item: Item) -> None:
         await execute([item])

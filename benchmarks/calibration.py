@@ -1,4 +1,4 @@
-"""How fast this machine is at what a request path is made of, beside the one that the targets hold for.
+"""Compares the speed of this machine with that of the machine that the targets hold for.
 
 python -m benchmarks.calibration
 """
@@ -16,14 +16,14 @@ TARGETS = {"http simple x32": 35_000.0, "grpc simple x32": 25_000.0}
 
 
 def rounds_per_s() -> float:
-    """The fastest of many short slices: what else the machine does slows some of them only."""
+    """Return the rate of the fastest of many short slices: other load slows only some of them."""
     left, right = socket.socketpair()
     with left, right:
         return ROUNDS / min(one_slice(left, right) for _ in range(SLICES))
 
 
 def one_slice(left: socket.socket, right: socket.socket) -> float:
-    """Seconds of `ROUNDS` rounds: a small message through the kernel, and some bytecode on it."""
+    """Return the seconds of `ROUNDS` rounds: a small message through the kernel, and some bytecode on it."""
     message = bytes(256)
     began = time.perf_counter()
     for _ in range(ROUNDS):
@@ -35,7 +35,7 @@ def one_slice(left: socket.socket, right: socket.socket) -> float:
 
 
 def target_lines(reached: dict[str, float]) -> list[str]:
-    """The calibration, and each target scaled by it beside what was reached."""
+    """Return the calibration, and each target scaled by it beside the rate that was reached."""
     factor = rounds_per_s() / REFERENCE_PER_S
     lines = [f"calibration: this machine is {factor:.2f} times the one of the targets"]
     for cell, target in TARGETS.items():

@@ -1,9 +1,9 @@
-"""A process that calls the server of `benchmarks.one_process` as standard input says, and checks the answers.
+"""Process that calls the server of `benchmarks.one_process` and checks the responses.
 
     python -m benchmarks.callers HTTP_PORT GRPC_PORT
 
 Each line `PROTOCOL ELEMENTS REQUESTS` sends that many requests, one after the other, on the protocol's one
-connection; `done` on standard output tells that all were answered with what was sent.
+connection; `done` on standard output says that every response equals its request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Ask = Callable[[bytes], bytes]
 
 
 def http_caller(port: int) -> Ask:
-    """A bare socket: how a request is cut into packets, and so what it costs the server, never varies."""
+    """Call by a bare socket, so that a request always has the same packets and cost for the server."""
     connection = socket.create_connection(("127.0.0.1", port), 60)
 
     def ask(data: bytes) -> bytes:

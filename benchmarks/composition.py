@@ -90,7 +90,7 @@ MODELS: Final = (*(f"step{i}" for i in range(STEPS)), *BLS_MODELS)
 
 
 def config(name: str) -> mc.ModelConfig:
-    """Of a model that is no ensemble; "bls_gather" has an output for each of its calls."""
+    """Return the configuration of a single model; "bls_gather" has an output for each of its calls."""
     backend = "python" if name in _SOURCES else "identity"
     outputs = BLS_STEPS if name == "bls_gather" else 1
     return normalise(_parsed(name, outputs, f'backend: "{backend}"'))
@@ -107,20 +107,20 @@ def _parsed(name: str, outputs: int, more: str) -> mc.ModelConfig:
 
 
 def chain(count: int) -> mc.ModelConfig:
-    """An ensemble of identity steps, each of which reads what the one before has answered."""
+    """Return an ensemble of identity steps, each of which reads the output of the step before."""
     tensors = ["INPUT0", *(f"between{i}" for i in range(1, count)), "OUTPUT0"]
     steps = "".join(_STEP.format(i, tensors[i], tensors[i + 1]) for i in range(count))
     return _parsed(f"ensemble{count}", 1, f'platform: "ensemble" ensemble_scheduling {{ {steps} }}')
 
 
 def fan() -> mc.ModelConfig:
-    """An ensemble of identity steps that all read its input: they run at the same time."""
+    """Return an ensemble of identity steps that all read its input and run at the same time."""
     steps = "".join(_STEP.format(i, "INPUT0", f"OUTPUT{i}") for i in range(BLS_STEPS))
     return _parsed("fan", BLS_STEPS, f'platform: "ensemble" ensemble_scheduling {{ {steps} }}')
 
 
 def table() -> RoutingTable:
-    """Every model and ensemble, all ready."""
+    """Return a routing table with every model and ensemble, all ready."""
     ready = ModelState.READY
     models = [VersionEntry(name, 1, ready, application=name, config=_bytes(config(name))) for name in MODELS]
     ensembles = [
@@ -142,7 +142,7 @@ class Costs(NamedTuple):
 
 
 class Fleet:
-    """The router of this process: one channel a model; ensembles run here."""
+    """Router of this process: one channel a model; ensembles run here."""
 
     def __init__(self, channels: dict[str, Channel]) -> None:
         self.channels = channels
@@ -170,14 +170,14 @@ class Fleet:
         return sum(channel.arena.allocations for channel in self.channels.values() if channel.arena)
 
     async def costs(self) -> Costs:
-        """What all requests so far have cost."""
+        """Return the costs of all requests so far."""
         replicas = [await channel.control("costs") for channel in self.channels.values()]
         copies, seconds = (sum(column) for column in zip(*replicas, strict=True))
         return Costs(self.copies(), copies, time.process_time() + seconds)
 
 
 class Replica:
-    """A served model that also tells how many tensors it has written."""
+    """Served model that also reports how many tensors it has written."""
 
     def __init__(self, model: ServedModel, fleet: Fleet | None) -> None:
         self._model = model
@@ -207,7 +207,7 @@ class Calls(ModelCalls):
 
 
 def serve(directory: Path, name: str, pipe: Pipe) -> None:
-    """A replica's process; ends when the parent hangs up."""
+    """Run a replica until the parent closes the pipe."""
     plane = LoopThread("data-plane")
     (directory / name / "1").mkdir(parents=True)
     (directory / name / "1" / "model.py").write_text(_SOURCES.get(name, ""))

@@ -1,4 +1,4 @@
-"""What code does, counted rather than timed: the same on every machine with the same Python and packages."""
+"""Counts the work of code instead of timing it: equal on all machines with equal Python and packages."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from types import FrameType
 from typing import Any
 
 Trace = Callable[[FrameType, str, Any], Any]
-"""What `sys.settrace` takes: gives the function that traces the frame on."""
+"""Argument of `sys.settrace`; returns the function that traces the frame from then on."""
 
 
 @dataclass
 class Work:
-    """What a thread did.
+    """Work of a thread.
 
-    `calls` are those of Python and of C functions. `blocks` are what Python's allocator gave out, looked at
-    between bytecodes: what one takes and returns is not seen, nor what a free list of a type provides; a call
-    counts for one, its frame, that only exists because of the tracing. `nbytes` includes the first of those.
+    `calls` are those of Python and of C functions. `blocks` are allocations by Python, sampled between
+    bytecodes: one that is freed within a bytecode is not seen, nor one from a type's free list. A call counts
+    for one, its frame, which exists because of the tracing only. `nbytes` includes the first.
     """
 
     bytecodes: int = 0
@@ -35,7 +35,7 @@ class Work:
 
 
 class Counter:
-    """Counts in each thread that starts within `installed`, as long as it lives, by the thread's name.
+    """Counts the work of each thread that starts within `installed`, by the thread's name.
 
     `look` is run at each bytecode; those that cost much time are on only while wanted.
     """
@@ -56,13 +56,13 @@ class Counter:
             threading.setprofile(None)
 
     def of(self, run: Callable[[], None]) -> dict[str, Work]:
-        """Bytecodes and calls, by thread."""
+        """Return bytecodes and calls of `run` by thread."""
         before = {name: Work(**vars(work)) for name, work in self.threads.items()}
         run()
         return {name: work - before.get(name, Work()) for name, work in self.threads.items()}
 
     def blocks_of(self, run: Callable[[], None]) -> dict[str, Work]:
-        """With the blocks too."""
+        """Return the blocks of `run` too."""
         self._last = sys.getallocatedblocks()
         self._look = self._look_at_blocks
         try:
@@ -71,7 +71,7 @@ class Counter:
             self._look = None
 
     def nbytes_of(self, run: Callable[[], None]) -> dict[str, Work]:
-        """With the bytes too."""
+        """Return the bytes of `run` too."""
         tracemalloc.start()
         self._look = self._look_at_bytes
         try:

@@ -1,4 +1,4 @@
-"""What composition costs on 600 KB tensors: ensembles of identity steps, and BLS of as many; no cluster.
+"""Measures the cost of composition on 600 KB tensors: ensembles of identity steps, and BLS of as many.
 
 python -m benchmarks.ensembles
 
@@ -40,7 +40,7 @@ from benchmarks.tools import ROOT
 ELEMENTS = 150_000
 DIRECT = "step0"
 PEERS = {"bls": "ensemble3", "bls_await": "ensemble3", "bls_gather": "fan"}
-"""What each BLS model is compared to."""
+"""The ensemble that each BLS model is compared with."""
 SIDES = (DIRECT, "ensemble1", "ensemble5", "ensemble3", "bls", "bls_await", "fan", "bls_gather")
 """In the order that they are measured in: those that are compared are near each other."""
 FRONTS: Mapping[str, Callable[[Any], Any] | None] = {"none": None, "http": HttpFront, "grpc": GrpcFront}
@@ -61,7 +61,7 @@ class Result(NamedTuple):
 
 
 class Client:
-    """Another process, in which a tritonclient sends one request after the other through a front."""
+    """Process in which a tritonclient sends one request after the other through a front."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -73,14 +73,14 @@ class Client:
         return cls(await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=pipe, stdout=pipe))
 
     async def load(self, model: str, seconds: float) -> int:
-        """Returns how many requests were answered."""
+        """Return the number of requests answered."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(f"{model} {seconds}\n".encode())
         return int(await self._process.stdout.readline())
 
 
 def call(front: str, port: str) -> None:
-    """The client's process."""
+    """Run the client's process."""
     module = importlib.import_module(f"tritonclient.{front}")
     client = module.InferenceServerClient(f"127.0.0.1:{port}")
     tensor = module.InferInput("INPUT0", [1, ELEMENTS], "FP32")
@@ -97,7 +97,7 @@ def call(front: str, port: str) -> None:
 
 
 class Bench:
-    """The ingress, and who calls it."""
+    """The ingress and its callers."""
 
     def __init__(self, fleet: Fleet, clients: dict[str, Client], seconds: float) -> None:
         self._fleet = fleet

@@ -93,7 +93,7 @@ def wrk(workload: Workload, port: int, connections: int, seconds: float, scratch
 
 
 def h2load(workload: Workload, port: int, connections: int, seconds: float, scratch: Path) -> LoadResult:
-    """h2load sees HTTP statuses only: an empty reply, with a gRPC error in the trailers, is counted here."""
+    """Run h2load; it sees HTTP statuses only, so empty replies with a gRPC error are counted here."""
     message = workload.grpc_message()
     body_file, log = scratch / "body.grpc", scratch / "h2load.log"
     body_file.write_bytes(struct.pack(">BI", 0, len(message)) + message)
@@ -110,7 +110,7 @@ def h2load(workload: Workload, port: int, connections: int, seconds: float, scra
 
 
 def parse_h2load(output: str, log: Path) -> LoadResult:
-    """The log has a line a request: start in us, HTTP status (-1: failed), duration in us."""
+    """Read the log, a line for each request: start in us, HTTP status (-1: failed), duration in us."""
     finished = re.search(r"finished in ([\d.]+)s,", output)
     counts = re.search(r"(\d+) succeeded, (\d+) failed, (\d+) errored, (\d+) timeout", output)
     data_bytes = re.search(r"\((\d+)\) data", output)

@@ -1,4 +1,4 @@
-"""One measurement: a server, a workload, a number of connections, for a few seconds; and what it cost."""
+"""One measurement: a server, a workload and a number of connections, with its rates and costs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Cell:
 
     @property
     def sensible(self) -> bool:
-        """Shared memory is for few clients: they are on the same machine."""
+        """Return whether to measure this: shared memory is for few clients, which are on the same machine."""
         return self.workload.regions is None or self.connections <= 8
 
 
@@ -67,7 +67,7 @@ def perf_analyzer_generator(tool: PerfAnalyzer, scratch: Path) -> Generator:
 
 
 def measure(server: Server, idle: Sequence[Server], cell: Cell, plan: Plan, round_: int) -> Measurement:
-    """Loads `server` while `idle` ones are frozen."""
+    """Load `server` while `idle` ones are frozen."""
     port = server.port(cell.protocol)
     cell = replace(cell, workload=server.asked(cell.workload))
     with frozen(idle if plan.freeze else ()):
@@ -83,7 +83,7 @@ def measure(server: Server, idle: Sequence[Server], cell: Cell, plan: Plan, roun
 
 
 def complaint(cell: Cell, load: LoadResult, counts: Counts | None) -> str:
-    """Why the figures are not to be trusted: failed requests, or fewer executed than were answered.
+    """Return why the figures are invalid: failed requests, or fewer executed than answered.
 
     A generator that stops cuts off one request a connection; servers may count those as failures.
     """
@@ -98,7 +98,7 @@ def complaint(cell: Cell, load: LoadResult, counts: Counts | None) -> str:
 
 
 def measure_interleaved(servers: Sequence[Server], cell: Cell, plan: Plan, rounds: int) -> list[Measurement]:
-    """A B C, C B A, ...: each round holds every server once, so that a drift of the machine cancels out."""
+    """Measure A B C, C B A, ...: every server once a round, so that a drift of the machine cancels out."""
     able = [server for server in servers if server.serves(cell.workload, cell.protocol)]
     results = []
     for round_ in range(rounds):
@@ -113,7 +113,7 @@ def measure_interleaved(servers: Sequence[Server], cell: Cell, plan: Plan, round
 
 
 def check_answers(servers: Sequence[Server], workload: Workload, protocols: Sequence[str]) -> None:
-    """Every server answers the very bytes that will be sent, and all answer alike."""
+    """Check that every server answers the bytes that will be sent, and all with the same values."""
     ask = {"http": ask_http, "grpc": ask_grpc}
     answers = [
         ask[protocol](server.asked(workload), server.port(protocol))

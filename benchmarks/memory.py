@@ -1,4 +1,4 @@
-"""What a model replica weighs beside a bare Serve replica of the same cluster, its model's weights aside.
+"""Compares the memory of a model replica with that of a bare Serve replica, without the weights.
 
 USS is what only that process holds (its end would give it back); PSS adds its share of what several map.
 
@@ -45,7 +45,7 @@ def weigh(pid: int, replica: str, files: float = 0.0) -> Weight:
 
 
 def replicas(root: psutil.Process) -> dict[int, str]:
-    """Pid and `application:deployment` of each Serve replica under the server."""
+    """Return pid and `application:deployment` of each Serve replica under the server."""
     found = {}
     for process in tree(root):
         title = " ".join(process.cmdline())
@@ -62,7 +62,7 @@ def raylet(root: psutil.Process) -> psutil.Process:
 
 
 def join_environment(root: psutil.Process) -> dict[str, str]:
-    """What a driver needs to join the server's cluster: its addresses, and whether it wants a token."""
+    """Return the environment in which a driver joins the server's cluster: address and authentication."""
     node = raylet(root)
     found = re.search(r"--gcs-address=(\S+)", " ".join(node.cmdline()))
     settings = {
@@ -74,13 +74,13 @@ def join_environment(root: psutil.Process) -> dict[str, str]:
 
 
 def weights_mib(replica: str, repository: Path) -> float:
-    """Of the model a replica's name holds; 0 for an ingress."""
+    """Return the size of the weights of a replica's model; 0 for an ingress."""
     models = [path for path in repository.iterdir() if path.is_dir() and path.name in replica]
     return sum(file.stat().st_size for model in models for file in model.rglob("*.onnx")) / MIB
 
 
 def weigh_cluster(root: psutil.Process, repository: Path) -> list[Weight]:
-    """The bare replica first. Joins the server's cluster as a driver and deploys one application."""
+    """Weigh all replicas, the bare one first; joins the server's cluster as a driver to deploy that."""
     import ray
     from ray import serve
 
@@ -100,7 +100,7 @@ def weigh_cluster(root: psutil.Process, repository: Path) -> list[Weight]:
 
 
 def weigh_server(server: Server, repository: Path) -> list[Weight]:
-    """In a process of its own, which then may join the server's cluster."""
+    """Weigh the server's replicas from a process of its own, which may join the server's cluster."""
     command = [sys.executable, "-m", "benchmarks.memory"]
     command += [f"--root-pid={server.process.pid}", f"--repository={repository}"]
     env = {**os.environ, **join_environment(server.process)}

@@ -49,13 +49,13 @@ instance_group {{ count: 1 kind: KIND_CPU }}
 
 
 class Handle:
-    """Stands for the Serve handle that keeps a router up to date."""
+    """Stand-in for the Serve handle that keeps a router up to date."""
 
     def shutdown(self) -> None: ...
 
 
 class StaticRouter(Router):
-    """Knows its replicas from the start, in place of Serve's reports."""
+    """Router that knows its replicas from the start, in place of Serve's reports."""
 
     def __init__(self, addresses: dict[str, str]) -> None:
         super().__init__(NODE, KEY, TransportSettings())
@@ -115,7 +115,7 @@ async def _no_metrics() -> bytes:
 
 
 class Callers:
-    """The process that sends: one connection for each protocol, one request after the other."""
+    """Process that sends requests: one connection for each protocol, one request after the other."""
 
     def __init__(self, server: OneProcess) -> None:
         self._process = subprocess.Popen(
@@ -127,7 +127,7 @@ class Callers:
         )
 
     def send(self, protocol: str, elements: int, requests: int) -> None:
-        """Returns when the last request has been answered, rightly.
+        """Send requests; return when the last one has been answered correctly.
 
         Raises:
             RuntimeError: one was not.
@@ -144,7 +144,7 @@ class Callers:
 
 @contextmanager
 def running(directory: Path) -> Iterator[Callers]:
-    """Starts a server and its callers."""
+    """Start a server and its callers."""
     server = OneProcess(directory)
     try:
         callers = Callers(server)

@@ -32,7 +32,7 @@ class LoopRatio:
 
 
 def run_loop(model: str, batch: int, threads: int, seconds: float) -> float:
-    """Inferences a second, an image of the batch counting as one."""
+    """Return inferences a second, an image of the batch counting as one."""
     import numpy as np
     import onnxruntime
 
@@ -47,7 +47,7 @@ def run_loop(model: str, batch: int, threads: int, seconds: float) -> float:
 
 
 def repeat(step, seconds: float) -> float:  # type: ignore[no-untyped-def]
-    """Calls a second."""
+    """Return calls a second."""
     began, calls = time.monotonic(), 0
     while (elapsed := time.monotonic() - began) < seconds:
         step()
@@ -58,7 +58,7 @@ def repeat(step, seconds: float) -> float:  # type: ignore[no-untyped-def]
 def pair_with_loop(
     server: Server, others: Sequence[Server], cell: Cell, plan: Plan, rounds: int, repository: Path
 ) -> list[LoopRatio]:
-    """Server, loop, server, loop: the loop runs while every server is frozen."""
+    """Measure server and loop in turn; the loop runs while every server is frozen."""
     model = repository / cell.workload.model / "1" / "model.onnx"
     config = read_config(repository, cell.workload.model)
     threads = config.parameters["intra_op_thread_count"].string_value or "0"

@@ -1,4 +1,4 @@
-"""What a request costs on its whole way, in figures that do not depend on the machine.
+"""Measures the cost of a request on its whole way, in figures that do not depend on the machine.
 
     python -m benchmarks.path            the figures beside the committed ones, and where they come from
     python -m benchmarks.path --write    commit to these (benchmarks/path_limits.json)
@@ -41,7 +41,7 @@ SMALL, LARGE = 16, 1 << 20
 """Elements of four bytes."""
 WARM_UP, REQUESTS, SLOW_REQUESTS, LARGE_REQUESTS = 20, 100, 5, 2
 LARGE_WARM_UP = 3
-"""Then each side has told the other of the memory that it lends from."""
+"""After these, each side knows the memory that the other lends from."""
 LONG_S = 3600.0
 
 Figures = dict[str, float]
@@ -49,7 +49,7 @@ Threads = dict[str, Figures]
 
 
 class Crossing:
-    """Bytes on their way between ingress and replica, both directions."""
+    """Bytes sent between ingress and replica, both directions."""
 
     def __init__(self) -> None:
         self.slabs = self.channel = 0
@@ -75,7 +75,7 @@ class Crossing:
 
 
 def measure() -> dict[str, Threads]:
-    """Figures by protocol and thread; those of "all" are the sums."""
+    """Return figures by protocol and thread; those of "all" are the sums."""
     counter, crossing = Counter(), Crossing()
     interval = sys.getswitchinterval()
     sys.setswitchinterval(LONG_S)  # a thread goes on until it waits: nothing depends on the clock
@@ -129,7 +129,7 @@ def per(count: int, threads: Mapping[str, Work], *names: str) -> Threads:
 
 
 def limits() -> dict[str, Figures]:
-    """The committed figures by protocol; none for another version of Python."""
+    """Return the committed figures by protocol; none for another version of Python."""
     found: dict[str, Any] = json.loads(LIMITS.read_text())
     return found["figures"] if found["python"] == PYTHON else {}
 
@@ -143,7 +143,7 @@ def write_limits(found: Mapping[str, Threads]) -> None:
 
 
 def exceeded(found: Mapping[str, float], committed: Mapping[str, float]) -> list[str]:
-    """What has grown by more than the margin; of little, by more than a tenth of a byte per byte."""
+    """Return the figures that grew by more than the margin; small ones, by more than 0.1."""
     return [
         f"{name}: {found[name]:.2f}, committed are {committed[name]:.2f}"
         for name in committed

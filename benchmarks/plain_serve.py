@@ -1,7 +1,7 @@
-"""What a Ray Serve user would write by hand: FastAPI ingress, DeploymentHandle, `@serve.batch` models.
+"""A server as a Ray Serve user would write it: FastAPI ingress, DeploymentHandle, `@serve.batch` models.
 
 Run at the best settings found for it: `RAY_SERVE_THROUGHPUT_OPTIMIZED`, HAProxy, plain pickle between
-deployments, no access log. It takes the very request bytes that Nereid takes, and checks them less.
+deployments, no access log. It receives the same request bytes as Nereid, and checks them less.
 
     python -m benchmarks.plain_serve --port 8100 --repository model_repository --temp-dir DIR
 """

@@ -1,4 +1,4 @@
-"""What each process of a server costs: CPU seconds and peak resident memory, by the role it plays."""
+"""CPU seconds and peak resident memory of each process of a server, by its role."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROLES = (
 
 @dataclass(frozen=True)
 class Usage:
-    """Of one role: CPU cores used during a measurement, peak resident memory during it."""
+    """Cores used and peak resident memory of one role during a measurement."""
 
     cores: float
     peak_mib: float
@@ -87,7 +87,7 @@ def cpu_seconds(process: psutil.Process) -> float:
 
 
 def reset_peak(pid: int) -> None:
-    """Makes VmHWM restart from the present size: see proc(5), clear_refs."""
+    """Restart VmHWM from the present size: see proc(5), clear_refs."""
     try:
         Path(f"/proc/{pid}/clear_refs").write_text("5")
     except OSError:
@@ -99,7 +99,7 @@ def peak_mib(pid: int) -> float:
 
 
 def status_kib(pid: int, file: str, field: str) -> int:
-    """A `Field:   123 kB` line of /proc/PID/FILE; 0 when the process has gone."""
+    """Return a `Field:   123 kB` line of /proc/PID/FILE; 0 when the process has ended."""
     try:
         text = Path(f"/proc/{pid}/{file}").read_text()
     except OSError:

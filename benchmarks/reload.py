@@ -1,4 +1,4 @@
-"""What the reloads of one model cost another: its p50 and p99 while they go on, and while nobody reloads.
+"""Measures the cost of one model's reloads for another: its p50 and p99 with and without them.
 
 python -m benchmarks.reload
 
@@ -41,7 +41,7 @@ CALLERS = {"a": 4, "b": 2}
 
 
 class Answer(NamedTuple):
-    """When a request was due, by `time.monotonic`, and how long it then took."""
+    """Time at which a request was due (`time.monotonic`), and its latency from then on."""
 
     due: float
     seconds: float
@@ -79,7 +79,7 @@ class Caller(threading.Thread):
 
 
 class Phase(NamedTuple):
-    """A stretch of time, of one of `KINDS`."""
+    """Period of one of `KINDS`."""
 
     kind: str
     start: float
@@ -91,7 +91,7 @@ BURN = "while True: pass"
 
 
 def percentile(seconds: list[float], share: float) -> float:
-    """In ms; nan of nothing."""
+    """Return a percentile in ms; nan without latencies."""
     ordered = sorted(seconds)
     return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else math.nan
 
@@ -107,7 +107,7 @@ def reload(server: Server, repository: Path, content: int) -> None:
 
 
 def alternate(server: Server, repository: Path, reloads: int, blocks: int) -> list[Phase]:
-    """Blocks of reloads, each followed by as long a time without, idle and beside a busy process."""
+    """Run blocks of reloads, each followed by as long a time without, idle and beside a busy process."""
     phases = []
     done = 0
     for block in range(blocks):
@@ -138,7 +138,7 @@ def latencies(callers: list[Caller], phases: list[Phase], kind: str) -> list[flo
 
 
 def report(callers: dict[str, list[Caller]], phases: list[Phase]) -> None:
-    """Percentiles of both models in each kind of phase, in ms, and how reloading compares."""
+    """Print percentiles of both models in each kind of phase, in ms, and how reloading compares."""
     for model, same in callers.items():
         found = {kind: latencies(same, phases, kind) for kind in KINDS}
         failures = [failure for caller in same for failure in caller.failures]

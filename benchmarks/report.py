@@ -13,7 +13,7 @@ Rows = list[list[str]]
 
 
 def table(header: Sequence[str], rows: Rows) -> str:
-    """Columns as wide as their widest cell; the first is aligned left, the rest right."""
+    """Format columns as wide as their widest cell; the first is aligned left, the rest right."""
     widths = [max(len(line[column]) for line in [list(header), *rows]) for column in range(len(header))]
     lines = [list(header), ["-" * width for width in widths], *rows]
     return "\n".join(
@@ -26,7 +26,7 @@ def table(header: Sequence[str], rows: Rows) -> str:
 
 
 def cell_rows(results: Sequence[Measurement]) -> Rows:
-    """One row a server, the first server being the one the others are compared with."""
+    """Return one row for each server; the first is the one the others are compared with."""
     servers = unique(result.server for result in results)
     return [server_row(results, server, servers[0]) for server in servers]
 
@@ -51,7 +51,7 @@ def server_row(results: Sequence[Measurement], server: str, base: str) -> list[s
 
 
 def notes(results: Sequence[Measurement]) -> list[str]:
-    """What is behind a `!` in the last column."""
+    """Return the explanations of each `!` in the last column."""
     return [f"! {m.cell} {m.server}, round {m.round}: {m.complaint}" for m in results if m.complaint]
 
 
@@ -64,7 +64,7 @@ def ratio_text(results: Sequence[Measurement], base: str, peer: str) -> str:
 
 
 def paired_ratios(results: Sequence[Measurement], base: str, peer: str) -> list[float]:
-    """Throughput of `base` over that of `peer`, round by round."""
+    """Return the throughput of `base` over that of `peer`, round by round."""
     rates = {
         (m.server, m.round): m.load.infer_per_s for m in results if m.load.infer_per_s and not m.complaint
     }
@@ -77,7 +77,7 @@ def paired_ratios(results: Sequence[Measurement], base: str, peer: str) -> list[
 
 
 def rates(results: Sequence[Measurement], server: str) -> dict[str, float]:
-    """Median infer/s of a server by cell."""
+    """Return the median infer/s of a server by cell."""
     mine = [result for result in results if result.server == server]
     return {
         cell: middle([m for m in mine if m.cell == cell], lambda m: m.load.infer_per_s)
@@ -91,7 +91,7 @@ def cells_header(base: str) -> list[str]:
 
 
 def process_rows(results: Sequence[Measurement]) -> Rows:
-    """Each process of each server: its busiest cell and its highest peak."""
+    """Return each process of each server with its busiest cell and its highest peak."""
     rows = []
     for server in unique(result.server for result in results):
         mine = [result for result in results if result.server == server]

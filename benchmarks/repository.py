@@ -19,7 +19,7 @@ PYTHON_PEERS = {"simple": "simple.py", EFFICIENTNET: "onnx_model.py"}
 
 
 def bench_repository(examples: Path, target: Path, cnn_threads: int = 0) -> Path:
-    """Copies version 1 of each benchmark model that has been built.
+    """Copy version 1 of each benchmark model that has been built.
 
     With `cnn_threads` the CNN has one instance of that many threads.
     """
@@ -41,7 +41,7 @@ def copy_model(examples: Path, target: Path, model: str, threads: int = 0) -> No
 
 
 def triton_repository(bench: Path, target: Path) -> Path:
-    """The same models, those that need an absent backend as Python models."""
+    """Copy the same models, those that need an absent backend as Python models."""
     shutil.copytree(bench, target)
     for model, source in PYTHON_PEERS.items():
         if (target / model).exists():

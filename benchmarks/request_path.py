@@ -34,7 +34,7 @@ class Spent(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A row: what was spent per request, and how many were answered a second."""
+    """A row: costs per request, and requests answered a second."""
 
     per_second: float
     ingress: Spent
@@ -45,7 +45,7 @@ class Cell(NamedTuple):
 
 
 def serve_replica(model: str, directory: Path) -> None:
-    """Load an example model and answer a channel until the parent hangs up."""
+    """Load an example model and answer a channel until the parent closes the pipe."""
     from app.transport.channel.server import ChannelServer
     from app.transport.event_loop_thread import LoopThread, freeze_heap
     from benchmarks.one_process import KEY
@@ -89,7 +89,7 @@ def _spec(model: str, directory: Path) -> Any:
 
 
 def _without_serve(execute: Any, max_rows: int, concurrent: int) -> Any:
-    """Stands for `@serve.batch`, which works inside a replica only."""
+    """Return a stand-in for `@serve.batch`, which works inside a replica only."""
 
     async def run(item: Any) -> None:
         await execute([item])
@@ -98,7 +98,7 @@ def _without_serve(execute: Any, max_rows: int, concurrent: int) -> Any:
 
 
 def serve_ingress(model: str, address: str) -> None:
-    """Both fronts in front of one replica, until the parent hangs up."""
+    """Serve both fronts in front of one replica until the parent closes the pipe."""
     from app.transport.event_loop_thread import LoopThread, freeze_heap
 
     plane = LoopThread("data-plane")
@@ -143,7 +143,7 @@ class Side(NamedTuple):
 
 @contextmanager
 def running(tree: Path, *role: str) -> Iterator[tuple[int, list[str]]]:
-    """Start this file in a role, on the code of `tree`; yields its pid and what it said when ready."""
+    """Start this file in a role, on the code of `tree`; yield its pid and its first line of output."""
     command = [sys.executable, "-P", __file__, "--role", *role]
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     process = subprocess.Popen(
@@ -167,7 +167,7 @@ def start(stack: ExitStack, name: str, tree: Path, model: str, directory: Path) 
 
 
 def spent(pid: int) -> Spent:
-    """Since the process began, over its threads."""
+    """Return the costs since the process began, over its threads."""
     us = switches = 0.0
     for task in Path(f"/proc/{pid}/task").iterdir():
         us += int((task / "schedstat").read_text().split()[0]) / 1000
@@ -188,7 +188,7 @@ def measure(side: Side, workload: Any, protocol: str, connections: int, requests
 
 
 def h2load(side: Side, workload: Any, protocol: str, connections: int, requests: int, scratch: Path) -> float:
-    """Requests a second; every one must have been answered with 200."""
+    """Return requests a second; every one must have been answered with 200."""
     from benchmarks.workloads import HEADER_LENGTH, MODEL_INFER
 
     body = scratch / "body"

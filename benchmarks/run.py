@@ -88,7 +88,7 @@ def commas(text: str) -> list[str]:
 
 
 def commands(options: argparse.Namespace, bench: Path, scratch: Path) -> list[Command]:
-    """The sides, in the order asked for."""
+    """Return the commands of the sides, in the order given."""
     makers = {
         "nereid": lambda: servers.nereid(bench, scratch, options.nereid),
         "triton": lambda: servers.triton(
@@ -112,7 +112,7 @@ def choose_cells(options: argparse.Namespace, workloads: Sequence[Workload]) -> 
 
 @contextmanager
 def shared(up: list[Server], cells: list[Cell]) -> Iterator[None]:
-    """The shared memory of the cells that use some, known to every server that can."""
+    """Create the shared memory of the cells that use some; register it at every server that can."""
     workloads = {cell.workload.name: cell.workload for cell in cells if cell.workload.regions}
     try:
         for workload in workloads.values():
@@ -188,7 +188,7 @@ def machine() -> dict[str, object]:
 
 
 def introduce(up: list[Server]) -> dict[str, dict[str, Usage]]:
-    """Prints, and returns, what each server takes while nobody calls it."""
+    """Print and return the costs of each server while it is idle."""
     print(f"{os.cpu_count()} CPUs, for server and load generator; load average {os.getloadavg()[0]:.1f}")
     # How it was built matters: with profile-guided optimisation bytecode takes two thirds of the time.
     print(f"Python {platform.python_version()} of {sys.base_prefix}, {platform.python_compiler()}")
@@ -208,7 +208,7 @@ def progress(text: str) -> None:
 
 
 def run_all(options: argparse.Namespace, plan: Plan, up: list[Server], bench: Path) -> Iterator[Section]:
-    """Each part of the results as soon as it is known."""
+    """Yield each part of the results as soon as it is known."""
     cells = choose_cells(options, all_workloads(bench))
     with shared(up, cells):
         for workload in {cell.workload.name: cell.workload for cell in cells}.values():

@@ -1,4 +1,4 @@
-"""What sequences cost: 64 live ones at a served model in this process, against the bare dynamic batcher.
+"""Measures the cost of sequences: 64 live ones at a served model, against the bare dynamic batcher.
 
 Of several rounds the best counts. Where other processes use the machine, the CPU time of a request tells more
 than the rate.
@@ -48,7 +48,7 @@ INPUT = Tensor.of("INPUT0", np.zeros((1, 16), np.float32))
 
 
 def straight(execute: Execute, max_rows: int, concurrent: int) -> ServeBatched:
-    """Stands for `@serve.batch`, which works in a replica only."""
+    """Return a stand-in for `@serve.batch`, which works in a replica only."""
 
     async def batched(item: Item) -> None:
         await execute([item])
@@ -57,7 +57,7 @@ def straight(execute: Execute, max_rows: int, concurrent: int) -> ServeBatched:
 
 
 class Client:
-    """One sequence: its next request follows the answer to its last."""
+    """One sequence: its next request follows the response to its last."""
 
     def __init__(self, model: ServedModel, number: int) -> None:
         self._model = model
@@ -85,7 +85,7 @@ class Cost(NamedTuple):
 
 
 async def drive(model: ServedModel, seconds: float) -> Cost:
-    """What a request of `LIVE` clients costs."""
+    """Return the cost of a request of `LIVE` clients."""
     clients = [Client(model, number) for number in range(1, LIVE + 1)]
     for client in clients:
         client.send(start=True)

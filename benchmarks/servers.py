@@ -84,28 +84,28 @@ class Server:
         return self.command.name
 
     def port(self, protocol: str) -> int:
-        """0 when it does not speak `protocol`."""
+        """Return the port of a protocol; 0 for one that the server does not speak."""
         return self.command.http_port if protocol == "http" else self.command.grpc_port
 
     def serves(self, workload: Workload, protocol: str) -> bool:
-        """Whether it can answer this request at all."""
+        """Return whether the server can answer this request."""
         command = self.command
         known = command.models is None or workload.model in command.models
         return bool(known and self.port(protocol) and (command.shared_memory or not workload.regions))
 
     def asked(self, workload: Workload) -> Workload:
-        """The request in the form that it takes."""
+        """Return the request in the form that the server accepts."""
         return workload if self.command.binary else workload.as_json()
 
     def share(self, region: str, nbytes: int) -> None:
-        """Register system shared memory; a server forgets it when it ends."""
+        """Register system shared memory, until the server ends."""
         address = url(self.command.http_port, f"/v2/systemsharedmemory/region/{region}/register")
         body = json.dumps({"key": f"/{region}", "offset": 0, "byte_size": nbytes}).encode()
         with urllib.request.urlopen(urllib.request.Request(address, body, method="POST"), timeout=20):
             pass
 
     def counts(self, model: str) -> Counts | None:
-        """None of a server that has no statistics."""
+        """Return a model's counters; None for a server without statistics."""
         if not self.command.statistics:
             return None
         address = url(self.command.http_port, f"/v2/models/{model}/stats")
@@ -118,7 +118,7 @@ class Server:
         return Counts(int(stats["inference_count"]), int(stats["execution_count"]), int(failures))
 
     def freeze(self) -> None:
-        """Stops every process: an idle Ray cluster's heartbeats would cost the loaded server CPU time."""
+        """Stop every process: an idle Ray cluster's heartbeats would cost the loaded server CPU time."""
         signal_tree(self.process, signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -136,7 +136,7 @@ def signal_tree(root: psutil.Process, number: int) -> None:
 
 @contextmanager
 def frozen(servers: Sequence[Server]) -> Iterator[None]:
-    """Without the idle cost of `servers`; first they finish what a load generator left behind."""
+    """Freeze `servers` meanwhile, once they have finished the requests of the last load generator."""
     for server in servers:
         wait_quiet(server.process)
     stopped = [server for server in servers if server.command.freezable]
@@ -170,7 +170,7 @@ def running(command: Command, scratch: Path) -> Iterator[Server]:
 
 
 def wait_quiet(root: psutil.Process) -> None:
-    """Until the process tree works on nothing: requests whose client went away are still executed."""
+    """Wait until the process tree is idle: requests of clients that left are still executed."""
     deadline = time.monotonic() + QUIET_S
     while time.monotonic() < deadline:
         meter = CpuMeter(root)
@@ -180,7 +180,7 @@ def wait_quiet(root: psutil.Process) -> None:
 
 
 def clean_environment() -> dict[str, str]:
-    """Without what would join another Ray cluster or change its settings."""
+    """Return the environment without variables that join a Ray cluster or change its settings."""
     return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
 
 
@@ -198,7 +198,7 @@ def wait_ready(command: Command, process: psutil.Process, log: Path, deadline: f
 
 
 def stop(process: psutil.Popen) -> None:
-    """SIGTERM to the server alone, so that it ends its children itself; then SIGKILL to what is left."""
+    """Send SIGTERM to the server alone, which ends its children; then SIGKILL to what is left."""
     family = list(tree(process))
     signal_tree(process, signal.SIGCONT)
     process.terminate()

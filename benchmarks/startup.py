@@ -1,4 +1,4 @@
-"""What the load of a model costs, and a model that is idle, beside a bare Serve replica of the same cluster.
+"""Measures the cost of a load and of an idle model beside a bare Serve replica of the same cluster.
 
 python -m benchmarks.startup
 
@@ -44,13 +44,13 @@ MODELS = {
 }
 """An example model of each backend; those that are not there are left out."""
 FRAMEWORKS = {"onnxruntime": "onnxruntime", "pytorch": "torch"}
-"""What the backends import."""
+"""The framework that each backend imports."""
 BARE = "bare"
 SETTLE_S = 1.0
 
 
 class Cost(NamedTuple):
-    """Of one start: seconds, seconds, MiB and MiB."""
+    """Cost of one start: seconds, seconds, MiB and MiB."""
 
     wall: float
     cpu: float
@@ -59,7 +59,7 @@ class Cost(NamedTuple):
 
 
 def replica(root: psutil.Process, application: str) -> psutil.Process:
-    """The process of an application's only replica."""
+    """Return the process of an application's only replica."""
     found = [pid for pid, title in replicas(root).items() if title.split(":")[0] == application]
     if len(found) != 1:
         raise RuntimeError(f"'{application}' has {len(found)} replicas")
@@ -82,7 +82,7 @@ def post(server: Server, path: str) -> None:
 
 
 def load(server: Server, model: str) -> Cost:
-    """Load a model, weigh it and unload it."""
+    """Load a model, measure it and unload it."""
     started = time.monotonic()
     post(server, f"/v2/repository/models/{model}/load")
     cost = costs_of(replica(server.process, model), time.monotonic() - started)
@@ -114,7 +114,7 @@ class BareServe:
         raise RuntimeError("the driver of the bare deployment has ended")
 
     def load(self, framework: str = "") -> Cost:
-        """Start it, with the import of a framework, and delete it."""
+        """Start the deployment, with the import of a framework, and delete it."""
         wall = self._ask(f"run {framework}")
         cost = costs_of(replica(self._server.process, BARE), wall)
         self._ask("delete")
@@ -153,7 +153,7 @@ def drive() -> None:
 
 
 def measure(server: Server, models: dict[str, str], rounds: int) -> dict[str, list[Cost]]:
-    """Costs by backend; every round starts each once."""
+    """Return costs by backend; every round starts each once."""
     found: dict[str, list[Cost]] = defaultdict(list)
     bare = BareServe(server)
     try:
@@ -169,7 +169,7 @@ def measure(server: Server, models: dict[str, str], rounds: int) -> dict[str, li
 
 
 def with_framework(backend: str) -> str:
-    """The bare replica that a backend is compared to."""
+    """Return the name of the bare replica that a backend is compared with."""
     return f"{BARE} {FRAMEWORKS[backend]}" if backend in FRAMEWORKS else BARE
 
 
@@ -195,7 +195,7 @@ def report(found: dict[str, list[Cost]], weights: dict[str, float]) -> None:
 
 
 def command(repository: Path, scratch: Path) -> Command:
-    """The server: it starts without a model."""
+    """Return the command of a server without a model."""
     made = nereid(repository, scratch, Path(sys.executable).parent / "nereid")
     arguments = [sys.executable, "-m", "nereid", *made.arguments[1:-1], "--model-control-mode=explicit"]
     return Command(made.name, arguments, made.http_port, made.grpc_port, made.freezable, made.env)

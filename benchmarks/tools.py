@@ -1,4 +1,4 @@
-"""What the suite needs besides Nereid: Debian tools are asked for, Python wheels are installed.
+"""Tools that the suite needs: it names missing Debian packages, and installs Python wheels.
 
 The wheels go into virtual environments of their own (`.venv-peers`, `.venv-mlserver`, `.venv-perf`): they pin
 other versions.
@@ -83,12 +83,12 @@ def install_perf_analyzer() -> PerfAnalyzer:
 
 
 def install_mlserver() -> Path:
-    """The interpreter of an environment that has it."""
+    """Install MLServer and return the interpreter of its environment."""
     return make_venv(ROOT / ".venv-mlserver", Path(sys.executable), list(MLSERVER_WHEELS)) / "bin" / "python"
 
 
 def make_venv(path: Path, python: Path, requirements: list[str]) -> Path:
-    """Creates and fills the environment once; its stamp names what it holds."""
+    """Create and fill the environment once; its stamp names the contents."""
     stamp, wanted = path / "installed.txt", "\n".join(requirements)
     if stamp.exists() and stamp.read_text() == wanted:
         return path
@@ -100,7 +100,7 @@ def make_venv(path: Path, python: Path, requirements: list[str]) -> Path:
 
 
 def find_python(given: str | None) -> Path:
-    """The interpreter the tritonserver wheel needs: the one given, or any of that version that runs."""
+    """Return the interpreter that the tritonserver wheel needs: the one given, or any of that version."""
     for candidate in [given] if given else python_candidates():
         code = "import sys; print('%d.%d' % sys.version_info[:2])"
         try:
@@ -122,6 +122,6 @@ def python_candidates() -> Iterator[str]:
 
 
 def library_directory(python: Path) -> str:
-    """Where the interpreter's own libpython lies; the stub links to it."""
+    """Return the directory of the interpreter's libpython, to which the stub links."""
     code = "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))"
     return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()

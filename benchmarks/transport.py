@@ -1,4 +1,4 @@
-"""Two processes, an echoing replica: what the data plane costs.
+"""Measures the cost of the data plane between two processes, with an echoing replica.
 
     python benchmarks/transport.py            the table
     python benchmarks/transport.py --sweep    by tensor size, arena against inline
@@ -31,7 +31,7 @@ INLINE = TransportSettings(arena_bytes=0)
 
 
 class Echo:
-    """Answers at once with what it was sent."""
+    """Handler that responds at once with the request's tensors."""
 
     def submit(self, request: InferRequest, reply: Callable[[InferResponse], None]) -> Callable[[], None]:
         outputs = tuple([Tensor("OUTPUT0", t.datatype, t.shape, t.data) for t in request.inputs])
@@ -46,7 +46,7 @@ def _nothing() -> None: ...
 
 
 def replica(path: str, settings: TransportSettings, pipe: Pipe) -> None:
-    """Serve until the parent hangs up."""
+    """Serve until the parent closes the pipe."""
 
     async def serve() -> None:
         server = ChannelServer(Echo(), KEY, settings)
@@ -58,7 +58,7 @@ def replica(path: str, settings: TransportSettings, pipe: Pipe) -> None:
 
 
 class Load:
-    """Keeps `concurrency` requests under way until `total` have been answered."""
+    """Keeps `concurrency` requests in flight until `total` have been answered."""
 
     def __init__(self, channel: Channel, nbytes: int) -> None:
         data = np.ones((1, nbytes // 4), np.float32)
@@ -68,7 +68,7 @@ class Load:
         self.channel = channel
 
     async def run(self, concurrency: int, total: int) -> tuple[float, float, float]:
-        """Requests per second, and microseconds of CPU per request here and in the replica."""
+        """Return requests per second, and microseconds of CPU per request here and in the replica."""
         theirs = await self.channel.control("CPU")
         wall, ours = time.perf_counter(), time.process_time()
         await self._answered(concurrency, total)
@@ -97,7 +97,7 @@ class Load:
 
 
 async def measure(address: str, settings: TransportSettings, nbytes: int, concurrency: int) -> list[float]:
-    """The fastest of three runs after a warm-up."""
+    """Return the fastest of three runs after a warm-up."""
     channel = await Channel.connect(address, KEY, settings)
     load = Load(channel, nbytes)
     total = max(concurrency, min(40_000, (1 << 30) // nbytes))
@@ -123,7 +123,7 @@ def with_replica(settings: TransportSettings, work: Callable[[list[str]], Any]) 
 
 
 def table() -> None:
-    """Small and large tensors by way and concurrency."""
+    """Print the costs of small and large tensors by way and concurrency."""
     print(f"{'':24}{'conc.':>6}{'req/s':>10}{'client us':>11}{'replica us':>12}")
     rows = (
         ("unix, 64 B", TransportSettings(), 0, SMALL),
@@ -149,7 +149,7 @@ def table() -> None:
 
 
 def sweep() -> None:
-    """CPU of both sides per request by tensor size: steadier than rates on a busy machine."""
+    """Print the CPU of both sides per request by tensor size: steadier than rates on a busy machine."""
     columns = ("arena us at 1", "inline us at 1", "arena us at 8", "inline us at 8")
     print(f"{'tensor':>10}" + "".join(f"{name:>16}" for name in columns))
     for nbytes in (8 * KIB, 16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB, 256 * KIB, 1024 * KIB):

@@ -1,4 +1,4 @@
-"""What is sent: each workload is one v2 request, encoded once for HTTP and once for gRPC."""
+"""Workloads: each is one v2 request, encoded once for HTTP and once for gRPC."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ TYPE_NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
 
 
 class WrongAnswer(RuntimeError):
-    """A server's reply to a workload is an error, or is not what the others answer."""
+    """A server's response to a workload is an error, or differs from that of the others."""
 
 
 @dataclass(frozen=True)
 class Regions:
-    """Files of POSIX shared memory that hold the inputs and take the outputs, one after the other.
+    """Files of POSIX shared memory for the inputs and the outputs, one after the other.
 
     Every request in flight writes the same outputs to the same place.
     """
@@ -39,7 +39,7 @@ class Regions:
     outputs: str
 
     def write(self, arrays: Mapping[str, np.ndarray], nbytes: int) -> None:
-        """Fill the one, and make room for as much in the other."""
+        """Write the inputs, and make room for as many bytes of outputs."""
         shm_path(self.inputs).write_bytes(b"".join(array.tobytes() for array in arrays.values()))
         shm_path(self.outputs).write_bytes(bytes(nbytes))
 
@@ -72,11 +72,11 @@ class Workload:
         return f"/v2/models/{self.model}/infer"
 
     def as_json(self) -> Workload:
-        """The same for a server without the binary extension."""
+        """Return the workload for a server without the binary extension."""
         return replace(self, binary=False)
 
     def http_body(self) -> tuple[bytes, int]:
-        """The v2 body, and the length of its JSON header (0: it is JSON alone)."""
+        """Return the v2 body, and the length of its JSON header (0: it is JSON alone)."""
         inputs = [
             {"name": name, "shape": array.shape, "datatype": TYPE_NAMES[array.dtype], **self._http_data(name)}
             for name, array in self.inputs.items()
@@ -109,7 +109,7 @@ class Workload:
         }
 
     def offset(self, name: str) -> int:
-        """Of an input in its region, and of the output that answers it."""
+        """Return the offset of an input in its region, which is that of its output too."""
         names = list(self.inputs)
         return sum(self.inputs[other].nbytes for other in names[: names.index(name)])
 
@@ -128,7 +128,7 @@ class Workload:
         return bytes(request.SerializeToString())
 
     def shared_outputs(self) -> dict[str, np.ndarray]:
-        """What a server has left in shared memory; cleared, so that the next one must write it again."""
+        """Return the outputs that a server wrote to shared memory, and clear them."""
         assert self.regions is not None
         path = shm_path(self.regions.outputs)
         content = path.read_bytes()
@@ -148,7 +148,7 @@ def set_parameters(tensor: Any, values: Mapping[str, int | str]) -> None:
 
 
 def all_workloads(repository: Path) -> tuple[Workload, ...]:
-    """The suite's requests; models that `repository` lacks are left out."""
+    """Return the suite's workloads; models that `repository` lacks are left out."""
     random = np.random.default_rng(0)
     ints = np.arange(16, dtype=np.int32).reshape(1, 16)
     suite = (
@@ -176,20 +176,20 @@ def float_workload(
 
 
 def shared(workload: Workload | None) -> Workload | None:
-    """The same with its tensors in shared memory, under names of this process's own."""
+    """Return the workload with its tensors in shared memory, under names of this process's own."""
     if workload is None:
         return None
     return replace(workload, regions=Regions(f"nb-{os.getpid()}-in", f"nb-{os.getpid()}-out"))
 
 
 def read_config(repository: Path, model: str) -> Any:
-    """The model's configuration as a protobuf message."""
+    """Return the model's configuration."""
     text = (repository / model / "config.pbtxt").read_text()
     return text_format.Parse(text, model_config_pb2.ModelConfig())
 
 
 def ask_http(workload: Workload, port: int) -> dict[str, np.ndarray]:
-    """Sends the very bytes the load generator sends, once, and decodes the reply."""
+    """Send the bytes that the load generator sends, once, and decode the response."""
     body, header_length = workload.http_body()
     headers = {HEADER_LENGTH: str(header_length)} if header_length else {}
     connection = HTTPConnection("127.0.0.1", port, timeout=60)
@@ -222,7 +222,7 @@ def decode_binary(header: Any, tail: bytes) -> dict[str, np.ndarray]:
 
 
 def ask_grpc(workload: Workload, port: int) -> dict[str, np.ndarray]:
-    """Sends the recorded message through grpcio, which checks the status that h2load does not look at."""
+    """Send the recorded message through grpcio, which checks the status that h2load ignores."""
     with grpc.insecure_channel(
         f"127.0.0.1:{port}", options=[("grpc.max_receive_message_length", -1)]
     ) as channel:

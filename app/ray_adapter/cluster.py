@@ -95,7 +95,7 @@ def wait_reachable(address: str, timeout_s: float = _ANSWER_S) -> None:
             return
         except (OSError, OverflowError) as error:
             if time.monotonic() >= deadline:
-                text = f"error: creating server: Unavailable - nobody answers at RAY_ADDRESS '{address}'"
+                text = f"error: creating server: Unavailable - no answer at RAY_ADDRESS '{address}'"
                 raise ClusterError(f"{text}: {error}") from error
         time.sleep(min(1.0, timeout_s))
 

@@ -21,7 +21,7 @@ def test_a_cluster_that_does_not_answer() -> None:
     address = f"127.0.0.1:{closed_port()}"
     with pytest.raises(ClusterError) as raised:
         wait_reachable(address, 0.0)
-    text = f"error: creating server: Unavailable - nobody answers at RAY_ADDRESS '{address}': "
+    text = f"error: creating server: Unavailable - no answer at RAY_ADDRESS '{address}': "
     assert str(raised.value).startswith(text) and "\n" not in str(raised.value)
 
 
