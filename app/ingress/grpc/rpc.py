@@ -5,8 +5,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from app.core.tensors import Buffer
-from app.ingress.http2.call import UnaryCall, coroutine_handler
-from app.ingress.http2.server import OpenCall
+from app.ingress.http2.call import OpenCall, UnaryCall, coroutine_handler
 from app.protocol.restrictions import Category
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from app.core.certificates import Certificates
 from app.ingress.grpc.stream import StreamLimits
-from app.ingress.http2.server import Http2Settings
+from app.ingress.http2.settings import Http2Settings
 from app.protocol.forwarding import HeaderForwarder
 from app.protocol.grpc.v2 import MAX_MESSAGE_BYTES
 from app.protocol.restrictions import Restrictions

@@ -7,17 +7,15 @@ straight into that buffer: no copy, and no more memory touched than bytes have c
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from app.core.tensors import Buffer
 from app.ingress.http1.body import ChunkedRequest, InPlace, Receiving, RoutedHead, SizedBody
 from app.ingress.http1.exchange import Exchange
+from app.ingress.http1.state import HttpState
 from app.ingress.net.buffered_protocol import switch_protocol
 from app.protocol.http.http1 import HttpError, parse_head, response_head, too_large
 from app.protocol.http.v2 import JSON_HEADERS, encode_error
-
-if TYPE_CHECKING:
-    from app.ingress.http1.server import HttpServer
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _IN_PLACE: Final = 64 << 10
@@ -31,10 +29,10 @@ _SLOWEST: Final = 4096
 class HttpConnection(asyncio.Protocol):
     """The protocol of one accepted socket; see the module."""
 
-    def __init__(self, server: "HttpServer") -> None:
-        self._server = server
-        self._settings = server.settings
-        self._heads = server.heads
+    def __init__(self, state: HttpState) -> None:
+        self._state = state
+        self._settings = state.settings
+        self._heads = state.heads
         self._transport: asyncio.Transport = None  # type: ignore[assignment]
         self._exchange: Exchange | None = None
         self._ahead = b""
@@ -56,12 +54,12 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
         self._transport.set_write_buffer_limits(self._settings.write_buffer_bytes)
-        if not self._server.admit(self):
+        if not self._state.admit(self):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._server.forget(self)
-        self._server.unsent.forget(self)
+        self._state.remove(self)
+        self._state.send_buffers.forget(self)
         self._release()
         if self._in_place is not None:  # what came of a body, and a cycle: it would wait for the collector
             self._in_place.receiving = None
@@ -72,13 +70,13 @@ class HttpConnection(asyncio.Protocol):
             exchange.disconnect()
 
     def pause_writing(self) -> None:
-        self._blocked_since = self._server.now()
+        self._blocked_since = self._state.now()
         self._blocked_bytes = self._transport.get_write_buffer_size()
         self._transport.pause_reading()
-        self._server.unsent.note(self)
+        self._state.send_buffers.note(self)
 
     def resume_writing(self) -> None:
-        self._server.unsent.forget(self)
+        self._state.send_buffers.forget(self)
         self._blocked_since = 0.0
         self._wake()
         self._transport.resume_reading()
@@ -128,7 +126,7 @@ class HttpConnection(asyncio.Protocol):
         if len(data) > self._settings.max_head_bytes:
             self._reject(HttpError(431, "Request Header Fields Too Large"))
         elif data and not self._begun:
-            self._begun = self._server.now()
+            self._begun = self._state.now()
 
     def _new_head(self, data: bytes) -> RoutedHead | None:
         try:
@@ -138,9 +136,7 @@ class HttpConnection(asyncio.Protocol):
         except HttpError as error:
             self._reject(error)
             return None
-        routed = RoutedHead(head, self._server.app.route(head))
-        self._heads.put(data, routed)
-        return routed
+        return self._state.add_head(data, head)
 
     def _begin_body(self, routed: RoutedHead, data: bytes) -> None:
         length, limit = routed.head.content_length, self._settings.max_body_bytes
@@ -150,7 +146,7 @@ class HttpConnection(asyncio.Protocol):
         if routed.head.expects_continue and not data:
             self._transport.write(_CONTINUE)
         self._ahead = b""
-        self._begun = self._begun or self._server.now()
+        self._begun = self._begun or self._state.now()
         try:
             self._receiving = ChunkedRequest(routed, limit) if length is None else SizedBody(routed, length)
         except MemoryError:
@@ -175,7 +171,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _receive_in_place(self, receiving: SizedBody) -> None:
         if self._in_place is None:
-            self._in_place = InPlace(self, self._server.read_buffer)
+            self._in_place = InPlace(self, self._state.read_buffer)
             switch_protocol(self._transport, self._in_place)
         self._in_place.receiving = receiving
 
@@ -188,14 +184,14 @@ class HttpConnection(asyncio.Protocol):
     def _count(self, size: int) -> bool:
         """Count received body bytes; return whether the server has room for them."""
         self._received += size
-        self._server.buffered += size
-        if self._server.buffered <= self._settings.max_buffered_bytes:
+        self._state.buffered += size
+        if self._state.buffered <= self._settings.max_buffered_bytes:
             return True
         self._reject(HttpError(503, "the server is receiving more request data than it may hold"))
         return False
 
     def _release(self) -> None:
-        self._server.buffered -= self._received
+        self._state.buffered -= self._received
         self._received = 0
         self._begun = 0.0
         self._receiving = None
@@ -226,7 +222,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
         elif self._ahead and not self._blocked_since:
             # Not at once: a response may have been written from within the last request's start.
-            self._server.loop.call_soon(self._next)
+            self._state.loop.call_soon(self._next)
 
     def _next(self) -> None:
         if self._exchange is None and self._ahead and not self._transport.is_closing():
@@ -247,7 +243,7 @@ class HttpConnection(asyncio.Protocol):
         # comes is thrown away for a moment first.
         if self._transport.can_write_eof():  # TLS has no half-closed connections
             self._transport.write_eof()
-        self._server.loop.call_later(self._settings.linger_s, self._transport.abort)
+        self._state.loop.call_later(self._settings.linger_s, self._transport.abort)
 
     def write(self, data: Buffer) -> None:
         self._transport.write(data)
@@ -258,7 +254,7 @@ class HttpConnection(asyncio.Protocol):
     async def drained(self) -> None:
         """Wait until the transport takes more."""
         if self._blocked_since:
-            self._drain_waiter = self._server.loop.create_future()
+            self._drain_waiter = self._state.loop.create_future()
             await self._drain_waiter
 
     def _wake(self) -> None:

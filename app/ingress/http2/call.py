@@ -5,10 +5,11 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from app.core.errors import ErrorCode, FailureReason, InferError
 from app.core.tensors import Buffer
+from app.ingress.http2.state import Http2State
 from app.ingress.http2.stream import Stream
 from app.protocol.grpc import framing as wire
 from app.protocol.grpc.framing import CallHead, Compressed, MessageReader, Room
@@ -16,9 +17,6 @@ from app.protocol.grpc.request_splitter import first_tensor_offset
 from app.protocol.restrictions import Restriction
 from app.protocol.status import grpc_status
 from app.transport.memory.shared_pool import take_aligned
-
-if TYPE_CHECKING:
-    from app.ingress.http2.server import Http2Server
 
 logger = logging.getLogger(__name__)
 
@@ -62,14 +60,14 @@ class GrpcCall(ABC):
         "_head",
         "_over",
         "_reader",
-        "_server",
+        "_state",
         "_stream",
         "_timer",
         "deadline",
     )
 
-    def __init__(self, server: "Http2Server", stream: Stream, head: CallHead) -> None:
-        self._server = server
+    def __init__(self, state: Http2State, stream: Stream, head: CallHead) -> None:
+        self._state = state
         self._stream = stream
         self._head = head
         self._reader: MessageReader | None = None
@@ -78,25 +76,25 @@ class GrpcCall(ABC):
         self._over = False
         self._timer: asyncio.TimerHandle | None = None
         self.deadline = 0.0
-        server.calls.add(self)
+        state.calls += 1
         if head.timeout_s is not None:
             self.deadline = monotonic() + head.timeout_s
-            self._timer = server.loop.call_later(head.timeout_s, self._expire)
+            self._timer = state.loop.call_later(head.timeout_s, self._expire)
 
     def receive(self, data: bytes, end: bool) -> None:
         """Take DATA of the client; `end` with the last of it."""
-        self.receive_run((data,), len(data), end)
+        self.receive_segments((data,), len(data), end)
 
-    def receive_run(self, pieces: Sequence[Buffer], size: int, end: bool) -> None:
-        """Take DATA in pieces, `size` bytes together, which nothing is kept of."""
+    def receive_segments(self, segments: Sequence[Buffer], size: int, end: bool) -> None:
+        """Receive DATA in segments of `size` bytes together, which are copied."""
         if not self._count(size):
             return
         reader = self._reader
         if reader is None:
-            limit = self._server.settings.max_message_size
+            limit = self._state.settings.max_message_size
             reader = self._reader = MessageReader(self._head.encoding, limit, self._room_for_long())
         try:
-            messages = reader.feed_run(pieces)
+            messages = reader.feed_run(segments)
         except LookupError as error:
             text = f"Compression algorithm '{error.args[0]}' is not supported by the server"
             self.end(wire.UNIMPLEMENTED, text)
@@ -146,10 +144,10 @@ class GrpcCall(ABC):
 
     def _count(self, size: int) -> bool:
         """Count received bytes; return whether the server has room for them."""
-        server = self._server
+        state = self._state
         self._buffered += size
-        server.buffered += size
-        if server.buffered <= server.settings.max_buffered_bytes:
+        state.buffered += size
+        if state.buffered <= state.settings.max_buffered_bytes:
             return True
         self.end(wire.RESOURCE_EXHAUSTED, "the server is receiving more request data than it may hold")
         return False
@@ -163,13 +161,13 @@ class GrpcCall(ABC):
 
     @property
     def _compresses(self) -> bool:
-        return self._server.settings.compress and self._head.accepts_gzip
+        return self._state.settings.compress and self._head.accepts_gzip
 
     def _close(self) -> None:
         """Let go of what the call holds."""
         self._over = True
-        self._server.calls.discard(self)
-        self._server.buffered -= self._buffered
+        self._state.calls -= 1
+        self._state.buffered -= self._buffered
         self._buffered = 0
         if self._timer is not None:
             self._timer.cancel()
@@ -190,10 +188,8 @@ class UnaryCall(GrpcCall):
 
     __slots__ = ("_handler", "_message", "on_cancel")
 
-    def __init__(
-        self, handler: "UnaryHandler", server: "Http2Server", stream: Stream, head: CallHead
-    ) -> None:
-        super().__init__(server, stream, head)
+    def __init__(self, handler: "UnaryHandler", state: Http2State, stream: Stream, head: CallHead) -> None:
+        super().__init__(state, stream, head)
         self._handler = handler
         self._message: Any = None
         self.on_cancel: Callable[[], object] = _nothing
@@ -202,7 +198,7 @@ class UnaryCall(GrpcCall):
         """Take DATA of the client; `end` with the last of it."""
         message = None
         if end and self._reader is None:
-            message = wire.only_message(data, self._server.settings.max_message_size)
+            message = wire.only_message(data, self._state.settings.max_message_size)
         if message is None:
             super().receive(data, end)
         elif self._count(len(data)):
@@ -215,13 +211,13 @@ class UnaryCall(GrpcCall):
                 return
             self._message = messages[0]
         if not end:
-            self._stream.give_back(size)
+            self._stream.grant(size)
             return
         message, self._message = self._message, None
         if message is None or (self._reader is not None and self._reader.partial):
             self.end(wire.INTERNAL, "the call ended without a whole message")
         elif isinstance(message, Compressed):
-            self._server.decompress(message).add_done_callback(self._decompressed)
+            self._state.decompress(message).add_done_callback(self._decompressed)
         else:
             self._handler(self, message)
 
@@ -249,7 +245,7 @@ class UnaryCall(GrpcCall):
             headers, prefix, data = self._packed(b"".join(parts))
             self._stream.send(headers, (prefix, data), wire.OK_TRAILERS)
         else:
-            self._stream.answer(parts, sum(map(len, parts)))
+            self._stream.respond(parts)
 
     @property
     def over(self) -> bool:
@@ -265,7 +261,8 @@ class UnaryCall(GrpcCall):
         self._cancel()
 
     def cancelled(self) -> None:
-        self._close()
+        if not self._over:
+            self._close()
         self._cancel()
 
     def _cancel(self) -> None:
@@ -293,3 +290,7 @@ def coroutine_handler(respond: Callable[[Buffer], Awaitable[bytes]]) -> UnaryHan
         call.on_cancel = task.cancel
 
     return start
+
+
+OpenCall = Callable[[Http2State, Stream, CallHead], GrpcCall]
+"""Opens a call of one gRPC method: `UnaryCall` or `StreamingCall` with its handler."""

@@ -8,18 +8,15 @@ from either, and is cut off in the end.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from app.core.tensors import Buffer
 from app.ingress.http2.keepalive import Keepalive
-from app.ingress.http2.output import Http2Output
-from app.ingress.http2.stream import STREAM_WINDOW, Stream
+from app.ingress.http2.state import Http2State
+from app.ingress.http2.stream import STREAM_WINDOW, Output, Stream, StreamReceiver
 from app.ingress.net.buffered_protocol import Buffered, switch_protocol
 from app.protocol.grpc import http2 as h2
 from app.protocol.grpc.framing import CallHead, read_head
-
-if TYPE_CHECKING:
-    from app.ingress.http2.server import Http2Server
 
 logger = logging.getLogger(__name__)
 
@@ -33,15 +30,17 @@ _FORM: Final = h2.PADDED | h2.PRIORITISED | h2.END_HEADERS
 class Http2Connection(asyncio.Protocol):
     """The protocol of one accepted socket; see the module."""
 
-    def __init__(self, server: "Http2Server") -> None:
-        self._server = server
+    def __init__(
+        self, state: Http2State, open_call: Callable[[Stream, CallHead], StreamReceiver | None]
+    ) -> None:
+        self._state = state
+        self._open_call = open_call
         self._transport: asyncio.Transport = None  # type: ignore[assignment]
         self._reader = h2.FrameReader(_MAX_FRAME, long=h2.DEFAULT_FRAME_SIZE)
         self._buffered = False
-        self._headers: h2.HeaderReader[CallHead] = h2.HeaderReader(read_head, server.settings.max_header_size)
+        self._headers: h2.HeaderReader[CallHead] = h2.HeaderReader(read_head, state.settings.max_header_size)
         self._preface = b""
         self._greeted = False
-        self._streams: dict[int, Stream] = {}
         self._last = 0
         self._received = 0
         self._block: list[bytes] | None = None  # a header block that CONTINUATION frames go on with
@@ -51,8 +50,9 @@ class Http2Connection(asyncio.Protocol):
         self._untaken: dict[Stream, int] = {}  # bytes of answers that wait for a window
         self._untaken_since = 0.0
         self._leaving = self._failed = False
-        self._age = Keepalive(server.now())
-        self._output = Http2Output(server.loop, self._age, self._stream_finished, self._note_unsent)
+        self._keepalive = Keepalive(state.now())
+        self._output = Output(state.loop, self._keepalive, self._report_buffered)
+        self._streams = self._output.streams
         self._handlers: dict[int, Callable[[Any], None]] = {
             h2.DATA: self._on_data,
             h2.DATA_RUN: self._on_run,
@@ -70,41 +70,42 @@ class Http2Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = self._output.transport = transport  # type: ignore[assignment]
-        if not self._server.admit(self):
+        if not self._state.admit(self):
             self._transport.abort()
             return
         settings = {
-            h2.MAX_CONCURRENT_STREAMS: self._server.settings.max_streams,
+            h2.MAX_CONCURRENT_STREAMS: self._state.settings.max_streams,
             h2.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
             h2.MAX_FRAME_SIZE: _MAX_FRAME,
-            h2.MAX_HEADER_LIST_SIZE: self._server.settings.max_header_size,
+            h2.MAX_HEADER_LIST_SIZE: self._state.settings.max_header_size,
         }
         update = h2.window_update(0, _CONNECTION_WINDOW - h2.DEFAULT_WINDOW)
         self._transport.write(h2.settings_frame(settings) + update)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._server.forget(self)
-        self._server.unsent.forget(self)
-        streams, self._streams = list(self._streams.values()), {}
+        self._state.remove(self)
+        self._state.send_buffers.forget(self)
+        streams = list(self._streams.values())
+        self._streams.clear()
         for stream in streams:
-            stream.give_up()
-        self._output.holding = False
+            stream.cancel()
+        self._output.reports_buffered = False
 
     def pause_writing(self) -> None:
-        self._blocked_since = self._server.now()
+        self._blocked_since = self._state.now()
         self._transport.pause_reading()
-        self._output.holding = True  # which its flush, within which this is called, is about to look at
+        self._output.reports_buffered = True  # its flush, which calls this, reads it next
 
     def resume_writing(self) -> None:
         self._blocked_since = 0.0
         self._transport.resume_reading()
-        self._output.holding = self._note_unsent()
+        self._output.reports_buffered = self._report_buffered()
 
     def data_received(self, data: Buffer) -> None:
         if self._failed:
             return
-        self._output.cork()  # whatever is sent meanwhile leaves together
-        self._age.heard = self._server.now()
+        self._output.corked = True  # one write for everything that is sent meanwhile
+        self._keepalive.heard = self._state.now()
         try:
             if not self._greeted:
                 data = self._greet(data)
@@ -133,32 +134,32 @@ class Http2Connection(asyncio.Protocol):
         if self._block is not None and frame.kind != h2.CONTINUATION:
             raise h2.Http2Error(h2.PROTOCOL_ERROR, "a header block was interrupted")
         if frame.kind > h2.HEADERS or not frame.payload:  # neither HEADERS nor DATA
-            limits = self._server.settings
+            limits = self._state.settings
             limit = limits.max_resets if frame.kind == h2.RST_STREAM else limits.max_control_frames
-            self._age.count(frame.kind == h2.RST_STREAM, limit)
+            self._keepalive.count(frame.kind == h2.RST_STREAM, limit)
         handler = self._handlers.get(frame.kind)
         if handler is not None:  # PRIORITY and kinds that are not known mean nothing here
             handler(frame)
 
     def _on_data(self, frame: h2.Frame) -> None:
         stream = self._admitted(frame.stream, len(frame.payload))
-        if stream is not None and stream.call is not None:
+        if stream is not None and stream.receiver is not None:
             stream.ended = bool(frame.flags & h2.END_STREAM)
             payload = frame.payload
             if frame.flags & h2.PADDED:
                 payload = h2.unpad(h2.PADDED, payload)
-                stream.give_back(len(frame.payload) - len(payload))
-            stream.call.receive(payload, stream.ended)
+                stream.grant(len(frame.payload) - len(payload))
+            stream.receiver.receive(payload, stream.ended)
 
     def _on_run(self, run: h2.DataSegments) -> None:
         if not self._buffered:
             self._buffered = True
-            switch_protocol(self._transport, Buffered(self, self._server.read_buffer))
+            switch_protocol(self._transport, Buffered(self, self._state.read_buffer))
         size = sum(map(len, run.payload))
         stream = self._admitted(run.stream, size)
-        if stream is not None and stream.call is not None:
+        if stream is not None and stream.receiver is not None:
             stream.ended = bool(run.flags & h2.END_STREAM)
-            stream.call.receive_run(run.payload, size, stream.ended)
+            stream.receiver.receive_segments(run.payload, size, stream.ended)
 
     def _admitted(self, stream_id: int, size: int) -> Stream | None:
         """Count DATA; return the stream that takes it, None where nobody does any more."""
@@ -169,7 +170,7 @@ class Http2Connection(asyncio.Protocol):
             self._output.put(h2.window_update(0, self._received))
             self._received = 0
         stream = self._streams.get(stream_id)
-        if stream is None or stream.ended or stream.call is None:
+        if stream is None or stream.ended or stream.receiver is None:
             if stream_id > self._last or not stream_id:
                 raise h2.Http2Error(h2.PROTOCOL_ERROR, "DATA on an idle stream")
             return None  # of a call that was ended here
@@ -181,7 +182,7 @@ class Http2Connection(asyncio.Protocol):
 
     def _on_headers(self, frame: h2.Frame) -> None:
         flags, payload = frame.flags, frame.payload
-        if flags & _FORM == h2.END_HEADERS and len(payload) <= self._server.settings.max_header_size:
+        if flags & _FORM == h2.END_HEADERS and len(payload) <= self._state.settings.max_header_size:
             self._open(frame.stream, flags, self._headers.read(payload))
             return
         self._block, self._block_of, self._block_size = [], (frame.stream, frame.flags), 0
@@ -196,7 +197,7 @@ class Http2Connection(asyncio.Protocol):
         assert self._block is not None
         self._block.append(piece)
         self._block_size += len(piece)
-        if self._block_size > self._server.settings.max_header_size:
+        if self._block_size > self._state.settings.max_header_size:
             raise h2.Http2Error(h2.ENHANCE_YOUR_CALM, "header block is too large")
         if flags & h2.END_HEADERS:
             block, self._block = b"".join(self._block), None
@@ -207,23 +208,23 @@ class Http2Connection(asyncio.Protocol):
         if known is not None:  # trailers of a request: gRPC has none that matter
             if not flags & h2.END_STREAM:
                 raise h2.Http2Error(h2.PROTOCOL_ERROR, "second HEADERS of a stream")
-            if not known.ended and known.call is not None:
+            if not known.ended and known.receiver is not None:
                 known.ended = True
-                known.call.receive(b"", True)
+                known.receiver.receive(b"", True)
             return
         if stream_id <= self._last or not stream_id & 1:
             if stream_id & 1:
                 return  # of a stream that has ended here
             raise h2.Http2Error(h2.PROTOCOL_ERROR, "a stream of an even number")
         self._last = stream_id
-        if self._leaving or len(self._streams) >= self._server.settings.max_streams:
+        if self._leaving or len(self._streams) >= self._state.settings.max_streams:
             self._output.put(h2.rst_stream(stream_id, h2.REFUSED_STREAM))
             return
-        stream = self._streams[stream_id] = Stream(self._output, stream_id, self._output.initial_window)
-        stream.call = self._server.open_call(stream, head)
-        if flags & h2.END_STREAM and not stream.over and stream.call is not None:
+        stream = self._streams[stream_id] = Stream(self._output, stream_id)
+        stream.receiver = self._open_call(stream, head)
+        if flags & h2.END_STREAM and not stream.over and stream.receiver is not None:
             stream.ended = True
-            stream.call.receive(b"", True)
+            stream.receiver.receive(b"", True)
 
     def _on_reset(self, frame: h2.Frame) -> None:
         h2.read_long(frame.payload)
@@ -231,7 +232,7 @@ class Http2Connection(asyncio.Protocol):
             raise h2.Http2Error(h2.PROTOCOL_ERROR, "RST_STREAM of an idle stream")
         stream = self._streams.pop(frame.stream, None)
         if stream is not None:
-            stream.give_up()
+            stream.cancel()
             self._check_leaving()
 
     def _on_settings(self, frame: h2.Frame) -> None:
@@ -247,7 +248,9 @@ class Http2Connection(asyncio.Protocol):
         self._output.put(h2.frame(h2.SETTINGS, h2.ACK, 0))
 
     def _change_windows(self, size: int) -> None:
-        self._age.count(False, self._server.settings.max_control_frames, len(self._streams) // _CHEAP_STREAMS)
+        self._keepalive.count(
+            False, self._state.settings.max_control_frames, len(self._streams) // _CHEAP_STREAMS
+        )
         change = size - self._output.initial_window
         self._output.initial_window = size
         for stream in list(self._streams.values()):
@@ -255,16 +258,16 @@ class Http2Connection(asyncio.Protocol):
             if stream.window > h2.MAX_WINDOW:
                 raise h2.Http2Error(h2.FLOW_CONTROL_ERROR, "the window of a stream is too large")
             if stream.queue:
-                self._output.pump(stream)
+                stream.send_queued()
 
     def _on_ping(self, frame: h2.Frame) -> None:
         if len(frame.payload) != 8:
             raise h2.Http2Error(h2.FRAME_SIZE_ERROR, "PING of a wrong size")
         if frame.flags & h2.ACK:
-            self._age.ping_sent = 0.0
+            self._keepalive.ping_sent = 0.0
             return
-        settings = self._server.settings
-        if self._age.too_many_pings(settings.min_ping_interval_s, settings.max_ping_strikes):
+        settings = self._state.settings
+        if self._keepalive.too_many_pings(settings.min_ping_interval_s, settings.max_ping_strikes):
             raise h2.Http2Error(h2.ENHANCE_YOUR_CALM, "too_many_pings")
         self._output.put(h2.frame(h2.PING, h2.ACK, 0, frame.payload))
 
@@ -282,28 +285,22 @@ class Http2Connection(asyncio.Protocol):
         if not size or stream.window > h2.MAX_WINDOW:
             self._reset(stream, h2.FLOW_CONTROL_ERROR)
             return
-        self._output.pump(stream)
+        if stream.queue:
+            stream.send_queued()
 
     def _on_goaway(self, frame: h2.Frame) -> None:
-        self._leaving = True
-        self._check_leaving()
+        self._leave()
 
     def _on_push_promise(self, frame: h2.Frame) -> None:
         raise h2.Http2Error(h2.PROTOCOL_ERROR, "a client may not push")
 
     # Streams.
 
-    def _stream_finished(self, stream: Stream) -> None:
-        del self._streams[stream.id]
-        stream.call = None  # else a cycle, garbage for the collector
-        if self._leaving:
-            self._check_leaving()
-
     def _reset(self, stream: Stream, code: int) -> None:
         """End a stream without a status."""
         del self._streams[stream.id]
         self._output.put(h2.rst_stream(stream.id, code))
-        stream.give_up()
+        stream.cancel()
         self._check_leaving()
 
     # Ending.
@@ -315,15 +312,20 @@ class Http2Connection(asyncio.Protocol):
         self._failed = True
         # Closing with data unread resets the connection, and the peer may never see why: what still comes is
         # thrown away for a moment first.
-        self._server.loop.call_later(self._server.settings.linger_s, self._transport.abort)
+        self._state.loop.call_later(self._state.settings.linger_s, self._transport.abort)
 
     def drain(self) -> None:
         """Take no new calls, and close after those under way."""
         if self._failed:  # it has told why, can say no more and ends in a moment
             return
         if not self._leaving:
-            self._leaving = True
             self._output.put(h2.goaway(self._last, h2.NO_ERROR))
+        self._leave()
+
+    def _leave(self) -> None:
+        """Open no more streams, and close once those that are open have finished."""
+        self._leaving = True
+        self._output.on_idle = self._check_leaving
         self._check_leaving()
 
     def _check_leaving(self) -> None:
@@ -341,22 +343,22 @@ class Http2Connection(asyncio.Protocol):
 
     give_up = abort
 
-    def _note_unsent(self) -> bool:
-        return self._server.unsent.note(self)
+    def _report_buffered(self) -> bool:
+        return self._state.send_buffers.note(self)
 
     def check_time(self, now: float) -> None:
         """Ping an idle client, close a dead, an old or a stuck one."""
-        settings = self._server.settings
+        settings = self._state.settings
         self._end_untaken(now)
         stuck = self._blocked_since and now - self._blocked_since > settings.write_timeout_s
-        if stuck or self._age.is_dead(now, settings.keepalive_timeout_s):
+        if stuck or self._keepalive.is_dead(now, settings.keepalive_timeout_s):
             self.abort()
-        elif settings.max_age_s and now - self._age.born > settings.max_age_s:
+        elif settings.max_age_s and now - self._keepalive.born > settings.max_age_s:
             self.drain()
-            over = now - self._age.born - settings.max_age_s
+            over = now - self._keepalive.born - settings.max_age_s
             if settings.max_age_grace_s and over > settings.max_age_grace_s:
                 self.abort()
-        elif (self._streams or settings.keepalive_without_calls) and self._age.wants_ping(
+        elif (self._streams or settings.keepalive_without_calls) and self._keepalive.wants_ping(
             now, settings.keepalive_s
         ):
             self._output.put(h2.frame(h2.PING, 0, 0, bytes(8)))
@@ -374,7 +376,7 @@ class Http2Connection(asyncio.Protocol):
         untaken = self._untaken
         if not untaken or any(waiting.get(stream) != size for stream, size in untaken.items()):
             self._untaken, self._untaken_since = waiting, now
-        elif now - self._untaken_since > self._server.settings.write_timeout_s:
+        elif now - self._untaken_since > self._state.settings.write_timeout_s:
             self._untaken = {}
             for stream in untaken:
                 self._reset(stream, h2.CANCEL)

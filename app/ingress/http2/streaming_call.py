@@ -3,16 +3,14 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from app.core.tensors import Buffer
 from app.ingress.http2.call import GrpcCall
+from app.ingress.http2.state import Http2State
 from app.ingress.http2.stream import Stream
 from app.protocol.grpc import framing as wire
 from app.protocol.grpc.framing import CallHead, Compressed
-
-if TYPE_CHECKING:
-    from app.ingress.http2.server import Http2Server
 
 _MAX_QUEUED: Final = 16
 """Request messages queued for a handler before the client gets no more flow-control credit."""
@@ -24,11 +22,11 @@ class StreamingCall(GrpcCall):
     __slots__ = ("_requests", "_task")
 
     def __init__(
-        self, handler: "StreamingHandler", server: "Http2Server", stream: Stream, head: CallHead
+        self, handler: "StreamingHandler", state: Http2State, stream: Stream, head: CallHead
     ) -> None:
-        super().__init__(server, stream, head)
+        super().__init__(state, stream, head)
         self._requests = _RequestQueue(self)
-        self._task = server.loop.create_task(self._run(handler))
+        self._task = state.loop.create_task(self._run(handler))
 
     async def _run(self, handler: "StreamingHandler") -> None:
         try:
@@ -54,7 +52,8 @@ class StreamingCall(GrpcCall):
             self._task.cancel()
 
     def cancelled(self) -> None:
-        self._close()
+        if not self._over:
+            self._close()
         self._task.cancel()
 
     def _take(self, messages: list[Buffer | Compressed], size: int, end: bool) -> None:
@@ -66,18 +65,18 @@ class StreamingCall(GrpcCall):
 
     def grant(self, size: int) -> None:
         """Let the client send `size` bytes more."""
-        self._stream.give_back(size)
+        self._stream.grant(size)
 
     def consumed(self, size: int) -> None:
         """Subtract a message that the handler has received from the buffered bytes."""
         size = min(size, self._buffered)
         self._buffered -= size
-        self._server.buffered -= size
+        self._state.buffered -= size
 
     async def decompressed(self, message: Compressed) -> bytes:
         """Decompress a request message; end the call if that fails."""
         try:
-            return await self._server.decompress(message)
+            return await self._state.decompress(message)
         except ValueError as error:
             self.end(wire.RESOURCE_EXHAUSTED, str(error))
             raise StopAsyncIteration from None

@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from app.ingress.http1.exchange import METHOD_NOT_ALLOWED, Exchange, FixedRoute, Route
-from app.ingress.http1.server import HttpServer, HttpSettings
+from app.ingress.http1.server import HttpServer
+from app.ingress.http1.settings import HttpSettings
 from app.protocol.http.http1 import RequestHead
 
 Collect = Callable[[], Awaitable[bytes]]
@@ -24,7 +25,9 @@ class MetricsFront:
     def __init__(self, collect: Collect, settings: HttpSettings | None = None) -> None:
         self._collect = collect
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server = HttpServer(self, settings or HttpSettings(max_body_bytes=1 << 20, max_connections=256))
+        self._server = HttpServer(
+            self.route, settings or HttpSettings(max_body_bytes=1 << 20, max_connections=256)
+        )
 
     async def start(self, address: str, port: int, reuse_port: bool = True) -> int:
         """Listen and return the port; see `HttpServer.start`."""

@@ -9,7 +9,7 @@ from typing import TypeVar
 from app.core.inference import Call, Sink
 from app.core.tensors import InferRequest
 from app.ingress.http1.exchange import Exchange
-from app.ingress.http1.server import HttpSettings
+from app.ingress.http1.settings import HttpSettings
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer, RequestOrigin

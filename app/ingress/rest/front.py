@@ -7,7 +7,8 @@ from typing import Final, Protocol
 from app.core.observability.live_settings import LiveSettings
 from app.ingress.http1.asgi import AsgiRoute
 from app.ingress.http1.exchange import METHOD_NOT_ALLOWED, FixedRoute, Route
-from app.ingress.http1.server import HttpServer, HttpSettings
+from app.ingress.http1.server import HttpServer
+from app.ingress.http1.settings import HttpSettings
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.rest.context import RouteContext
 from app.ingress.rest.generate import GenerateRoute
@@ -76,17 +77,17 @@ class HttpFront:
         self._rest_api = build_rest_api(service, max_input_size, observer)
         limits, unsent = limits or _limits(settings), unsent or SendBufferLimit()
         self._context = RouteContext(service, observer, forwarder, max_input_size, limits, unsent)
-        self._server = HttpServer(self, limits, unsent)
+        self._server = HttpServer(self.route, limits, unsent)
 
     @property
     def connections(self) -> int:
         """Open connections."""
-        return self._server.connections
+        return len(self._server.state.connections)
 
     @property
     def buffered_bytes(self) -> int:
         """Request bytes held for bodies that came in more than one piece."""
-        return self._server.buffered
+        return self._server.state.buffered
 
     async def start(
         self, address: str, port: int, reuse_port: bool = True, tls: ssl.SSLContext | None = None

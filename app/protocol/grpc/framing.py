@@ -109,24 +109,23 @@ GZIP_HEADERS: Final = RESPONSE_HEADERS + _literal("grpc-encoding", "gzip")
 OK_TRAILERS: Final = _literal("grpc-status", "0")
 
 
-_ANSWER: Final = struct.Struct(f">5sL{len(RESPONSE_HEADERS)}sHBBBLBL")
-_ANSWER_END: Final = struct.Struct(f">5sL{len(OK_TRAILERS)}s")
+_RESPONSE_HEAD: Final = struct.Struct(f">5sL{len(RESPONSE_HEADERS)}sHBBBLBL")
+_RESPONSE_TAIL: Final = struct.Struct(f">5sL{len(OK_TRAILERS)}s")
 _HEADERS_FRAME: Final = frame_head(len(RESPONSE_HEADERS), HEADERS, END_HEADERS, 0)[:5]
 _TRAILERS_FRAME: Final = frame_head(len(OK_TRAILERS), HEADERS, END_HEADERS | END_STREAM, 0)[:5]
 
 
-def answer_head(stream: int, size: int) -> bytes:
-    """All that comes in front of a response's only message: a HEADERS frame, and the head of a DATA frame."""
+def response_frames(stream: int, size: int) -> tuple[bytes, bytes]:
+    """Return what surrounds the only message of a successful call, of `size` bytes.
+
+    In front are a HEADERS frame and the head of a DATA frame, behind is a HEADERS frame with the trailers.
+    """
     length = size + PREFIX.size
-    return _ANSWER.pack(
+    head = _RESPONSE_HEAD.pack(
         *(_HEADERS_FRAME, stream, RESPONSE_HEADERS),
         *(length >> 8, length & 0xFF, DATA, 0, stream, 0, size),
     )
-
-
-def answer_end(stream: int) -> bytes:
-    """The frame behind the only message of a call that went well."""
-    return _ANSWER_END.pack(_TRAILERS_FRAME, stream, OK_TRAILERS)
+    return head, _RESPONSE_TAIL.pack(_TRAILERS_FRAME, stream, OK_TRAILERS)
 
 
 def trailers(status: int, message: str = "") -> bytes:

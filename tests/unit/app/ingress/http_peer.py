@@ -4,7 +4,7 @@ import asyncio
 import json
 from contextlib import asynccontextmanager, suppress
 
-from app.ingress.http1.server import HttpSettings
+from app.ingress.http1.settings import HttpSettings
 from app.ingress.rest.front import HttpFront
 from tests.unit.app.http_fakes import FakeService
 

@@ -20,7 +20,7 @@ from tests.waiting import until
 def test_slow_requests_time_out(run):
     async def scenario():
         async with fronted(read_timeout_s=0.05) as front:
-            front._server._watch.cancel()
+            front._server._check.cancel()
             for begun in (b"GET /v2 HT", b"POST /v2 HTTP/1.1\r\nContent-Length: 300000\r\n\r\nabc"):
                 peer = await front.connect()
                 await peer.send(begun)
@@ -28,7 +28,7 @@ def test_slow_requests_time_out(run):
                 front._server._check_connections()
                 assert (await peer.response())[0] == 408
                 assert await peer.at_end()
-                front._server._watch.cancel()
+                front._server._check.cancel()
 
     run(scenario())
 
@@ -56,7 +56,7 @@ def test_a_client_that_takes_nothing_is_cut_off(run):
             async with asyncio.timeout(5):
                 while front.connections:
                     await asyncio.sleep(0.05)
-                    front._server._watch.cancel()
+                    front._server._check.cancel()
                     front._server._check_connections()
             assert service.requests == 1  # The second was not begun: its response would have had to wait too.
 

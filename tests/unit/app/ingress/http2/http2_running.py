@@ -9,8 +9,9 @@ from typing import Any
 
 from app.core.errors import not_found
 from app.core.tensors import Buffer
-from app.ingress.http2.call import UnaryCall, coroutine_handler
-from app.ingress.http2.server import Http2Server, Http2Settings, OpenCall
+from app.ingress.http2.call import OpenCall, UnaryCall, coroutine_handler
+from app.ingress.http2.server import Http2Server
+from app.ingress.http2.settings import Http2Settings
 from app.ingress.http2.streaming_call import StreamingCall
 from app.ingress.net.slow_clients import SendBufferLimit
 
@@ -97,7 +98,7 @@ class Running:
         self.port: int = self.run(self.server.listen("127.0.0.1", 0))
 
     async def _start(self, settings: Http2Settings, unsent: SendBufferLimit | None) -> Http2Server:
-        return Http2Server(settings, self.handlers.methods(), unsent=unsent)
+        return Http2Server(settings, self.handlers.methods(), send_buffers=unsent)
 
     def run(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(WAIT_S)

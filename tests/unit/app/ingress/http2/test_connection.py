@@ -11,7 +11,7 @@ import hpack
 import pytest
 
 from app.ingress.http2.keepalive import Keepalive
-from app.ingress.http2.output import Http2Output
+from app.ingress.http2.stream import Output
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.protocol.grpc import framing as wire
 from app.protocol.grpc import http2 as h2
@@ -118,7 +118,7 @@ def test_what_ends_a_connection(start: Start, name: str, data: Any, code: int) -
     assert any(frame.kind == h2.DATA and frame.payload[5:] == b"ok" for frame in frames)
     other.socket.close()
     raw.socket.close()
-    assert not running.server.buffered
+    assert not running.server.state.buffered
 
 
 def test_a_server_stops_while_a_failed_connection_lingers(running: Running, raw: Raw) -> None:
@@ -133,7 +133,7 @@ async def test_nothing_is_written_after_the_end() -> None:
     loop = asyncio.get_running_loop()
     unheard: list[object] = []
     loop.set_exception_handler(lambda _, context: unheard.append(context))
-    output = Http2Output(loop, Keepalive(0.0), lambda stream: None, lambda: False)
+    output = Output(loop, Keepalive(0.0), lambda: False)
     output.transport, _ = await loop.create_connection(asyncio.Protocol, sock=ours)
     output.put(b"before")
     output.end()
@@ -197,8 +197,8 @@ def test_settings_that_say_the_same_a_thousand_times_cost_as_much_as_once(runnin
     raw.send(_streams(raw, 100) + h2.frame(h2.SETTINGS, 0, 0, struct.pack(">HL", 4, 99) * 100_000))
     raw.frames(lambda frame: frame.kind == h2.SETTINGS and frame.flags & h2.ACK)
     raw.frames(lambda frame: frame.kind == h2.SETTINGS and frame.flags & h2.ACK)
-    (connection,) = running.server._connections
-    assert connection._age._counts[False] < 100
+    (connection,) = running.server.state.connections
+    assert connection._keepalive._counts[False] < 100
 
 
 def test_streams_that_wait_for_the_connection_are_noted_once(running: Running, raw: Raw) -> None:
@@ -211,12 +211,12 @@ def test_streams_that_wait_for_the_connection_are_noted_once(running: Running, r
     raw.send(many(h2.window_update(1, 1) + h2.window_update(3, 1), 500) + h2.rst_stream(5, h2.CANCEL))
     raw.send(h2.frame(h2.PING, 0, 0, bytes(8)))
     raw.frames(lambda frame: frame.kind == h2.PING)
-    (connection,) = running.server._connections
-    assert [stream.id for stream in connection._output._waiting] == [1, 3]
+    (connection,) = running.server.state.connections
+    assert [stream.id for stream in connection._output.waiting] == [1, 3]
     raw.send(h2.window_update(0, 1 << 20))
     received = raw.frames(lambda frame: frame.stream == 3 and frame.flags & h2.END_STREAM)
     sent = sum(len(frame.payload) for frame in received if frame.kind == h2.DATA)
-    assert sent == 2 * 70_005 - h2.DEFAULT_WINDOW and not connection._output._waiting
+    assert sent == 2 * 70_005 - h2.DEFAULT_WINDOW and not connection._output.waiting
 
 
 def test_answers_that_nobody_takes_are_given_up(running: Running, raw: Raw) -> None:
@@ -225,13 +225,13 @@ def test_answers_that_nobody_takes_are_given_up(running: Running, raw: Raw) -> N
         message = wire.PREFIX.pack(0, 4) + b"9999"
         raw.send(raw.call(stream, "blow") + h2.frame(h2.DATA, h2.END_STREAM, stream, message))
         raw.frames(lambda frame: frame.kind == h2.HEADERS)
-    (connection,) = running.server._connections
+    (connection,) = running.server.state.connections
 
     async def check(seconds: float) -> int:
         connection.check_time(started + seconds)
         return len(connection._streams)
 
-    started = connection._age.heard
+    started = connection._keepalive.heard
     assert running.run(check(1)) == 2
     assert running.run(check(50)) == 2
     raw.send(h2.window_update(1, 1))  # one has moved: neither is given up
@@ -249,11 +249,11 @@ def test_what_comes_for_a_call_whose_end_waits_for_a_window_counts_nowhere(
     message = h2.frame(h2.DATA, 0, 1, wire.PREFIX.pack(0, 4) + b"abcd")
     raw.send(raw.call(1, "both", 0, ("grpc-timeout", "50m")) + message)
     raw.frames(lambda frame: frame.kind == h2.HEADERS)
-    (connection,) = running.server._connections
+    (connection,) = running.server.state.connections
     running.run(until(lambda: connection._streams[1].trailers is not None))
     raw.send(message + h2.window_update(1, 1000))
     raw.frames(lambda frame: frame.kind == h2.RST_STREAM)
-    assert not running.server.buffered
+    assert not running.server.state.buffered
 
 
 def test_padding_is_given_back(raw: Raw) -> None:

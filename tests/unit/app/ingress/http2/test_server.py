@@ -59,7 +59,7 @@ def test_a_cancelled_call_reaches_its_handler(running: Running, channel: grpc.Ch
     assert running.handlers.started.acquire(timeout=WAIT_S)
     call.cancel()
     assert running.handlers.cancelled.wait(WAIT_S)
-    assert not running.server.calls and not running.server.buffered
+    assert not running.server.state.calls and not running.server.state.buffered
 
 
 @pytest.mark.parametrize("size", [0, 16_379, 16_380, 65_531, 65_536, 5_000_000])
@@ -79,7 +79,7 @@ def test_many_calls_without_a_task_at_once(running: Running, channel: grpc.Chann
     assert [call.result(WAIT_S) for call in calls] == [
         b"later" + bytes([i % 256]) * i * 50 for i in range(300)
     ]
-    assert not running.server.calls and not running.server.buffered
+    assert not running.server.state.calls and not running.server.state.buffered
 
 
 @pytest.mark.parametrize("end", ["cancel", "deadline"])
@@ -99,7 +99,7 @@ def test_a_call_without_a_task_learns_that_it_is_over(
     assert call.code() is (
         grpc.StatusCode.CANCELLED if end == "cancel" else grpc.StatusCode.DEADLINE_EXCEEDED
     )
-    assert not running.server.calls and not running.server.buffered
+    assert not running.server.state.calls and not running.server.state.buffered
 
 
 def test_compressed_calls_without_a_task(start: Start) -> None:
@@ -130,7 +130,7 @@ def test_a_message_above_the_limit(start: Start) -> None:
         with pytest.raises(grpc.RpcError, match="larger than max"):
             unary(channel, "echo", bytes(2000))
         assert unary(channel, "echo", bytes(1000)) == bytes(1000)
-    assert not running.server.buffered
+    assert not running.server.state.buffered
 
 
 def test_a_thousand_calls_at_once(running: Running, channel: grpc.Channel) -> None:

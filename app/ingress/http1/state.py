@@ -1,0 +1,47 @@
+"""State that the connections of an HTTP/1.1 server share."""
+
+from collections.abc import Callable
+from typing import Final
+
+from app.ingress.http1.body import RoutedHead
+from app.ingress.http1.exchange import Route
+from app.ingress.http1.settings import HttpSettings
+from app.ingress.net.server_state import ServerState
+from app.ingress.net.slow_clients import SendBufferLimit
+from app.protocol.header_cache import HeaderCache
+from app.protocol.http.http1 import RequestHead
+
+_READ_BYTES: Final = 16 << 10
+"""Size of the receive buffer beside long bodies: for a head and the part of a body that comes with it."""
+
+
+class HttpState(ServerState):
+    """Limits, counters and caches.
+
+    Attributes:
+        buffered: request bytes of bodies that came in more than one piece.
+        heads: parsed request heads with their routes, by their bytes.
+        read_buffer: receive buffer of connections with long bodies.
+    """
+
+    def __init__(
+        self,
+        settings: HttpSettings,
+        route: Callable[[RequestHead], Route],
+        send_buffers: SendBufferLimit | None,
+    ) -> None:
+        """
+        Args:
+            route: returns the route of a request; depends on the head alone, since equal heads share it.
+        """
+        super().__init__(settings.max_connections, send_buffers)
+        self.settings = settings
+        self.heads = HeaderCache[RoutedHead](max_entries=4096, max_key_bytes=2048, max_bytes=4 << 20)
+        self.read_buffer = memoryview(bytearray(_READ_BYTES))
+        self._route = route
+
+    def add_head(self, data: bytes, head: RequestHead) -> RoutedHead:
+        """Route a request head and cache it."""
+        routed = RoutedHead(head, self._route(head))
+        self.heads.put(data, routed)
+        return routed

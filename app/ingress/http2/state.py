@@ -1,0 +1,40 @@
+"""State that the connections and calls of an HTTP/2 server share."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from app.ingress.http2.settings import Http2Settings
+from app.ingress.net.server_state import ServerState
+from app.ingress.net.slow_clients import SendBufferLimit
+from app.protocol.grpc.framing import Compressed
+
+_READ_BYTES: Final = 256 << 10
+"""Size of the receive buffer of connections with long messages."""
+
+
+class Http2State(ServerState):
+    """Limits, counters and the thread that decompresses.
+
+    Attributes:
+        buffered: bytes of request messages.
+        calls: calls in flight.
+        read_buffer: receive buffer of connections with long messages.
+    """
+
+    def __init__(self, settings: Http2Settings, send_buffers: SendBufferLimit | None) -> None:
+        super().__init__(settings.max_connections, send_buffers)
+        self.settings = settings
+        self.calls = 0
+        self.read_buffer = memoryview(bytearray(_READ_BYTES))
+        # One thread: decompressing several messages of gigabytes at a time would exceed every memory limit.
+        self._decompressing = ThreadPoolExecutor(1, "decompressing")
+
+    def decompress(self, message: Compressed) -> "asyncio.Future[bytes]":
+        """Decompress a message, off the loop; ValueError for one that cannot be, or becomes too large."""
+        limit = self.settings.max_message_size
+        return self.loop.run_in_executor(self._decompressing, message.decompress, limit)
+
+    def close(self) -> None:
+        """Stop decompressing."""
+        self._decompressing.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,56 @@
+"""State that a server shares with its connections."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from app.ingress.net.slow_clients import SendBufferLimit
+
+
+class Connection(Protocol):
+    """A connection as its server controls it."""
+
+    def drain(self) -> None:
+        """Close after the requests in flight."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+    def check_time(self, now: float) -> None:
+        """Close if a timeout has passed; called about once a second."""
+
+
+class ServerState:
+    """The open connections of a server and the bytes they buffer.
+
+    Attributes:
+        loop: event loop of the server, from when it listens.
+        now: clock of `loop`, in seconds.
+        connections: open connections.
+        buffered: request bytes that connections buffer.
+        send_buffers: limit on response bytes buffered for slow clients; servers may share it.
+        all_closed: set when the last connection has closed.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    now: Callable[[], float]
+
+    def __init__(self, max_connections: int, send_buffers: SendBufferLimit | None = None) -> None:
+        self.connections: set[Connection] = set()
+        self.buffered = 0
+        self.send_buffers = send_buffers or SendBufferLimit()
+        self.all_closed = asyncio.Event()
+        self._max_connections = max_connections
+
+    def admit(self, connection: Connection) -> bool:
+        """Add a new connection; return False at the limit."""
+        if len(self.connections) >= self._max_connections:
+            return False
+        self.connections.add(connection)
+        return True
+
+    def remove(self, connection: Connection) -> None:
+        """Remove a connection that has closed."""
+        self.connections.discard(connection)
+        if not self.connections:
+            self.all_closed.set()
