@@ -1,4 +1,4 @@
-"""What a replica is told about the model version it is to serve."""
+"""The spec of a model version, which the manager gives to its replicas, and their description of the load."""
 
 from pathlib import Path
 from typing import Final
@@ -9,26 +9,47 @@ from app.core.identifiers import identifier
 from app.core.observability.log import LogConfig
 
 MANAGER: Final = "repository-manager"
-"""The deployment of the repository manager, whom replicas ask for the files of a load request."""
+"""The deployment of the repository manager, from which replicas fetch the files of a load request."""
 
 UPDATE: Final = "update"
 """The control verb by which the manager changes a replica's instances; its argument is `ModelSpec.config`."""
 
 
 class ModelSpec(msgspec.Struct, frozen=True):
-    """Everything a replica needs; travels as a constructor argument of its deployment.
+    """Everything a replica needs; a constructor argument of its deployment.
 
-    `config` is the serialised ModelConfig, normalised but not yet completed from the model file.
-    `gpus` are the CUDA ordinals a node of the cluster has. `fingerprint` identifies the files on disk that
-    were loaded. `key` is the cluster's channel secret. `manager` is the application of the manager, whom a
-    replica asks for files and for other models. `bundle` identifies the files of a load request, which
-    `directory` holds on the manager's node. `origin` is the address of a model in a remote repository; then
-    `directory` lists it and a node's copy is below `cache_directory`. `overridden` tells that a load request
-    brought configuration or files. `summaries` and `histograms` say which distributions of durations the
-    replica keeps. `namespace` is that of the model, with `--model-namespacing`. `log` is
-    how the replica logs, until an ingress tells it otherwise. `rate_limits` are the explicit counts of
-    resources (`app/core/config/rate_limit.py`), None without a rate limiter. `host_policy` are the
-    settings of host policies by name. `revision` counts the changes of instances since the load.
+    Attributes:
+        name: the model's name.
+        version: the version to serve.
+        directory: the model's directory. It holds the files of `bundle` on the manager's node only, and
+            stand-ins of the files for a model with an `origin`.
+        config: the serialised ModelConfig, normalised but not yet completed from the model file.
+        application: the Serve application of this load.
+        fingerprint: a digest of the version's files.
+        key: the cluster's channel secret.
+        socket_directory: the directory of unix sockets, private to this user.
+        auto_complete: whether the backend completes the configuration.
+        backend_directory: the directory of further backends; "" for none.
+        backend_config: `--backend-config` settings by backend, those for all backends under "".
+        cache_config: `--cache-config` settings by cache.
+        gpus: the CUDA ordinals of the cluster's nodes.
+        channel_address: the address to listen on, or "node".
+        max_pending_requests: the longest queue.
+        max_pending_bytes: the bytes of the requests in the queue.
+        arena_bytes: the shared memory of each channel.
+        summaries: whether to keep summaries of durations.
+        histograms: whether to keep histograms of durations.
+        bundle: the digest of the files of a load request; "" without them.
+        manager: the application of the manager.
+        origin: the address of the model in a remote repository; "" for a local one.
+        cache_directory: the directory of local copies of a remote model.
+        cache_bytes: the size limit of that directory and of Python environments.
+        overridden: whether a load request gave configuration or files.
+        namespace: the model's namespace, with `--model-namespacing`.
+        log: the log settings, until an ingress sends others.
+        rate_limits: explicit counts of resources, see `app/core/config/rate_limit.py`; None without limits.
+        host_policy: the settings of host policies by name.
+        revision: the number of changes of the instances since the load.
     """
 
     name: str
@@ -58,31 +79,36 @@ class ModelSpec(msgspec.Struct, frozen=True):
     overridden: bool = False
     namespace: str = ""
     log: LogConfig = LogConfig()
+    rate_limits: dict[int, dict[str, int]] | None = None
+    host_policy: dict[str, dict[str, str]] = {}
+    revision: int = 0
 
     @property
     def backend_path(self) -> Path | None:
-        """`backend_directory`, where backends of its own lie; None for none."""
+        """`backend_directory` as a path; None for none."""
         return Path(self.backend_directory) if self.backend_directory else None
 
     def settings(self, *backends: str) -> dict[str, str]:
-        """`--backend-config` settings of these backends, the first of which has the last word, and of all."""
+        """Merge the `--backend-config` settings of all backends and of these; earlier ones come first."""
         names = ("", *reversed(backends))
         return {key: value for name in names for key, value in self.backend_config.get(name, {}).items()}
 
     @property
     def identifier(self) -> str:
-        """What the model is known by in the server."""
+        """The model's identifier in the server."""
         return identifier(self.namespace, self.name)
-
-    rate_limits: dict[int, dict[str, int]] | None = None
-    host_policy: dict[str, dict[str, str]] = {}
-    revision: int = 0
 
 
 class Description(msgspec.Struct, frozen=True):
-    """What a replica reports after its load: the complete configuration, or why the load failed.
+    """The report of a replica after its load.
 
-    `makes_calls` tells that the model may call other models, ensembles among them, from its replicas.
+    Attributes:
+        spec: the spec that was loaded.
+        config: the complete configuration, serialised.
+        labels: class labels by output.
+        load_seconds: the duration of the load.
+        error: why the load failed; "" for a success.
+        makes_calls: whether the model may call other models and ensembles.
     """
 
     spec: ModelSpec

@@ -1,4 +1,4 @@
-"""The Serve applications of model versions: deploy, describe, delete, list.
+"""The Serve applications of model versions: deploy, update, describe, delete, list.
 
 Serve's calls block, so each runs in a thread.
 """
@@ -7,7 +7,7 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
@@ -22,7 +22,7 @@ from app.core.identifiers import name_of, namespace_of
 from app.ray_adapter.applications import application_statuses, delete_application, run_application
 from app.ray_adapter.handles import new_handle
 from deployments.builder import build, replica_count
-from deployments.manager.replicas import listing, tell_replicas
+from deployments.manager.replicas import update_replicas, watch_replicas
 from deployments.spec import Description, ModelSpec
 
 logger = logging.getLogger(__name__)
@@ -31,12 +31,13 @@ _NAME = re.compile(r"(?P<model>.+):(?P<version>\d+)(?P<namespace>~[0-9a-f]{8})?(
 
 _ANSWER_S = 5.0
 _STATUS_S = 1.0
-_GONE = ("NOT_STARTED", "DEPLOY_FAILED", "DELETING")
+_ENDED = ("NOT_STARTED", "DEPLOY_FAILED", "DELETING")
+# Apart from asyncio's default threads: these calls take seconds, and short ones must not queue behind them.
 _threads = ThreadPoolExecutor(64, "serve-calls")
 
 
-class Found(NamedTuple):
-    """An application of a model version; `up` is false when it does not serve and never will."""
+class ModelApplication(NamedTuple):
+    """A listed application of a model version; `up` is false when it does not serve and never will."""
 
     model: str
     version: int
@@ -46,33 +47,32 @@ class Found(NamedTuple):
 
     @property
     def base(self) -> str:
-        """What `base_name` gives: the same for every generation."""
+        """The result of `base_name`, which all generations share."""
         return self.application.removesuffix(f"@{self.generation}")
 
 
 def base_name(model: str, version: int) -> str:
-    """`simple:1`; with a digest of its namespace when the model is in one (`simple:1~8c0a3f12`)."""
+    """Return `simple:1`, with a digest of the namespace if the model has one (`simple:1~8c0a3f12`)."""
     namespace = namespace_of(model)
     mark = f"~{blake2b(namespace.encode(), digest_size=4).hexdigest()}" if namespace else ""
     return f"{name_of(model)}:{version}{mark}"
 
 
 def application_name(base: str, generation: int) -> str:
-    """`simple:1`, and `simple:1@2` for the second load of the same version, which starts beside the first."""
+    """Return `simple:1`, or `simple:1@2` for a second load of the version, which starts beside the first."""
     return base if generation == 1 else f"{base}@{generation}"
 
 
 def parse_application(name: str) -> tuple[str, int, int] | None:
-    """Model, version and generation of an application name; None for an application that is not ours."""
+    """Return model, version and generation of an application name; None for other applications."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
     return match["model"], int(match["version"]), int(match["generation"] or 1)
 
 
-async def _in_thread(call: Callable[..., Any], *arguments: Any, **options: Any) -> None:
-    """Run a call that takes seconds in a thread of ours, so that short ones need not wait for those."""
-    bound = partial(copy_context().run, call, *arguments, **options)
+async def _in_thread(call: Callable[..., None], *arguments: Any) -> None:
+    bound = partial(copy_context().run, call, *arguments)
     await asyncio.get_running_loop().run_in_executor(_threads, bound)
 
 
@@ -83,70 +83,70 @@ async def deploy(spec: ModelSpec) -> Description:
         InferError: INTERNAL when Serve cannot start the replica (it died while loading, say).
     """
     count = replica_count(mc.ModelConfig.FromString(spec.config), spec.backend_path)
-    given_up = threading.Event()
-    async with listing(spec.name, spec.application) as listed:
+    cancelled = threading.Event()
+    async with watch_replicas(spec.name, spec.application) as watched:
         try:
-            await _in_thread(_start, spec, given_up)
-            loaded = asyncio.create_task(listed.reach(count))
+            await _in_thread(_start, spec, cancelled)
+            loaded = asyncio.create_task(watched.wait_for(count))
             try:
                 await _wait_running(spec.application, loaded)
             finally:
                 loaded.cancel()
         except asyncio.CancelledError:
-            given_up.set()
+            cancelled.set()
             raise
         except Exception as error:
             raise internal(await asyncio.to_thread(_start_failure, spec, error)) from error
-        return await _described(listed.handle)
+        return await _described(watched.handle)
 
 
-def _start(spec: ModelSpec, given_up: threading.Event | None = None) -> None:
-    """Have Serve make an application what the spec says; returns before it is.
+def _start(spec: ModelSpec, cancelled: threading.Event | None = None) -> None:
+    """Start or update an application; return before it runs.
 
-    Does nothing when it comes to it after `given_up` is set: nobody would delete the application.
+    Does nothing when `cancelled` is set by then, since no caller would delete the application.
     """
     run_application(
         spec.application,
-        lambda: None if given_up is not None and given_up.is_set() else build(spec),
+        lambda: None if cancelled is not None and cancelled.is_set() else build(spec),
     )
 
 
 async def _wait_running(application: str, *loaded: "asyncio.Task[Any]") -> None:
-    """Wait until all replicas have loaded, or Serve's status says that it is over, one way or the other.
+    """Wait until all replicas have loaded, or until Serve reports the application as running or failed.
 
     Args:
         application: its name.
-        loaded: what is done once they have, where that can be known before Serve's status says so.
+        loaded: tasks that end when the replicas have loaded, earlier than Serve's status shows it.
 
     Raises:
-        RuntimeError: Serve has given up on the application, or it was deleted.
+        RuntimeError: Serve could not start the application, or it was deleted.
     """
     while True:
-        asked = _statuses.ask()
-        await asyncio.wait((*loaded, asked), return_when=asyncio.FIRST_COMPLETED)
+        polled = _statuses.poll()
+        await asyncio.wait((*loaded, polled), return_when=asyncio.FIRST_COMPLETED)
         if any(task.done() for task in loaded):
             return
-        found = asked.result().get(application)
-        if found is None or found.status in _GONE:
+        found = polled.result().get(application)
+        if found is None or found.status in _ENDED:
             raise RuntimeError(found.message if found else f"application '{application}' was deleted")
         if found.status == "RUNNING":  # with a replica whose load has failed
             return
 
 
 class _Statuses:
-    """Serve's status, asked for once a second at most, however many wait for it."""
+    """Serve's status, polled once a second however many callers wait for it."""
 
     def __init__(self) -> None:
-        self._asking: asyncio.Task[Any] | None = None
+        self._polling: asyncio.Task[Mapping[str, Any]] | None = None
 
-    def ask(self) -> "asyncio.Task[Any]":
-        """The status a second after somebody has first asked."""
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask())
-        return self._asking
+    def poll(self) -> "asyncio.Task[Mapping[str, Any]]":
+        """Return the task of the next poll, one second after the first call that waits for it."""
+        if self._polling is None or self._polling.done():
+            self._polling = asyncio.create_task(self._poll())
+        return self._polling
 
     @staticmethod
-    async def _ask() -> Any:
+    async def _poll() -> Mapping[str, Any]:
         await asyncio.sleep(_STATUS_S)
         return await asyncio.to_thread(application_statuses)
 
@@ -155,19 +155,19 @@ _statuses = _Statuses()
 
 
 async def update(spec: ModelSpec, previous: ModelSpec) -> Description:
-    """Change the instances of a running application, whose processes go on.
+    """Change the instances of a running application without restarting its processes.
 
-    First the replicas there are change, then Serve learns what replicas to come are to be; Python models
-    have as many of them as instances.
+    Running replicas change first, then Serve gets the spec for later replicas; a Python model gets as many
+    replicas as instances.
 
     Raises:
-        InferError: why not; then all is as it was.
+        InferError: the change failed; everything is as before.
     """
     try:
-        await tell_replicas(spec)
+        await update_replicas(spec)
         description = await _redeploy(spec)
-        await tell_replicas(spec)  # one that Serve has started again meanwhile may not know
-    except BaseException:  # also when it takes too long
+        await update_replicas(spec)  # Serve may have restarted a replica with the old spec meanwhile
+    except BaseException:  # also a timeout
         await _undo_update(msgspec.structs.replace(previous, revision=spec.revision + 1))
         raise
     return description
@@ -175,17 +175,17 @@ async def update(spec: ModelSpec, previous: ModelSpec) -> Description:
 
 async def _undo_update(spec: ModelSpec) -> None:
     try:
-        await tell_replicas(spec)
+        await update_replicas(spec)
         await _redeploy(spec)
     except Exception:
         logger.exception("restoring the instances of '%s'", spec.application)
 
 
 async def _redeploy(spec: ModelSpec) -> Description:
-    """Tell Serve the new spec of a running application; returns when as many replicas run as that says.
+    """Give Serve the new spec of a running application; return when it runs as many replicas as that needs.
 
     Raises:
-        InferError: INTERNAL when Serve cannot start one more.
+        InferError: INTERNAL when Serve cannot start another replica.
     """
     try:
         await _in_thread(_start, spec)
@@ -196,9 +196,9 @@ async def _redeploy(spec: ModelSpec) -> Description:
 
 
 async def describe(model: str, application: str) -> Description:
-    """Ask a running application what it serves."""
-    async with listing(model, application) as listed:
-        return await _described(listed.handle)
+    """Return the description of a running application."""
+    async with watch_replicas(model, application) as watched:
+        return await _described(watched.handle)
 
 
 async def _described(handle: Any) -> Description:
@@ -206,26 +206,26 @@ async def _described(handle: Any) -> Description:
 
 
 async def delete(application: str) -> None:
-    """Delete an application; its replicas drain first. Failures are logged: nobody can act on them."""
+    """Delete an application after its replicas have drained; log a failure, which no caller could handle."""
     try:
         await _in_thread(delete_application, application)
     except Exception:
         logger.exception("deleting application '%s'", application)
 
 
-async def listed() -> list[Found]:
-    """The model applications that Serve knows of now."""
+async def listed() -> list[ModelApplication]:
+    """List the model applications that Serve knows."""
     statuses = await asyncio.to_thread(application_statuses)
     found = []
     for name, application in statuses.items():
         parsed = parse_application(name)
         if parsed and list(application.deployments) in ([], [parsed[0]]):
-            found.append(Found(*parsed, name, application.status not in _GONE))
+            found.append(ModelApplication(*parsed, name, application.status not in _ENDED))
     return found
 
 
 async def running_replicas(application: str, deployment: str) -> int:
-    """How many replicas of a deployment run now."""
+    """Return the number of running replicas of a deployment."""
     found = (await asyncio.to_thread(application_statuses)).get(application)
     if found is None or deployment not in found.deployments:
         return 0
@@ -234,13 +234,13 @@ async def running_replicas(application: str, deployment: str) -> int:
 
 
 async def routed_ensembles(application: str, deployment: str) -> set[tuple[str, int]] | None:
-    """Identifier and version of the ensembles that an ingress routes to; None when none can tell."""
+    """Return identifier and version of the ensembles that an ingress routes to; None without an answer."""
     handle: Any = new_handle(deployment, application)
     try:
         async with asyncio.timeout(_ANSWER_S):
             answer = await handle.routed_ensembles.remote()
     except Exception as error:
-        logger.warning("no ingress tells which ensembles were loaded: %r", error)
+        logger.warning("no ingress reports which ensembles were loaded: %r", error)
         return None
     finally:
         await asyncio.to_thread(handle.shutdown)

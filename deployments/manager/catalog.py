@@ -1,4 +1,4 @@
-"""The model repositories on disk, read into what can be loaded."""
+"""Reads the model repositories into candidates for loading."""
 
 import logging
 import os
@@ -33,7 +33,14 @@ logger = logging.getLogger(__name__)
 
 
 class Candidate(NamedTuple):
-    """A model as it would be loaded now."""
+    """A model as it would be loaded now.
+
+    Attributes:
+        entry: its directory.
+        config: its normalised configuration.
+        versions: the versions that its policy selects, ascending.
+        template: the spec of every version, without version, application and fingerprint.
+    """
 
     entry: ModelEntry
     config: mc.ModelConfig
@@ -46,7 +53,7 @@ class Candidate(NamedTuple):
         return self.entry.identifier
 
     def spec(self, version: int, application: str) -> ModelSpec:
-        """The spec of one version; reads the disk."""
+        """Return the spec of one version; reads the disk."""
         return msgspec.structs.replace(
             self.template,
             version=version,
@@ -55,16 +62,16 @@ class Candidate(NamedTuple):
         )
 
     def unchanged(self, loaded: ModelSpec) -> bool:
-        """Whether a load would bring nothing new over what is loaded; reads the disk."""
+        """Return whether a load would change nothing; reads the disk."""
         old = mc.ModelConfig.FromString(loaded.config)
-        return _loads_alike(old, self.config) and self._same_files(loaded)
+        return _same_replica(old, self.config) and self._same_files(loaded)
 
     def updates(self, loaded: ModelSpec, complete: mc.ModelConfig) -> bool:
-        """Whether replicas become what a load would bring by changing their instances; reads the disk.
+        """Return whether a load would only change the instances of the running replicas; reads the disk.
 
         Args:
-            loaded: what is loaded.
-            complete: its configuration as clients see it, which they send back with a change.
+            loaded: the spec of the loaded version.
+            complete: its complete configuration, which clients read and send back with a change.
         """
         backends = loaded.backend_path
         return self._same_files(loaded) and any(
@@ -73,11 +80,11 @@ class Candidate(NamedTuple):
         )
 
     def plan(self, entries: Iterable[VersionEntry], loaded: Mapping[str, ModelSpec]) -> LoadPlan:
-        """What the load has to do; reads the disk.
+        """Plan the load; reads the disk.
 
         Args:
-            entries: the model's versions now.
-            loaded: what is loaded, by application.
+            entries: the present entries of the model.
+            loaded: the specs of the loaded versions, by application.
         """
         found = [(e, loaded[e.application]) for e in entries if e.application in loaded]
         unchanged = [e.version for e, spec in found if self.unchanged(spec)]
@@ -87,13 +94,13 @@ class Candidate(NamedTuple):
         return plan_load(self.versions, entries, unchanged, updatable)
 
     def _same_files(self, loaded: ModelSpec) -> bool:
-        return _setting(loaded) == _setting(self.template) and loaded.fingerprint == version_fingerprint(
-            self.entry, loaded.version
-        )
+        return _server_part(loaded) == _server_part(
+            self.template
+        ) and loaded.fingerprint == version_fingerprint(self.entry, loaded.version)
 
 
-def _setting(spec: ModelSpec) -> ModelSpec:
-    """What the server's settings, and its key, contribute to a spec: it differs after a redeployment."""
+def _server_part(spec: ModelSpec) -> ModelSpec:
+    """Return the part of a spec that comes from the server's settings and key; a redeployment changes it."""
     return msgspec.structs.replace(
         spec,
         version=0,
@@ -107,13 +114,13 @@ def _setting(spec: ModelSpec) -> ModelSpec:
 
 
 def poll_failure(name: str, error: InferError) -> InferError:
-    """What Triton answers to a load of a model it cannot read, with the reason."""
+    """Return Triton's error for a model that cannot be read, with the reason."""
     text = f"failed to load '{name}', failed to poll from model repository: {error.message}"
     return InferError(error.code, text)
 
 
-def _loads_alike(one: mc.ModelConfig, other: mc.ModelConfig) -> bool:
-    """Whether two configurations make the same replica: which versions are served does not concern it."""
+def _same_replica(one: mc.ModelConfig, other: mc.ModelConfig) -> bool:
+    """Return whether two configurations make the same replica, whatever their version policies."""
     copies = []
     for config in (one, other):
         copy = mc.ModelConfig()
@@ -132,10 +139,15 @@ def cache_directory(settings: ServerSettings, url: str) -> Path:
 
 
 class Catalog:
-    """Reads the repositories; every method blocks on the disk."""
+    """Reads the repositories; every method blocks on the disk.
+
+    Args:
+        settings: the server's settings.
+        key: the secret of the server's channels.
+        manager: the application of the manager, from which replicas fetch the files of a load request.
+    """
 
     def __init__(self, settings: ServerSettings, key: bytes, manager: str = "") -> None:
-        """`manager` is the application of the manager that replicas ask for the files of a load request."""
         self._settings = settings
         self._manager = manager
         mirrors = private_root() / "mirrors"
@@ -148,28 +160,28 @@ class Catalog:
         """The namespace of each repository, by its directory."""
         self._key = key
         self.gpus: tuple[int, ...] = ()
-        """CUDA ordinals that KIND_AUTO and KIND_GPU may mean."""
+        """The CUDA ordinals that KIND_AUTO and KIND_GPU may use."""
 
     def scan(self) -> dict[str, ModelEntry]:
-        """Models by identifier."""
+        """Return the models of all repositories, by identifier."""
         for mirror in self._mirrors:
             mirror.refresh()
         return layout.scan(self._namespaces)
 
     def identifiers(self, name: str) -> list[str]:
-        """What a request to load means by a model's name: one model, or one in each namespace that has it."""
+        """Return the identifiers of the models of a name: one, or one in each namespace that has it."""
         if not self._settings.model_namespacing:
             return [name]
         return [entry.identifier for entry in self._find(self._namespaces, name)] or [name]
 
     def fingerprints(self, on_disk: Mapping[str, ModelEntry]) -> dict[str, str]:
-        """What each model is made of, by identifier: a change of files or versions gives another text."""
+        """Return a text for each model, by identifier, that changes with its files and versions."""
         return {
             name: f"{fingerprint(entry)} {entry.versions} {entry.reason}" for name, entry in on_disk.items()
         }
 
     def startup_models(self, on_disk: Mapping[str, ModelEntry]) -> list[str]:
-        """Models to load at start: all of them, or those of `--load-model` in EXPLICIT mode."""
+        """Return the models to load at start: all of them, or those of `--load-model` in EXPLICIT mode."""
         if self._settings.model_control_mode != "explicit":
             return sorted(on_disk)
         named = set(self._settings.load_model)
@@ -206,7 +218,7 @@ class Catalog:
         return candidate._replace(template=template)
 
     def _entries(self, model: str) -> list[ModelEntry]:
-        """What the repositories have of an identifier."""
+        """Find the models that an identifier refers to."""
         space = namespace_of(model)
         places = {path: namespace for path, namespace in self._namespaces.items() if namespace == space}
         return self._find(places, name_of(model) if space else model)

@@ -1,4 +1,4 @@
-"""Deploys model versions, and changes the instances of those that are deployed."""
+"""Deploys model versions, and changes the instances of deployed ones."""
 
 import asyncio
 import logging
@@ -18,28 +18,28 @@ from deployments.spec import Description, ModelSpec
 logger = logging.getLogger(__name__)
 
 Spawn = Callable[[Coroutine[None, None, None]], None]
-"""Runs something that nobody waits for."""
+"""Runs a coroutine in the background."""
 
 
 class Deployer:
-    """Failures are outcomes, not exceptions: a `Description` with an error.
+    """Deploys and updates model versions. A failure is returned as a `Description` with an error, not raised.
 
-    `generations` are the highest in use of each model version, 0 for none.
+    Attributes:
+        generations: the highest generation in use of each model version, by base name; 0 for none.
     """
 
     def __init__(
-        self, settings: ServerSettings, board: RoutingPublisher, turns: ModelLocks, spawn: Spawn
+        self, settings: ServerSettings, publisher: RoutingPublisher, locks: ModelLocks, spawn: Spawn
     ) -> None:
-        """`board` knows the log settings of now."""
         self._settings = settings
-        self._board = board
-        self._turns = turns
+        self._publisher = publisher
+        self._locks = locks
         self._spawn = spawn
         self.generations: dict[str, int] = defaultdict(int)
 
     async def deploy(self, candidate: Candidate, version: int) -> Description:
-        """Deploy a version, again as often as `model_load_retry_count` says; what fails is deleted."""
-        async with self._turns.loading(candidate.name):
+        """Deploy a version, with `model_load_retry_count` retries; delete each failed application."""
+        async with self._locks.load_slot(candidate.name):
             for _ in range(self._settings.model_load_retry_count + 1):
                 logger.info("loading: %s:%d", candidate.name, version)
                 description = await self._deploy_once(candidate, version)
@@ -50,14 +50,14 @@ class Deployer:
             return description
 
     async def update(self, candidate: Candidate, loaded: ModelSpec) -> Description:
-        """Change the instances of a version that serves to those of the candidate's configuration."""
+        """Change the instances of a served version to those of the candidate's configuration."""
         spec = msgspec.structs.replace(
             loaded,
             config=candidate.template.config,
             overridden=candidate.template.overridden,
             revision=loaded.revision + 1,
         )
-        async with self._turns.loading(candidate.name):
+        async with self._locks.load_slot(candidate.name):
             logger.info("updating instances: %s:%d", spec.name, spec.version)
             return await self._outcome(spec, applications.update(spec, loaded))
 
@@ -69,7 +69,8 @@ class Deployer:
 
         async def deployed() -> Description:
             spec = await asyncio.to_thread(candidate.spec, version, application)
-            return await applications.deploy(msgspec.structs.replace(spec, log=self._board.log or spec.log))
+            log = self._publisher.log or spec.log
+            return await applications.deploy(msgspec.structs.replace(spec, log=log))
 
         return await self._outcome(spec, deployed())
 

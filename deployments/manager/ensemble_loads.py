@@ -1,4 +1,4 @@
-"""Loads ensembles: what they call first, and knows which models were loaded for an ensemble alone."""
+"""Loads the models that ensembles call, and tracks which were loaded only for an ensemble."""
 
 import asyncio
 from collections import Counter
@@ -23,40 +23,46 @@ LoadStep = Callable[[str, tuple[str, ...]], Awaitable[None]]
 
 
 class EnsembleLoads:
-    """Reads the manager's entries, and returns what those of ensembles should become."""
+    """Reads the manager's entries, and returns the new entries of ensembles."""
 
     def __init__(self, catalog: Catalog, entries: Entries) -> None:
         self._catalog = catalog
         self._entries = entries
         self._implicit: set[str] = set()
-        self._under_way: Counter[str] = Counter()
+        self._requested: Counter[str] = Counter()
         self._called: dict[str, set[str]] = {}
-        """What ensembles call that are being loaded on request."""
-        self._over = asyncio.Event()
+        """The models called by ensembles that are being loaded on request, by ensemble."""
+        self._ended = asyncio.Event()
 
     @contextmanager
     def requested(self, models: Collection[str]) -> Iterator[None]:
-        """Models are loaded on request: they stay when an ensemble that calls them goes."""
+        """Mark models as loaded on request: they stay when an ensemble that calls them is unloaded."""
         self._implicit.difference_update(models)
-        self._under_way.update(models)
+        self._requested.update(models)
         try:
             yield
         finally:
-            self._under_way.subtract(models)
+            self._requested.subtract(models)
             for model in models:
-                if not self._under_way[model]:
-                    del self._under_way[model]
+                if not self._requested[model]:
+                    del self._requested[model]
                     self._called.pop(model, None)
-            self._over.set()
+            self._ended.set()
 
-    async def not_needed(self, models: Collection[str]) -> None:
-        """Wait until no load that a client asked for needs these: it would fail without them."""
+    async def wait_not_needed(self, models: Collection[str]) -> None:
+        """Wait until no requested load of an ensemble needs these models: it would fail without them."""
         while any(not called.isdisjoint(models) for called in self._called.values()):
-            self._over.clear()
-            await self._over.wait()
+            self._ended.clear()
+            await self._ended.wait()
 
     async def load_steps(self, candidate: Candidate, path: tuple[str, ...], load: LoadStep) -> None:
-        """Load what an ensemble calls and nobody has loaded; `path` are the ensembles being loaded for it."""
+        """Load the models that an ensemble calls and that are not served.
+
+        Args:
+            candidate: the ensemble; any other model has no steps.
+            path: the ensembles for which it is loaded; those are not loaded again.
+            load: loads a model for the ensembles of a path.
+        """
         if not is_ensemble(candidate.config):
             return
         on_disk = await asyncio.to_thread(self._catalog.scan)
@@ -64,16 +70,16 @@ class EnsembleLoads:
         path = (*path, candidate.name)
         called = step_models(candidate.name, candidate.config, on_disk)
         absent = [model for model in called if model not in (*served, *path)]
-        if path[0] in self._under_way:
+        if path[0] in self._requested:
             self._called.setdefault(path[0], {path[0]}).update(called)
         self._implicit.update(absent)
         await asyncio.gather(*(load(model, path) for model in absent))
 
     def loaded(self, candidate: Candidate) -> list[VersionEntry]:
-        """The entries of an ensemble that is loaded; reads label files.
+        """Return the entries of an ensemble that is loaded; reads label files.
 
         Raises:
-            InferError: INVALID_ARG when the ensemble cannot be served whatever it calls.
+            InferError: INVALID_ARG when its configuration is wrong and another version of it is READY.
         """
         config = candidate.config
         try:
@@ -96,16 +102,20 @@ class EnsembleLoads:
         ]
 
     def unneeded(self, name: str) -> list[str]:
-        """Models to unload with an ensemble: those loaded for it alone."""
+        """Return the models to unload with an ensemble: those loaded only for it."""
         return only_implicit(name, self._entries, self._implicit)
 
     def adopted(
         self, on_disk: Iterable[ModelEntry], routed: Collection[tuple[str, int]] | None
     ) -> list[VersionEntry]:
-        """Ensembles on disk whose models are all served: a restarted manager takes them for loaded.
+        """Return the entries of ensembles that were loaded before a restart of the manager.
 
-        Serve keeps what it deployed; an ensemble is only a plan. Who remembers it are the ingresses: `routed`
-        are the identifiers and versions that they route to, None when nobody is there to ask.
+        Serve keeps applications, but an ensemble has none. The ingresses still route to it.
+
+        Args:
+            on_disk: the models in the repositories.
+            routed: identifier and version of the ensembles that ingresses route to; None without an ingress,
+                then all ensembles whose models are served.
         """
         found: list[VersionEntry] = []
         for entry in on_disk:
@@ -114,7 +124,7 @@ class EnsembleLoads:
                 if is_ensemble(candidate.config):
                     found += self.loaded(candidate)
             except InferError:
-                continue  # its load will say what is wrong
+                continue  # a later load reports the error
         entries = {**self._entries}
         for one in found:
             entries[one.name] = {**entries.get(one.name, {}), one.version: one}

@@ -1,7 +1,7 @@
-"""What becomes of the ensembles of a repository: pure functions of the models that are served now.
+"""States of ensembles: pure functions of the served models.
 
-An ensemble has no application. Loaded, it is READY whenever every model it calls is, with what it takes over
-from them: whether it is decoupled, and the labels of its outputs. The texts are those of Triton's core:
+An ensemble has no application. A loaded ensemble is READY whenever every model it calls is, and inherits from
+them whether it is decoupled and the labels of its outputs. The texts are those of Triton's core:
 ValidateEnsembleConfig (src/ensemble_scheduler/ensemble_utils.cc) and its dependency graph.
 """
 
@@ -23,28 +23,28 @@ Entries = Mapping[str, Mapping[int, VersionEntry]]
 
 
 def is_ensemble(config: mc.ModelConfig) -> bool:
-    """Whether this is a plan of calls, which needs no replica."""
+    """Return whether a configuration is that of an ensemble, which needs no replica."""
     return bool(config.platform == ENSEMBLE)
 
 
 def step_models(ensemble: str, config: mc.ModelConfig, known: Collection[str]) -> list[str]:
-    """Identifiers among those known that the steps of an ensemble may mean."""
+    """Return the known identifiers that the steps of an ensemble may refer to."""
     names = {step.model_name for step in config.ensemble_scheduling.step}
-    return sorted({model for name in names for model in meant(ensemble, name, known)})
+    return sorted({model for name in names for model in matching_models(ensemble, name, known)})
 
 
-def meant(ensemble: str, name: str, known: Collection[str]) -> list[str]:
-    """Identifiers that an ensemble's step may mean by a name.
+def matching_models(ensemble: str, name: str, known: Collection[str]) -> list[str]:
+    """Return the known identifiers that a model name in an ensemble's step may refer to.
 
-    That in the ensemble's own namespace; when there is none, those in all others, and then only one can be
-    called.
+    A model of the ensemble's own namespace comes first; without one, those of all other namespaces match, and
+    the step is ambiguous if there are several.
     """
     own = identifier(namespace_of(ensemble), name)
     return [own] if own in known else [model for model in known if name_of(model) == name]
 
 
 def effective(entries: Entries) -> tuple[VersionEntry, ...]:
-    """All entries as they are to be published: each loaded ensemble in the state its steps allow."""
+    """Return all entries for publication, with each loaded ensemble in the state that its steps allow."""
     every = [entry for versions in entries.values() for entry in versions.values()]
     if not any(entry.state is ModelState.READY and entry.ensemble for entry in every):
         return tuple(every)
@@ -53,20 +53,20 @@ def effective(entries: Entries) -> tuple[VersionEntry, ...]:
 
 
 def only_implicit(removed: str, entries: Entries, implicit: Iterable[str]) -> list[str]:
-    """Models that were loaded for an ensemble alone, when it goes and no other one needs them."""
+    """Return the models that were loaded only for a removed ensemble and that no other one calls."""
     every = [entry for versions in entries.values() for entry in versions.values() if entry.config]
     ensembles = {e.name: step_models(e.name, e.model_config, entries) for e in every if e.ensemble}
-    gone = ensembles.pop(removed, [])
+    called = ensembles.pop(removed, [])
     needed = {model for models in ensembles.values() for model in models}
-    return [model for model in gone if model in set(implicit) and model not in needed]
+    return [model for model in called if model in set(implicit) and model not in needed]
 
 
 class _Resolver:
-    """Follows ensembles to what they call, each once."""
+    """Resolves each ensemble once, through the models and ensembles that it calls."""
 
     def __init__(self, entries: Entries) -> None:
         self._entries = entries
-        # With namespaces, what was unloaded must not stand in the way of a model of the same name elsewhere.
+        # With namespaces, an unloaded model must not make the name of a model elsewhere ambiguous.
         self._models = [model for model in entries if "/" not in model or _remains(entries[model])]
         self._known: dict[tuple[str, int], VersionEntry] = {}
         self._path: list[str] = []
@@ -105,12 +105,13 @@ class _Resolver:
         )
 
     def _step(self, ensemble: str, step: mc.ModelEnsembling.Step) -> VersionEntry:
-        """The entry a step means.
+        """Return the entry that a step calls.
 
         Raises:
-            _NotReady: there is none that could be called.
+            _NotReady: no version can be called now.
+            InferError: the model is unknown, ambiguous or part of a cycle.
         """
-        found = meant(ensemble, step.model_name, self._models)
+        found = matching_models(ensemble, step.model_name, self._models)
         if len(found) != 1:
             text = "contains models that are not available or ambiguous"
             raise invalid_arg(f"ensemble {ensemble} {text}: {step.model_name}")
@@ -131,7 +132,7 @@ def _remains(versions: Mapping[int, VersionEntry]) -> bool:
 
 
 class _NotReady(Exception):
-    """A step cannot be called now; the ensemble is in this state, with this text."""
+    """A step cannot be called now: the state and reason of its ensemble."""
 
     def __init__(self, state: ModelState, text: str) -> None:
         super().__init__(state, text)
@@ -160,7 +161,7 @@ def _unavailable(entry: VersionEntry, state: ModelState, reason: str) -> Version
 
 
 def _labels(config: mc.ModelConfig, steps: list[VersionEntry]) -> dict[str, tuple[str, ...]]:
-    """Labels of the ensemble's outputs, from the models that write them."""
+    """Return the labels of the ensemble's outputs, from the models that produce them."""
     wanted = {output.name for output in config.output}
     return {
         tensor: entry.labels[output]
@@ -171,7 +172,7 @@ def _labels(config: mc.ModelConfig, steps: list[VersionEntry]) -> dict[str, tupl
 
 
 class _Inferred(NamedTuple):
-    """What one model says about a tensor."""
+    """The type and shape of a tensor in the configuration of one model."""
 
     model: str
     datatype: int
@@ -183,7 +184,7 @@ class _Inferred(NamedTuple):
         return (WILDCARD, *self.dims) if self.batches else self.dims
 
     def disagreement(self, other: "_Inferred") -> str:
-        """Why two models cannot share the tensor; "" when they can."""
+        """Return why two models cannot share the tensor; "" when they can."""
         text = "inconsistent {}: {} is inferred from model {} while {} is inferred from model {}"
         if self.datatype != other.datatype:
             mine, theirs = datatype_name(self.datatype), datatype_name(other.datatype)
@@ -196,10 +197,10 @@ class _Inferred(NamedTuple):
 
 
 def check_tensors(config: mc.ModelConfig, models: list[mc.ModelConfig]) -> None:
-    """Hold the steps of an ensemble against the configurations of the models they call.
+    """Check the steps of an ensemble against the configurations of the models that they call.
 
     Raises:
-        InferError: INVALID_ARG for what does not fit.
+        InferError: INVALID_ARG for tensors or batch sizes that do not match.
     """
     tensors = {io.name: _inferred(config, io) for io in (*config.input, *config.output)}
     for step, model in zip(config.ensemble_scheduling.step, models, strict=True):
@@ -218,15 +219,15 @@ def check_tensors(config: mc.ModelConfig, models: list[mc.ModelConfig]) -> None:
 
 
 def check_origins(config: mc.ModelConfig, decoupled: Sequence[bool]) -> None:
-    """Whether what a step reads together, and what a response holds, can belong together.
+    """Check that the inputs of each step, and the ensemble's outputs, come from at most one decoupled step.
 
-    A decoupled step's response has no counterpart among those of another one. What was there before the
-    step belongs to each of its responses; Triton refuses that as well.
+    A response of one decoupled step has no counterpart among those of another. Tensors from before the step
+    go with each of its responses; Triton refuses those as well.
 
     Raises:
         InferError: INVALID_ARG for a step, or the ensemble's outputs, of two decoupled steps.
     """
-    # Of each tensor, the decoupled steps that it comes from, the first one first.
+    # The decoupled steps that each tensor comes from, in order.
     origins: dict[str, tuple[int, ...]] = {io.name: () for io in config.input}
     waiting = dict(enumerate(config.ensemble_scheduling.step))
     while ready := [index for index, step in waiting.items() if origins.keys() >= {*step.input_map.values()}]:

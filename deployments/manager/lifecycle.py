@@ -1,4 +1,4 @@
-"""What becomes of model versions: loaded, updated, switched, retired. What `ModelLifeCycle` is to Triton."""
+"""Loads, updates, replaces and retires model versions, as `ModelLifeCycle` in Triton's core."""
 
 import asyncio
 import logging
@@ -25,104 +25,116 @@ logger = logging.getLogger(__name__)
 
 
 class Lifecycle:
-    """The state of every model version, and who alone changes it.
+    """The state of every model version, which only this class changes.
 
-    Loads of different models run in parallel, operations on one model one after the other.
+    Loads of different models run concurrently, operations on one model one after the other.
+
+    Args:
+        settings: the server's settings.
+        catalog: reads the repositories.
+        publisher: publishes the entries as routing tables.
+        ingress: the application and deployment of the ingresses.
+        spawn: runs a coroutine in the background.
     """
 
     def __init__(
         self,
         settings: ServerSettings,
         catalog: Catalog,
-        board: RoutingPublisher,
+        publisher: RoutingPublisher,
         ingress: tuple[str, str],
         spawn: Spawn,
     ) -> None:
-        """`ingress` is the application and deployment name of those who route by what is published."""
         self._settings = settings
         self._catalog = catalog
-        self._board = board
+        self._publisher = publisher
         self._ingress = ingress
         self._spawn = spawn
         self.entries: dict[str, dict[int, VersionEntry]] = {}
         self.loaded: dict[str, ModelSpec] = {}
-        """What is deployed, by application."""
-        self.turns = ModelLocks(settings.model_load_thread_count)
-        self.deployer = Deployer(settings, board, self.turns, spawn)
+        """The specs of the deployed versions, by application."""
+        self.locks = ModelLocks(settings.model_load_thread_count)
+        self.deployer = Deployer(settings, publisher, self.locks, spawn)
         self.ensembles = EnsembleLoads(catalog, self.entries)
         self.initialised = False
 
     @property
     def effective(self) -> tuple[VersionEntry, ...]:
-        """All entries; ensembles as ready as what they call."""
+        """All entries, with each ensemble in the state that the models it calls allow."""
         return effective(self.entries)
 
     def versions(self, name: str) -> list[VersionEntry]:
-        """A model's entries."""
+        """Return the entries of a model."""
         return list(self.entries.get(name, {}).values())
 
     async def unload(self, name: str, unload_dependents: bool = False) -> None:
-        """Take a model out of service, and what was loaded for it alone if `unload_dependents`."""
+        """Take a model out of service; with `unload_dependents` also the models loaded only for it."""
         unneeded = self.ensembles.unneeded(name) if unload_dependents else []
-        async with self.turns.of(name) as turn:
-            await self._retire(self.versions(name), turn)
+        async with self.locks.acquire(name) as operation:
+            await self._retire(self.versions(name), operation)
         await asyncio.gather(*(self.unload(each, unload_dependents) for each in unneeded))
 
     async def load_quietly(self, name: str, path: tuple[str, ...] = ()) -> None:
-        """`load`; a failure becomes the reason of its entries."""
+        """Load a model; a failure is logged and becomes the reason of its entries."""
         try:
             await self.load(name, None, path=path)
-        except Exception as error:  # whatever is wrong with one model, the others load
+        except Exception as error:  # a failure of one model must not stop the load of others
             known = isinstance(error, InferError)
             reason = error.with_code() if isinstance(error, InferError) else f"Internal: {error!r}"
             logger.error("failed to load '%s': %s", name, reason, exc_info=None if known else error)
             for entry in load_messages.failed_entries(name, self.versions(name), reason):
-                self.set(entry)
+                self.set_entry(entry)
         await self.publish()
 
     async def load(
         self, name: str, override: str | None, bundle: Bundle | None = None, path: tuple[str, ...] = ()
     ) -> str:
-        """Load a model; `path` are the ensembles for which it is loaded.
+        """Load a model.
+
+        Args:
+            name: its identifier.
+            override: a configuration as JSON instead of the one on disk.
+            bundle: the files of a load request instead of those on disk.
+            path: the ensembles for which it is loaded.
 
         Returns:
-            Which versions could not be loaded, see `load_failure`: as it is now, and not after the next load.
+            The result of `load_failure`, read under the lock: a later load may change it.
 
         Raises:
-            InferError: what was served before still is.
+            InferError: the load failed; versions that were served still are.
         """
         if self._settings.model_control_mode == "explicit":
             # Before the lock is acquired: ensembles that call each other must not wait for each other.
             candidate = await asyncio.to_thread(self._catalog.candidate, name, override, bundle)
             await self.ensembles.load_steps(candidate, path, self.load_quietly)
-        async with self.turns.of(name) as turn:
+        async with self.locks.acquire(name) as operation:
             # Read under the lock, so that the last of several loads never applies an older configuration.
             candidate = await asyncio.to_thread(self._catalog.candidate, name, override, bundle)
             plan = await asyncio.to_thread(candidate.plan, self.versions(name), self.loaded)
             begin = self._start_ensemble if is_ensemble(candidate.config) else self._start
             complete = await begin(candidate, plan)
-            # What was served goes when all is there that is to be served instead.
-            await self._retire([e for e in plan.retire if complete or not e.application], turn)
+            # Versions that were served are retired only when every new version is ready.
+            await self._retire([e for e in plan.retire if complete or not e.application], operation)
             return load_messages.load_failure(name, self.effective)
 
     async def _start_ensemble(self, candidate: Candidate, plan: LoadPlan) -> bool:
-        """Serve an ensemble, also in the place of models that were of its name; returns True."""
+        """Serve an ensemble, and replace deployed models of its name; return True."""
         replaced = [
             application
             for application, spec in self.loaded.items()
             if spec.identifier == candidate.name and spec.version in candidate.versions
         ]
         for entry in await asyncio.to_thread(self.ensembles.loaded, candidate):
-            self.set(entry)
+            self.set_entry(entry)
         for application in replaced:
             await self._switch(application)
         return True
 
     async def _start(self, candidate: Candidate, plan: LoadPlan) -> bool:
-        """Do what is planned for the versions that are wanted; returns whether all of them serve now.
+        """Start, keep and update the planned versions; return whether all of them are served.
 
         Raises:
-            InferError: what was served before still is.
+            InferError: a version failed; versions that were served still are.
         """
         for version in plan.keep:
             self._refresh(candidate, version)
@@ -131,18 +143,18 @@ class Lifecycle:
             *(self._update_version(candidate, version) for version in plan.update),
             return_exceptions=True,
         )
-        for outcome in outcomes:  # only now: no version may still be loading when the model is free again
+        for outcome in outcomes:  # after all have ended: none may still load when the lock is released
             if isinstance(outcome, BaseException):
-                await self.publish_settled()  # other versions may serve now
+                await self.publish_and_wait()  # other versions may be ready
                 raise outcome
         return all(outcomes)
 
     def _refresh(self, candidate: Candidate, version: int) -> None:
-        """Take over what a new configuration changes without a load: the version policy."""
+        """Apply the part of a new configuration that needs no load: the version policy."""
         entry = self.entries[candidate.name][version]
         config = mc.ModelConfig.FromString(entry.config)
         config.version_policy.CopyFrom(candidate.config.version_policy)
-        self.set(msgspec.structs.replace(entry, config=config.SerializeToString(), reason=""))
+        self.set_entry(msgspec.structs.replace(entry, config=config.SerializeToString(), reason=""))
         self.loaded[entry.application] = msgspec.structs.replace(
             self.loaded[entry.application],
             config=candidate.template.config,
@@ -150,33 +162,33 @@ class Lifecycle:
         )
 
     async def _start_version(self, candidate: Candidate, version: int) -> bool:
-        """Load a version beside the one that serves; returns whether it serves now.
+        """Load a version beside the one in service; return whether it is served.
 
         Raises:
-            InferError: the load failed, and what was READY before stays.
+            InferError: the load failed, and a version that was READY stays so.
         """
         name = candidate.name
         previous = self.entries.get(name, {}).get(version)
         ready = previous is not None and previous.state is ModelState.READY
         if not ready:
-            self.set(VersionEntry(name, version, ModelState.LOADING))
+            self.set_entry(VersionEntry(name, version, ModelState.LOADING))
         description = await self.deployer.deploy(candidate, version)
         if description.error:
             if ready:
                 raise load_messages.version_failure(description)
-            self.set(VersionEntry(name, version, ModelState.UNAVAILABLE, description.error))
+            self.set_entry(VersionEntry(name, version, ModelState.UNAVAILABLE, description.error))
             return False
         self.serve(description)
-        if ready and previous is not None and previous.application:  # an ensemble has none
+        if ready and previous is not None and previous.application:  # ensembles have no application
             await self._switch(previous.application)
         logger.info("successfully loaded '%s' version %d", name, version)
         return True
 
     async def _update_version(self, candidate: Candidate, version: int) -> bool:
-        """Change the instances of a version that goes on serving; returns True.
+        """Change the instances of a version that stays in service; return True.
 
         Raises:
-            InferError: they cannot be changed, and stay as they were.
+            InferError: the change failed; the instances are as before.
         """
         name = candidate.name
         loaded = self.loaded[self.entries[name][version].application]
@@ -189,57 +201,57 @@ class Lifecycle:
         return True
 
     async def _switch(self, previous: str) -> None:
-        """Route to what is new, then let an application finish and go."""
-        await self.publish_settled()
+        """Publish the new entries, then drain and delete the previous application."""
+        await self.publish_and_wait()
         self.loaded.pop(previous, None)
         self._spawn(applications.delete(previous))
 
-    async def _retire(self, entries: Iterable[VersionEntry], turn: Operation) -> None:
-        """Take versions out of service: first no ingress routes to them, then their applications go."""
+    async def _retire(self, entries: Iterable[VersionEntry], operation: Operation) -> None:
+        """Take versions out of service: ingresses stop routing to them, then their applications end."""
         retired = [entry for entry in entries if not entry.unloaded_by_request]
         served = [entry for entry in retired if entry.application]
         for entry in served:
-            self.set(msgspec.structs.replace(entry, state=ModelState.UNLOADING))
+            self.set_entry(msgspec.structs.replace(entry, state=ModelState.UNLOADING))
         if served:
-            await self.publish_settled()
-            await asyncio.gather(*(self._end(entry.application, turn) for entry in served))
+            await self.publish_and_wait()
+            await asyncio.gather(*(self._end(entry.application, operation) for entry in served))
         for entry in retired:
             self.loaded.pop(entry.application, None)
-            self.set(VersionEntry(entry.name, entry.version, ModelState.UNAVAILABLE, "unloaded"))
+            self.set_entry(VersionEntry(entry.name, entry.version, ModelState.UNAVAILABLE, "unloaded"))
             logger.info("successfully unloaded '%s' version %d", entry.name, entry.version)
         if retired:
-            await self.publish_settled()
+            await self.publish_and_wait()
 
-    async def _end(self, application: str, turn: Operation) -> None:
-        """Delete an application; one that has to answer what waits for this goes later."""
-        if self.turns.waits_for_end(turn, application):
+    async def _end(self, application: str, operation: Operation) -> None:
+        """Delete an application, in the background if one of its requests waits for this operation."""
+        if self.locks.wait_on(operation, application):
             await applications.delete(application)
         else:
             self._spawn(applications.delete(application))
 
     def serve(self, description: Description) -> None:
-        """Route to what is deployed, from the next table on."""
+        """Make a deployed version READY in the next table."""
         spec = description.spec
         self.loaded[spec.application] = spec
-        self.set(load_messages.ready_entry(description))
+        self.set_entry(load_messages.ready_entry(description))
 
-    def set(self, entry: VersionEntry) -> None:
-        """Replace a version's entry."""
+    def set_entry(self, entry: VersionEntry) -> None:
+        """Replace the entry of a version."""
         versions = self.entries.setdefault(entry.name, {})
         if entry.version != NO_VERSION:
             versions.pop(NO_VERSION, None)
         versions[entry.version] = entry
 
     async def publish(self) -> int:
-        """Tell every ingress of the entries; returns the table's number."""
-        return await self._board.publish(self.effective, self.initialised)
+        """Publish the entries; return the number of the table."""
+        return await self._publisher.publish(self.effective, self.initialised)
 
-    async def publish_settled(self) -> None:
-        """Publish, and return when every ingress routes by what was published."""
+    async def publish_and_wait(self) -> None:
+        """Publish the entries; return when every ingress routes by them."""
         number = await self.publish()
         try:
             expected = await applications.running_replicas(*self._ingress)
-        except Exception as error:  # Serve's controller is away: those who have watched before will do
-            logger.warning("cannot ask Serve how many ingress replicas there are: %r", error)
+        except Exception as error:  # without Serve's controller, the ingresses known so far must do
+            logger.warning("cannot count the ingress replicas: %r", error)
             expected = 0
-        await self._board.settled(number, expected)
+        await self._publisher.wait_acknowledged(number, expected)

@@ -1,4 +1,4 @@
-"""What the manager tells of loads: entries, error texts and the table of the start, in Triton's words."""
+"""Entries, error texts and log messages of loads, with Triton's texts."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ _PROGRESS_S: Final = 5.0
 def index_rows(
     entries: Iterable[VersionEntry], on_disk: Mapping[str, ModelEntry]
 ) -> list[tuple[str, str, str, str]]:
-    """Name, version, state and reason of every version, and names of models that were never loaded."""
+    """Return name, version, state and reason of every version, and names of models that were never loaded."""
     rows: list[tuple[str, str, str, str]] = []
     known = set()
     for entry in entries:
@@ -37,7 +37,7 @@ def index_rows(
 
 
 def ready_entry(description: Description) -> VersionEntry:
-    """The entry of a version that has loaded."""
+    """Return the entry of a version that has loaded."""
     spec = description.spec
     return VersionEntry(
         spec.identifier,
@@ -52,13 +52,13 @@ def ready_entry(description: Description) -> VersionEntry:
 
 
 def version_failure(description: Description) -> InferError:
-    """The error for a change of a version that goes on serving as it was."""
+    """Return the error of a failed change of a version, which stays in service as it was."""
     name, version = description.spec.identifier, description.spec.version
     return invalid_arg(f"load failed for model '{name}': version {version}: {description.error};\n")
 
 
 def failed_entries(name: str, entries: Sequence[VersionEntry], reason: str) -> list[VersionEntry]:
-    """What the entries of a model become when it cannot be loaded; what serves goes on, with a remark."""
+    """Return the entries of a model that failed to load; READY ones stay so and get the reason."""
     known = list(entries) or [VersionEntry(name, NO_VERSION, ModelState.UNAVAILABLE)]
     ready = [entry for entry in known if entry.state is ModelState.READY]
     if ready:
@@ -67,7 +67,7 @@ def failed_entries(name: str, entries: Sequence[VersionEntry], reason: str) -> l
 
 
 async def report_progress(names: Sequence[str], entries: Mapping[str, Mapping[int, VersionEntry]]) -> None:
-    """Log now and then which of these models are still loading, until cancelled."""
+    """Log every few seconds which of these models are still loading, until cancelled."""
     while True:
         await asyncio.sleep(_PROGRESS_S)
         waiting = [
@@ -80,7 +80,7 @@ async def report_progress(names: Sequence[str], entries: Mapping[str, Mapping[in
 
 
 def load_failure(name: str, entries: Iterable[VersionEntry]) -> str:
-    """Why the load of a model failed, version by version; nothing when it did not."""
+    """Return why the load of a model failed, version by version; "" when it did not."""
     failed = "".join(
         f"version {entry.version} is at {entry.state.value} state: {entry.reason};\n"
         for entry in entries
@@ -90,7 +90,7 @@ def load_failure(name: str, entries: Iterable[VersionEntry]) -> str:
 
 
 def status_table(table: RoutingTable) -> str:
-    """Models, versions and states as tritonserver prints them at the end of its start."""
+    """Return models, versions and states as tritonserver prints them at the end of its start."""
     rows = [("Model", "Version", "Status")]
     for entry in sorted(table.entries, key=lambda e: (e.name, e.version)):
         status = entry.state.value + (f": {entry.reason}" if entry.reason else "")

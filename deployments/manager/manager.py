@@ -1,7 +1,7 @@
-"""The repository manager: the one writer of what is served.
+"""The repository manager: the only writer of the served models.
 
 It scans the repositories, deploys and deletes the applications of model versions, and publishes routing
-tables. The data plane goes on without it. Restarted, it takes what Serve still runs as its state.
+tables. The data plane works without it. After a restart it recovers its state from Serve.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from app.settings.settings import ServerSettings
 from deployments.manager import applications, load_messages
 from deployments.manager.catalog import Catalog, poll_failure
 from deployments.manager.lifecycle import Lifecycle
-from deployments.manager.model_locks import asked_by
+from deployments.manager.model_locks import requested_by
 from deployments.manager.polling import Poller
 from deployments.manager.recovery import recover
 from deployments.manager.routing_publisher import RoutingPublisher
@@ -31,58 +31,71 @@ poll_pause = asyncio.sleep
 
 
 class RepositoryManager:
-    """One replica; a plain class that `app/main.py` makes a deployment. Its `Lifecycle` changes models."""
+    """Answers ingresses, clients and replicas; its `Lifecycle` changes models. There is one replica of it.
+
+    A plain class; `app/main.py` makes it a Serve deployment.
+
+    Args:
+        settings: the server's settings.
+        key: the secret of the server's channels.
+        ingress: the application and deployment of the ingresses.
+    """
 
     def __init__(self, settings: ServerSettings, key: bytes, ingress: tuple[str, str]) -> None:
-        """`ingress` is the application and deployment name of those who watch."""
         configure_logging(LogConfig.of(settings))
         self._settings = settings
         self._key = key
         self._ingress = ingress
         self._catalog = Catalog(settings, key, ingress[0])
         self._overrides = Overrides(private_root() / "overrides", settings.model_override_bytes)
-        self._board = RoutingPublisher(settings.model_namespacing)
-        self._models = Lifecycle(settings, self._catalog, self._board, ingress, self._spawn)
+        self._publisher = RoutingPublisher(settings.model_namespacing)
+        self._lifecycle = Lifecycle(settings, self._catalog, self._publisher, ingress, self._spawn)
         self._background: set[asyncio.Task[None]] = set()
         self._start: asyncio.Task[None] | None = None
         self._recovered = asyncio.Event()
 
     async def watch(self, ingress: str, applied: int) -> bytes:
-        """The next routing table (msgpack), for an ingress that routes by table `applied`."""
+        """Return the next routing table (msgpack) to an ingress that routes by table `applied`."""
         await self._ensure_recovered()
-        return msgspec.msgpack.encode(await self._board.watch(ingress, applied))
+        return msgspec.msgpack.encode(await self._publisher.watch(ingress, applied))
 
     async def receive(self, ingress: str, number: int) -> None:
-        """An ingress has received table `number`."""
-        await self._board.receive(ingress, number)
+        """Record that an ingress has received table `number`."""
+        await self._publisher.receive(ingress, number)
 
     async def status(self) -> bytes:
-        """The current routing table (msgpack)."""
+        """Return the current routing table (msgpack)."""
         await self._ensure_recovered()
-        return msgspec.msgpack.encode(self._board.table)
+        return msgspec.msgpack.encode(self._publisher.table)
 
     async def index(self) -> list[tuple[str, str, str, str]]:
-        """Name, version, state and reason of every model version, and names of models never loaded."""
+        """Return name, version, state and reason of every model version, and names of models never loaded."""
         await self._ensure_recovered()
         on_disk = await asyncio.to_thread(self._catalog.scan)
-        return load_messages.index_rows(self._models.effective, on_disk)
+        return load_messages.index_rows(self._lifecycle.effective, on_disk)
 
-    async def load(self, name: str, config: str | None, files: Mapping[str, bytes], asker: str = "") -> None:
-        """Load or reload a model on request; returns when every ingress routes to it.
+    async def load(
+        self, name: str, config: str | None, files: Mapping[str, bytes], requester: str = ""
+    ) -> None:
+        """Load or reload a model on request; return when every ingress routes to it.
 
-        `asker` is who waits for it, see `asked_by`.
+        Args:
+            name: the model, in every namespace that has it.
+            config: a configuration as JSON instead of the one on disk.
+            files: files by path, instead of those on disk; they need a `config`.
+            requester: see `requested_by`.
 
         Raises:
-            InferError: Triton's texts; what was served before still is.
+            InferError: the load failed (Triton's texts); versions that were served still are.
         """
         self._require_explicit()
         await self._ensure_recovered()
-        with asked_by(asker):
+        with requested_by(requester):
             await self._load_requested(name, config, files)
 
     async def _load_requested(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         models = [name] if files else await asyncio.to_thread(self._catalog.identifiers, name)
-        with self._models.ensembles.requested(models):
+        with self._lifecycle.ensembles.requested(models):
             try:
                 if files:
                     failure = await self._load_files(name, config, files)
@@ -90,37 +103,37 @@ class RepositoryManager:
                     failure = await self._load_each(models, config)
             finally:
                 await self._release_overrides()
-            await self._models.publish_settled()
+            await self._lifecycle.publish_and_wait()
         if failure:
             raise invalid_arg(failure)
 
-    async def unload(self, name: str, unload_dependents: bool = False, asker: str = "") -> None:
-        """Take a model out of service; unknown models are no error (as in Triton)."""
+    async def unload(self, name: str, unload_dependents: bool = False, requester: str = "") -> None:
+        """Take a model out of service; an unknown model is no error (as in Triton)."""
         self._require_explicit()
         await self._ensure_recovered()
-        models = [model for model in self._models.entries if name_of(model) == name] or [name]
-        if not asker:  # what serves or loads could be what such a load waits for
-            await self._models.ensembles.not_needed(models)
-        with asked_by(asker):
-            await asyncio.gather(*(self._models.unload(model, unload_dependents) for model in models))
+        models = [model for model in self._lifecycle.entries if name_of(model) == name] or [name]
+        if not requester:  # a load may wait for the request of a model, which must not wait for that load
+            await self._lifecycle.ensembles.wait_not_needed(models)
+        with requested_by(requester):
+            await asyncio.gather(*(self._lifecycle.unload(model, unload_dependents) for model in models))
         await self._release_overrides()
 
     async def override_listing(self, digest: str) -> list[tuple[str, int]]:
-        """Paths and sizes of the files of a load request, for a replica on another node."""
+        """Return paths and sizes of the files of a load request, for a replica on another node."""
         return await asyncio.to_thread(self._overrides.listing, digest)
 
     async def override_chunk(self, digest: str, path: str, offset: int) -> bytes:
-        """Some bytes of such a file."""
+        """Return some bytes of such a file."""
         return await asyncio.to_thread(self._overrides.read, digest, path, offset)
 
     async def configure(self, change: bytes, current: bytes) -> None:
-        """Change live settings, see `RoutingPublisher.configure`; returns when every ingress goes by them."""
+        """Change live settings, see `RoutingPublisher.configure`; return when every ingress applies them."""
         await self._ensure_recovered()
-        configure_logging(self._board.configure(change, current).log)
-        await self._models.publish_settled()
+        configure_logging(self._publisher.configure(change, current).log)
+        await self._lifecycle.publish_and_wait()
 
     async def check_health(self) -> None:
-        """Serve's health hook."""
+        """Raise when the start failed (a Serve hook)."""
         self._ensure_started()
         if self._start is not None and self._start.done() and not self._start.cancelled():
             error = self._start.exception()
@@ -128,12 +141,12 @@ class RepositoryManager:
                 raise RuntimeError(f"the repository manager could not start: {error}")
 
     def _ensure_started(self) -> None:
-        # The constructor runs outside an event loop; the first call from Serve starts the work.
+        # The constructor runs outside of the event loop; the first call from Serve starts the work.
         if self._start is None:
             self._start = asyncio.get_running_loop().create_task(self._start_up())
 
     async def _ensure_recovered(self) -> None:
-        """Wait until what Serve runs is known: a table without it would take it out of service."""
+        """Wait until the state is recovered: a table without a running model would take it out of service."""
         self._ensure_started()
         await self._recovered.wait()
 
@@ -143,65 +156,65 @@ class RepositoryManager:
 
     async def _start_up(self) -> None:
         await self._recover()
-        # A restart of the manager does not make the server unready.
-        self._models.initialised = bool(self._models.entries)
-        await self._models.publish()
+        # A restart of the manager must not make the server unready.
+        self._lifecycle.initialised = bool(self._lifecycle.entries)
+        await self._lifecycle.publish()
         self._recovered.set()
         self._catalog.gpus = _gpu_ordinals(self._settings.channel_address)
         await self._release_overrides()
         on_disk = await asyncio.to_thread(self._catalog.scan)
         seen = await asyncio.to_thread(self._catalog.fingerprints, on_disk)
-        poller = Poller({**dict.fromkeys(self._models.entries, "served"), **seen})
+        poller = Poller({**dict.fromkeys(self._lifecycle.entries, "served"), **seen})
         wanted = set(self._catalog.startup_models(on_disk)) - self._overridden()
-        names = sorted({*wanted, *self._out_of_reach()})
-        progress = asyncio.create_task(load_messages.report_progress(names, self._models.entries))
+        names = sorted({*wanted, *self._unreachable()})
+        progress = asyncio.create_task(load_messages.report_progress(names, self._lifecycle.entries))
         try:
-            await asyncio.gather(*(self._models.load_quietly(name) for name in names))
+            await asyncio.gather(*(self._lifecycle.load_quietly(name) for name in names))
         finally:
             progress.cancel()
-        self._models.initialised = True
-        await self._models.publish_settled()
-        logger.info("\n%s", load_messages.status_table(self._board.table), extra=VERBATIM)
+        self._lifecycle.initialised = True
+        await self._lifecycle.publish_and_wait()
+        logger.info("\n%s", load_messages.status_table(self._publisher.table), extra=VERBATIM)
         if self._settings.model_control_mode == "poll":
             self._spawn(self._poll(poller))
 
     async def _poll(self, poller: Poller) -> None:
-        """Follow the repositories; what cannot be read now is looked at again next time."""
+        """Load and unload models as the repositories change; a scan that fails is repeated next time."""
         while True:
             await poll_pause(self._settings.repository_poll_secs)
             try:
                 on_disk = await asyncio.to_thread(self._catalog.scan)
                 changed = poller.observe(await asyncio.to_thread(self._catalog.fingerprints, on_disk))
-                there = {name for name, entry in on_disk.items() if not entry.ambiguous}
-                await asyncio.gather(*(self._follow(name, name in there) for name in changed))
+                present = {name for name, entry in on_disk.items() if not entry.ambiguous}
+                await asyncio.gather(*(self._apply_change(name, name in present) for name in changed))
             except Exception as error:
                 logger.error("failed to poll the model repositories: %s", error)
 
-    async def _follow(self, name: str, present: bool) -> None:
+    async def _apply_change(self, name: str, present: bool) -> None:
         if present:
-            await self._models.load_quietly(name)
+            await self._lifecycle.load_quietly(name)
         else:
-            await self._models.unload(name)
+            await self._lifecycle.unload(name)
 
     def _overridden(self) -> set[str]:
-        """Models that a load request gave configuration or files: a restart does not take those back."""
-        return {spec.identifier for spec in self._models.loaded.values() if spec.overridden}
+        """Return models with the configuration or files of a load request, which outlive a restart."""
+        return {spec.identifier for spec in self._lifecycle.loaded.values() if spec.overridden}
 
-    def _out_of_reach(self) -> set[str]:
-        """Adopted models whose channels want another key: those of before a new deployment of the server."""
-        return {spec.identifier for spec in self._models.loaded.values() if spec.key != self._key}
+    def _unreachable(self) -> set[str]:
+        """Return adopted models whose channels have another key: they are from an earlier deployment."""
+        return {spec.identifier for spec in self._lifecycle.loaded.values() if spec.key != self._key}
 
     async def _recover(self) -> None:
-        """Take what Serve runs as what is served."""
-        for description in await recover(self._models.deployer, self._spawn):
+        """Adopt the model applications that Serve runs, and the ensembles that the ingresses route to."""
+        for description in await recover(self._lifecycle.deployer, self._spawn):
             if description.spec.bundle:
                 await asyncio.to_thread(self._overrides.adopt, description.spec.bundle)
-            self._models.serve(description)
-        if self._models.entries:
+            self._lifecycle.serve(description)
+        if self._lifecycle.entries:
             routed = await applications.routed_ensembles(*self._ingress)
             on_disk = await asyncio.to_thread(self._catalog.scan)
-            for entry in await asyncio.to_thread(self._models.ensembles.adopted, on_disk.values(), routed):
-                self._models.set(entry)
+            for entry in await asyncio.to_thread(self._lifecycle.ensembles.adopted, on_disk.values(), routed):
+                self._lifecycle.set_entry(entry)
 
     async def _load_files(self, name: str, config: str | None, files: Mapping[str, bytes]) -> str:
         try:
@@ -211,18 +224,18 @@ class RepositoryManager:
         except InferError as error:
             raise poll_failure(name, error) from error
         try:
-            return await self._models.load(name, config, bundle)
+            return await self._lifecycle.load(name, config, bundle)
         finally:
             self._overrides.close(bundle)
 
     async def _load_each(self, models: Iterable[str], config: str | None) -> str:
-        """Load the models of one name, one in each namespace; what fails does not keep the others from it.
+        """Load the models of one name, one in each namespace, all of them even if one fails.
 
         Returns:
             See `Lifecycle.load`.
         """
         outcomes = await asyncio.gather(
-            *(self._models.load(m, config) for m in models), return_exceptions=True
+            *(self._lifecycle.load(m, config) for m in models), return_exceptions=True
         )
         failures = []
         for outcome in outcomes:
@@ -232,7 +245,7 @@ class RepositoryManager:
         return "\n".join(filter(None, failures))
 
     async def _release_overrides(self) -> None:
-        served = {spec.bundle for spec in self._models.loaded.values()}
+        served = {spec.bundle for spec in self._lifecycle.loaded.values()}
         await asyncio.to_thread(self._overrides.retain, served)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:

@@ -1,7 +1,7 @@
-"""One operation on a model at a time, a few loads at a time, and none that would wait for itself.
+"""Locks by model, a limit on concurrent loads, and deadlock detection.
 
-Python models load and unload others, also while they are being loaded. So an operation may wait for one that
-waits for it.
+Python models load and unload other models, also while they are loaded themselves, so operations can wait for
+each other in a cycle.
 """
 
 import asyncio
@@ -13,33 +13,41 @@ from typing import Final
 
 from app.core.errors import InferError, invalid_arg
 
-_asker: Final[ContextVar[str]] = ContextVar("asker", default="")
+_requester: Final[ContextVar[str]] = ContextVar("requester", default="")
 
 
 @contextmanager
-def asked_by(asker: str) -> Iterator[None]:
-    """Say who waits for what this task does: a model that is being loaded (its identifier), an application
-    that serves, or "" for a client.
+def requested_by(requester: str) -> Iterator[None]:
+    """Set the requester of the operations in this context.
+
+    Args:
+        requester: the identifier of a model that is being loaded, the application of one that serves, or ""
+            for a client. It waits until the operations have ended.
     """
-    token = _asker.set(asker)
+    token = _requester.set(requester)
     try:
         yield
     finally:
-        _asker.reset(token)
+        _requester.reset(token)
 
 
 class Operation:
-    """A change of a model. Until it is over, its asker waits, and what else is to be done with that model."""
+    """A change of a model; its requester and later operations on the model wait until it has ended.
 
-    def __init__(self, model: str, asker: str) -> None:
+    Attributes:
+        model: the identifier of the model.
+        requested_by: see the function `requested_by`.
+        waits_on: applications whose requests in flight it waits for.
+    """
+
+    def __init__(self, model: str, requester: str) -> None:
         self.model = model
-        self.asker = asker
-        self.ends: set[str] = set()
-        """Applications whose requests it waits for."""
+        self.requested_by = requester
+        self.waits_on: set[str] = set()
 
 
-class _Turn:
-    """Whose turn it is to change one model; `operations` in the order in which they asked for it."""
+class _ModelLock:
+    """The lock of one model, with its operations in the order of their requests."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -47,58 +55,64 @@ class _Turn:
 
 
 class ModelLocks:
-    """Locks by model, and places for loads. Names come from clients: an idle model leaves nothing behind."""
+    """Locks by model, and slots for loads.
+
+    Clients choose the names, so the lock of an idle model is removed.
+
+    Args:
+        loads: models that may load at the same time; a load that waits for another one is not counted.
+    """
 
     def __init__(self, loads: int) -> None:
-        """`loads` are the models that may load at a time; those that wait for another's do not count."""
-        self._turns: dict[str, _Turn] = {}
+        self._locks: dict[str, _ModelLock] = {}
         self._loads = loads
         self._loading: list[str] = []
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
-        return len(self._turns)
+        return len(self._locks)
 
     def users(self, name: str) -> int:
-        """Operations on a model that run or wait."""
-        return len(self._turns[name].operations) if name in self._turns else 0
+        """Return the number of operations on a model, running and waiting."""
+        return len(self._locks[name].operations) if name in self._locks else 0
 
     @asynccontextmanager
-    async def of(self, name: str) -> AsyncIterator[Operation]:
-        """Be the only one who changes this model.
+    async def acquire(self, name: str) -> AsyncIterator[Operation]:
+        """Hold the lock of a model.
 
         Raises:
-            InferError: INVALID_ARG when the turn would never come.
+            InferError: INVALID_ARG when waiting for the lock would be a deadlock.
         """
-        turn = self._turns.setdefault(name, _Turn())
-        operation = Operation(name, _asker.get())
-        turn.operations.append(operation)
+        lock = self._locks.setdefault(name, _ModelLock())
+        operation = Operation(name, _requester.get())
+        lock.operations.append(operation)
         self._changed.set()
         try:
-            if circle := self._circle(operation):
-                raise _circular(circle)
-            async with turn.lock:
+            if cycle := self._cycle(operation):
+                raise _circular(cycle)
+            async with lock.lock:
                 yield operation
         finally:
-            turn.operations.remove(operation)
-            if not turn.operations:
-                del self._turns[name]
+            lock.operations.remove(operation)
+            if not lock.operations:
+                del self._locks[name]
 
-    def waits_for_end(self, operation: Operation, application: str) -> bool:
-        """Whether an operation can wait until an application has answered its requests, and now does.
+    def wait_on(self, operation: Operation, application: str) -> bool:
+        """Record that an operation waits for the requests of an application, unless that is a deadlock.
 
-        It cannot if one of those waits for this operation.
+        Returns:
+            Whether it can wait; False when one of those requests waits for this operation.
         """
-        operation.ends.add(application)
-        if self._circle(operation):
-            operation.ends.remove(application)
+        operation.waits_on.add(application)
+        if self._cycle(operation):
+            operation.waits_on.remove(application)
             return False
         return True
 
     @asynccontextmanager
-    async def loading(self, model: str) -> AsyncIterator[None]:
-        """Be one of the few that load."""
-        while self._count_loads() >= self._loads:
+    async def load_slot(self, model: str) -> AsyncIterator[None]:
+        """Hold one of the slots for loads."""
+        while self._used_slots() >= self._loads:
             self._changed.clear()
             await self._changed.wait()
         self._loading.append(model)
@@ -108,16 +122,16 @@ class ModelLocks:
             self._loading.remove(model)
             self._changed.set()
 
-    def _count_loads(self) -> int:
-        """Loads that do not wait for another: its turn might only come after one that has no place yet."""
-        waiting = {operation.asker for operation in self._operations()}
+    def _used_slots(self) -> int:
+        # A load that waits for another must not keep that one from getting a slot.
+        waiting = {operation.requested_by for operation in self._operations()}
         return sum(model not in waiting for model in self._loading)
 
     def _operations(self) -> Iterable[Operation]:
-        return (operation for turn in self._turns.values() for operation in turn.operations)
+        return (operation for lock in self._locks.values() for operation in lock.operations)
 
-    def _circle(self, start: Operation) -> list[Operation]:
-        """Operations that wait for each other, from this one back to it; none if all is well."""
+    def _cycle(self, start: Operation) -> list[Operation]:
+        """Return operations that wait for each other, from `start` back to it; empty without a deadlock."""
         paths, seen = [[start]], set[Operation]()
         while paths:
             path = paths.pop()
@@ -130,15 +144,16 @@ class ModelLocks:
         return []
 
     def _awaited(self, operation: Operation) -> Iterable[Operation]:
-        """What must be over first: what had asked for the turn, and what its model or requests wait for."""
-        others = self._turns[operation.model].operations
+        """Return the operations that must end before this one does."""
+        others = self._locks[operation.model].operations
         yield from others[: others.index(operation)]
-        askers = {operation.model, *operation.ends}
-        yield from (each for each in self._operations() if each.asker and each.asker in askers)
+        # The load of this model, and the requests it waits for, may have requested operations themselves.
+        requesters = {operation.model, *operation.waits_on} - {""}
+        yield from (each for each in self._operations() if each.requested_by in requesters)
 
 
-def _circular(circle: Sequence[Operation]) -> InferError:
-    models = [model for model, _ in groupby(operation.model for operation in circle[:-1])]
+def _circular(cycle: Sequence[Operation]) -> InferError:
+    models = [model for model, _ in groupby(operation.model for operation in cycle[:-1])]
     return invalid_arg(
         f"circular load of models: {' -> '.join((*models, models[0]))}; a model that waits for its own load "
         "or unload, directly or through others, would wait for ever"

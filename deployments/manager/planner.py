@@ -1,4 +1,4 @@
-"""What a load has to do: a pure function of the disk, the configuration and what is served now."""
+"""Plans a load: a pure function of the disk, the configuration and the served versions."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -7,9 +7,13 @@ from app.routing.table import NO_VERSION, ModelState, VersionEntry
 
 
 class LoadPlan(NamedTuple):
-    """Versions to start, versions that stay as they are, and entries to take out of service afterwards.
+    """The actions of a load.
 
-    `update` are versions whose replicas stay and change their instances.
+    Attributes:
+        start: versions to start.
+        keep: versions that stay as they are.
+        retire: entries to take out of service after the start.
+        update: versions whose replicas stay and change their instances.
     """
 
     start: tuple[int, ...]
@@ -27,10 +31,10 @@ def plan_load(
     """Plan the (re)load of a model.
 
     Args:
-        wanted: versions the policy asks for.
-        served: the model's entries now.
-        unchanged: versions at READY state whose files and configuration are as they were loaded.
-        updatable: versions of which nothing but the instances would change.
+        wanted: versions that the policy selects.
+        served: the present entries of the model.
+        unchanged: READY versions whose files and configuration are the loaded ones.
+        updatable: versions of which only the instances would change.
     """
     wanted, unchanged, served = set(wanted), set(unchanged), tuple(served)
     ready = {entry.version for entry in served if entry.state is ModelState.READY}

@@ -1,20 +1,25 @@
-"""What POLL mode does with two looks at the repositories. Pure."""
+"""Decides which models POLL mode loads and unloads, from successive scans of the repositories. Pure."""
 
 from collections.abc import Mapping
 
 
 class Poller:
-    """Tells which models changed and have come to rest: what is being copied in is not loaded half."""
+    """Finds models that have changed and then stayed the same for one scan: half-copied ones are not loaded.
+
+    Args:
+        handled: the loaded models, each with a fingerprint of its files.
+    """
 
     def __init__(self, handled: Mapping[str, str]) -> None:
-        """`handled` is what is loaded: a fingerprint by model."""
         self._handled = dict(handled)
         self._seen = dict(handled)
 
     def observe(self, seen: Mapping[str, str]) -> list[str]:
-        """Take the fingerprints of now; return the models to load, or to unload when they are not in `seen`.
+        """Return the models to load, and to unload where they are not in `seen`.
 
-        A model is named when it looks as it did at the last call and not as when it was last handled.
+        Args:
+            seen: the fingerprints of this scan, by model. A model is returned when its fingerprint is that of
+                the last scan, but not that of its last load.
         """
         changed = [
             name

@@ -1,4 +1,4 @@
-"""What a restarted manager finds."""
+"""Recovers the state of a restarted manager from the applications that Serve runs."""
 
 import asyncio
 import logging
@@ -6,32 +6,32 @@ from collections import defaultdict
 from itertools import chain
 
 from deployments.manager import applications
-from deployments.manager.applications import Found
+from deployments.manager.applications import ModelApplication
 from deployments.manager.deployer import Deployer, Spawn
 from deployments.spec import Description
 
 logger = logging.getLogger(__name__)
 
-_ADOPT_S = 30.0
-"""How long a restarted manager waits for an application that Serve is bringing back itself."""
+_DESCRIBE_S = 30.0
+"""Time for an application to answer, which Serve may be restarting itself."""
 
 
 async def recover(deployer: Deployer, spawn: Spawn) -> list[Description]:
-    """The newest generation that serves of each model version that Serve runs; the others are deleted."""
-    found: dict[str, list[Found]] = defaultdict(list)
+    """Return the newest serving generation of each model version that Serve runs, and delete the others."""
+    found: dict[str, list[ModelApplication]] = defaultdict(list)
     for application in await applications.listed():
         found[application.base].append(application)
     adopted = await asyncio.gather(*(_adopt(versions, deployer, spawn) for versions in found.values()))
     return list(chain.from_iterable(adopted))
 
 
-async def _adopt(generations: list[Found], deployer: Deployer, spawn: Spawn) -> list[Description]:
-    """One or none of the generations of a model version."""
+async def _adopt(generations: list[ModelApplication], deployer: Deployer, spawn: Spawn) -> list[Description]:
+    """Adopt at most one generation of a model version."""
     adopted: list[Description] = []
     for found in sorted(generations, key=lambda each: each.generation, reverse=True):
         base = found.base
         deployer.generations[base] = max(deployer.generations[base], found.generation)
-        description = await _description(found) if found.up and not adopted else None
+        description = await _describe(found) if found.up and not adopted else None
         if description is not None:
             adopted.append(description)
         else:
@@ -39,10 +39,10 @@ async def _adopt(generations: list[Found], deployer: Deployer, spawn: Spawn) -> 
     return adopted
 
 
-async def _description(found: Found) -> Description | None:
-    """What an application serves; None when it does not."""
+async def _describe(found: ModelApplication) -> Description | None:
+    """Return the description of an application; None when it does not answer or failed to load."""
     try:
-        async with asyncio.timeout(_ADOPT_S):
+        async with asyncio.timeout(_DESCRIBE_S):
             description = await applications.describe(found.model, found.application)
     except Exception as error:
         logger.warning("application '%s' does not answer and is replaced: %r", found.application, error)

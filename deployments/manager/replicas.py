@@ -1,4 +1,4 @@
-"""The replicas of an application: which Serve lists, and what the manager says to all of them."""
+"""The replicas of an application: watches Serve's list of them, and sends updates to all of them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,24 +17,24 @@ _LIST_S: Final = 30.0
 _UPDATE_S: Final = 600.0
 
 
-async def tell_replicas(spec: ModelSpec) -> None:
-    """Have all replicas change their instances to what the spec's configuration says.
+async def update_replicas(spec: ModelSpec) -> None:
+    """Make all running replicas change their instances to those of the spec's configuration.
 
     Raises:
-        InferError: what one of them has against it; UNAVAILABLE when one cannot be reached.
+        InferError: a replica refused the change; UNAVAILABLE when one cannot be reached.
     """
     addresses = await _addresses(spec)
     here = node_id()
     outcomes = await asyncio.gather(
-        *(_tell(spec, address, here) for address in addresses), return_exceptions=True
+        *(_update(spec, address, here) for address in addresses), return_exceptions=True
     )
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
             raise outcome
 
 
-async def _tell(spec: ModelSpec, replica: ReplicaAddress, node_id: str) -> None:
-    address = replica.unix if replica.node_id == node_id and replica.unix else replica.tcp
+async def _update(spec: ModelSpec, replica: ReplicaAddress, here: str) -> None:
+    address = replica.unix if replica.node_id == here and replica.unix else replica.tcp
     try:
         channel = await Channel.connect(address, spec.key, TransportSettings(arena_bytes=0))
     except OSError as error:  # a TimeoutError too
@@ -46,16 +46,19 @@ async def _tell(spec: ModelSpec, replica: ReplicaAddress, node_id: str) -> None:
 
 
 async def _addresses(spec: ModelSpec) -> tuple[ReplicaAddress, ...]:
-    """The replicas that Serve lists now."""
     try:
-        async with asyncio.timeout(_LIST_S), listing(spec.name, spec.application) as listed:
-            return await listed.reach(1)
+        async with asyncio.timeout(_LIST_S), watch_replicas(spec.name, spec.application) as watched:
+            return await watched.wait_for(1)
     except TimeoutError:
         raise unavailable(f"model '{spec.name}' has no replica") from None
 
 
 class ReplicaList:
-    """The loaded replicas of an application, as Serve lists them; `handle` calls any of them."""
+    """The loaded replicas of an application, as Serve lists them.
+
+    Attributes:
+        handle: a Serve handle, whose calls go to any of them.
+    """
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
@@ -63,28 +66,28 @@ class ReplicaList:
         self._changed = asyncio.Event()
         self._listed: tuple[ReplicaAddress, ...] = ()
 
-    async def reach(self, count: int) -> tuple[ReplicaAddress, ...]:
-        """Wait until there are as many; returns them. One whose load failed never is."""
+    async def wait_for(self, count: int) -> tuple[ReplicaAddress, ...]:
+        """Wait for at least `count` replicas and return them; a replica whose load failed is never listed."""
         while len(self._listed) < count:
             self._changed.clear()
             await self._changed.wait()
         return self._listed
 
-    def hear(self, listed: tuple[ReplicaAddress, ...]) -> None:
-        """Take a new list; may be called from any thread."""
-        self._loop.call_soon_threadsafe(self._take, listed)
+    def replace(self, listed: tuple[ReplicaAddress, ...]) -> None:
+        """Replace the list; may be called from any thread."""
+        self._loop.call_soon_threadsafe(self._set, listed)
 
-    def _take(self, listed: tuple[ReplicaAddress, ...]) -> None:
+    def _set(self, listed: tuple[ReplicaAddress, ...]) -> None:
         self._listed = listed
         self._changed.set()
 
 
 @asynccontextmanager
-async def listing(deployment: str, application: str) -> AsyncIterator[ReplicaList]:
-    """Have Serve tell of an application's replicas, also before it is deployed; once at a time for each."""
+async def watch_replicas(deployment: str, application: str) -> AsyncIterator[ReplicaList]:
+    """Watch an application's replicas, also before it is deployed; one watch at a time per application."""
     handle = new_handle(deployment, application)
     listed = ReplicaList(handle)
-    subscribe(application, listed.hear)
+    subscribe(application, listed.replace)
     try:
         await asyncio.to_thread(connect, handle)
         yield listed

@@ -1,4 +1,4 @@
-"""Publishes routing tables and knows which ingresses route by which."""
+"""Publishes routing tables, and tracks which ingresses route by which table."""
 
 import asyncio
 import time
@@ -8,46 +8,49 @@ from app.core.observability.log import LogConfig
 from app.routing.table import RoutingTable, VersionEntry
 
 WATCH_S = 5.0
+"""Longest time that an ingress waits for a new table in one call."""
 RECEIPT_S = 2.0
+"""Time in which a live ingress confirms that it has received a table."""
 APPLY_S = 15.0
+"""Time in which a live ingress connects to the replicas that a table adds."""
 
 
 class _Ingress:
-    """What one ingress said last; times are `time.monotonic`."""
+    """The last calls of one ingress: table numbers, and `time.monotonic` of the last call."""
 
     def __init__(self) -> None:
         self.received = 0
         self.applied = 0
-        self.heard = 0.0
+        self.last_call = 0.0
 
 
 class RoutingPublisher:
     """The current table, its watchers and their acknowledgements.
 
-    An ingress first says that it has received a table, then, by watching for the next one, that it routes by
-    it. One that does not even say the first within `RECEIPT_S` is taken for dead.
+    An ingress first confirms that it has received a table, then, by watching for the next one, that it routes
+    by it. One that does not confirm the receipt within `RECEIPT_S` is assumed dead.
     """
 
     def __init__(self, namespacing: bool = False) -> None:
-        # Numbers go on rising when a restarted manager starts over.
+        # The clock, so that numbers still rise when a restarted manager starts over.
         self.table = RoutingTable(number=time.time_ns() // 1_000_000, namespacing=namespacing)
         self._live: LiveSettings | None = None
         self._changed = asyncio.Condition()
         self._ingresses: dict[str, _Ingress] = {}
 
     def configure(self, change: bytes, current: bytes) -> LiveSettings:
-        """Change the live settings that the next table will have; returns all of them.
+        """Change the live settings of the next table; return all of them.
 
         Args:
             change: a msgpack `LiveChange`.
-            current: the `LiveSettings` of the asking ingress: so they outlive a restart of the manager.
+            current: the `LiveSettings` of the requesting ingress, which survive a restart of the manager.
         """
         self._live = (self._live or decode_live(current)).changed(decode_change(change))
         return self._live
 
     @property
     def log(self) -> LogConfig | None:
-        """The log settings of now; None for those of the start."""
+        """The current log settings; None for those of the start."""
         return self._live.log if self._live is not None else None
 
     async def publish(self, entries: tuple[VersionEntry, ...], initialised: bool) -> int:
@@ -59,16 +62,16 @@ class RoutingPublisher:
         return self.table.number
 
     async def receive(self, ingress: str, number: int) -> None:
-        """An ingress has table `number` and is connecting to what it adds."""
+        """Record that an ingress has table `number` and is connecting to the replicas that it adds."""
         async with self._changed:
-            state = self._hear(ingress)
+            state = self._record_call(ingress)
             state.received = max(state.received, number)
             self._changed.notify_all()
 
     async def watch(self, ingress: str, applied: int) -> RoutingTable:
-        """An ingress routes by table `applied`; return the next one, or the same after `WATCH_S` seconds."""
+        """Record that an ingress routes by table `applied`; return the next table, or it after `WATCH_S`."""
         async with self._changed:
-            state = self._hear(ingress)
+            state = self._record_call(ingress)
             state.received = state.applied = applied
             self._changed.notify_all()
             try:
@@ -77,16 +80,16 @@ class RoutingPublisher:
             except TimeoutError:
                 pass
             finally:
-                state.heard = time.monotonic()
+                state.last_call = time.monotonic()
         return self.table
 
-    async def settled(self, number: int, expected: int = 0) -> None:
+    async def wait_acknowledged(self, number: int, expected: int = 0) -> None:
         """Wait until every live ingress routes by table `number` or a later one.
 
         Args:
             number: a published table.
-            expected: ingress replicas there should be; a restarted manager has not heard of all of them yet
-                and gives them `RECEIPT_S` to speak up.
+            expected: the number of ingress replicas; a restarted manager does not know all of them yet and
+                waits `RECEIPT_S` for their first calls.
         """
         started = time.monotonic()
         while True:
@@ -102,15 +105,15 @@ class RoutingPublisher:
                 except TimeoutError:
                     continue
 
-    def _hear(self, ingress: str) -> _Ingress:
+    def _record_call(self, ingress: str) -> _Ingress:
         state = self._ingresses.setdefault(ingress, _Ingress())
-        state.heard = time.monotonic()
+        state.last_call = time.monotonic()
         return state
 
     def _forget_dead(self, number: int, started: float) -> None:
         now = time.monotonic()
         for name, state in list(self._ingresses.items()):
-            silent = now - max(state.heard, started)
+            silent = now - max(state.last_call, started)
             if (state.received < number and silent > RECEIPT_S) or (
                 state.applied < number and silent > APPLY_S
             ):

@@ -49,27 +49,27 @@ def error_of(folder: Path, declared: str = "", **settings: str) -> InferError:
     return caught.value
 
 
-def test_models_without_one(folder: Path) -> None:
+def test_models_without_an_environment(folder: Path) -> None:
     assert prepared(folder) == Environment()
     (folder / "requirements.txt").write_text("x\n")
     assert prepared(folder, backend="identity") == Environment()
 
 
-def test_a_directory(folder: Path) -> None:
+def test_environment_in_a_directory(folder: Path) -> None:
     make(folder / "env")
     expected = folder / "env" / "bin" / "python3"
     assert prepared(folder, "$$TRITON_MODEL_DIRECTORY/env").python == expected
     assert prepared(folder, str(folder / "env")).python == expected
 
 
-def test_venv_beside_the_model(folder: Path) -> None:
+def test_venv_beside_the_model_is_used(folder: Path) -> None:
     make(folder / "venv")
     assert prepared(folder).python == folder / "venv" / "bin" / "python3"
     make(folder / "1" / "venv")
     assert prepared(folder).python == folder / "1" / "venv" / "bin" / "python3"
 
 
-def test_models_of_a_python_based_backend(folder: Path, tmp_path: Path) -> None:
+def test_models_of_a_python_based_backend_share_its_environment(folder: Path, tmp_path: Path) -> None:
     common = tmp_path / "backends" / "b" / "model.py"
     common.parent.mkdir(parents=True)
     assert prepared(folder, backend="b", common=common) == Environment()
@@ -84,7 +84,7 @@ def test_models_of_a_python_based_backend(folder: Path, tmp_path: Path) -> None:
     assert declared.python == folder / "env" / "bin" / "python3"
 
 
-def test_paths_that_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_bad_paths_are_refused(folder: Path, tmp_path: Path) -> None:
     make(tmp_path / "env")
     (folder / "link").symlink_to(tmp_path / "env")
     for path in ("$$TRITON_MODEL_DIRECTORY/../env", "$$TRITON_MODEL_DIRECTORY/link"):
@@ -98,7 +98,7 @@ def test_paths_that_are_refused(folder: Path, tmp_path: Path) -> None:
     assert "unable to unpack" in error_of(folder, str(tmp_path / "text")).message
 
 
-def test_an_archive_is_unpacked_once(folder: Path, tmp_path: Path) -> None:
+def test_archive_is_unpacked_once(folder: Path, tmp_path: Path) -> None:
     root = tmp_path / "env"
     make(root)
     for link in [path for path in root.rglob("*") if path.is_symlink()]:
@@ -150,7 +150,7 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.
     ],
     ids=lambda members: "-".join(f"{each.name}>{each.linkname}" for each in members),
 )
-def test_archives_that_lead_elsewhere(members: list[tarfile.TarInfo], tmp_path: Path) -> None:
+def test_archive_members_outside_are_refused(members: list[tarfile.TarInfo], tmp_path: Path) -> None:
     path, root = tmp_path / "a.tar", tmp_path / "parent" / "root"
     root.mkdir(parents=True)
     with tarfile.open(path, "w") as archive:
@@ -162,7 +162,7 @@ def test_archives_that_lead_elsewhere(members: list[tarfile.TarInfo], tmp_path: 
     assert [each for each in root.parent.rglob("*") if each not in (root, root / "x")] == []
 
 
-def test_an_archive_that_is_too_large(tmp_path: Path) -> None:
+def test_too_large_archive_is_refused(tmp_path: Path) -> None:
     large = member("x")
     large.size = 100
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
@@ -171,7 +171,7 @@ def test_an_archive_that_is_too_large(tmp_path: Path) -> None:
         unpack(tmp_path / "a.tar", tmp_path, 99)
 
 
-def test_requirements_are_not_installed_unless_asked_for(folder: Path) -> None:
+def test_requirements_are_not_installed_by_default(folder: Path) -> None:
     (folder / "1" / "requirements.txt").write_text("x\n")
     environment = prepared(folder)
     assert environment.python is None
@@ -185,7 +185,7 @@ def test_requirements_are_not_installed_unless_asked_for(folder: Path) -> None:
     assert "must be 'install' or 'ignore', got 'yes'" in error_of(folder, requirements="yes").message
 
 
-def test_what_installing_says_when_it_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_installation_reports_its_output(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = subprocess.run
 
     def without_pip(command: list[str], **options: Any) -> Any:
@@ -203,7 +203,9 @@ def test_what_installing_says_when_it_fails(folder: Path, monkeypatch: pytest.Mo
     assert [path for path in node.iterdir() if path.is_dir()] == []
 
 
-def test_what_an_installed_environment_is_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_environment_depends_on_the_requirements(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     installed: list[Path] = []
 
     def install(name: str, requirements: Path, root: Path) -> None:
@@ -267,7 +269,7 @@ def conda_archive(folder: Path, archive: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_an_archive_made_by_conda_pack(folder: Path, tmp_path: Path) -> None:
+def test_archive_of_conda_pack(folder: Path, tmp_path: Path) -> None:
     conda_archive(tmp_path / "made", folder / "env.tar.gz")
     body = """
 maps = open("/proc/self/maps").read().split()

@@ -36,7 +36,9 @@ REFERENCES = [
 
 
 @pytest.mark.parametrize("line", REFERENCES)
-def test_a_file_that_is_named_counts(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_referenced_file_is_part_of_the_contents(
+    line: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FOLDER", ".")
     first = write(folder / "requirements.txt", f"numpy\n{line}\n")
     absent = contents(first, folder)
@@ -46,7 +48,7 @@ def test_a_file_that_is_named_counts(line: str, folder: Path, monkeypatch: pytes
     assert len({absent, before, contents(first, folder)}) == 3
 
 
-def test_files_that_name_each_other(folder: Path) -> None:
+def test_files_that_reference_each_other_are_read_once(folder: Path) -> None:
     first = write(folder / "1" / "requirements.txt", "-r ../all/one.txt\n")
     write(folder / "all" / "one.txt", "-r two.txt\n-r two.txt\n")
     write(folder / "all" / "two.txt", "-r ../1/requirements.txt\nx\n")
@@ -59,13 +61,15 @@ def test_files_that_name_each_other(folder: Path) -> None:
 @pytest.mark.parametrize(
     "line", ["# -r ../../x", "-e x", "name-r ../../x.txt", "-r https://x/../../../y", '-r "']
 )
-def test_what_names_no_file(line: str, folder: Path) -> None:
+def test_other_options_reference_no_file(line: str, folder: Path) -> None:
     first = write(folder / "requirements.txt", line)
     assert line.encode() in contents(first, folder)
 
 
 @pytest.mark.parametrize("named", ["../x.txt", "/etc/passwd", "link.txt", "${UP}/x.txt"])
-def test_a_file_outside_is_refused(named: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_referenced_file_outside_is_refused(
+    named: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("UP", "..")
     (folder / "link.txt").symlink_to(write(folder.parent / "x.txt", "x"))
     first = write(folder / "requirements.txt", "-r 1/next.txt")

@@ -11,7 +11,7 @@ from app.core.errors import InferError
 from app.routing.table import RoutingTable
 from app.settings.settings import from_args
 from deployments.manager import applications, manager
-from deployments.manager.applications import Found, parse_application
+from deployments.manager.applications import ModelApplication, parse_application
 from deployments.manager.manager import RepositoryManager
 from deployments.spec import Description, ModelSpec
 from tests.unit.deployments.model_directories import CONFIG, KEY, add
@@ -75,12 +75,12 @@ class FakeServe:
         self.deleted.append(application)
         self.running.pop(application, None)
 
-    async def listed(self) -> list[Found]:
+    async def listed(self) -> list[ModelApplication]:
         found = []
         for application in self.running:
             parsed = parse_application(application)
             assert parsed is not None
-            found.append(Found(*parsed, application, application not in self.down))
+            found.append(ModelApplication(*parsed, application, application not in self.down))
         return found
 
     async def running_replicas(self, application: str, deployment: str) -> int:

@@ -17,7 +17,7 @@ from app.core.errors import InferError
 from app.ray_adapter.replicas import ReplicaAddress
 from deployments.manager import applications
 from deployments.manager.applications import (
-    Found,
+    ModelApplication,
     application_name,
     base_name,
     deploy,
@@ -38,15 +38,15 @@ NAMES = [
 
 
 @pytest.mark.parametrize(("parts", "name"), NAMES)
-def test_names(parts: tuple[str, int, int], name: str) -> None:
+def test_application_names_round_trip(parts: tuple[str, int, int], name: str) -> None:
     model, version, generation = parts
     base = base_name(model, version)
     assert application_name(base, generation) == name
-    assert Found(*parts, name, True).base == base
+    assert ModelApplication(*parts, name, True).base == base
     assert parse_application(name) == parts
 
 
-def test_a_namespace_tells_applications_apart() -> None:
+def test_namespaces_give_different_application_names() -> None:
     bases = [base_name(model, 1) for model in ("/a/b::simple", "/a/c::simple", "simple")]
     assert len(set(bases)) == 3
     for base in bases:
@@ -57,7 +57,7 @@ def test_a_namespace_tells_applications_apart() -> None:
 @pytest.mark.parametrize(
     "name", ["nereid", "default", "simple", ":1", "simple:", "simple:x", "simple:1@", "a:1@x"]
 )
-def test_names_of_others(name: str) -> None:
+def test_other_application_names_are_not_parsed(name: str) -> None:
     assert parse_application(name) is None
 
 
@@ -69,7 +69,7 @@ def serve_status(monkeypatch: pytest.MonkeyPatch, **found: tuple[str, dict[str, 
     monkeypatch.setattr(serve, "status", lambda: SimpleNamespace(applications=listed))
 
 
-async def test_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_model_applications_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     serve_status(
         monkeypatch,
         **{
@@ -83,15 +83,15 @@ async def test_listed(monkeypatch: pytest.MonkeyPatch) -> None:
         },
     )
     assert await applications.listed() == [
-        Found("m", 1, 1, "m:1", True),
-        Found("m", 1, 2, "m:1@2", True),
-        Found("m", 2, 1, "m:2", True),
-        Found("m", 3, 1, "m:3", False),
-        Found("m", 4, 1, "m:4", False),
+        ModelApplication("m", 1, 1, "m:1", True),
+        ModelApplication("m", 1, 2, "m:1@2", True),
+        ModelApplication("m", 2, 1, "m:2", True),
+        ModelApplication("m", 3, 1, "m:3", False),
+        ModelApplication("m", 4, 1, "m:4", False),
     ]
 
 
-async def test_running_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_running_replicas_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     states = SimpleNamespace(replica_states={"RUNNING": 2, "STARTING": 1})
     none = SimpleNamespace(replica_states={})
     serve_status(monkeypatch, nereid=("RUNNING", {"ingress": states, "idle": none}))
@@ -101,7 +101,7 @@ async def test_running_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await applications.running_replicas("gone", "ingress") == 0
 
 
-async def test_failing_delete_is_not_the_callers_matter(
+async def test_failed_delete_is_only_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def delete(name: str) -> None:
@@ -124,7 +124,7 @@ class FakeServe:
         self.status: Any = None
         self.message = ""
         self.replicas: ReplicaList | None = None
-        monkeypatch.setattr(applications, "listing", self.listing)
+        monkeypatch.setattr(applications, "watch_replicas", self.listing)
         monkeypatch.setattr(applications, "_STATUS_S", 0.001)
         monkeypatch.setattr(serve, "run_many", self.run_many)
         monkeypatch.setattr(serve, "status", self.ask)
@@ -146,7 +146,7 @@ class FakeServe:
 
     def list_replicas(self, count: int) -> None:
         assert self.replicas is not None
-        self.replicas.hear(tuple(ReplicaAddress(str(n), "", "", "") for n in range(count)))
+        self.replicas.replace(tuple(ReplicaAddress(str(n), "", "", "") for n in range(count)))
 
     @staticmethod
     async def describe() -> bytes:
@@ -158,7 +158,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeServe:
     return FakeServe(monkeypatch)
 
 
-async def test_serve_makes_one_configuration_at_a_time(
+async def test_serve_configurations_are_made_one_at_a_time(
     fake: FakeServe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its way of pickling request routers fails in two threads at a time: a load, an update, or a status."""
@@ -171,7 +171,7 @@ async def test_serve_makes_one_configuration_at_a_time(
 
     monkeypatch.setattr(serve, "run_many", wait)
     monkeypatch.setattr(serve, "status", wait)
-    monkeypatch.setattr(applications, "tell_replicas", told)
+    monkeypatch.setattr(applications, "update_replicas", told)
     calls = (deploy(SPEC), deploy(SPEC), update(SPEC, SPEC), applications.listed())
     tasks = [asyncio.ensure_future(each) for each in calls]
     assert await asyncio.to_thread(begun.acquire, timeout=30)
@@ -183,7 +183,7 @@ async def test_serve_makes_one_configuration_at_a_time(
         task.cancel()
 
 
-async def test_a_load_that_is_given_up_starts_nothing_after_its_deletion(
+async def test_cancelled_load_starts_nothing_after_its_deletion(
     fake: FakeServe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One waits for its turn to start, one is being started: the deletion of either comes last."""
@@ -215,10 +215,10 @@ async def told(spec: ModelSpec) -> None:
     """Replicas that change as they are told."""
 
 
-async def test_an_update_is_over_when_serve_says_that_all_run(
+async def test_update_returns_when_serve_reports_running(
     fake: FakeServe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(applications, "tell_replicas", told)
+    monkeypatch.setattr(applications, "update_replicas", told)
     fake.status = "DEPLOYING"
     updating = asyncio.create_task(update(SPEC, SPEC))
     await until(lambda: bool(fake.deployed))
@@ -228,7 +228,7 @@ async def test_an_update_is_over_when_serve_says_that_all_run(
     assert (await updating).load_seconds == 7.0
 
 
-async def test_a_model_is_deployed_when_serve_lists_all_its_replicas(fake: FakeServe) -> None:
+async def test_deploy_returns_when_all_replicas_are_listed(fake: FakeServe) -> None:
     fake.status = "DEPLOYING"
     deploying = asyncio.create_task(deploy(SPEC))
     await until(lambda: bool(fake.deployed))
@@ -240,24 +240,24 @@ async def test_a_model_is_deployed_when_serve_lists_all_its_replicas(fake: FakeS
     assert fake.deployed == ["m:1"]
 
 
-async def test_a_replica_whose_load_failed_is_asked_why(fake: FakeServe) -> None:
+async def test_replica_with_a_failed_load_is_described(fake: FakeServe) -> None:
     fake.status = "RUNNING"
     assert (await deploy(SPEC)).load_seconds == 7.0
 
 
 @pytest.mark.parametrize("status", ["DEPLOY_FAILED", "DELETING", "NOT_STARTED"])
-async def test_serve_gives_up(fake: FakeServe, status: str) -> None:
+async def test_deploy_fails_when_serve_reports_failure(fake: FakeServe, status: str) -> None:
     fake.status, fake.message = status, "it died\nof a signal"
     with pytest.raises(InferError, match="the replica of model 'm' could not start: of a signal"):
         await deploy(SPEC)
 
 
-async def test_an_application_that_is_deleted_meanwhile(fake: FakeServe) -> None:
+async def test_deploy_fails_when_the_application_is_deleted(fake: FakeServe) -> None:
     with pytest.raises(InferError, match="application 'm:1' was deleted"):
         await deploy(SPEC)
 
 
-async def test_serve_refuses(fake: FakeServe, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deploy_fails_when_serve_raises(fake: FakeServe, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise ValueError("no such option")
 

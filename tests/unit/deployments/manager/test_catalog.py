@@ -41,7 +41,7 @@ def refusal(read: Callable[[], Candidate]) -> InferError:
     return caught.value
 
 
-def test_spec_of_a_version(repository: Path) -> None:
+def test_spec_has_version_application_and_fingerprint(repository: Path) -> None:
     catalog = catalog_of(
         repository,
         max_pending_requests=7,
@@ -64,7 +64,7 @@ def test_spec_of_a_version(repository: Path) -> None:
     assert config.version_policy.latest.num_versions == 1
 
 
-def test_versions_follow_the_policy(repository: Path) -> None:
+def test_version_policy_selects_versions(repository: Path) -> None:
     add(repository, "m", CONFIG + "version_policy { specific { versions: [ 3, 1, 9 ] } }", (1, 2, 3))
     assert catalog_of(repository).candidate("m", None).versions == (1, 3)
     add(repository, "none", CONFIG, ())
@@ -75,25 +75,25 @@ def test_versions_follow_the_policy(repository: Path) -> None:
     )
 
 
-def test_unknown_model(repository: Path) -> None:
+def test_unknown_model_is_refused(repository: Path) -> None:
     error = refusal(lambda: catalog_of(repository).candidate("nowhere", None))
     assert error.message == "failed to load 'nowhere', failed to poll from model repository"
     assert error.code is ErrorCode.INTERNAL
 
 
 @pytest.mark.parametrize("name", ["", "..", "../m", "m/1", "a\nb", "m\0", "x" * 300])
-def test_hostile_name(repository: Path, name: str) -> None:
+def test_hostile_name_is_refused(repository: Path, name: str) -> None:
     assert refusal(lambda: catalog_of(repository).candidate(name, None)).code is ErrorCode.INVALID_ARG
 
 
-def test_model_in_two_repositories(repository: Path, tmp_path: Path) -> None:
+def test_model_in_two_repositories_is_refused(repository: Path, tmp_path: Path) -> None:
     add(tmp_path / "more", "m")
     settings = from_args({"model_repository": [str(repository), str(tmp_path / "more")]})
     error = refusal(lambda: Catalog(settings, KEY).candidate("m", None))
     assert error.message.endswith("model appears in two or more repositories")
 
 
-def test_config_override(repository: Path) -> None:
+def test_config_override_replaces_the_file(repository: Path) -> None:
     text = json.dumps({"backend": "square", "max_batch_size": 2})
     candidate = catalog_of(repository).candidate("m", text)
     assert (candidate.config.name, candidate.config.backend, candidate.config.max_batch_size) == (
@@ -119,13 +119,13 @@ OVERRIDES = [
 
 
 @pytest.mark.parametrize(("text", "expected"), OVERRIDES)
-def test_bad_config_override(repository: Path, text: str, expected: str) -> None:
+def test_bad_config_override_is_refused(repository: Path, text: str, expected: str) -> None:
     error = refusal(lambda: catalog_of(repository).candidate("m", text))
     assert error.message.startswith("failed to load 'm', failed to poll from model repository: ")
     assert expected in error.message
 
 
-def test_startup_models(repository: Path) -> None:
+def test_startup_models_by_control_mode(repository: Path) -> None:
     add(repository, "a")
     for arguments, expected in (
         ({}, ["a", "m"]),
@@ -138,13 +138,13 @@ def test_startup_models(repository: Path) -> None:
         assert catalog.startup_models(catalog.scan()) == expected
 
 
-def test_unchanged(repository: Path) -> None:
+def test_candidate_is_unchanged(repository: Path) -> None:
     catalog = catalog_of(repository)
     spec = loaded(catalog.candidate("m", None))
     assert catalog.candidate("m", None).unchanged(spec)
 
 
-def test_changed_file(repository: Path) -> None:
+def test_changed_file_is_a_change(repository: Path) -> None:
     catalog = catalog_of(repository)
     spec = loaded(catalog.candidate("m", None))
     (repository / "m" / "1" / "weights").write_bytes(b"1")
@@ -158,14 +158,14 @@ def test_touched_configuration_is_no_change(repository: Path) -> None:
     assert catalog.candidate("m", None).unchanged(spec)
 
 
-def test_changed_configuration(repository: Path) -> None:
+def test_changed_configuration_is_a_change(repository: Path) -> None:
     catalog = catalog_of(repository)
     spec = loaded(catalog.candidate("m", None))
     add(repository, "m", CONFIG.replace("4", "8"))
     assert not catalog.candidate("m", None).unchanged(spec)
 
 
-def test_changed_version_policy_alone_keeps_the_versions(repository: Path) -> None:
+def test_changed_version_policy_is_no_change_of_a_version(repository: Path) -> None:
     add(repository, "m", CONFIG + "version_policy { all {} }", (1, 2))
     catalog = catalog_of(repository)
     spec = loaded(catalog.candidate("m", None), 2)
@@ -175,7 +175,7 @@ def test_changed_version_policy_alone_keeps_the_versions(repository: Path) -> No
     assert candidate.unchanged(spec)
 
 
-def test_a_change_in_another_version_is_none(repository: Path) -> None:
+def test_change_in_another_version_is_no_change(repository: Path) -> None:
     add(repository, "m", CONFIG, (1, 2))
     catalog = catalog_of(repository)
     spec = loaded(catalog.candidate("m", None), 2)
@@ -183,14 +183,14 @@ def test_a_change_in_another_version_is_none(repository: Path) -> None:
     assert catalog.candidate("m", None).unchanged(spec)
 
 
-def test_override_is_a_change_and_so_is_the_way_back(repository: Path) -> None:
+def test_override_and_its_removal_are_changes(repository: Path) -> None:
     catalog = catalog_of(repository)
     override = catalog.candidate("m", '{"backend": "identity", "max_batch_size": 2}')
     assert not override.unchanged(loaded(catalog.candidate("m", None)))
     assert not catalog.candidate("m", None).unchanged(loaded(override))
 
 
-def test_what_another_deployment_of_the_server_loaded_is_loaded_anew(repository: Path) -> None:
+def test_spec_of_another_deployment_is_a_change(repository: Path) -> None:
     """Its channels want the old key, and its replicas have the old settings."""
     spec = loaded(catalog_of(repository).candidate("m", None))
     assert not Catalog(settings_of(repository), b"k" * 32).candidate("m", None).unchanged(spec)
@@ -198,7 +198,7 @@ def test_what_another_deployment_of_the_server_loaded_is_loaded_anew(repository:
     assert not other.candidate("m", None).unchanged(spec)
 
 
-def test_devices_of_instance_groups(repository: Path) -> None:
+def test_instance_groups_get_devices(repository: Path) -> None:
     groups = "instance_group [ { kind: KIND_GPU gpus: [ 0, 1 ] }, { kind: KIND_AUTO }, { count: 2 } ]"
     add(repository, "m", CONFIG + groups)
     gpu, auto, cpu = catalog_of(repository).candidate("m", None).config.instance_group
@@ -207,7 +207,7 @@ def test_devices_of_instance_groups(repository: Path) -> None:
     assert (cpu.name, cpu.count) == ("m_2", 2)
 
 
-def test_gpus_decide_what_an_automatic_instance_is(tmp_path: Path) -> None:
+def test_kind_auto_depends_on_gpus(tmp_path: Path) -> None:
     directory = tmp_path / "m"
     (directory / "1").mkdir(parents=True)
     (directory / "config.pbtxt").write_text('backend: "identity"\n')

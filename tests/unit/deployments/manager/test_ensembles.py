@@ -255,7 +255,7 @@ class TestManager:
         await manager.unload("a")
         loading = asyncio.create_task(manager.load("e", None, {}))
         await until(lambda: len(bench.serve.deployed) == 4)
-        await asyncio.wait_for(manager.unload("b", asker="another"), 10)
+        await asyncio.wait_for(manager.unload("b", requester="another"), 10)
         bench.serve.gates["a"].set()
         await loading
         assert (await states(manager))["e"] == ("UNAVAILABLE", "unloaded")
@@ -312,11 +312,11 @@ class TestManager:
         bench.add("m", CHAIN)
         await manager.load("m", None, {})
         assert (await states(manager))["m"] == ("READY", "")
-        assert bench.serve.deleted == ["m:1"] and sorted(manager._models.loaded) == ["a:1", "b:1"]
+        assert bench.serve.deleted == ["m:1"] and sorted(manager._lifecycle.loaded) == ["a:1", "b:1"]
 
     async def test_a_model_takes_the_place_of_an_ensemble(self, bench: Bench) -> None:
         manager = await bench.start_explicit("e")
         bench.add("e", model())
         await manager.load("e", None, {})
-        assert sorted(manager._board.table.applications) == ["a:1", "b:1", "e:1"]
+        assert sorted(manager._publisher.table.applications) == ["a:1", "b:1", "e:1"]
         assert not bench.serve.deleted

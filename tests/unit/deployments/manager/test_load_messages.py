@@ -8,7 +8,7 @@ from deployments.spec import Description, ModelSpec
 
 
 @pytest.mark.parametrize("makes_calls", [False, True])
-def test_an_entry_says_what_the_replica_said(makes_calls: bool) -> None:
+def test_ready_entry_has_the_fields_of_the_description(makes_calls: bool) -> None:
     spec = ModelSpec("m", 2, "", b"", "m:2", "", bytes(32), "", namespace="/models")
     labels = {"OUTPUT0": ("zero", "one")}
     entry = ready_entry(Description(spec, b"config", labels, 1.5, makes_calls=makes_calls))
@@ -17,7 +17,7 @@ def test_an_entry_says_what_the_replica_said(makes_calls: bool) -> None:
     assert (entry.load_seconds, entry.makes_calls) == (1.5, makes_calls)
 
 
-def test_table_of_the_start() -> None:
+def test_status_table_lists_models() -> None:
     table = RoutingTable(
         1,
         True,
@@ -38,5 +38,5 @@ def test_table_of_the_start() -> None:
     ]
 
 
-def test_table_of_the_start_without_models() -> None:
+def test_status_table_without_models() -> None:
     assert status_table(RoutingTable()).splitlines()[1] == "| Model | Version | Status |"

@@ -19,7 +19,7 @@ from tests.unit.deployments.manager.manager_bench import (
 from tests.waiting import until
 
 
-async def test_start_loads_everything_side_by_side(bench: Bench) -> None:
+async def test_start_loads_all_models_concurrently(bench: Bench) -> None:
     names = [f"m{number}" for number in range(6)]
     gate = asyncio.Event()
     for name in names:
@@ -35,11 +35,11 @@ async def test_start_loads_everything_side_by_side(bench: Bench) -> None:
     await started(made)
     assert bench.serve.most_loading == 4
     assert await states(made) == [(name, "1", "READY") for name in names]
-    assert made._board.table.initialised and made._board.table.all_ready
+    assert made._publisher.table.initialised and made._publisher.table.all_ready
     assert sorted(bench.serve.deployed) == [f"{name}:1" for name in names]
 
 
-async def test_failing_model_leaves_the_others(bench: Bench) -> None:
+async def test_failing_model_does_not_affect_others(bench: Bench) -> None:
     for name in ("dead", "fails", "good", "odd", "raises"):
         bench.add(name)
     bench.add("unreadable", "no configuration")
@@ -61,12 +61,12 @@ async def test_failing_model_leaves_the_others(bench: Bench) -> None:
     assert (await reason(made, "unreadable")).startswith(
         "Internal: failed to load 'unreadable', failed to poll"
     )
-    table = made._board.table
+    table = made._publisher.table
     assert table.initialised and not table.all_ready
     await until(lambda: sorted(bench.serve.deleted) == ["dead:1", "fails:1", "raises:1"])
 
 
-async def test_start_survives_what_nobody_foresaw(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_start_survives_an_unexpected_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.add("bad")
     bench.add("good")
     made = bench.begin()
@@ -84,7 +84,7 @@ async def test_start_survives_what_nobody_foresaw(bench: Bench, monkeypatch: pyt
     assert "Permission denied" in await reason(made, "bad")
 
 
-async def test_load_that_takes_too_long(bench: Bench) -> None:
+async def test_load_times_out(bench: Bench) -> None:
     bench.add("slow")
     bench.add("good")
     bench.serve.gates["slow"] = asyncio.Event()
@@ -94,7 +94,7 @@ async def test_load_that_takes_too_long(bench: Bench) -> None:
     await until(lambda: bench.serve.deleted == ["slow:1"])
 
 
-async def test_load_is_tried_again(bench: Bench) -> None:
+async def test_failed_load_is_retried(bench: Bench) -> None:
     bench.add("m")
     bench.serve.failures["m:1"] = "Internal: no such file"
     made = await bench.start(model_load_retry_count=2)
@@ -103,7 +103,7 @@ async def test_load_is_tried_again(bench: Bench) -> None:
     await until(lambda: bench.serve.deleted == bench.serve.deployed)
 
 
-async def test_only_explicit_mode_takes_loads(bench: Bench) -> None:
+async def test_loads_are_refused_outside_explicit_mode(bench: Bench) -> None:
     made = await bench.start()
     for work in (made.load("m", None, {}), made.unload("m")):
         with pytest.raises(InferError) as caught:
@@ -124,25 +124,25 @@ async def test_explicit_load_unload_and_load_again(bench: Bench) -> None:
     await load(made, "m")
     assert await states(made) == [("m", "1", "READY")]
     assert bench.serve.deployed == ["m:1", "m:1@2"]
-    assert list(made._models.loaded) == ["m:1@2"]
+    assert list(made._lifecycle.loaded) == ["m:1@2"]
 
 
 async def test_second_unload_does_nothing(bench: Bench) -> None:
     bench.add("m")
     made = await bench.start_explicit("m")
     await made.unload("m")
-    number = made._board.table.number
+    number = made._publisher.table.number
     await made.unload("m")
     await made.unload("nowhere")
-    assert made._board.table.number == number
+    assert made._publisher.table.number == number
     assert bench.serve.deleted == ["m:1"]
 
 
-async def test_load_waits_until_the_ingress_routes_by_it(bench: Bench) -> None:
+async def test_load_returns_when_the_ingress_routes_by_it(bench: Bench) -> None:
     bench.add("m")
     made = await bench.start_explicit()
     ingress = bench.ingress(made)
-    await until(lambda: ingress.table.number == made._board.table.number)
+    await until(lambda: ingress.table.number == made._publisher.table.number)
     ingress.let_apply.clear()
     loading = asyncio.create_task(load(made, "m"))
     await until(lambda: bool(ingress.received) and "m:1" in ingress.received[-1].applications)
@@ -153,7 +153,7 @@ async def test_load_waits_until_the_ingress_routes_by_it(bench: Bench) -> None:
     assert "m:1" in ingress.table.applications
 
 
-async def test_unload_passes_through_unloading(bench: Bench) -> None:
+async def test_unload_publishes_unloading_state_first(bench: Bench) -> None:
     bench.add("m")
     made = await bench.start_explicit("m")
     ingress = bench.ingress(made)
@@ -171,21 +171,21 @@ async def test_unload_passes_through_unloading(bench: Bench) -> None:
     assert ingress.table.all_ready, "a deliberate unload does not make the server unready"
 
 
-async def test_names_of_clients_leave_nothing_behind(bench: Bench) -> None:
+async def test_unknown_names_leave_no_locks_behind(bench: Bench) -> None:
     made = await bench.start_explicit()
     for number in range(50):
         await load_error(made, f"nowhere{number}")
         await made.unload(f"nowhere{number}")
     await load_error(made, "../" * 1000)
     assert (
-        len(made._models.turns),
-        made._models.entries,
-        made._models.deployer.generations,
-        made._models.loaded,
+        len(made._lifecycle.locks),
+        made._lifecycle.entries,
+        made._lifecycle.deployer.generations,
+        made._lifecycle.loaded,
     ) == (0, {}, {}, {})
 
 
-async def test_operations_on_one_model_take_turns(bench: Bench) -> None:
+async def test_operations_on_one_model_are_serialized(bench: Bench) -> None:
     bench.add("m")
     bench.add("n")
     made = await bench.start_explicit()
@@ -193,7 +193,7 @@ async def test_operations_on_one_model_take_turns(bench: Bench) -> None:
     first = asyncio.create_task(load(made, "m"))
     await until(lambda: bench.serve.deployed == ["m:1"])
     second = asyncio.create_task(load(made, "m"))
-    await until(lambda: made._models.turns.users("m") == 2)
+    await until(lambda: made._lifecycle.locks.users("m") == 2)
     third = asyncio.create_task(made.unload("m"))
     await load(made, "n")
     assert not (second.done() or third.done())
@@ -201,10 +201,10 @@ async def test_operations_on_one_model_take_turns(bench: Bench) -> None:
     await asyncio.gather(first, second, third)
     assert bench.serve.deployed == ["m:1", "n:1"]
     assert await reason(made, "m") == "unloaded"
-    assert len(made._models.turns) == 0
+    assert len(made._lifecycle.locks) == 0
 
 
-async def test_cancelled_load_gives_its_turn_back(bench: Bench) -> None:
+async def test_cancelled_load_releases_its_lock(bench: Bench) -> None:
     bench.add("m")
     made = await bench.start_explicit()
     bench.serve.gates["m"] = asyncio.Event()
@@ -212,15 +212,15 @@ async def test_cancelled_load_gives_its_turn_back(bench: Bench) -> None:
     await until(lambda: bench.serve.loading == 1)
     loading.cancel()
     await asyncio.wait([loading])
-    assert len(made._models.turns) == 0
+    assert len(made._lifecycle.locks) == 0
 
 
-async def test_config_override_and_the_way_back(bench: Bench) -> None:
+async def test_config_override_is_applied_and_reverted(bench: Bench) -> None:
     bench.add("m")
     made = await bench.start_explicit("m")
     await load(made, "m", '{"backend": "identity", "max_batch_size": 2}')
-    (entry,) = made._board.table.applications.values()
+    (entry,) = made._publisher.table.applications.values()
     assert (entry.application, entry.model_config.max_batch_size) == ("m:1@2", 2)
     await load(made, "m")
-    (entry,) = made._board.table.applications.values()
+    (entry,) = made._publisher.table.applications.values()
     assert (entry.application, entry.model_config.max_batch_size) == ("m:1@3", 4)

@@ -34,8 +34,8 @@ def initialize(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> dict[str, Initi
     return work
 
 
-def loads(made: RepositoryManager, asker: str, name: str) -> Initialize:
-    return lambda: made.load(name, None, {}, asker)
+def loads(made: RepositoryManager, requester: str, name: str) -> Initialize:
+    return lambda: made.load(name, None, {}, requester)
 
 
 async def explicit(bench: Bench, *names: str, **settings: int) -> RepositoryManager:
@@ -44,12 +44,12 @@ async def explicit(bench: Bench, *names: str, **settings: int) -> RepositoryMana
     return await bench.start_explicit(*names, **settings)
 
 
-async def test_models_that_load_each_other(bench: Bench, initialize: dict[str, Initialize]) -> None:
+async def test_models_that_load_each_other_fail(bench: Bench, initialize: dict[str, Initialize]) -> None:
     made = await explicit(bench)
     initialize.update(a=loads(made, "a", "b"), b=loads(made, "b", "c"), c=loads(made, "c", "a"))
     error = await load_error(made, "a")
     assert f"circular load of models: a -> b -> c -> a{WHY}" in error.message
-    assert len(made._models.turns) == 0
+    assert len(made._lifecycle.locks) == 0
     del initialize["c"]
     await load(made, "a")
     assert [row for row in await states(made) if row[2] == "READY"] == [
@@ -57,21 +57,23 @@ async def test_models_that_load_each_other(bench: Bench, initialize: dict[str, I
     ]
 
 
-async def test_a_model_that_loads_itself(bench: Bench, initialize: dict[str, Initialize]) -> None:
+async def test_model_that_loads_itself_fails(bench: Bench, initialize: dict[str, Initialize]) -> None:
     made = await explicit(bench)
     initialize["a"] = loads(made, "a", "a")
     assert f"circular load of models: a -> a{WHY}" in (await load_error(made, "a")).message
 
 
-async def test_clients_that_load_both_of_a_circle(bench: Bench, initialize: dict[str, Initialize]) -> None:
+async def test_client_loads_of_both_models_of_a_cycle_end(
+    bench: Bench, initialize: dict[str, Initialize]
+) -> None:
     """Neither load began for the other. Both are refused; one may find the other's next try under way."""
     made = await explicit(bench)
     begun: set[str] = set()
 
-    async def meet(asker: str, name: str) -> None:
-        begun.add(asker)
+    async def meet(requester: str, name: str) -> None:
+        begun.add(requester)
         await until(lambda: len(begun) == 2)
-        await made.load(name, None, {}, asker)
+        await made.load(name, None, {}, requester)
 
     initialize.update(a=lambda: meet("a", "b"), b=lambda: meet("b", "a"))
     outcomes = await asyncio.wait_for(
@@ -79,22 +81,24 @@ async def test_clients_that_load_both_of_a_circle(bench: Bench, initialize: dict
     )
     assert [type(outcome) for outcome in outcomes] == [InferError, InferError], outcomes
     assert any("circular load of models: " in str(outcome) for outcome in outcomes), outcomes
-    assert len(made._models.turns) == 0
+    assert len(made._lifecycle.locks) == 0
 
 
-async def test_a_client_loads_what_a_model_loads(bench: Bench, initialize: dict[str, Initialize]) -> None:
+async def test_client_and_model_may_load_the_same_model(
+    bench: Bench, initialize: dict[str, Initialize]
+) -> None:
     """Which is no circle: one waits for the other."""
     made = await explicit(bench)
     initialize["a"] = loads(made, "a", "b")
     bench.serve.gates["b"] = asyncio.Event()
     loading = asyncio.gather(load(made, "b"), load(made, "a"))
-    await until(lambda: made._models.turns.users("b") == 2)
+    await until(lambda: made._lifecycle.locks.users("b") == 2)
     bench.serve.gates["b"].set()
     await loading
     assert [row for row in await states(made) if row[2]] == [("a", "1", "READY"), ("b", "1", "READY")]
 
 
-async def test_loads_that_wait_for_others_leave_their_places(
+async def test_loads_that_wait_for_others_free_their_slots(
     bench: Bench, initialize: dict[str, Initialize]
 ) -> None:
     made = await explicit(bench, model_load_thread_count=1)
@@ -103,7 +107,7 @@ async def test_loads_that_wait_for_others_leave_their_places(
     first = asyncio.create_task(load(made, "d"))
     await until(lambda: bench.serve.loading == 1)
     waiting = [asyncio.create_task(load(made, name)) for name in "ca"]  # c has its turn, and no place
-    await until(lambda: made._models.turns.users("a") == 1)
+    await until(lambda: made._lifecycle.locks.users("a") == 1)
     assert bench.serve.deployed == ["d:1"]
     gate.set()
     await asyncio.gather(first, *waiting)
@@ -111,7 +115,7 @@ async def test_loads_that_wait_for_others_leave_their_places(
     assert {row[2] for row in await states(made)} == {"READY"}
 
 
-async def test_a_model_that_is_reloaded_by_what_it_loads(
+async def test_model_reloaded_by_a_model_it_loads_fails(
     bench: Bench, initialize: dict[str, Initialize]
 ) -> None:
     """Its new version does not wait for the old one, whose request loads."""
@@ -119,10 +123,10 @@ async def test_a_model_that_is_reloaded_by_what_it_loads(
     config = '{"backend": "identity", "max_batch_size": 2}'
     initialize["b"] = lambda: made.load("a", config, {}, "b")
     await asyncio.wait_for(made.load("b", None, {}, "a:1"), 10)
-    assert {"a:1@2", "b:1"} == set(made._models.loaded)
+    assert {"a:1@2", "b:1"} == set(made._lifecycle.loaded)
 
 
-async def test_a_model_that_is_unloaded_by_what_it_loads(
+async def test_model_unloaded_by_a_model_it_loads_fails(
     bench: Bench, initialize: dict[str, Initialize], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It can only go when its request has been answered, which loads."""
@@ -148,7 +152,7 @@ async def test_a_model_that_is_unloaded_by_what_it_loads(
     await until(lambda: bench.serve.deleted == ["c:1", "a:1"])
 
 
-async def test_a_model_that_loads_what_is_being_unloaded(
+async def test_model_loads_a_model_that_is_being_unloaded(
     bench: Bench, initialize: dict[str, Initialize], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client unloads it, and its last request asks to load it."""
@@ -171,7 +175,7 @@ async def load_error_of(work: Awaitable[None]) -> InferError:
     return caught.value
 
 
-async def test_a_client_that_names_no_model_waits_for_none(bench: Bench) -> None:
+async def test_load_of_an_unknown_model_waits_for_nothing(bench: Bench) -> None:
     made = await explicit(bench)
     await made.unload("", False)
-    assert len(made._models.turns) == 0
+    assert len(made._lifecycle.locks) == 0

@@ -16,7 +16,7 @@ async def load_files(made: RepositoryManager, name: str, config: str | None, *fi
     await asyncio.wait_for(made.load(name, config, dict.fromkeys(files, b"x")), 10)
 
 
-async def test_files_of_a_request_and_the_way_back(bench: Bench) -> None:
+async def test_files_of_a_request_are_served_and_reverted(bench: Bench) -> None:
     bench.add("m", versions=(3,))
     made = await bench.start_explicit("m")
     await load_files(made, "m", OVERRIDE, "1/model", "2/model")
@@ -32,7 +32,7 @@ async def test_files_of_a_request_and_the_way_back(bench: Bench) -> None:
     assert not directory.exists()
 
 
-async def test_files_make_a_model_no_repository_has(bench: Bench) -> None:
+async def test_files_make_a_model_that_is_in_no_repository(bench: Bench) -> None:
     made = await bench.start_explicit()
     await load_files(made, "fresh", OVERRIDE, "1/model")
     assert await states(made) == [("fresh", "1", "READY")]
@@ -49,7 +49,7 @@ async def test_files_make_a_model_no_repository_has(bench: Bench) -> None:
         ("{", "1/model", "Invalid config override: "),
     ],
 )
-async def test_files_that_make_no_model(bench: Bench, config: str | None, file: str, text: str) -> None:
+async def test_invalid_files_are_refused(bench: Bench, config: str | None, file: str, text: str) -> None:
     bench.add("m")
     made = await bench.start_explicit("m")
     with pytest.raises(InferError) as caught:
@@ -60,7 +60,7 @@ async def test_files_that_make_no_model(bench: Bench, config: str | None, file: 
     assert bench.serve.deployed == ["m:1"]
 
 
-async def test_files_without_a_version(bench: Bench) -> None:
+async def test_files_without_a_version_are_refused(bench: Bench) -> None:
     bench.add("m")
     made = await bench.start_explicit("m")
     text = (
@@ -77,7 +77,7 @@ async def test_files_survive_a_restart_of_the_manager(bench: Bench) -> None:
     await load_files(first, "m", OVERRIDE, "1/model")
     directory = Path(bench.serve.running["m:1@2"].spec.directory)
     second = await bench.start_explicit("m")
-    assert list(second._board.table.applications) == ["m:1@2"]
+    assert list(second._publisher.table.applications) == ["m:1@2"]
     first._overrides.retain([])
     assert directory.exists(), "the second holds it"
     await second.unload("m")

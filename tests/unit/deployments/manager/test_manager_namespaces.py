@@ -9,7 +9,7 @@ from tests.unit.deployments.manager.manager_bench import Bench, load, load_error
 from tests.unit.deployments.model_directories import add
 
 
-async def test_model_in_two_repositories_says_so(bench: Bench, tmp_path: Path) -> None:
+async def test_model_in_two_repositories_fails_with_the_reason(bench: Bench, tmp_path: Path) -> None:
     bench.add("m")
     add(tmp_path / "more", "m")
     made = await bench.start(model_repository=[str(bench.repository), str(tmp_path / "more")])

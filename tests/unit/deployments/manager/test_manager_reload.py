@@ -16,14 +16,14 @@ from tests.unit.deployments.model_directories import CONFIG
 from tests.waiting import until
 
 
-async def test_load_of_what_is_unchanged_deploys_nothing(bench: Bench) -> None:
+async def test_load_of_an_unchanged_model_deploys_nothing(bench: Bench) -> None:
     bench.add("m")
     made = await bench.start_explicit("m")
     await load(made, "m")
     assert bench.serve.deployed == ["m:1"]
 
 
-async def test_reload_starts_beside_and_then_replaces(bench: Bench) -> None:
+async def test_reload_starts_beside_the_old_version_then_replaces_it(bench: Bench) -> None:
     bench.add("m")
     made = await bench.start_explicit("m")
     bench.add("m", CONFIG.replace("4", "8"))
@@ -31,15 +31,15 @@ async def test_reload_starts_beside_and_then_replaces(bench: Bench) -> None:
     loading = asyncio.create_task(load(made, "m"))
     await until(lambda: bench.serve.deployed == ["m:1", "m:1@2"])
     assert await states(made) == [("m", "1", "READY")]
-    assert list(made._board.table.applications) == ["m:1"]
+    assert list(made._publisher.table.applications) == ["m:1"]
     gate.set()
     await loading
-    assert list(made._board.table.applications) == ["m:1@2"]
+    assert list(made._publisher.table.applications) == ["m:1@2"]
     await until(lambda: bench.serve.deleted == ["m:1"])
-    assert list(made._models.loaded) == ["m:1@2"]
+    assert list(made._lifecycle.loaded) == ["m:1@2"]
 
 
-async def test_failed_reload_keeps_what_was_served(bench: Bench) -> None:
+async def test_failed_reload_keeps_the_served_version(bench: Bench) -> None:
     bench.add("m")
     made = await bench.start_explicit("m")
     bench.add("m", CONFIG.replace("4", "8"))
@@ -47,11 +47,11 @@ async def test_failed_reload_keeps_what_was_served(bench: Bench) -> None:
     error = await load_error(made, "m")
     assert error.message == "load failed for model 'm': version 1: Internal: no such file;\n"
     assert await states(made) == [("m", "1", "READY")]
-    assert list(made._board.table.applications) == ["m:1"]
+    assert list(made._publisher.table.applications) == ["m:1"]
     await until(lambda: bench.serve.deleted == ["m:1@2"])
 
 
-async def test_failed_reload_of_one_version_ends_when_the_others_are_done(bench: Bench) -> None:
+async def test_failed_reload_waits_for_the_other_versions(bench: Bench) -> None:
     """Otherwise the next load of the model would start while versions of this one still come up."""
     policy = "version_policy { all {} }"
     bench.add("m", CONFIG + policy)
@@ -59,13 +59,13 @@ async def test_failed_reload_of_one_version_ends_when_the_others_are_done(bench:
     bench.add("m", CONFIG.replace("4", "8") + policy, (1, 2))
     bench.serve.failures["m:1"] = "Internal: no such file"
     gates = {1: asyncio.Event(), 2: asyncio.Event()}
-    deploy = made._models.deployer.deploy
+    deploy = made._lifecycle.deployer.deploy
 
     async def gated(candidate: Any, version: int) -> Description:
         await gates[version].wait()
         return await deploy(candidate, version)
 
-    made._models.deployer.deploy = gated  # type: ignore[method-assign]
+    made._lifecycle.deployer.deploy = gated  # type: ignore[method-assign]
     loading = asyncio.create_task(load_error(made, "m"))
     await asyncio.sleep(0)
     gates[1].set()
@@ -75,10 +75,10 @@ async def test_failed_reload_of_one_version_ends_when_the_others_are_done(bench:
     gates[2].set()
     assert "version 1: Internal: no such file" in (await loading).message
     assert await states(made) == [("m", "1", "READY"), ("m", "2", "READY")]
-    assert [entry.version for entry in made._board.table.ready] == [1, 2], "and the ingresses know"
+    assert [entry.version for entry in made._publisher.table.ready] == [1, 2], "and the ingresses know"
 
 
-async def test_failing_new_version_leaves_the_old_one_in_service(bench: Bench) -> None:
+async def test_failed_new_version_keeps_the_old_one_served(bench: Bench) -> None:
     bench.add("m")
     made = await bench.start_explicit("m")
     bench.add("m", CONFIG, (2,))
@@ -95,7 +95,7 @@ async def test_failing_new_version_leaves_the_old_one_in_service(bench: Bench) -
     assert "m:1" in bench.serve.deleted
 
 
-async def test_version_policy_moves_on(bench: Bench) -> None:
+async def test_version_policy_retires_the_old_version(bench: Bench) -> None:
     bench.add("m", CONFIG + "version_policy { all {} }", (1, 2))
     made = await bench.start_explicit("m")
     bench.add("m", CONFIG)
@@ -104,11 +104,11 @@ async def test_version_policy_moves_on(bench: Bench) -> None:
     assert (sorted(bench.serve.deployed), bench.serve.deleted) == (["m:1", "m:2"], ["m:1"])
 
 
-async def test_model_that_could_not_be_read_leaves_no_row_behind(bench: Bench) -> None:
+async def test_unreadable_model_leaves_no_index_row(bench: Bench) -> None:
     bench.add("m", "no configuration")
     made = await bench.start_explicit("m")
     assert await states(made) == [("m", "", "UNAVAILABLE")]
-    assert made._board.table.entries[0].version == NO_VERSION
+    assert made._publisher.table.entries[0].version == NO_VERSION
     bench.add("m")
     await load(made, "m")
     assert await states(made) == [("m", "1", "READY")]
@@ -122,11 +122,11 @@ THREE = TWO.replace("2", "3")
 
 def counts(made: RepositoryManager, name: str = "m") -> list[int]:
     """Of the first instance group of each version, as clients see it."""
-    entries = made._models.versions(name)
+    entries = made._lifecycle.versions(name)
     return [mc.ModelConfig.FromString(entry.config).instance_group[0].count for entry in entries]
 
 
-async def test_a_change_of_instances_deploys_nothing(bench: Bench) -> None:
+async def test_change_of_instances_deploys_nothing(bench: Bench) -> None:
     bench.add("m", CONFIG + TWO)
     made = await bench.start_explicit("m")
     bench.add("m", CONFIG + THREE)
@@ -142,14 +142,14 @@ async def test_a_change_of_instances_deploys_nothing(bench: Bench) -> None:
     assert counts(made) == [2]
 
 
-async def test_a_change_of_the_configuration_that_clients_see(bench: Bench) -> None:
+async def test_change_of_the_complete_configuration_updates_instances(bench: Bench) -> None:
     """They get it completed from the model file, change the count and send it back."""
     bench.add("m", CONFIG + TWO)
     made = await bench.start_explicit("m")
-    (entry,) = made._models.versions("m")
+    (entry,) = made._lifecycle.versions("m")
     complete = mc.ModelConfig.FromString(entry.config)
     complete.output.add(name="FOUND", data_type=mc.TYPE_FP32, dims=[1])
-    made._models.set(msgspec.structs.replace(entry, config=complete.SerializeToString()))
+    made._lifecycle.set_entry(msgspec.structs.replace(entry, config=complete.SerializeToString()))
     complete.instance_group[0].count = 5
     await made.load("m", json_format.MessageToJson(complete, preserving_proto_field_name=True), {})
     assert bench.serve.deployed == ["m:1"] and counts(made) == [5]
@@ -165,7 +165,7 @@ async def test_instances_and_versions_change_together(bench: Bench) -> None:
     assert counts(made) == [3, 3]
 
 
-async def test_a_change_of_more_than_instances_reloads(bench: Bench) -> None:
+async def test_change_beyond_instances_reloads(bench: Bench) -> None:
     bench.add("m", CONFIG + TWO)
     made = await bench.start_explicit("m")
     bench.add("m", CONFIG.replace("4", "8") + THREE)
@@ -173,7 +173,7 @@ async def test_a_change_of_more_than_instances_reloads(bench: Bench) -> None:
     assert bench.serve.deployed == ["m:1", "m:1@2"] and not bench.serve.updated
 
 
-async def test_a_refused_change_of_instances_leaves_what_serves(bench: Bench) -> None:
+async def test_refused_change_of_instances_keeps_the_served_ones(bench: Bench) -> None:
     bench.add("m", CONFIG + TWO)
     made = await bench.start_explicit("m")
     bench.serve.failures["m:1"] = internal("no memory left")
@@ -188,7 +188,7 @@ async def test_a_refused_change_of_instances_leaves_what_serves(bench: Bench) ->
     assert counts(made) == [3] and bench.serve.deployed == ["m:1"]
 
 
-async def test_a_restarted_manager_knows_of_changed_instances(bench: Bench) -> None:
+async def test_restarted_manager_knows_changed_instances(bench: Bench) -> None:
     bench.add("m", CONFIG + TWO)
     made = await bench.start_explicit("m")
     bench.add("m", CONFIG + THREE)
@@ -198,11 +198,11 @@ async def test_a_restarted_manager_knows_of_changed_instances(bench: Bench) -> N
     assert bench.serve.deployed == ["m:1"] and len(bench.serve.updated) == 1
 
 
-async def test_new_version_policy_is_told_without_a_load(bench: Bench) -> None:
+async def test_new_version_policy_is_published_without_a_load(bench: Bench) -> None:
     bench.add("m", CONFIG + "version_policy { all {} }", (1, 2))
     made = await bench.start_explicit("m")
     bench.add("m", CONFIG + "version_policy { specific { versions: [ 2 ] } }")
     await load(made, "m")
     assert sorted(bench.serve.deployed) == ["m:1", "m:2"]
-    (entry,) = made._board.table.applications.values()
+    (entry,) = made._publisher.table.applications.values()
     assert list(entry.model_config.version_policy.specific.versions) == [2]

@@ -24,17 +24,17 @@ def test_version_out_of_policy_is_retired() -> None:
     assert plan_load([2], [entry(1)], [1]) == ((2,), (), (entry(1),), ())
 
 
-def test_failed_version_is_tried_again() -> None:
+def test_failed_version_is_started_again() -> None:
     assert plan_load([1], [entry(1, ModelState.UNAVAILABLE)], [1]) == ((1,), (), (), ())
 
 
-def test_a_change_of_instances_starts_nothing() -> None:
+def test_change_of_instances_is_an_update() -> None:
     assert plan_load([1, 2], [entry(1)], [], [1]) == ((2,), (), (), (1,))
 
 
-def test_what_does_not_serve_is_started_not_changed() -> None:
+def test_unserved_version_is_started_instead_of_updated() -> None:
     assert plan_load([1], [entry(1, ModelState.UNAVAILABLE)], [], [1]) == ((1,), (), (), ())
 
 
-def test_what_is_unchanged_is_not_changed() -> None:
+def test_unchanged_version_is_not_updated() -> None:
     assert plan_load([1], [entry(1)], [1], [1]) == ((), (1,), (), ())

@@ -13,13 +13,13 @@ from tests.unit.deployments.manager.manager_bench import Bench, reason, states
 from tests.unit.deployments.model_directories import CONFIG, add
 
 
-def test_what_is_loaded_is_left_alone() -> None:
+def test_unchanged_model_is_not_reported() -> None:
     poller = Poller({"m": "1"})
     assert poller.observe({"m": "1"}) == []
     assert poller.observe({"m": "1"}) == []
 
 
-def test_a_change_is_followed_once_it_rests() -> None:
+def test_change_is_reported_once_it_is_stable() -> None:
     poller = Poller({"m": "1", "n": "1"})
     assert poller.observe({"m": "2", "n": "1"}) == []
     assert poller.observe({"m": "3", "n": "1"}) == [], "still being written"
@@ -27,21 +27,21 @@ def test_a_change_is_followed_once_it_rests() -> None:
     assert poller.observe({"m": "3", "n": "1"}) == []
 
 
-def test_added_and_removed() -> None:
+def test_added_and_removed_models_are_reported() -> None:
     poller = Poller({"old": "1"})
     assert poller.observe({"new": "1"}) == []
     assert poller.observe({"new": "1"}) == ["new", "old"]
     assert poller.observe({"new": "1"}) == []
 
 
-def test_replaced_between_two_looks_is_not_removed() -> None:
+def test_model_replaced_between_scans_is_not_unloaded() -> None:
     poller = Poller({"m": "1"})
     assert poller.observe({}) == []
     assert poller.observe({"m": "2"}) == []
     assert poller.observe({"m": "2"}) == ["m"]
 
 
-def test_changed_and_changed_back() -> None:
+def test_reverted_change_is_not_reported() -> None:
     poller = Poller({"m": "1"})
     assert poller.observe({"m": "2"}) == []
     assert poller.observe({"m": "1"}) == []
@@ -78,7 +78,9 @@ def polled(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Polled:
     return Polled(bench, monkeypatch)
 
 
-async def test_polling_follows_what_is_added_changed_and_removed(bench: Bench, polled: Polled) -> None:
+async def test_polling_loads_added_and_changed_and_unloads_removed_models(
+    bench: Bench, polled: Polled
+) -> None:
     bench.add("same")
     bench.add("changed")
     removed = bench.add("removed")
@@ -101,7 +103,7 @@ async def test_polling_follows_what_is_added_changed_and_removed(bench: Bench, p
     assert len(bench.serve.deployed) == 5
 
 
-async def test_polling_follows_versions(bench: Bench, polled: Polled) -> None:
+async def test_polling_loads_and_unloads_versions(bench: Bench, polled: Polled) -> None:
     bench.add("m")
     made = await polled.start()
     bench.add("m", versions=(2,))
@@ -113,7 +115,7 @@ async def test_polling_follows_versions(bench: Bench, polled: Polled) -> None:
     assert await states(made) == [("m", "1", "READY"), ("m", "2", "UNAVAILABLE")]
 
 
-async def test_polling_keeps_what_serves_when_a_change_fails(bench: Bench, polled: Polled) -> None:
+async def test_polling_keeps_served_version_when_a_change_fails(bench: Bench, polled: Polled) -> None:
     bench.add("m")
     made = await polled.start()
     bench.add("m", "no configuration")
@@ -126,7 +128,7 @@ async def test_polling_keeps_what_serves_when_a_change_fails(bench: Bench, polle
     assert bench.serve.deployed == ["m:1"]
 
 
-async def test_polling_serves_no_model_of_two_repositories(
+async def test_polling_unloads_a_model_found_in_two_repositories(
     bench: Bench, polled: Polled, tmp_path: Path
 ) -> None:
     """Neither is served while both are there; a load request that finds two keeps what it has."""
@@ -137,13 +139,13 @@ async def test_polling_serves_no_model_of_two_repositories(
     add(second, "m", CONFIG, (2,))
     await polled.poll(2)
     assert await made.index() == [("m", "1", "UNAVAILABLE", "model appears in two or more repositories")]
-    assert made._board.table.all_ready, "a mistake in the repositories does not make the server unready"
+    assert made._publisher.table.all_ready, "a mistake in the repositories does not make the server unready"
     (bench.repository / "m").rename(tmp_path / "elsewhere")
     await polled.poll(2)
     assert await states(made) == [("m", "1", "UNAVAILABLE"), ("m", "2", "READY")]
 
 
-async def test_polling_goes_on_when_the_repository_is_away(
+async def test_polling_continues_when_the_repository_is_missing(
     bench: Bench, polled: Polled, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.add("m")
@@ -156,7 +158,7 @@ async def test_polling_goes_on_when_the_repository_is_away(
     assert await states(made) == [("m", "1", "READY")]
 
 
-async def test_polling_unloads_what_went_while_the_manager_was_away(bench: Bench, polled: Polled) -> None:
+async def test_polling_unloads_models_removed_during_a_restart(bench: Bench, polled: Polled) -> None:
     bench.add("m")
     await bench.start()
     (bench.repository / "m").rename(bench.repository.parent / "elsewhere")
@@ -165,7 +167,7 @@ async def test_polling_unloads_what_went_while_the_manager_was_away(bench: Bench
     assert await reason(made, "m") == "unloaded"
 
 
-async def test_failed_update_leaves_retired_versions_alone(bench: Bench, polled: Polled) -> None:
+async def test_failed_update_keeps_versions_out_of_policy(bench: Bench, polled: Polled) -> None:
     """They would make the server unready."""
     bench.add("m")
     made = await polled.start()
@@ -176,4 +178,4 @@ async def test_failed_update_leaves_retired_versions_alone(bench: Bench, polled:
     rows = {version: (state, reason) for _, version, state, reason in await made.index()}
     assert rows["1"] == ("UNAVAILABLE", "unloaded")
     assert rows["2"][0] == "READY" and rows["2"][1].startswith("update failed: ")
-    assert made._board.table.all_ready
+    assert made._publisher.table.all_ready

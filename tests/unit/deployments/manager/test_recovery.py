@@ -8,7 +8,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.routing.table import RoutingTable
 from deployments.manager import applications
-from deployments.manager.applications import Found, parse_application
+from deployments.manager.applications import ModelApplication, parse_application
 from deployments.spec import Description, ModelSpec
 from tests.unit.deployments.manager.manager_bench import KEY, Bench, load, reason, states
 from tests.waiting import until
@@ -22,19 +22,19 @@ def description(name: str, application: str, key: bytes = KEY, error: str = "") 
     return Description(spec, config, error=error)
 
 
-async def test_restarted_manager_takes_what_runs_as_its_state(bench: Bench) -> None:
+async def test_restarted_manager_adopts_running_applications(bench: Bench) -> None:
     bench.add("m")
     bench.add("n")
     first = await bench.start_explicit("m")
-    number = first._board.table.number
+    number = first._publisher.table.number
     await asyncio.sleep(0.002)
     second = await bench.start_explicit("m", "n")
     assert bench.serve.deployed == ["m:1", "n:1"], "what runs unchanged is not loaded again"
     assert await states(second) == [("m", "1", "READY"), ("n", "1", "READY")]
-    assert second._board.table.number > number
+    assert second._publisher.table.number > number
 
 
-async def test_restarted_manager_is_ready_before_it_looks_at_the_disk(bench: Bench) -> None:
+async def test_restarted_manager_is_ready_before_it_scans(bench: Bench) -> None:
     bench.serve.running["m:1"] = description("m", "m:1")
     bench.add("slow")
     bench.serve.gates["slow"] = asyncio.Event()
@@ -47,14 +47,14 @@ async def test_recovery_picks_the_newest_generation(bench: Bench) -> None:
     for application in ("m:1@9", "m:1@10", "m:1", "m:2@3"):
         bench.serve.running[application] = description("m", application)
     made = await bench.start_explicit()
-    assert sorted(made._board.table.applications) == ["m:1@10", "m:2@3"]
+    assert sorted(made._publisher.table.applications) == ["m:1@10", "m:2@3"]
     await until(lambda: sorted(bench.serve.deleted) == ["m:1", "m:1@9"])
     bench.add("m")
     await load(made, "m")
     assert bench.serve.deployed == ["m:1@11"], "a name that was in use is not used again"
 
 
-async def test_recovery_passes_over_a_generation_that_does_not_serve(bench: Bench) -> None:
+async def test_recovery_skips_a_generation_that_does_not_serve(bench: Bench) -> None:
     """The manager died while a reload was about to fail: the version before it is the one in service."""
     bench.serve.running["m:1"] = description("m", "m:1")
     bench.serve.running["m:1@2"] = description("m", "m:1@2", error="Internal: no such file")
@@ -63,22 +63,22 @@ async def test_recovery_passes_over_a_generation_that_does_not_serve(bench: Benc
     bench.serve.running["m:1@4"] = description("m", "m:1@4")
     bench.serve.down.add("m:1@4")
     made = await bench.start_explicit()
-    assert list(made._board.table.applications) == ["m:1"]
+    assert list(made._publisher.table.applications) == ["m:1"]
     await until(lambda: sorted(bench.serve.deleted) == ["m:1@2", "m:1@3", "m:1@4"])
 
 
-async def test_models_of_another_deployment_of_the_server_are_loaded_anew(bench: Bench) -> None:
+async def test_models_of_another_deployment_are_reloaded(bench: Bench) -> None:
     """Their channels want the key of before; no ingress of now can reach them."""
     bench.add("m")
     await bench.start_explicit("m")
     made = await bench.start_explicit(key=b"k" * 32)
-    assert list(made._board.table.applications) == ["m:1@2"]
+    assert list(made._publisher.table.applications) == ["m:1@2"]
     assert bench.serve.running["m:1@2"].spec.key == b"k" * 32
     await until(lambda: bench.serve.deleted == ["m:1"])
 
 
-async def test_start_that_fails_is_told_to_serve(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def listed() -> list[Found]:
+async def test_failed_start_fails_the_health_check(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def listed() -> list[ModelApplication]:
         raise RuntimeError("no controller")
 
     monkeypatch.setattr(applications, "listed", listed)
@@ -89,7 +89,9 @@ async def test_start_that_fails_is_told_to_serve(bench: Bench, monkeypatch: pyte
         await made.check_health()
 
 
-async def test_loads_go_on_without_serves_controller(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_loads_succeed_without_the_serve_controller(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.add("m")
     made = await bench.start_explicit("m")
 

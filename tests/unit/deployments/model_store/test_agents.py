@@ -27,7 +27,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_files_are_what_they_should_be(directory: Path) -> None:
+def test_matching_checksums_pass(directory: Path) -> None:
     check_agents(mc.ModelConfig(), directory, 1)
     given = [f'key: "MD5:{name}" value: "{RIGHT}"' for name in ("1/model.onnx", "labels.txt")]
     check_agents(agents(*given, f'key: "MD5:2/model.onnx" value: "{RIGHT.upper()}"'), directory, 1)
@@ -48,14 +48,14 @@ def test_files_are_what_they_should_be(directory: Path) -> None:
         ('key: "SHA1:x" value: ""', "unexpected parameter 'SHA1:x' of repo agent 'checksum'"),
     ],
 )
-def test_files_that_are_not(directory: Path, parameter: str, text: str) -> None:
+def test_wrong_checksums_are_refused(directory: Path, parameter: str, text: str) -> None:
     with pytest.raises(InferError) as caught:
         check_agents(agents(parameter), directory, 1)
     assert caught.value.code is ErrorCode.INVALID_ARG
     assert caught.value.message.startswith(text)
 
 
-def test_an_agent_there_is_not(directory: Path) -> None:
+def test_unknown_agent_is_refused(directory: Path) -> None:
     with pytest.raises(InferError) as caught:
         check_agents(agents(name="decrypt"), directory, 1)
     assert caught.value.message == "unable to find 'libtritonrepoagent_decrypt.so' for repo agent 'decrypt'"

@@ -21,7 +21,7 @@ def writes(size: int, calls: list[Path] | None = None):  # type: ignore[no-untyp
     return write
 
 
-def test_a_directory_is_made_once(tmp_path: Path) -> None:
+def test_directory_is_made_once(tmp_path: Path) -> None:
     cache = NodeCache(tmp_path / "c", 100)
     calls: list[Path] = []
     assert cache.lease("a") is None
@@ -32,13 +32,13 @@ def test_a_directory_is_made_once(tmp_path: Path) -> None:
     assert (tmp_path / "c").stat().st_mode & 0o777 == 0o700
 
 
-def test_what_is_above_is_private_too(tmp_path: Path) -> None:
+def test_parent_directories_are_private_too(tmp_path: Path) -> None:
     """The sockets of replicas are there as well, and refuse a directory that others may enter."""
     NodeCache(tmp_path / "user" / "c", 100).fill("a", 1, writes(1))
     assert (tmp_path / "user").stat().st_mode & 0o777 == 0o700
 
 
-def test_who_comes_second_waits_for_the_first(tmp_path: Path) -> None:
+def test_second_fill_waits_for_the_first(tmp_path: Path) -> None:
     started, go = Event(), Event()
     calls: list[Path] = []
 
@@ -56,7 +56,7 @@ def test_who_comes_second_waits_for_the_first(tmp_path: Path) -> None:
     assert len(calls) == 1
 
 
-def test_what_is_leased_stays(tmp_path: Path) -> None:
+def test_leased_directory_is_kept(tmp_path: Path) -> None:
     cache = NodeCache(tmp_path, 100)
     lease = cache.fill("a", 10, writes(10))
     assert not NodeCache(tmp_path, 100).remove("a")
@@ -65,7 +65,7 @@ def test_what_is_leased_stays(tmp_path: Path) -> None:
     assert cache.listing() == []
 
 
-def test_the_least_recently_leased_makes_room(tmp_path: Path) -> None:
+def test_least_recently_leased_is_evicted(tmp_path: Path) -> None:
     cache = NodeCache(tmp_path, 30)
     for name in ("a", "b", "c"):
         cache.fill(name, 10, writes(10)).release()
@@ -75,7 +75,7 @@ def test_the_least_recently_leased_makes_room(tmp_path: Path) -> None:
     assert sorted(cache.listing()) == ["a", "c", "d"]
 
 
-def test_no_room(tmp_path: Path) -> None:
+def test_full_cache_is_reported(tmp_path: Path) -> None:
     cache = NodeCache(tmp_path, 30)
     held = cache.fill("a", 25, writes(25))
     with pytest.raises(InferError) as caught:
@@ -87,7 +87,7 @@ def test_no_room(tmp_path: Path) -> None:
     assert cache.listing() == ["b"]
 
 
-def test_a_failed_fill_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_fill_leaves_nothing(tmp_path: Path) -> None:
     cache = NodeCache(tmp_path, 100)
 
     def broken(directory: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_failed_fill_leaves_nothing(tmp_path: Path) -> None:
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == []
 
 
-def test_what_a_dead_process_left_half_filled_is_swept(tmp_path: Path) -> None:
+def test_partial_fill_of_a_dead_process_is_removed(tmp_path: Path) -> None:
     part = tmp_path / ".0123"
     tmp_path.chmod(0o700)
     part.mkdir()
@@ -110,7 +110,7 @@ def test_what_a_dead_process_left_half_filled_is_swept(tmp_path: Path) -> None:
     assert not part.exists()
 
 
-def test_others_may_not_prepare_the_directory(tmp_path: Path) -> None:
+def test_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     root = tmp_path / "c"
     root.mkdir(mode=0o755)
     root.chmod(0o755)

@@ -12,7 +12,7 @@ def touch(path: Path) -> None:
     os.utime(path, ns=(later, later))
 
 
-def test_fingerprints_tell_what_changed(repository: Path) -> None:
+def test_fingerprint_changes_with_the_files(repository: Path) -> None:
     path = add(repository, "m", {"config.pbtxt": "", "1/model.py": "", "2/model.py": "", "labels.txt": "a"})
     (path / "3").symlink_to(path / "2")
 

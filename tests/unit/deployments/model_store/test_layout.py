@@ -26,7 +26,7 @@ def test_scan_lists_models_and_versions(repository: Path) -> None:
     assert (found["a"].versions, found["a"].reason, found["b"].warnings) == ((), "", ())
 
 
-def test_directories_that_are_no_versions_are_named(repository: Path) -> None:
+def test_ignored_directories_are_reported(repository: Path) -> None:
     long = "9" * 19
     add(
         repository,
@@ -45,7 +45,7 @@ def test_directories_that_are_no_versions_are_named(repository: Path) -> None:
     }
 
 
-def test_a_model_in_two_repositories_is_served_from_neither(tmp_path: Path) -> None:
+def test_model_in_two_repositories_is_served_from_neither(tmp_path: Path) -> None:
     for name in ("one", "two"):
         add(tmp_path / name, "both", {"1/model.py": ""})
     add(tmp_path / "two", "single", {"1/model.py": ""})
@@ -60,7 +60,7 @@ def test_a_model_in_two_repositories_is_served_from_neither(tmp_path: Path) -> N
     assert find(paths, ".hidden") == []
 
 
-def test_a_model_in_two_namespaces_is_two(tmp_path: Path) -> None:
+def test_model_in_two_namespaces_is_two_models(tmp_path: Path) -> None:
     paths = {tmp_path / name: f"/{name}" for name in ("one", "two")}
     for path in paths:
         add(path, "both", {"1/model.py": ""})
@@ -72,12 +72,12 @@ def test_a_model_in_two_namespaces_is_two(tmp_path: Path) -> None:
     assert find(paths, "both") == list(found.values())
 
 
-def test_a_repository_named_twice_is_one(repository: Path) -> None:
+def test_repository_given_twice_is_scanned_once(repository: Path) -> None:
     add(repository, "m", {"1/model.py": ""})
     assert scan({repository: "", repository / ".." / "models": ""})["m"].reason == ""
 
 
-def test_a_repository_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_repository_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InferError) as caught:
         scan({tmp_path / "no": ""})
     assert caught.value.code is ErrorCode.INTERNAL
@@ -109,7 +109,7 @@ UNSAFE = "', model name must not contain quotes, control or shell characters"
         ("x" * 1_000_000, "', model name must not exceed 255 bytes"),
     ],
 )
-def test_names_no_model_can_have(repository: Path, name: str, text: str) -> None:
+def test_bad_names_are_refused(repository: Path, name: str, text: str) -> None:
     for check in (check_model_name, lambda given: find({repository: ""}, given)):
         with pytest.raises(InferError) as caught:
             check(name)
@@ -121,11 +121,11 @@ def test_names_no_model_can_have(repository: Path, name: str, text: str) -> None
 @pytest.mark.parametrize(
     "name", ["m", "resnet-50.v2", "a b", "..m", "模型", "x" * 255, "a%2e%2eb", "A_1+2@3"]
 )
-def test_names_models_have(name: str) -> None:
+def test_good_names_are_accepted(name: str) -> None:
     check_model_name(name)
 
 
-def test_links_that_leave_the_repository(tmp_path: Path, repository: Path) -> None:
+def test_links_out_of_the_repository_are_refused(tmp_path: Path, repository: Path) -> None:
     outside = add(tmp_path / "elsewhere", "secret", {"1/model.py": "", "config.pbtxt": 'backend: "python"'})
     (repository / "linked").symlink_to(outside)
     add(repository, "m", {"2/model.py": ""})
@@ -144,7 +144,7 @@ def test_a_linked_repository_is_read(tmp_path: Path, repository: Path) -> None:
     assert read_config(scan({tmp_path / "link": ""})["m"]).backend == "python"
 
 
-def test_links_in_a_ring(repository: Path) -> None:
+def test_link_loops_are_ignored(repository: Path) -> None:
     (repository / "m").symlink_to(repository / "m")
     add(repository, "n", {"1/model.py": ""})
     (repository / "n" / "config.pbtxt").symlink_to("config.pbtxt")

@@ -63,7 +63,7 @@ def test_bad_configurations(repository: Path, text: str, code: ErrorCode, messag
     assert (error.code, error.message) == (code, message.replace("{path}", str(path)))
 
 
-def test_files_that_are_no_text(repository: Path) -> None:
+def test_files_that_are_not_utf8_are_refused(repository: Path) -> None:
     path = add(repository, "m", {"1/model.py": ""}) / "config.pbtxt"
     prefix = f"failed to open text file for read {path}: "
     path.write_bytes(b'name: "m"\n\xff')
@@ -78,7 +78,7 @@ def test_files_that_are_no_text(repository: Path) -> None:
     assert refusal(entry_of(repository)).message.startswith(prefix)
 
 
-def test_a_configuration_linked_from_outside(tmp_path: Path, repository: Path) -> None:
+def test_configuration_linked_from_outside_is_refused(tmp_path: Path, repository: Path) -> None:
     (tmp_path / "outside.pbtxt").write_text("max_batch_size: 3")
     path = add(repository, "m", {"1/model.py": "", "..data/config.pbtxt": "max_batch_size: 5"})
     (path / "config.pbtxt").symlink_to(tmp_path / "outside.pbtxt")
@@ -106,7 +106,9 @@ HOSTILE_PATHS = ["../x", "../../etc/passwd", "/etc/passwd", "a/../../../x", "..\
         ("data_file", 'sequence_batching {{ state {{ initial_state {{ data_file: "{path}" }} }} }}'),
     ],
 )
-def test_file_names_that_lead_out(repository: Path, field: str, template: str, path: str) -> None:
+def test_file_names_outside_the_model_are_refused(
+    repository: Path, field: str, template: str, path: str
+) -> None:
     text = 'backend: "python" ' + template.format(path=path.replace("..\\", "..\\\\"))
     add(repository, "m", {"config.pbtxt": text, "1/model.py": ""})
     error = refusal(entry_of(repository))
@@ -149,7 +151,7 @@ def test_labels(repository: Path, text: str, labels: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("path", [*HOSTILE_PATHS[:4], "out"])
-def test_labels_outside_the_model(tmp_path: Path, repository: Path, path: str) -> None:
+def test_labels_outside_the_model_are_refused(tmp_path: Path, repository: Path, path: str) -> None:
     (tmp_path / "secret").write_text("x")
     entry = labelled(repository, path, {})
     (entry.directory / "out").symlink_to(tmp_path / "secret")
@@ -160,7 +162,7 @@ def test_labels_outside_the_model(tmp_path: Path, repository: Path, path: str) -
     )
 
 
-def test_labels_that_are_not_there(repository: Path) -> None:
+def test_missing_labels_are_reported(repository: Path) -> None:
     entry = labelled(repository, "labels.txt", {})
     with pytest.raises(InferError) as caught:
         read_labels(entry, read_config(entry))

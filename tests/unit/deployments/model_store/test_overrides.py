@@ -34,13 +34,13 @@ def files_below(root: Path) -> list[str]:
     "name",
     ["..", "../x", "1/../../x", "/etc/passwd", ".", "", "1/..", "a\\b", "a\0b", "//x"],
 )
-def test_a_path_stays_inside_the_model(name: str) -> None:
+def test_path_outside_the_model_is_refused(name: str) -> None:
     with pytest.raises(InferError, match="must stay within model directory") as caught:
         checked_files({name: b""})
     assert caught.value.code is ErrorCode.INVALID_ARG
 
 
-def test_the_text_is_tritons() -> None:
+def test_error_text_is_tritons() -> None:
     with pytest.raises(InferError) as caught:
         checked_files({"1/../..": b""})
     assert caught.value.message == (
@@ -49,26 +49,26 @@ def test_the_text_is_tritons() -> None:
 
 
 @pytest.mark.parametrize("name", ["A" * 256, f"1/{'é' * 128}/model.py", "\ud800" * 86])
-def test_a_name_no_file_system_takes(name: str) -> None:
+def test_too_long_file_name_is_refused(name: str) -> None:
     with pytest.raises(InferError, match="Invalid file path: a component") as caught:
         checked_files({name: b""})
     assert caught.value.code is ErrorCode.INVALID_ARG
     assert checked_files({f"1/{'A' * 255}": b""})
 
 
-def test_a_file_is_no_directory() -> None:
+def test_file_used_as_a_directory_is_refused() -> None:
     with pytest.raises(InferError, match="directory has been created as a file"):
         checked_files({"1": b"", "1/model.py": b""})
 
 
 @pytest.mark.parametrize("model", ["..", "a/b", ""])
-def test_a_name_that_is_no_model(overrides: Overrides, root: Path, model: str) -> None:
+def test_bad_model_name_is_refused(overrides: Overrides, root: Path, model: str) -> None:
     with pytest.raises(InferError):
         overrides.open(model, FILES)
     assert not root.exists()
 
 
-def test_files_stay_while_the_model_is_served(overrides: Overrides, root: Path) -> None:
+def test_files_are_kept_while_the_model_is_served(overrides: Overrides, root: Path) -> None:
     bundle = overrides.open("m", FILES)
     overrides.retain([])
     assert files_below(bundle.directory) == ["m/1/model.py", "m/1/weights/w"], "still loading"
@@ -96,7 +96,7 @@ def test_the_total_is_bounded(overrides: Overrides) -> None:
     overrides.open("n", {"1/w": bytes(200)})
 
 
-def test_what_a_replica_uses_outlives_the_manager(overrides: Overrides, root: Path) -> None:
+def test_files_used_by_a_replica_outlive_the_manager(overrides: Overrides, root: Path) -> None:
     bundle = overrides.open("m", FILES)
     spec = ModelSpec("m", 1, str(bundle.directory / "m"), b"", "m:1", "", b"", "", bundle=bundle.digest)
     local = materialize_model(spec)

@@ -85,7 +85,7 @@ def spec_of(catalog: Catalog, version: int = 2) -> ModelSpec:
     return catalog.candidate("m", None).spec(version, f"m:{version}")
 
 
-def test_models_and_versions(bucket: Bucket, catalog: Catalog) -> None:
+def test_models_and_versions_are_found(bucket: Bucket, catalog: Catalog) -> None:
     bucket.put("n/1/", "")
     found = catalog.scan()
     assert {name: entry.versions for name, entry in found.items()} == {"m": (1, 2), "n": (1,)}
@@ -93,7 +93,7 @@ def test_models_and_versions(bucket: Bucket, catalog: Catalog) -> None:
     assert (candidate.config.backend, candidate.versions) == ("identity", (2,))
 
 
-def test_a_version_is_downloaded_once_a_node(bucket: Bucket, catalog: Catalog) -> None:
+def test_version_is_downloaded_once_per_node(bucket: Bucket, catalog: Catalog) -> None:
     spec = spec_of(catalog)
     assert spec.origin == f"{bucket.url}/m"
     local = materialize_model(spec)
@@ -107,7 +107,7 @@ def test_a_version_is_downloaded_once_a_node(bucket: Bucket, catalog: Catalog) -
     )
 
 
-def test_the_copy_in_use_is_not_evicted(bucket: Bucket, catalog: Catalog) -> None:
+def test_leased_copy_is_not_evicted(bucket: Bucket, catalog: Catalog) -> None:
     spec = msgspec.structs.replace(spec_of(catalog), cache_bytes=80)
     local = materialize_model(spec)
     bucket.put("m/2/deep/model.bin", "another")
@@ -119,7 +119,7 @@ def test_the_copy_in_use_is_not_evicted(bucket: Bucket, catalog: Catalog) -> Non
     assert len(NodeCache(Path(spec.cache_directory), 0).listing()) == 1
 
 
-def test_changes_are_seen(bucket: Bucket, catalog: Catalog) -> None:
+def test_remote_changes_are_detected(bucket: Bucket, catalog: Catalog) -> None:
     def fingerprints() -> dict[str, str]:
         return catalog.fingerprints(catalog.scan())
 
@@ -140,14 +140,14 @@ def test_changes_are_seen(bucket: Bucket, catalog: Catalog) -> None:
         catalog.candidate("m", None)
 
 
-def test_a_model_that_changes_while_it_is_loaded(bucket: Bucket, catalog: Catalog) -> None:
+def test_model_changed_during_its_load_is_refused(bucket: Bucket, catalog: Catalog) -> None:
     spec = spec_of(catalog)
     bucket.put("m/2/deep/model.bin", "eleven")
     with pytest.raises(InferError, match=r"model 'm' changed in .* while it was being loaded"):
         materialize_model(spec)
 
 
-def test_keys_that_lead_out_are_ignored(bucket: Bucket, catalog: Catalog, tmp_path: Path) -> None:
+def test_keys_outside_the_repository_are_ignored(bucket: Bucket, catalog: Catalog, tmp_path: Path) -> None:
     bucket.put("m/2/../../../escape", "x")
     bucket.put("m/2//double", "x")
     assert [file.path for file in Storage(f"{bucket.url}/m").listing().files] == [
@@ -160,7 +160,7 @@ def test_keys_that_lead_out_are_ignored(bucket: Bucket, catalog: Catalog, tmp_pa
     assert list(tmp_path.rglob("escape")) == []
 
 
-def test_a_bucket_that_is_not_there(bucket: Bucket) -> None:
+def test_missing_bucket_is_reported(bucket: Bucket) -> None:
     nowhere = Catalog(from_args({"model_repository": [bucket.url.replace("bucket", "nowhere")]}), KEY)
     with pytest.raises(InferError, match=r"failed to read s3://http://.*/nowhere/models: "):
         nowhere.scan()
@@ -188,7 +188,9 @@ ADDRESSES = [
 
 
 @pytest.mark.parametrize(("url", "options", "path"), ADDRESSES)
-def test_addresses(url: str, options: dict[str, Any], path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_of_triton_are_understood(
+    url: str, options: dict[str, Any], path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("AZURE_STORAGE_KEY", raising=False)
     assert _options(url, None) == (options, path)
 
@@ -220,7 +222,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         Storage("s3://bucket/models")
 
 
-def test_where_copies_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_directory_of_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_AWS_MOUNT_DIRECTORY", "/mnt")
     settings = from_args({"model_repository": "s3://bucket/models"})
     assert cache_directory(settings, "s3://bucket/models").parent == Path("/mnt")

@@ -94,7 +94,7 @@ def weights(spec: ModelSpec) -> bytes:
     return (Path(local.spec.directory) / "2/deep/weights").read_bytes()
 
 
-def test_a_version_is_copied_and_changes_are_seen(cloud: Cloud) -> None:
+def test_version_is_copied_and_changes_are_detected(cloud: Cloud) -> None:
     catalog = catalog_of(cloud)
     before = catalog.fingerprints(catalog.scan())
     assert catalog.scan()["m"].versions == (1, 2)
@@ -159,7 +159,9 @@ def cable(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cable]:
         ("minio", False),
     ],
 )
-def test_where_endpoints_take_the_bucket(cloud: S3, cable: Cable, host: str, bucket_in_host: bool) -> None:
+def test_bucket_is_addressed_as_the_endpoint_needs(
+    cloud: S3, cable: Cable, host: str, bucket_in_host: bool
+) -> None:
     cloud.host = host
     assert weights(spec_of(catalog_of(cloud))) == WEIGHTS
     heads = [head.split(b"\r\n") for head in bytes(cable.asked).split(b"\r\n\r\n") if head]
@@ -174,7 +176,7 @@ def test_where_endpoints_take_the_bucket(cloud: S3, cable: Cable, host: str, buc
     assert (b"x-amz-checksum" in sent) is not bucket_in_host, "OSS knows nothing of them"
 
 
-def test_an_emulator_that_dies_during_a_download(
+def test_storage_failure_during_a_download(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if Azure.missing() and not isinstance(cloud, Gcs):

@@ -41,7 +41,7 @@ def turns(of: Arbiter[str], count: int, *keys: str) -> Counter[str]:
     return had
 
 
-def test_one_resource_is_one_execution() -> None:
+def test_one_resource_allows_one_execution() -> None:
     both = arbiter(a=demand(r=1), b=demand(r=1))
     assert grant(both, "a", "b") == ["a"]
     assert grant(both, "a") == []
@@ -51,7 +51,7 @@ def test_one_resource_is_one_execution() -> None:
     assert both.grant() == []
 
 
-def test_by_default_there_is_the_most_that_one_demands() -> None:
+def test_default_limit_is_the_largest_demand() -> None:
     some = arbiter(a=demand(r=1), b=demand(r=1), c=demand(r=3))
     assert grant(some, "a", "b", "c") == ["a", "b"]
     some.release("a")
@@ -60,36 +60,36 @@ def test_by_default_there_is_the_most_that_one_demands() -> None:
     assert some.grant() == ["c"]
 
 
-def test_the_limit_shrinks_when_the_largest_leaves() -> None:
+def test_limit_shrinks_when_the_largest_demand_leaves() -> None:
     some = arbiter(a=demand(r=1), b=demand(r=1), c=demand(r=2))
     some.leave("c")
     assert grant(some, "a", "b") == ["a"]
 
 
-def test_explicit_counts() -> None:
+def test_explicit_counts_are_limits() -> None:
     assert grant(limited({ANY_DEVICE: {"r": 2}}, a=demand(r=1), b=demand(r=1)), "a", "b") == ["a", "b"]
 
 
-def test_devices_do_not_share() -> None:
+def test_devices_have_resources_of_their_own() -> None:
     some = arbiter(a=demand(device=0, r=1), b=demand(device=1, r=1), c=demand(device=0, r=1))
     assert grant(some, "a", "b", "c") == ["a", "b"]
 
 
-def test_priority_two_gets_half_the_turns() -> None:
+def test_priority_two_gets_half_the_permits() -> None:
     assert turns(arbiter(a=demand(r=1), b=demand(2, r=1)), 300, "a", "b") == {"a": 200, "b": 100}
     some = arbiter(a=demand(r=1), b=demand(2, r=1), c=demand(4, r=1))
     had = turns(some, 700, "a", "b", "c")
     assert abs(had["a"] - 400) <= 2 and abs(had["b"] - 200) <= 2 and abs(had["c"] - 100) <= 2
 
 
-def test_who_rested_does_not_keep_the_others_out() -> None:
+def test_idle_instance_does_not_starve_others_later() -> None:
     some = arbiter(a=demand(r=1), b=demand(r=1))
     turns(some, 1000, "a")
     some.release("a")
     assert turns(some, 10, "a", "b") == {"a": 5, "b": 5}
 
 
-def test_who_is_new_does_not_keep_the_others_out() -> None:
+def test_new_instance_does_not_starve_others() -> None:
     some = arbiter(a=demand(r=1))
     turns(some, 1000, "a")
     some.release("a")
@@ -97,13 +97,13 @@ def test_who_is_new_does_not_keep_the_others_out() -> None:
     assert turns(some, 10, "a", "b") == {"a": 5, "b": 5}
 
 
-def test_many_small_demands_do_not_starve_a_large_one() -> None:
+def test_small_demands_do_not_starve_a_large_one() -> None:
     some = arbiter(large=demand(r=4), **{f"small{n}": demand(r=1) for n in range(4)})
     had = turns(some, 500, "large", *(f"small{n}" for n in range(4)))
     assert had["large"] >= 95
 
 
-def test_who_needs_something_else_goes_on() -> None:
+def test_instances_with_other_needs_are_not_blocked() -> None:
     some = arbiter(a=demand(r=1), b=demand(r=1, s=1), c=demand(s=1), d=demand(t=1))
     assert grant(some, "a", "b", "c", "d") == ["a", "d"], "c must wait: b is before it"
     some.release("a")
@@ -112,14 +112,14 @@ def test_who_needs_something_else_goes_on() -> None:
     assert some.grant() == ["c"]
 
 
-def test_a_withdrawn_wish_makes_room_in_the_line() -> None:
+def test_withdrawn_request_unblocks_the_queue() -> None:
     some = arbiter(a=demand(r=1), b=demand(r=2), c=demand(r=1))
     assert grant(some, "a", "b", "c") == ["a"]
     some.release("b")
     assert some.grant() == ["c"]
 
 
-def test_what_one_that_leaves_held_is_free() -> None:
+def test_leaving_holder_frees_its_resources() -> None:
     some = arbiter(a=demand(r=1), b=demand(r=1))
     assert grant(some, "a", "b") == ["a"]
     some.leave("a")
@@ -127,7 +127,7 @@ def test_what_one_that_leaves_held_is_free() -> None:
     assert some.grant() == ["b"]
 
 
-def test_a_successor_learns_what_is_held() -> None:
+def test_held_resources_can_be_restored() -> None:
     some = arbiter(a=demand(r=1), b=demand(r=1))
     some.hold("a")
     assert grant(some, "b") == []
@@ -135,7 +135,7 @@ def test_a_successor_learns_what_is_held() -> None:
     assert some.grant() == ["b"]
 
 
-def test_what_is_too_small_is_refused_and_changes_nothing() -> None:
+def test_too_small_limit_is_refused_without_effect() -> None:
     some = limited({ANY_DEVICE: {"r": 1}}, a=demand(r=1))
     with pytest.raises(InferError) as caught:
         some.enrol({"b": demand(r=2)})
@@ -150,7 +150,7 @@ def test_what_is_too_small_is_refused_and_changes_nothing() -> None:
 EXPLICIT = parse_resources(["R1:10", "R2:5:0", "R2:8:1", "R3:2"])
 
 
-def test_triton_s_example() -> None:
+def test_example_of_tritons_documentation() -> None:
     """From rate_limiter.md of Triton's documentation."""
     on = [Demand(((device, "R1", 1), (device, "R2", 1), (GLOBAL, "R3", 1))) for device in (0, 1)]
     assert limits(on, EXPLICIT) == {
@@ -162,12 +162,12 @@ def test_triton_s_example() -> None:
     }
 
 
-def test_a_resource_that_the_operator_does_not_name_is_absent() -> None:
+def test_resource_without_an_explicit_count_is_absent() -> None:
     with pytest.raises(InferError, match=r'"other" is limited to 0 .* required count is 1'):
         limits([demand(other=1)], EXPLICIT)
 
 
-def test_global_and_of_a_device() -> None:
+def test_resource_cannot_be_global_and_of_a_device() -> None:
     with pytest.raises(InferError) as caught:
         limits([demand(r=1), demand(device=0, r=1)], {})
     assert caught.value.message == (
@@ -175,11 +175,11 @@ def test_global_and_of_a_device() -> None:
     )
 
 
-def test_of_two_counts_the_lesser_holds() -> None:
+def test_smaller_of_two_counts_applies() -> None:
     assert parse_resources(["r:3", "r:2", "r:4", "r:7:0"]) == {ANY_DEVICE: {"r": 2}, 0: {"r": 7}}
 
 
 @pytest.mark.parametrize("entry", ["r", "r:", "r:x", ":1", "r:1:0:0", "r:-1", "r:1:x"])
-def test_malformed_entries(entry: str) -> None:
+def test_malformed_entries_are_refused(entry: str) -> None:
     with pytest.raises(ValueError, match=r"--rate-limit-resource option format is .* Got "):
         parse_resources([entry])

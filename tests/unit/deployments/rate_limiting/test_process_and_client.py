@@ -90,7 +90,7 @@ async def nothing_more(turns: Permits) -> None:
         await turns._limiter.enrol({})
 
 
-async def test_one_at_a_time(replicas: Replicas) -> None:
+async def test_one_instance_executes_at_a_time(replicas: Replicas) -> None:
     one, other = await replicas.join(), await replicas.join()
     assert len(replicas.arbiters()) == 1
     await (await asked(one)).wait()
@@ -121,7 +121,7 @@ async def test_many_replicas_at_once_start_one_arbiter(replicas: Replicas) -> No
     assert (most, had) == (1, 100)
 
 
-async def test_priorities_hold_when_turns_are_asked_for_at_once(replicas: Replicas) -> None:
+async def test_priorities_apply_to_permits_requested_at_once(replicas: Replicas) -> None:
     had = {1: 0, 2: 0}
 
     async def join(priority: int) -> None:
@@ -149,7 +149,7 @@ async def test_priorities_hold_when_turns_are_asked_for_at_once(replicas: Replic
     assert abs(had[1] - 2 * had[2]) <= 6, had
 
 
-async def test_a_killed_holder_holds_nothing(replicas: Replicas) -> None:
+async def test_killed_holder_frees_its_permit(replicas: Replicas) -> None:
     holder = await asyncio.create_subprocess_exec(
         sys.executable, "-c", HOLDER, replicas.directory, stdout=asyncio.subprocess.PIPE
     )
@@ -166,7 +166,7 @@ async def test_a_killed_holder_holds_nothing(replicas: Replicas) -> None:
     await holder.wait()
 
 
-async def test_a_killed_waiter_is_forgotten(replicas: Replicas) -> None:
+async def test_killed_waiter_is_forgotten(replicas: Replicas) -> None:
     one, gone, other = await replicas.join(), await replicas.join(), await replicas.join()
     await (await asked(one)).wait()
     await asked(gone)
@@ -176,7 +176,7 @@ async def test_a_killed_waiter_is_forgotten(replicas: Replicas) -> None:
     await waiting.wait()
 
 
-async def test_a_withdrawn_wish(replicas: Replicas) -> None:
+async def test_withdrawn_request_gets_no_permit(replicas: Replicas) -> None:
     one, other = await replicas.join(), await replicas.join()
     await (await asked(one)).wait()
     withdrawn = await asked(other)
@@ -190,7 +190,7 @@ async def test_a_withdrawn_wish(replicas: Replicas) -> None:
     assert not withdrawn.is_set()
 
 
-async def test_a_killed_arbiter_has_a_successor_that_knows_who_executes(replicas: Replicas) -> None:
+async def test_successor_of_a_killed_arbiter_knows_held_permits(replicas: Replicas) -> None:
     one, other = await replicas.join(), await replicas.join()
     await (await asked(one)).wait()
     waiting = await asked(other)
@@ -210,7 +210,7 @@ async def test_a_killed_arbiter_has_a_successor_that_knows_who_executes(replicas
     await late.wait()
 
 
-async def test_what_could_never_execute_is_refused(replicas: Replicas) -> None:
+async def test_unsatisfiable_demand_is_refused(replicas: Replicas) -> None:
     two = Demand(((GLOBAL, "r", 2),))
     with pytest.raises(InferError) as caught:
         await replicas.join(two, {ANY_DEVICE: {"r": 1}})
@@ -219,7 +219,7 @@ async def test_what_could_never_execute_is_refused(replicas: Replicas) -> None:
     await (await asked(await replicas.join())).wait()
 
 
-async def test_an_instance_that_leaves(replicas: Replicas) -> None:
+async def test_leaving_instance_frees_its_permit(replicas: Replicas) -> None:
     one, other = await replicas.join(), await replicas.join()
     await (await asked(one)).wait()
     waiting = await asked(other)

@@ -48,7 +48,7 @@ def executed(bench: Bench) -> int:
     return len(bench.executed())
 
 
-def test_the_second_request_is_a_hit(bench: Bench) -> None:
+def test_second_request_is_a_hit(bench: Bench) -> None:
     bench.load(CACHED, cache_config={"local": {"size": "100000"}})
     first = bench.infer(ask(b"abcd", "one"))
     second = bench.infer(ask(b"abcd", "two"))
@@ -63,9 +63,7 @@ def test_the_second_request_is_a_hit(bench: Bench) -> None:
     assert stats.cache_hit.ns > 0 and stats.cache_miss.ns > 0
 
 
-def test_errors_are_not_kept_and_without_the_flag_nothing_is(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nothing_is_cached_without_the_flag(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         bench.load(CACHED)
     assert "see --cache-config" in caplog.text
@@ -74,14 +72,14 @@ def test_errors_are_not_kept_and_without_the_flag_nothing_is(
     assert executed(bench) == 2
 
 
-def test_an_error_is_not_kept(bench: Bench) -> None:
+def test_error_is_not_cached(bench: Bench) -> None:
     bench.load(CACHED, cache_config={"local": {"size": "100000"}})
     assert bench.infer(ask(b"abcd", "bad")).failure is not None
     assert bench.infer(ask(b"abcd", "good")).failure is None
     assert executed(bench) == 2
 
 
-def test_cancelled_and_refused_requests(bench: Bench) -> None:
+def test_cancelled_and_refused_requests_are_not_cached(bench: Bench) -> None:
     bench.load(CACHED, cache_config={"local": {"size": "100000"}}, max_pending_requests=1)
     held = bench.hold()
     waiting, cancel = bench.submit(ask(b"wait"))
@@ -95,7 +93,7 @@ def test_cancelled_and_refused_requests(bench: Bench) -> None:
     assert bench.infer(ask(b"wait")).failure is None
 
 
-def test_the_key_tells_apart_what_the_answer_may_depend_on() -> None:
+def test_key_covers_everything_the_response_depends_on() -> None:
     def key(*tensors: Tensor, outputs: tuple[str, ...] = (), identity: str = "m") -> bytes:
         wanted = tuple(map(RequestedOutput, outputs))
         return request_key(InferRequest("m", "", tensors, wanted), identity)
@@ -114,7 +112,7 @@ def test_the_key_tells_apart_what_the_answer_may_depend_on() -> None:
     assert request_key(ask(b"abcd", "1", parameters={"x": 1})) == request_key(ask(b"abcd", "2"))
 
 
-def test_local_cache_keeps_to_its_size(caplog: pytest.LogCaptureFixture) -> None:
+def test_local_cache_respects_its_size(caplog: pytest.LogCaptureFixture) -> None:
     def entry(size: int) -> Entry:
         return Entry.of(InferResponse(outputs=(Tensor("O", "UINT8", (size,), bytes(size)),)))
 
@@ -146,7 +144,7 @@ def test_redis_outlives_a_replica(bench: Bench, redis_port: int) -> None:
     assert (stats.cache_hit.count, stats.cache_miss.count, stats.compute_infer.count) == (1, 0, 0)
 
 
-def test_without_its_redis_a_model_serves_on(
+def test_model_serves_without_its_redis(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(response_cache, "_PAUSE_S", 1000.0)
@@ -171,7 +169,7 @@ def test_settings(entries: list[str], text: str, tmp_path: Path) -> None:
         from_args({"model_repository": [str(tmp_path)], "cache_config": entries})
 
 
-def test_settings_that_are_right(tmp_path: Path) -> None:
+def test_valid_settings_are_accepted(tmp_path: Path) -> None:
     settings = from_args(
         {"model_repository": [str(tmp_path)], "cache_config": ["redis,host=a,port=1", "redis,db=2"]}
     )

@@ -62,7 +62,7 @@ def count(model: ServedModel | None) -> int:
     return int(model.config.instance_group[0].count)
 
 
-def test_an_instance_more(bench: Bench) -> None:
+def test_added_instance_executes(bench: Bench) -> None:
     bench.load(CONFIG + group(1))
     held = bench.hold()
     waiting, _ = bench.submit(request("a"))
@@ -74,7 +74,7 @@ def test_an_instance_more(bench: Bench) -> None:
     assert held.result(5).failure is None
 
 
-def test_an_instance_less_goes_when_it_has_finished(bench: Bench) -> None:
+def test_removed_instance_finishes_its_requests(bench: Bench) -> None:
     bench.load(CONFIG + group(2))
     held = [bench.hold(), bench.hold()]
     update(bench, CONFIG + group(1))
@@ -113,7 +113,7 @@ def test_no_request_is_lost_while_all_instances_change(bench: Bench) -> None:
     assert len(calls(bench, "load")) == 14
 
 
-def test_a_new_instance_that_does_not_load_changes_nothing(bench: Bench) -> None:
+def test_failed_new_instance_changes_nothing(bench: Bench) -> None:
     breaks = 'parameters { key: "break" value { string_value: "2" } }\n'
     model = bench.load(CONFIG + breaks + group(1))
     with pytest.raises(InferError, match="the weights are unreadable"):
@@ -123,7 +123,7 @@ def test_a_new_instance_that_does_not_load_changes_nothing(bench: Bench) -> None
     assert calls(bench, "unload") == ["g_1"], "the one that did load"
 
 
-def test_what_the_configuration_forbids(bench: Bench) -> None:
+def test_update_with_an_invalid_configuration_is_refused(bench: Bench) -> None:
     model = bench.load(CONFIG + group(1))
     with pytest.raises(InferError) as caught:
         update(bench, CONFIG + group(1, "gpus: 0"))
@@ -133,7 +133,7 @@ def test_what_the_configuration_forbids(bench: Bench) -> None:
     assert model.instances.declared == bench.spec(CONFIG + group(1)).config
 
 
-def test_an_instance_with_a_sequence_goes_when_that_has_ended(bench: Bench) -> None:
+def test_removed_instance_finishes_its_sequences(bench: Bench) -> None:
     config = CONFIG.replace("max_batch_size: 8", "max_batch_size: 1") + SEQUENCES
     bench.load(config + group(2))
 
@@ -155,7 +155,7 @@ def test_an_instance_with_a_sequence_goes_when_that_has_ended(bench: Bench) -> N
     assert waiting.result(5).failure is None
 
 
-def test_host_policy(bench: Bench) -> None:
+def test_host_policy_sets_affinity(bench: Bench) -> None:
     core = min(os.sched_getaffinity(0))
     policies = {"mine": {"cpu-cores": f"{core}-{core}", "key": "v"}, "cpu": {"cpu-cores": "x-y"}}
     bench.load(CONFIG + group(1, 'host_policy: "mine"'), host_policy=policies)
@@ -218,7 +218,7 @@ def test_executions_wait_for_the_resource(bench: Bench, limited: Other) -> None:
     limited.take()
 
 
-def test_instances_of_one_model_take_turns(bench: Bench, limited: Other) -> None:
+def test_instances_of_one_model_share_the_resource(bench: Bench, limited: Other) -> None:
     held = bench.hold()
     other, _ = bench.submit(request("other"))
     time.sleep(0.05)
@@ -227,7 +227,7 @@ def test_instances_of_one_model_take_turns(bench: Bench, limited: Other) -> None
     assert (held.result(30).failure, other.result(30).failure) == (None, None)
 
 
-def test_a_cancelled_request_waits_no_longer(bench: Bench, limited: Other) -> None:
+def test_cancelled_request_stops_waiting(bench: Bench, limited: Other) -> None:
     limited.take()
     waiting, cancel = bench.submit(request("a"))
     cancel()
@@ -240,7 +240,7 @@ def test_a_cancelled_request_waits_no_longer(bench: Bench, limited: Other) -> No
     assert bench.executed() == [["b"]]
 
 
-def test_waiting_counts_as_queueing(bench: Bench, limited: Other) -> None:
+def test_wait_for_a_permit_counts_as_queueing(bench: Bench, limited: Other) -> None:
     limited.take()
     waiting, _ = bench.submit(request("a"))
     time.sleep(0.05)
@@ -271,7 +271,7 @@ def test_warm_up_waits_for_the_resource(bench: Bench, limited: Other, sockets: s
     limited.take()
 
 
-def test_an_instance_that_left_wants_no_turn(bench: Bench, limited: Other) -> None:
+def test_removed_instance_requests_no_permit(bench: Bench, limited: Other) -> None:
     config = CONFIG + BATCHING + group(1)
     update(bench, config)
     until(lambda: len(calls(bench, "unload")) == 2)
@@ -279,12 +279,12 @@ def test_an_instance_that_left_wants_no_turn(bench: Bench, limited: Other) -> No
     assert bench.infer(request("a")).failure is None
 
 
-def test_a_load_that_could_never_execute(bench: Bench, sockets: str) -> None:
+def test_load_with_unsatisfiable_resources_fails(bench: Bench, sockets: str) -> None:
     with pytest.raises(InferError, match='Resource count for "r" is limited to 0'):
         bench.load(CONFIG + group(1, LIMITED), socket_directory=sockets, rate_limits={-1: {"something": 1}})
     assert calls(bench, "load") == []
 
 
-def test_without_a_rate_limiter_nobody_waits(bench: Bench) -> None:
+def test_resources_are_ignored_without_a_rate_limiter(bench: Bench) -> None:
     bench.load(CONFIG + group(1, LIMITED))
     assert bench.infer(request("a")).failure is None

@@ -14,13 +14,13 @@ def test_configuration_is_completed_from_the_model(bench: Bench) -> None:
     assert model.config.instance_group[0].count == 1
 
 
-def test_auto_complete_switched_off(bench: Bench) -> None:
+def test_auto_complete_can_be_disabled(bench: Bench) -> None:
     model = bench.load('name: "m" backend: "probe"', auto_complete=False)
     assert "auto_complete" not in bench.backend.calls
     assert (model.config.max_batch_size, len(model.config.input)) == (0, 0)
 
 
-def test_configuration_that_cannot_be_served(bench: Bench) -> None:
+def test_unservable_configuration_is_refused(bench: Bench) -> None:
     with pytest.raises(InferError, match="unable to find backend library for backend 'nonesuch'"):
         load_model(bench.spec(CONFIG.replace("probe", "nonesuch")), bench.plane)
     with pytest.raises(InferError, match="has kind KIND_GPU but no GPUs are available"):

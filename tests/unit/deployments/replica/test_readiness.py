@@ -32,13 +32,13 @@ def instance() -> Instance:
     return Instance(Model(mc.ModelConfig(name="m"), 1, Path("m")), "m_0")
 
 
-async def test_a_model_that_always_is() -> None:
+async def test_model_without_readiness_is_not_watched() -> None:
     watch = ReadinessWatch(Plain(), lambda: [instance()], lambda _: pytest.fail("told"))
     await watch.start()
     assert watch._task is None
 
 
-async def test_changes_are_told_at_once_when_the_backend_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readiness_change_is_announced_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "_INTERVAL_S", 3600)
     told: asyncio.Queue[bool] = asyncio.Queue()
     backend, watched = Moody(), instance()
@@ -53,7 +53,7 @@ async def test_changes_are_told_at_once_when_the_backend_says_so(monkeypatch: py
     watch.stop()
 
 
-async def test_changes_are_found_by_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readiness_change_is_found_by_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "_INTERVAL_S", 0.001)
     told: asyncio.Queue[bool] = asyncio.Queue()
     backend = Moody()

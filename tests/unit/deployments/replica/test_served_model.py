@@ -16,7 +16,7 @@ from app.core.tensors import InferRequest, InferResponse, RegionSlice, Requested
 from tests.unit.deployments.served_model_bench import CONFIG, Bench, request
 
 
-def test_life(bench: Bench) -> None:
+def test_model_loads_serves_and_unloads(bench: Bench) -> None:
     settings = {"": {"all": "1", "own": "0"}, "probe": {"own": "1"}, "other": {"x": "1"}}
     model = bench.load(backend_config=settings)
     response = bench.infer(request("a", 2))
@@ -39,7 +39,7 @@ def test_life(bench: Bench) -> None:
     ]
 
 
-def test_statistics_of_successes(bench: Bench) -> None:
+def test_successes_are_counted(bench: Bench) -> None:
     bench.load()
     for rows in (1, 3, 3):
         bench.infer(request("a", rows))
@@ -55,7 +55,7 @@ def test_statistics_of_successes(bench: Bench) -> None:
     assert (stats.failures, stats.pending) == ({}, 0)
 
 
-def test_a_traced_request_brings_its_times(bench: Bench) -> None:
+def test_traced_request_has_timestamps(bench: Bench) -> None:
     bench.load()
     assert bench.infer(request("plain")).timestamps is None
     before = time.monotonic_ns()
@@ -67,7 +67,7 @@ def test_a_traced_request_brings_its_times(bench: Bench) -> None:
     assert before <= times.request_start <= times.request_end <= time.monotonic_ns()
 
 
-def test_statistics_of_failures_by_reason(bench: Bench) -> None:
+def test_failures_are_counted_by_reason(bench: Bench) -> None:
     bench.load(CONFIG, max_pending_requests=1)
     assert bench.infer(request("bad")).failure is not None
     with pytest.raises(InferError):
@@ -99,7 +99,7 @@ def _error(answer: "Future[InferResponse]") -> InferError:
     return error
 
 
-def test_a_backend_that_raises_counts_as_such(bench: Bench) -> None:
+def test_backend_exception_is_counted_as_backend_failure(bench: Bench) -> None:
     bench.load()
     bench.backend.TritonBackend.instance_execute = _raise
     assert _error(bench.submit(request("a"))[0]).message == "a bad batch"
@@ -118,7 +118,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("bad", "text"), BAD)
-def test_what_the_configuration_forbids_is_refused_and_no_failure_of_the_model(
+def test_invalid_request_is_refused_and_not_counted_as_failure(
     bench: Bench, bad: InferRequest, text: str
 ) -> None:
     bench.load()
@@ -131,7 +131,7 @@ def test_what_the_configuration_forbids_is_refused_and_no_failure_of_the_model(
     assert bench.executed() == []
 
 
-def test_no_thread_is_left(tmp_path: Path) -> None:
+def test_close_ends_all_threads(tmp_path: Path) -> None:
     before = threading.active_count()
     bench = Bench(tmp_path)
     bench.load(CONFIG + "instance_group { count: 3 }")
@@ -177,7 +177,7 @@ def test_shared_memory_is_read_and_written_by_the_replica(bench: Bench, region: 
     assert report.pending == 0
 
 
-def test_a_cancelled_request_writes_nothing(bench: Bench, region: Path) -> None:
+def test_cancelled_request_writes_nothing_to_shared_memory(bench: Bench, region: Path) -> None:
     bench.load(ECHO)
     answer, cancel = bench.submit(sharing(region, "hold"))
     assert bench.backend.entered.acquire(timeout=5)

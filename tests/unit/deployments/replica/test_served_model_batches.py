@@ -12,7 +12,7 @@ from deployments.scheduling.shape_key import ShapeKey, make_shape_key
 from tests.unit.deployments.served_model_bench import BATCHING, CONFIG, Bench, request
 
 
-def test_dynamic_batching_batches_what_waits(bench: Bench) -> None:
+def test_dynamic_batching_batches_queued_requests(bench: Bench) -> None:
     bench.load(CONFIG + BATCHING)
     assert bench.serve_batch.limits == (8, 1024)
     held = bench.hold()
@@ -28,7 +28,7 @@ def test_dynamic_batching_batches_what_waits(bench: Bench) -> None:
     assert report.compute_infer.count == report.success.count == 3
 
 
-def test_queue_size_of_the_configuration(bench: Bench) -> None:
+def test_queue_size_of_the_configuration_applies(bench: Bench) -> None:
     bench.load(CONFIG + "dynamic_batching { default_queue_policy { max_queue_size: 1 } }")
     bench.hold()
     waiting, _ = bench.submit(request("a"))
@@ -46,7 +46,7 @@ def test_queue_is_bounded_by_bytes(bench: Bench) -> None:
         bench.submit(request("b"))
 
 
-def test_optional_and_variable_inputs_batch_with_their_like(bench: Bench) -> None:
+def test_requests_batch_with_equal_shapes_only(bench: Bench) -> None:
     bench.load(CONFIG.replace("dims: [ 4 ]", "dims: [ -1 ]") + BATCHING)
     bench.hold()
     widths = {"a": 2, "b": 2, "c": 3}
@@ -88,7 +88,7 @@ class TritonBatchStrategy(BatchStrategy):
 """
 
 
-def test_queue_policy_of_the_configuration(bench: Bench) -> None:
+def test_queue_policy_of_the_configuration_applies(bench: Bench) -> None:
     policy = """
     dynamic_batching {
       priority_levels: 2 default_priority_level: 2
@@ -124,7 +124,7 @@ def test_ordered_responses_of_several_instances(bench: Bench) -> None:
     assert held.result(5).failure is None and later.result(5).failure is None
 
 
-def test_passive_instances_are_loaded_and_never_used(bench: Bench) -> None:
+def test_passive_instances_are_loaded_and_not_used(bench: Bench) -> None:
     bench.load(CONFIG + 'instance_group [ { name: "idle" passive: true }, { name: "used" } ]')
     for _ in range(5):
         bench.infer(request("a"))
@@ -132,7 +132,7 @@ def test_passive_instances_are_loaded_and_never_used(bench: Bench) -> None:
     assert {call[1] for call in bench.backend.calls if call[0] == "execute"} == {"used_0"}
 
 
-def test_held_by_the_hook_of_triton(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_is_delayed_by_tritons_test_hook(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITONSERVER_DELAY_SCHEDULER", "3")
     bench.load(CONFIG + BATCHING)
     answers = [bench.submit(request(name))[0] for name in "abc"]

@@ -26,7 +26,7 @@ class TritonPythonModel:
 """
 
 
-def test_python_model_of_its_own_environment(bench: Bench) -> None:
+def test_python_model_executes_in_its_own_environment(bench: Bench) -> None:
     folder = bench.directory / "m"
     environments.make(folder / "venv")
     (folder / "1" / "model.py").write_text(PYTHON_MODEL.replace("NAME", "only_here"))
@@ -45,7 +45,7 @@ def test_python_model_of_its_own_environment(bench: Bench) -> None:
     bench.model = None
 
 
-def test_python_model_whose_packages_nobody_installed(bench: Bench) -> None:
+def test_missing_packages_are_explained(bench: Bench) -> None:
     folder = bench.directory / "m"
     (folder / "requirements.txt").write_text("no-such-package\n")
     (folder / "1" / "model.py").write_text(PYTHON_MODEL.replace("NAME", "no_such_package"))
