@@ -27,7 +27,7 @@ from app.core.tensors import (
 from app.protocol.classification import ModelLabels, classify_output
 from app.protocol.grpc.parameters import decode_parameters, decode_region, encode_parameters
 from app.protocol.grpc.request_splitter import cut_request
-from app.protocol.http.json_header import check_entries
+from app.protocol.http.request_template import check_entries
 
 MAX_MESSAGE_BYTES: Final = 2**31 - 1
 

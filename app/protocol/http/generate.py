@@ -15,8 +15,9 @@ from app.core.config.model_config import WILDCARD, TensorSpec
 from app.core.errors import Failure, internal, invalid_arg
 from app.core.tensors import Buffer, InferRequest, InferResponse, Parameters, Tensor
 from app.protocol.http import strict_json
-from app.protocol.http.json_header import MAX_ARRAYS, custom_parameter, read_parameter
+from app.protocol.http.json_header import custom_parameter, read_parameter
 from app.protocol.http.json_tensors import encode_data, flatten, tensor_bytes
+from app.protocol.http.request_template import MAX_ARRAYS
 from app.protocol.http.strict_json import Members, as_text, error_prefix
 from app.protocol.http.v2 import DEFAULT_MAX_INPUT_SIZE, encode_error, json_too_large
 

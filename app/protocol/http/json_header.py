@@ -1,8 +1,7 @@
-"""The JSON part of an inference request, as structs.
+"""The JSON part of an inference request as structs, read value by value from a decoded document.
 
-`parse_header` decodes into structs directly, which is fast and refuses anything unusual. A refused document
-is read again value by value in Triton's order, which either succeeds (NaN in the data, an odd number) or
-finds the error text that Triton would give. Both ways end in the same structs.
+Reading in Triton's order either succeeds for documents that the struct decoder of `request_template` refuses
+(NaN in the data, an odd number) or finds the error text that Triton would give.
 """
 
 from typing import Annotated, Any, Final
@@ -13,12 +12,6 @@ from app.core.errors import InferError, internal, invalid_arg
 from app.core.tensors import Parameters, ParameterValue
 from app.protocol.http import strict_json
 from app.protocol.http.strict_json import as_bool, as_text, as_uint, error_prefix
-
-# No model has as many; the limit keeps a hostile request from costing much more than its bytes.
-MAX_ENTRIES: Final = 4096
-"""Inputs, outputs, or parameters of a request."""
-MAX_ARRAYS: Final = 1 << 21
-"""Arrays and objects in a request's JSON."""
 
 _INT64_MAX: Final = (1 << 63) - 1
 # msgspec has no limits beyond 63 bits; larger numbers, and their errors, are left to `read_header`.
@@ -41,27 +34,13 @@ class InputParameters(_TensorParameters, gc=False):
 
 
 class InputHeader(msgspec.Struct, gc=False):
-    """One entry of `inputs`; `data` is undecoded JSON from the fast decoder, a list from `read_header`."""
+    """One entry of `inputs`; `data` is undecoded JSON from the struct decoder, a list from `read_header`."""
 
     name: str
     shape: list[_UInt]
     datatype: str
     parameters: InputParameters | msgspec.UnsetType = _UNSET
     data: Any = _UNSET
-
-    def binary_size_and_region(self) -> tuple[int | None, str | None]:
-        """Return `binary_data_size` and `shared_memory_region`, None where not given."""
-        if isinstance(self.parameters, msgspec.UnsetType):
-            return None, None
-        size, region = self.parameters.binary_data_size, self.parameters.shared_memory_region
-        return (
-            None if isinstance(size, msgspec.UnsetType) else size,
-            None if isinstance(region, msgspec.UnsetType) else region,
-        )
-
-
-class _FastInput(InputHeader, gc=False):
-    data: msgspec.Raw | msgspec.UnsetType = _UNSET
 
 
 class OutputParameters(_TensorParameters, gc=False):
@@ -85,43 +64,6 @@ class InferHeader(msgspec.Struct, gc=False):
     outputs: list[OutputHeader] = []
     id: str = ""
     parameters: Parameters = {}
-
-
-class _FastHeader(InferHeader, gc=False):
-    inputs: list[_FastInput]  # type: ignore[assignment]
-
-
-_fast_decoder: Final = msgspec.json.Decoder(_FastHeader)
-
-
-def parse_header(data: bytes | memoryview) -> InferHeader:
-    """Decode the JSON part of a request.
-
-    Raises:
-        InferError: INTERNAL for JSON errors of syntax or type, INVALID_ARG where Triton says invalid.
-    """
-    strict_json.check_count(data, b"[{", MAX_ARRAYS)
-    try:
-        header: InferHeader = _fast_decoder.decode(data)
-    except RecursionError:
-        raise strict_json.too_deep() from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        header = read_header(strict_json.parse(data))
-    check_entries(len(header.inputs), len(header.outputs), len(header.parameters))
-    return header
-
-
-def check_entries(inputs: int, outputs: int, parameters: int) -> None:
-    """Refuse a request with too many entries.
-
-    Raises:
-        InferError: INVALID_ARG.
-    """
-    if max(inputs, outputs, parameters) > MAX_ENTRIES:
-        raise invalid_arg(
-            f"a request may have at most {MAX_ENTRIES} inputs and {MAX_ENTRIES} outputs"
-            + (f" and {MAX_ENTRIES} parameters" if parameters > MAX_ENTRIES else "")
-        )
 
 
 def read_header(document: Any) -> InferHeader:
@@ -196,7 +138,9 @@ def _read_input(entry: Any) -> InputHeader:
     fields = entry if isinstance(entry, dict) else {}
     given = fields.get("parameters")
     parameters = given if isinstance(given, dict) else {}
-    check_one_source("data" in fields, "binary_data_size" in parameters, "shared_memory_region" in parameters)
+    given = "data" in fields, "binary_data_size" in parameters, "shared_memory_region" in parameters
+    if sum(given) != 1:
+        raise source_error(*given)
     return InputHeader(
         _read_text(entry, "name"),
         _read_shape(entry),
@@ -206,17 +150,11 @@ def _read_input(entry: Any) -> InputHeader:
     )
 
 
-def check_one_source(data: bool, binary: bool, shared_memory: bool) -> None:
-    """Refuse an input without exactly one source of data.
-
-    Raises:
-        InferError: INVALID_ARG.
-    """
-    if data + binary + shared_memory == 1:
-        return
+def source_error(data: bool, binary: bool, shared_memory: bool) -> InferError:
+    """Return the error for an input without exactly one source of data."""
     named = ((data, " 'data'"), (binary, " 'binary_data_size'"), (shared_memory, " 'shared_memory_region'"))
     found = "".join(name for present, name in named if present)
-    raise invalid_arg(
+    return invalid_arg(
         "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
         "'shared_memory_region' in 'parameters'. But" + (f" set{found}" if found else " no field is set")
     )

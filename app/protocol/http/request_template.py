@@ -15,16 +15,37 @@ from app.protocol.http import strict_json
 from app.protocol.http.json_header import (
     InferHeader,
     InputHeader,
+    InputParameters,
     OutputHeader,
-    check_one_source,
     custom_parameter,
+    read_header,
     reserved_key,
+    source_error,
 )
 from app.protocol.http.json_tensors import check_shape, tensor_bytes
 from app.protocol.http.strict_json import as_bool, as_uint, error_prefix
 
 MAX_SEQUENCE_ID_LENGTH: Final = 128
+# No model has as many; the limit keeps a hostile request from costing much more than its bytes.
+MAX_ENTRIES: Final = 4096
+"""Inputs, outputs, or parameters of a request."""
+MAX_ARRAYS: Final = 1 << 21
+"""Arrays and objects in a request's JSON."""
 _UNSET: Final = msgspec.UNSET
+
+
+class _RawInput(InputHeader, gc=False):
+    data: msgspec.Raw | msgspec.UnsetType = _UNSET
+
+
+class _RawHeader(InferHeader, gc=False):
+    """A header whose tensor data stays undecoded."""
+
+    inputs: list[_RawInput]  # type: ignore[assignment]
+
+
+_decode: Final = msgspec.json.Decoder(_RawHeader).decode
+_NO_PARAMETERS: Final = InputParameters()
 
 
 class InputTemplate(NamedTuple):
@@ -83,6 +104,36 @@ class HttpRequestTemplate(NamedTuple):
         raise invalid_arg(f"unexpected additional input data for model '{model}'")
 
 
+def parse_header(data: bytes | memoryview) -> InferHeader:
+    """Decode the JSON part of a request.
+
+    Raises:
+        InferError: INTERNAL for JSON errors of syntax or type, INVALID_ARG where Triton says invalid.
+    """
+    strict_json.check_count(data, b"[{", MAX_ARRAYS)
+    try:
+        header: InferHeader = _decode(data)
+    except RecursionError:
+        raise strict_json.too_deep() from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        header = read_header(strict_json.parse(data))
+    check_entries(len(header.inputs), len(header.outputs), len(header.parameters))
+    return header
+
+
+def check_entries(inputs: int, outputs: int, parameters: int) -> None:
+    """Refuse a request with too many entries.
+
+    Raises:
+        InferError: INVALID_ARG.
+    """
+    if max(inputs, outputs, parameters) > MAX_ENTRIES:
+        raise invalid_arg(
+            f"a request may have at most {MAX_ENTRIES} inputs and {MAX_ENTRIES} outputs"
+            + (f" and {MAX_ENTRIES} parameters" if parameters > MAX_ENTRIES else "")
+        )
+
+
 def make_template(header: InferHeader, max_input_size: int) -> HttpRequestTemplate:
     """Check a decoded JSON part and turn it into a template.
 
@@ -123,21 +174,25 @@ def make_template(header: InferHeader, max_input_size: int) -> HttpRequestTempla
 
 
 def _make_input(entry: InputHeader, position: int, max_input_size: int) -> InputTemplate:
-    size, region = entry.binary_size_and_region()
-    check_one_source(entry.data is not _UNSET, size is not None, region is not None)
+    parameters = entry.parameters or _NO_PARAMETERS
+    size, region = parameters.binary_data_size, parameters.shared_memory_region
+    given = entry.data is not _UNSET, size is not _UNSET, region is not _UNSET
+    if sum(given) != 1:
+        raise source_error(*given)
     shape = tuple(entry.shape)
     count = check_shape(entry.name, shape)
     if entry.datatype not in DATATYPES:
         raise invalid_arg(f"invalid datatype for input {entry.name}")
-    if region is not None:
-        return InputTemplate(
-            entry.name, entry.datatype, shape, position, position, _slice(region, entry.parameters)
-        )
-    if size is not None:
-        return InputTemplate(entry.name, entry.datatype, shape, position, position + size, None)
-    value = strict_json.parse(bytes(entry.data)) if isinstance(entry.data, msgspec.Raw) else entry.data
-    data = tensor_bytes(entry.name, entry.datatype, count, value, max_input_size)
-    return InputTemplate(entry.name, entry.datatype, shape, position, position, data)
+    data: bytes | RegionSlice | None = None
+    end = position
+    if isinstance(region, str):
+        data = _slice(region, parameters)
+    elif isinstance(size, int):
+        end = position + size
+    else:
+        value = strict_json.parse(bytes(entry.data)) if isinstance(entry.data, msgspec.Raw) else entry.data
+        data = tensor_bytes(entry.name, entry.datatype, count, value, max_input_size)
+    return InputTemplate(entry.name, entry.datatype, shape, position, end, data)
 
 
 def _slice(region: str, parameters: Any) -> RegionSlice:

@@ -16,9 +16,8 @@ from app.core.errors import InferError, invalid_arg
 from app.core.tensors import Buffer, InferRequest, InferResponse, Tensor
 from app.protocol.classification import ModelLabels, classify_output
 from app.protocol.header_cache import HeaderCache
-from app.protocol.http.json_header import parse_header
 from app.protocol.http.json_tensors import encode_data
-from app.protocol.http.request_template import HttpRequestTemplate, make_template
+from app.protocol.http.request_template import HttpRequestTemplate, make_template, parse_header
 
 DEFAULT_MAX_INPUT_SIZE: Final = 64 << 20
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"

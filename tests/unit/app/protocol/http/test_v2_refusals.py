@@ -5,7 +5,7 @@ import json
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from app.protocol.http import json_header
+from app.protocol.http import request_template
 from app.protocol.http.v2 import decode_infer, parse_header_length
 from tests.unit.app.protocol.http.http_documents import ARG, INT, an_input, decode, one_output, refusal
 
@@ -291,7 +291,7 @@ def test_counts_are_bounded():
 
 def test_arrays_are_bounded(monkeypatch):
     """Those within a tensor's data too, which may be of any nesting."""
-    monkeypatch.setattr(json_header, "MAX_ARRAYS", 1000)
+    monkeypatch.setattr(request_template, "MAX_ARRAYS", 1000)
     text = "request JSON has more than 1000 values"
     assert refusal({"inputs": [an_input(shape=[1000], data=[[1]] * 1000)]}) == (ARG, text)
     assert refusal({"inputs": [], "x": [{}] * 1000}) == (ARG, text)
