@@ -1,4 +1,4 @@
-"""Backends by name: those of a backend directory, of installed packages, and the built-in ones.
+"""Lookup of backends by name: in a backend directory, in installed packages, and built in.
 
 Importing this package imports no framework; a backend's module is imported when a model first asks for it.
 """
@@ -32,7 +32,7 @@ BUILT_IN: Final[dict[str, str]] = {
     "iterative_sequence": "backends.teaching.iterative_sequence:IterativeSequenceBackend",
 }
 
-# Built-in backend: the modules it needs, by what to call them, and the extra that has them.
+# Built-in backend: (module it needs: title of that module in errors), and the extra that installs it.
 _FRAMEWORKS: Final[dict[str, tuple[dict[str, str], str]]] = {
     "onnxruntime": ({"onnxruntime": "ONNX Runtime"}, "onnxruntime"),
     "pytorch": ({"torch": "PyTorch"}, "pytorch"),
@@ -49,7 +49,7 @@ def find_backend(name: str, backend_directory: Path | None = None) -> "type[Back
     entry point in group `nereid.backends`; the built-in backends.
 
     Raises:
-        InferError: INVALID_ARG for a name that nobody has or that is no plain file name; UNSUPPORTED when
+        InferError: INVALID_ARG for an unknown name or one that is no plain file name; UNSUPPORTED when
             its framework is not installed; INTERNAL when its module fails to import.
     """
     if name in ("", ".", "..") or any(character in name for character in "/\\\0"):
@@ -74,7 +74,7 @@ def _python_based(name: str, backend_directory: Path | None) -> "type[Backend] |
 
 
 def python_based_file(name: str, backend_directory: Path | None) -> Path | None:
-    """The model.py that executes every model of a Python-based backend; None for any other backend."""
+    """Return the absolute path of a Python-based backend's model.py; None for any other backend."""
     folder = backend_directory / name if backend_directory and name else None
     if folder is None or (folder / "backend.py").is_file() or not (folder / "model.py").is_file():
         return None
@@ -82,7 +82,7 @@ def python_based_file(name: str, backend_directory: Path | None) -> Path | None:
 
 
 def process_per_instance(name: str, backend_directory: Path | None) -> bool:
-    """Whether each instance of such a model needs a process of its own: Python code may rely on that."""
+    """Whether each instance of a model needs a process of its own, which Python code may rely on."""
     return name == "python" or python_based_file(name, backend_directory) is not None
 
 

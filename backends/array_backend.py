@@ -1,4 +1,4 @@
-"""Backends that map named arrays to named arrays: they load and execute, batches are joined and split here.
+"""Backends that map named arrays to named arrays: batches are joined and split for them.
 
 Responses are built before the first of them is sent, so that a batch that fails can be executed again with
 each request alone.
@@ -28,14 +28,14 @@ logger = logging.getLogger(__name__)
 
 
 class ArrayBackend(Backend):
-    """A backend of a framework that maps named arrays to named arrays.
+    """Base class for frameworks that map named arrays to named arrays.
 
-    Subclasses write `load` and `execute`; batching is done here: requests of a batch are joined along
-    axis 0, executed once and split again. When a joined execution fails, each request is executed alone,
-    so that only the one at fault fails.
+    Subclasses write `load` and `execute`; the requests of a batch are joined along axis 0, executed once and
+    split again. When a joined execution fails, each request is executed alone, so that only the one at fault
+    fails.
 
     Attributes:
-        checks_dims: compare the shape of every output with the configuration at each execution.
+        checks_dims: whether to compare the shape of every output with the configuration at each execution.
     """
 
     checks_dims = True
@@ -52,15 +52,15 @@ class ArrayBackend(Backend):
         Args:
             loaded: what `load` returned.
             inputs: arrays by input name, batch dimension included; BYTES as object arrays of bytes.
-            outputs: names wanted; all of them exist in the configuration.
+            outputs: names of the requested outputs, all from the configuration.
 
         Returns:
-            At least the outputs wanted. Arrays the framework may still write to, or that others may read,
-            must be copies: responses are views of them.
+            At least the requested outputs, by name. Responses are views of these arrays: memory that the
+            framework writes to again must be copied.
         """
 
     def close(self, loaded: Any) -> None:
-        """Release what `load` made."""
+        """Release the result of `load`."""
 
     def instance_initialize(self, instance: Instance) -> None:
         instance.state = self.load(instance)
@@ -78,8 +78,8 @@ def execute_merged(backend: ArrayBackend, instance: Instance, requests: Sequence
     Args:
         backend: executes arrays.
         instance: receives compute_start_ns and compute_end_ns of the last execution.
-        requests: of equal input names and equal shapes behind the batch dimension. Of a model that does
-            not batch, or where that does not hold, each request is executed alone.
+        requests: one batch, of equal input names and equal shapes behind the batch dimension. Otherwise,
+            and if the model does not batch, each request is executed alone.
     """
     if len(requests) == 1:
         _execute_alone(backend, instance, requests[0])
@@ -98,7 +98,7 @@ def execute_merged(backend: ArrayBackend, instance: Instance, requests: Sequence
 
 
 def backend_failure(error: Exception) -> Failure:
-    """Return an exception of a framework as a failure of one plain line, counted as the backend's."""
+    """Return the failure for a framework's exception: its first line, with reason BACKEND."""
     if isinstance(error, InferError):
         return Failure(error.code, error.message, FailureReason.BACKEND)
     first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -109,7 +109,7 @@ def _execute_alone(backend: ArrayBackend, instance: Instance, request: Request) 
     try:
         response = _execute(backend, instance, (request,))[0]
     except Exception as error:
-        # An InferError is worded for the client; whatever it was made from is there for who looks closer.
+        # An InferError is worded for the client, so its cause matters to developers only.
         level = logging.DEBUG if isinstance(error, InferError) else logging.ERROR
         logger.log(level, "model '%s' failed", instance.model.name, exc_info=error)
         response = failed(backend_failure(error), request.infer.id)

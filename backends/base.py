@@ -1,11 +1,12 @@
-"""What a backend is: Triton's seven-function life cycle as a Python class.
+"""The interface of backends: Triton's seven-function life cycle as a Python class.
 
 The order of calls is Triton's (TRITONBACKEND_* in its backend API): `initialize` once in the process,
 `model_initialize` once for the model version, `instance_initialize` once for each instance, then
-`instance_execute` any number of times, then the three `*_finalize` in reverse. An instance is never
-entered twice at a time; different instances of a model run in threads of their own.
+`instance_execute` any number of times, then the three `*_finalize` in reverse. An instance executes one
+batch at a time; different instances of a model run in threads of their own.
 
-Importing this module needs numpy and nothing else: processes with an environment of their own import it too.
+This module imports numpy and no other package: the worker processes of Python models with an environment of
+their own import it too.
 """
 
 # ruff: noqa: B027  (the functions an author may leave out are empty, not abstract)
@@ -41,10 +42,10 @@ class Model:
         directory: the model's directory in the repository (holds config.pbtxt, labels, version directories).
         version_directory: `<directory>/<version>`.
         backend_config: `--backend-config` settings for this backend, name to value.
-        interpreter: of the model's own Python environment; None for a model without one.
+        interpreter: the Python interpreter of the model's own environment; None for a model without one.
         common_file: the model.py of a Python-based backend, which executes all its models; None where each
             model has its own.
-        state: whatever the backend keeps for the model.
+        state: set and used by the backend alone.
     """
 
     def __init__(
@@ -67,20 +68,20 @@ class Model:
 
     @cached_property
     def signature(self) -> Signature:
-        """The tensors of `config`, compiled when first asked for: after auto-completion."""
+        """The tensors of `config`; compiled at the first access, so only after auto-completion."""
         from backends.signature import Signature
 
         return Signature(self.config)
 
     @property
     def file(self) -> Path:
-        """The model file: `default_model_filename` inside the version directory."""
+        """The path of `default_model_filename` inside the version directory."""
         return self.artifact("")
 
     def artifact(self, default: str, name: str = "") -> Path:
-        """The model file: `name`, else `default_model_filename` or `default`, inside the version directory.
+        """Return the path of `name`, else `default_model_filename`, else `default`, in the version directory.
 
-        The name may come from a client (a configuration override), so it may not lead out of the directory.
+        The name may come from a client (a configuration override): paths out of the directory are refused.
 
         Raises:
             InferError: INVALID_ARG for an absolute name, or one with "..", a backslash or a NUL.
@@ -92,18 +93,18 @@ class Model:
         return self.version_directory / path
 
     def parameter(self, key: str, default: str = "") -> str:
-        """A `parameters { key value { string_value } }` entry of the configuration."""
+        """Return an entry `parameters { key value { string_value } }` of the configuration."""
         return self.config.parameters[key].string_value if key in self.config.parameters else default
 
 
-def _nothing() -> None:
-    """Stands for a function that nobody has given."""
+def _ignore() -> None:
+    """Do nothing."""
 
 
 class SecondaryDevice(NamedTuple):
-    """A device beside that of an instance, such as an NVDLA: its kind ("KIND_NVDLA") and its number.
+    """An additional device of an instance, such as an NVDLA: its kind ("KIND_NVDLA") and its number.
 
-    What it is for is the backend's business (TRITONBACKEND_ModelInstanceSecondaryDeviceProperties).
+    Its use is up to the backend (TRITONBACKEND_ModelInstanceSecondaryDeviceProperties).
     """
 
     kind: str
@@ -118,15 +119,15 @@ class Instance:
         kind: "CPU", "GPU" or "MODEL".
         device_id: CUDA ordinal for kind GPU, otherwise 0.
         index: position among the instances of the model version, from 0.
-        passive: loaded, but never given a request.
+        passive: loaded, but receives no requests.
         profiles: names of the optimization profiles of its instance group (TensorRT).
-        secondary_devices: those that its group names, in that order.
-        host_policy: settings of its host policy (`--host-policy`); a backend may have keys of its own there.
-        state: whatever the backend keeps for the instance.
-        readiness_changed: a backend may call it, on any thread, to have `instance_ready` asked at once.
-        merged_inputs: where the inputs of a batch are joined, a lone request's too, when a backend has memory
-            of its own for that: an array for a name, shape and dtype, free to be overwritten once
-            `execute` has returned. None, as it is unless `load` sets it, makes an array for each batch.
+        secondary_devices: the secondary devices of its instance group, in that order.
+        host_policy: settings of its host policy (`--host-policy`), among them keys of the backend's own.
+        state: set and used by the backend alone.
+        readiness_changed: called by a backend, on any thread, to have `instance_ready` called at once.
+        merged_inputs: set by `load` to a function of (name, shape, dtype) that returns the array into which
+            an input is joined, also of a single request; it is overwritten by the next batch. None allocates
+            an array for each batch.
         deferred_completion: completes the previous batch once the inputs of this execution are in place.
         compute_start_ns, compute_end_ns: a backend may set both inside `instance_execute` with
             `time.monotonic_ns()`; the statistics then split the execution into compute_input,
@@ -153,14 +154,14 @@ class Instance:
         self.secondary_devices = tuple(secondary_devices)
         self.host_policy: Mapping[str, str] = {}
         self.state: Any = None
-        self.readiness_changed: Callable[[], None] = _nothing
+        self.readiness_changed: Callable[[], None] = _ignore
         self.merged_inputs: Callable[[str, tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]] | None = None
         self.deferred_completion: Callable[[], object] | None = None
         self.compute_start_ns = 0
         self.compute_end_ns = 0
 
     def begin_compute(self) -> None:
-        """Note that the inputs are in place and the inference proper begins."""
+        """Record that the inputs are in place and inference begins."""
         self.compute_start_ns = time.monotonic_ns()
         if self.deferred_completion is not None:
             self.run_deferred()
@@ -173,16 +174,16 @@ class Instance:
 
 
 class Request:
-    """A request in a backend's hands.
+    """A request that a backend executes.
 
-    It was validated against the model's configuration. The backend owes it exactly one response with
+    It was validated against the model's configuration. The backend must send exactly one response with
     `final=True`; a decoupled model may send others before. `reply` may be called from any thread.
 
     Attributes:
-        infer: what the client asked.
+        infer: the request of the client.
         answered: the final response was sent.
-        detached: set by a backend that answers after `instance_execute` returned, from a thread of its own.
-        rescheduled: set by a backend that wants the request executed again instead of answered
+        detached: set by a backend that replies after `instance_execute` returned, on a thread of its own.
+        rescheduled: set by a backend to have the request executed again instead of a final response
             (Triton's TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, for iterative sequences).
         nested: calls to other models and reported activities, kept by the server; None until there is one.
     """
@@ -200,22 +201,22 @@ class Request:
 
     @property
     def unanswered(self) -> bool:
-        """Whether no response is to be expected, after `instance_execute` has returned."""
+        """Whether the backend neither replied nor will, once `instance_execute` has returned."""
         return not (self.answered or self.detached or self.rescheduled)
 
     def is_cancelled(self) -> bool:
-        """Whether the client has gone or asked to cancel; the answer may change at any time."""
+        """Whether the client cancelled or disconnected; may become True at any time."""
         return self._is_cancelled()
 
     def report_activity(self, name: str) -> None:
-        """Note in the trace of the request that something happens now; nothing unless it is traced.
+        """Add an activity to the request's trace with the current time; does nothing if it is not traced.
 
-        In mode opentelemetry, `<span>_START` begins a span of the model's and `<span>_END` ends it, as with
-        Triton's TRITONSERVER_InferenceTraceReportActivity.
+        In mode opentelemetry, `<span>_START` begins a span and `<span>_END` ends it, as with Triton's
+        TRITONSERVER_InferenceTraceReportActivity.
         """
 
     def reply(self, response: InferResponse) -> None:
-        """Send a response; after the final one nothing more is sent.
+        """Send a response; the one with `final=True` is the last.
 
         Raises:
             RuntimeError: a response after the final one.
@@ -228,31 +229,31 @@ class Request:
 
 
 class Backend(ABC):
-    """The seven functions, and what a backend can say of a model file before it is loaded.
+    """Base class of backends: the seven functions, and completion of a model's configuration.
 
     Any method may raise `InferError`; other exceptions are reported as INTERNAL with their text.
-    Only `instance_execute` must be written.
+    Only `instance_execute` is required.
 
     Attributes:
-        begins_compute: each execution calls `Instance.begin_compute`.
+        begins_compute: whether each execution calls `Instance.begin_compute`.
     """
 
     begins_compute = False
 
     def initialize(self, config: Mapping[str, str]) -> None:
-        """Called once in a process, before any model, with the backend's `--backend-config` settings."""
+        """Prepare the process; called once, before any model, with the `--backend-config` settings."""
 
     def finalize(self) -> None:
-        """Called last."""
+        """Undo `initialize`."""
 
     def model_initialize(self, model: Model) -> None:
-        """Prepare what all instances share; may set `model.state`."""
+        """Prepare state that all instances share; may set `model.state`."""
 
     def model_finalize(self, model: Model) -> None:
         """Undo `model_initialize`."""
 
     def instance_initialize(self, instance: Instance) -> None:
-        """Load the model for one instance; expensive work belongs here; may set `instance.state`."""
+        """Load the model for one instance, on its thread; may set `instance.state`."""
 
     def instance_finalize(self, instance: Instance) -> None:
         """Undo `instance_initialize`."""
@@ -261,15 +262,15 @@ class Backend(ABC):
     def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
         """Execute one batch and reply to every request.
 
-        What is raised here, or a request left `unanswered` by a model that is not decoupled, fails the
-        unanswered requests of this batch and no other.
+        An exception fails the unanswered requests of this batch. A request that a model leaves `unanswered`
+        fails too, unless the model is decoupled.
         """
 
     def sequence_finalize(self, instance: Instance, sequence_id: SequenceId) -> None:
-        """A sequence is over, so what is kept for it can go; called between executions, in their thread.
+        """Drop the state of a sequence that ended; called between executions, on their thread.
 
-        By END, after it rested for too long, or because one of its requests was cancelled or late. One of the
-        same id that follows starts after this call. (Triton's backend API has no such function.)
+        Called after END, after the idle timeout, and when a request of the sequence was cancelled or expired.
+        A new sequence of the same id starts after this call. (Triton's backend API has no such function.)
         """
 
     def instance_ready(self, instance: Instance) -> bool:
@@ -277,14 +278,14 @@ class Backend(ABC):
         return True
 
     def metrics(self) -> list[Any]:
-        """Custom metrics of the models of this process, as `backends.python.api.metrics.snapshot` gives them.
+        """Return the custom metrics of this process in the form of `backends.python.api.metrics.snapshot`.
 
-        Called when somebody reads `/metrics`, on a thread of its own.
+        Called for each read of `/metrics`, on a thread of its own.
         """
         return []
 
     def readiness_varies(self, instance: Instance) -> bool:
-        """Whether `instance_ready` may ever say False; only then is it asked, now and then."""
+        """Whether `instance_ready` may ever return False; only then is it called periodically."""
         return type(self).instance_ready is not Backend.instance_ready
 
     def runs_on_event_loop(self, instance: Instance) -> bool:
@@ -304,10 +305,10 @@ class Backend(ABC):
 
     @classmethod
     def auto_complete(cls, model: Model) -> mc.ModelConfig:
-        """Return `model.config` completed by what the model file itself says.
+        """Return `model.config` completed from the model file.
 
         May set max_batch_size, input, output, a scheduler when none is set, and the decoupled policy,
-        and nothing else (Triton's rule). Called before `model_initialize`, unless
+        and nothing else (Triton's rule). Called before `model_initialize`, unless the server runs with
         `--disable-auto-complete-config`.
 
         Raises:

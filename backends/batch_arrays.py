@@ -28,11 +28,11 @@ _COPY_OUTSIDE_GIL = 256 * 1024
 
 
 class Unmergeable(Exception):
-    """The requests cannot share an execution; the scheduler should not have put them together."""
+    """The requests cannot share an execution, although the scheduler formed a batch of them."""
 
 
 def view_input(tensor: Tensor, signature: Signature) -> Array:
-    """View one request's input in the model's shape."""
+    """Return one request's input as an array of the model's shape, without a copy."""
     shape = tensor.shape
     if signature.reshapes:
         shape = signature.model_shape(tensor.name, shape)
@@ -42,7 +42,7 @@ def view_input(tensor: Tensor, signature: Signature) -> Array:
 def join_inputs(
     requests: Sequence[Request], signature: Signature, target: Target | None = None
 ) -> dict[str, Array]:
-    """Join the inputs of several requests along axis 0.
+    """Return the inputs of several requests by name, joined along axis 0.
 
     Raises:
         Unmergeable: names, data types or shapes differ.
@@ -54,7 +54,7 @@ def join_inputs(
 def join_ragged(
     requests: Sequence[Request], signature: Signature, ragged: Ragged, target: Target | None
 ) -> dict[str, Array]:
-    """Join requests, one alone too, of a model with ragged or batch inputs.
+    """Return the inputs of requests to a model with ragged or batch inputs, joined, by name.
 
     Raises:
         Unmergeable: names or data types differ, or the shapes of an input that is not ragged.
@@ -71,7 +71,7 @@ def join_ragged(
 
 
 def _columns(requests: Sequence[Request]) -> list[tuple[Tensor, ...]]:
-    """The tensors of all requests by input."""
+    """Return, for each input, the tensors of all requests."""
     rows = [request.infer.inputs for request in requests]
     names = [tensor.name for tensor in rows[0]]
     for row in rows:
@@ -97,7 +97,7 @@ def _join_column(column: Sequence[Tensor], signature: Signature, target: Target 
 
 
 def _join_flat(column: Sequence[Tensor], signature: Signature, target: Target | None) -> Array:
-    """Join a ragged input: the elements of all requests, one after the other, in one dimension."""
+    """Join a ragged input to one dimension: the elements of all requests, one after the other."""
     name, datatype = column[0].name, column[0].datatype
     if any(tensor.name != name or tensor.datatype != datatype for tensor in column):
         raise Unmergeable
@@ -129,7 +129,7 @@ def _join_bytes(column: Sequence[Tensor], shape: tuple[int, ...]) -> Array:
 
 
 def wanted_outputs(selections: Sequence[tuple[Output, ...]], signature: Signature) -> tuple[Output, ...]:
-    """The outputs that any request of the batch wants, in configuration order."""
+    """Return the outputs that any request of the batch asks for, in the configuration's order."""
     first = selections[0]
     if len(selections) == 1 or first is signature.outputs:
         return first
@@ -150,7 +150,7 @@ def split_outputs(
     selections: Sequence[tuple[Output, ...]],
     signature: Signature,
 ) -> Iterable[tuple[Tensor, ...]]:
-    """Cut the joined outputs into each request's rows."""
+    """Return the output tensors of each request, views of the joined outputs."""
     counts = [request.infer.inputs[0].shape[0] for request in requests]
     wanted = wanted_outputs(selections, signature)
     columns = [
@@ -192,7 +192,7 @@ def _cut(output: Output, array: Array, counts: Sequence[int], signature: Signatu
 
 
 def _scatter(output: Output, array: Array, requests: Sequence[Request], signature: Signature) -> list[Tensor]:
-    """Give each request the part of an output that its own input's shape describes.
+    """Return the part of an output that each request's own input shape describes.
 
     Raises:
         InferError: INTERNAL when the parts do not add up to the output.

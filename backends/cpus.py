@@ -1,4 +1,4 @@
-"""How many threads a framework should use for one instance on the CPU."""
+"""Number of threads that a framework should use for one instance on the CPU."""
 
 import os
 from pathlib import Path
@@ -9,9 +9,9 @@ _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def available_cpus(quota: Path = _QUOTA) -> int:
-    """CPUs this process may use: its affinity mask, or the container's CPU quota if that is smaller.
+    """Return the CPUs this process may use: its affinity mask, or the container's CPU quota if smaller.
 
-    Frameworks look at the number of cores of the machine, and start too many threads in a container.
+    Frameworks count the cores of the machine, and so start too many threads in a container.
     """
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
@@ -22,10 +22,10 @@ def available_cpus(quota: Path = _QUOTA) -> int:
 
 
 def threads_per_instance(config: mc.ModelConfig, cpus: int | None = None) -> int:
-    """Share the CPUs among the model's CPU instances, at least one thread each.
+    """Return an equal share of the CPUs for each of the model's CPU instances, at least 1.
 
     Instances of a model execute at the same time. With the frameworks' default, a thread for every core
-    and instance, they take the cores from each other.
+    and instance, they compete for the cores.
     """
     groups = config.instance_group
     instances = sum(group.count or 1 for group in groups if group.kind != mc.ModelInstanceGroup.KIND_GPU)

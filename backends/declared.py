@@ -1,4 +1,4 @@
-"""What a configuration declares, as backends hold it against what a model file says."""
+"""Tensors that a configuration declares, for comparison with those of the model file."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -15,7 +15,7 @@ _BOOLEAN_CONTROLS: Final = {
 
 
 def controls(config: mc.ModelConfig) -> Iterator[tuple[str, str]]:
-    """Sequence control tensors and their data types."""
+    """Return the data types of the sequence control tensors, by name."""
     for control_input in config.sequence_batching.control_input:
         for control in control_input.control:
             boolean = next((kind for key, kind in _BOOLEAN_CONTROLS.items() if getattr(control, key)), None)
@@ -23,6 +23,6 @@ def controls(config: mc.ModelConfig) -> Iterator[tuple[str, str]]:
 
 
 def unexpected(direction: str, name: str, allowed: Iterable[str]) -> InferError:
-    """Triton's text for a tensor that the model does not have; it keeps the names in a sorted set."""
+    """Return Triton's text for a tensor that the model does not have; it sorts the model's names."""
     names = ", ".join(sorted(allowed))
     return invalid_arg(f"unexpected inference {direction} '{name}', allowed {direction}s are: {names}")

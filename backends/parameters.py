@@ -1,14 +1,14 @@
-"""Reading `parameters` of a configuration, which are all strings."""
+"""Typed reading of the `parameters` of a configuration, which are all strings."""
 
 from app.core.errors import invalid_arg
 from backends.base import Model
 
 
 def integer(model: Model, key: str, default: int = 0) -> int:
-    """A whole number, or `default` when the parameter is absent or empty.
+    """Return an integer, or `default` when the parameter is absent or empty.
 
     Raises:
-        InferError: INVALID_ARG when it is no number.
+        InferError: INVALID_ARG when it is no integer.
     """
     value = model.parameter(key)
     try:
@@ -20,13 +20,13 @@ def integer(model: Model, key: str, default: int = 0) -> int:
 
 
 def positive(model: Model, key: str, default: int) -> int:
-    """A whole number above 0, or `default`."""
+    """Return an integer above 0, or `default`."""
     value = integer(model, key)
     return value if value > 0 else default
 
 
 def boolean(model: Model, key: str, default: bool = False) -> bool:
-    """true or false, or `default` when the parameter is absent or empty.
+    """Return a boolean, or `default` when the parameter is absent or empty.
 
     Raises:
         InferError: INVALID_ARG when it is neither.

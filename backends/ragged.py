@@ -31,31 +31,31 @@ class BatchInput(NamedTuple):
     source: str
 
     def make(self, shapes: Sequence[Shape]) -> Array:
-        """The tensor for requests whose source has these shapes."""
+        """Return the input for requests whose source has these shapes."""
         return np.array(_KINDS[self.kind](shapes), self.dtype)
 
 
 class Ragged(NamedTuple):
-    """What is ragged about a model: `inputs` are joined flat, `made` are added to each execution."""
+    """Ragged `inputs` of a model, which are joined flat, and `made` inputs, added to each execution."""
 
     inputs: frozenset[str]
     made: tuple[BatchInput, ...]
 
     @classmethod
-    def of(cls, config: mc.ModelConfig) -> "Ragged | None":
-        """Read a configuration; None when nothing in it is ragged."""
+    def from_config(cls, config: mc.ModelConfig) -> "Ragged | None":
+        """Read a configuration; return None without ragged inputs, batch inputs and batch outputs."""
         inputs = frozenset(spec.name for spec in config.input if spec.allow_ragged_batch)
         made = tuple(_batch_input(spec) for spec in config.batch_input)
         return cls(inputs, made) if inputs or made or config.batch_output else None
 
     def batch_inputs(self, shapes: Mapping[str, Sequence[Shape]]) -> dict[str, Array]:
-        """The made inputs of a batch.
+        """Return the made inputs of a batch.
 
         Args:
-            shapes: of each request, by input.
+            shapes: the shape in each request, by input.
 
         Raises:
-            InferError: INVALID_ARG when the requests lack a source.
+            InferError: INVALID_ARG when the requests lack a source input.
         """
         made: dict[str, Array] = {}
         for batch_input in self.made:
@@ -67,10 +67,10 @@ class Ragged(NamedTuple):
 
 
 def scattered(dims: Shape, shape: Shape) -> Shape:
-    """The shape of a request's part of a scattered output: a variable size is the input's at that place.
+    """Return the shape of a request's part of a scattered output: variable sizes are those of its input.
 
     Raises:
-        InferError: INVALID_ARG when the input has no such dimension.
+        InferError: INVALID_ARG when the input has fewer dimensions.
     """
     if any(dim == WILDCARD for dim in dims[len(shape) :]):
         raise invalid_arg("a batch output has more variable dimensions than its source input has dimensions")
@@ -88,7 +88,7 @@ def _counts(shapes: Sequence[Shape]) -> list[int]:
 
 
 def _item_shapes(shapes: Sequence[Shape]) -> Array:
-    """[batch size, rank]: the shape of every item, its batch dimension left out."""
+    """Return int64[batch size, rank]: the shape of every item without the batch dimension."""
     rank = len(shapes[0]) - 1
     rows = [shape[1:] for shape in shapes for _ in range(shape[0])]
     return np.array(rows, np.int64).reshape(len(rows), rank)

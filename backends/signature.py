@@ -1,4 +1,4 @@
-"""What a model's configuration says of its tensors, compiled once for the execution path."""
+"""Inputs and outputs of a model configuration, compiled once for the execution path."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -22,11 +22,11 @@ class Output(NamedTuple):
         name: tensor name.
         datatype: v2 name.
         dtype: numpy dtype of `datatype`.
-        expected: shape the framework has to give, -1 for any size, batch dimension included.
-        reshaped: the client sees another shape.
-        spec: the configuration's entry.
-        is_state: the sequence scheduler keeps it for the sequence's next request.
-        scatter: the input whose shapes tell which part of the output is whose (`batch_output`); "" for none.
+        expected: shape that the framework must return, -1 for any size, batch dimension included.
+        reshaped: whether the client sees another shape.
+        spec: the entry of the configuration.
+        is_state: whether the sequence scheduler keeps it for the sequence's next request.
+        scatter: the input by whose shapes the output is divided among requests (`batch_output`); "" for none.
     """
 
     name: str
@@ -45,13 +45,13 @@ class Signature:
     Attributes:
         model_name: the model.
         batched: max_batch_size > 0.
-        reshapes: any input is reshaped.
-        reshaped: any input or output is.
+        reshapes: whether any input is reshaped.
+        reshaped: whether any input or output is reshaped.
         inputs: by name. Controls and states of sequences are not listed; they have no reshape.
         outputs: in configuration order, then outputs of sequence states that are not outputs as well.
-            States are part of every response; the sequence scheduler takes them out.
+            States are part of every response; the sequence scheduler removes them.
         names: the names of `outputs`.
-        ragged: the inputs of any shape within a batch, and the inputs made from a batch; None without any.
+        ragged: ragged and batch inputs; None without any.
     """
 
     def __init__(self, config: mc.ModelConfig) -> None:
@@ -59,7 +59,7 @@ class Signature:
         self.batched = config.max_batch_size > 0
         self.inputs = {spec.name: spec for spec in input_specs(config)}
         self.reshapes = any(spec.reshape is not None for spec in self.inputs.values())
-        self.ragged = Ragged.of(config)
+        self.ragged = Ragged.from_config(config)
         self._scatter = {
             name: output.source_input[0] for output in config.batch_output for name in output.target_name
         }
@@ -73,22 +73,25 @@ class Signature:
         self.reshaped = self.reshapes or any(output.reshaped for output in self.outputs)
 
     def select(self, requested: Sequence[RequestedOutput]) -> tuple[Output, ...]:
-        """The outputs of a response to a request that asks for `requested`; none asks for all."""
+        """Return the outputs of a response to a request for `requested`; an empty list asks for all."""
         if not requested:
             return self.outputs
         wanted = {output.name for output in requested}
         return tuple(output for output in self.outputs if output.is_state or output.name in wanted)
 
     def model_shape(self, name: str, shape: Shape) -> Shape:
-        """The shape in which the framework sees an input of this shape."""
+        """Return the shape in which the framework sees an input of the client's `shape`."""
         if self.reshapes and name in self.inputs:
             return self.inputs[name].backend_shape(shape)
         return shape
 
     def check(self, output: Output, array: np.ndarray[Any, Any], check_dims: bool = True) -> None:
-        """Compare what a model returned with its configuration.
+        """Compare an array that a model returned with the configuration of its output.
 
-        The shape too with `check_dims`, or where the client gets another one.
+        Args:
+            output: the output.
+            array: the array, batch dimension included.
+            check_dims: whether to compare the shape also where the client sees the same one.
 
         Raises:
             InferError: INTERNAL naming the output and both sides.

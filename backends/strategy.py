@@ -20,9 +20,9 @@ class as `TritonBatchStrategy`:
             batch[0] -= volume
             return True
 
-The file is that of the parameter TRITON_BATCH_STRATEGY_PATH (absolute, or relative to the model's
+The file is the one that the parameter TRITON_BATCH_STRATEGY_PATH names (absolute, or relative to the model's
 directory), else the first `batchstrategy.py` in the version's, the model's and the backend's directory.
-Links followed, it must lie inside the model repository or the backend directory.
+With links resolved, it must lie inside the model repository or the backend directory.
 """
 
 import logging
@@ -42,25 +42,25 @@ FILE_NAME: Final = "batchstrategy.py"
 
 
 class BatchStrategy(ABC):
-    """Decides, after sizes and shapes have, whether the next request joins the batch that is being formed.
+    """Decides whether the next request, whose size and shapes fit, joins the batch that is being formed.
 
-    One object a model version and replica; all methods but the first and the last run on the data-plane
-    loop, so they must be quick. The first request of a batch is in it whatever the strategy says: a request
-    that fits no batch executes alone.
+    There is one object for each replica of a model version. All methods but the first and the last run on the
+    data-plane loop, so they must be quick. The first request of a batch is not subject to the strategy: a
+    request that fits no batch executes alone.
     """
 
     def batcher_initialize(self, model: Model) -> None:  # noqa: B027  (an author may leave it out)
-        """Called once, when the model is loaded (TRITONBACKEND_ModelBatcherInitialize)."""
+        """Prepare for a model that is being loaded (TRITONBACKEND_ModelBatcherInitialize)."""
 
     def batcher_finalize(self) -> None:  # noqa: B027
-        """Called once, when the model is unloaded (TRITONBACKEND_ModelBatcherFinalize)."""
+        """Release everything when the model is unloaded (TRITONBACKEND_ModelBatcherFinalize)."""
 
     def batch_initialize(self) -> Any:
-        """Make the record of a new batch (TRITONBACKEND_ModelBatchInitialize)."""
+        """Return the record of a new batch (TRITONBACKEND_ModelBatchInitialize)."""
         return None
 
     def batch_finalize(self, batch: Any) -> None:  # noqa: B027
-        """Called when a batch was formed, or is to be formed anew (TRITONBACKEND_ModelBatchFinalize)."""
+        """Release the record of a batch that was formed or discarded (TRITONBACKEND_ModelBatchFinalize)."""
 
     @abstractmethod
     def include_request(self, request: Request, batch: Any) -> bool:
@@ -71,11 +71,11 @@ class BatchStrategy(ABC):
 
 
 def find_strategy(model: Model, backend_directory: Path | None = None) -> BatchStrategy | None:
-    """Load and initialise the strategy of a model, if it has one.
+    """Load and initialise the strategy of a model; return None if it has none.
 
     Raises:
-        InferError: NOT_FOUND when the file the parameter names is not there, INVALID_ARG when it lies
-            elsewhere, INTERNAL when it cannot be imported or its class is none.
+        InferError: NOT_FOUND when the file of the parameter does not exist, INVALID_ARG when it lies outside
+            the repository, INTERNAL when it cannot be imported or defines no strategy.
     """
     path = _path(model, backend_directory)
     if path is None:

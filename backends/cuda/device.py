@@ -1,4 +1,4 @@
-"""A GPU as one instance of a model uses it, through PyTorch: a stream, copies, events and graphs."""
+"""The GPU of one instance, through PyTorch: a stream, copies, events and graphs."""
 
 import threading
 from collections.abc import Callable
@@ -20,20 +20,20 @@ Array = npt.NDArray[Any]
 _cuda: Any = torch.cuda  # not typed
 
 LOADING: Final = threading.RLock()
-"""Held by an instance while it loads and records graphs: another's allocations could end a recording."""
+"""Held by an instance while it loads and records graphs: others' allocations would abort a recording."""
 
 
 class CudaDevice:
-    """What an instance does on its GPU happens on one stream of its own, in order.
+    """A GPU and the stream on which one instance does everything, in order.
 
-    `optimization` of the configuration decides: `input_pinned_memory` and `output_pinned_memory` whether host
-    memory is page-locked, so that copies need not wait for each other; `cuda.busy_wait_events` whether a
-    waiting thread spins; `priority` the stream's.
+    Settings of `optimization` in the configuration: `input_pinned_memory` and `output_pinned_memory` make
+    host memory page-locked, so that copies are asynchronous; `cuda.busy_wait_events` makes a waiting thread
+    spin; `priority` is the stream's.
 
     Attributes:
-        kind: what frameworks call such a device.
+        kind: name of the device type in frameworks.
         index: CUDA ordinal.
-        inputs: where merged inputs go; None when the configuration wants none of it.
+        inputs: page-locked memory for joined inputs; None when the configuration disables it.
 
     Raises:
         InferError: UNSUPPORTED where there is no such GPU.
@@ -53,48 +53,47 @@ class CudaDevice:
 
     @property
     def stream(self) -> int:
-        """The stream's handle (cudaStream_t)."""
+        """Return the stream's handle (cudaStream_t)."""
         return int(self._stream.cuda_stream)
 
     def current(self) -> AbstractContextManager[Any]:
-        """Within it PyTorch works on this device and stream."""
+        """Return a context in which PyTorch uses this device and stream."""
         context: AbstractContextManager[Any] = _cuda.stream(self._stream)
         return context
 
     def allocate(self, nbytes: int) -> torch.Tensor:
-        """Device memory, uint8[nbytes], aligned to 256 bytes or better."""
+        """Return device memory, uint8[nbytes], aligned to 256 bytes or better."""
         return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
 
     def stage(self, name: str, array: Array) -> torch.Tensor:
-        """The bytes of an input, uint8[n], in the host memory that copies to the device start from."""
+        """Return the bytes of an input, uint8[n], in page-locked host memory if that is enabled."""
         held = np.ascontiguousarray(array) if self.inputs is None else self.inputs.hold(name, array)
         return torch.from_numpy(held.reshape(-1).view(np.uint8))
 
     def upload(self, name: str, array: Array, target: torch.Tensor) -> None:
-        """Start to copy an input to the first bytes of device memory."""
+        """Start to copy an input to the beginning of device memory."""
         if array.nbytes:
             target[: array.nbytes].copy_(self.stage(name, array), non_blocking=True)
 
     def download(self, source: torch.Tensor) -> torch.Tensor:
-        """Start to copy a tensor to host memory of its own; it is there after `wait`.
+        """Start to copy a tensor to new host memory, valid after `wait`.
 
-        PyTorch keeps page-locked blocks for the next time, and gives one out when its last reader, a
-        response, is gone.
+        PyTorch caches page-locked blocks and reuses one when its last reader, a response, is freed.
         """
         host = torch.empty(source.shape, dtype=source.dtype, pin_memory=self._pins_outputs)
         return host.copy_(source, non_blocking=True)
 
     def wait(self) -> None:
-        """Wait for all that was started on the stream; the GIL is free meanwhile."""
+        """Wait for all work of the stream, with the GIL released."""
         self._done.record(self._stream)
         self._done.synchronize()
 
-    def settle(self) -> None:
-        """Wait for all that was started on the device, on any stream."""
+    def synchronize(self) -> None:
+        """Wait for all work of the device, on any stream."""
         _cuda.synchronize(self.device)
 
     def record(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """Record what `enqueue` starts on the stream, as a CUDA graph; the result starts it again."""
+        """Record the work that `enqueue` starts as a CUDA graph; return the function that replays it."""
         graph = _cuda.CUDAGraph()
         with LOADING, _cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
             enqueue()
@@ -103,7 +102,7 @@ class CudaDevice:
 
 
 def cuda_device(instance: Instance) -> torch.device:
-    """The GPU of an instance of kind GPU.
+    """Return the GPU of an instance of kind GPU.
 
     Raises:
         InferError: UNSUPPORTED where there is no such GPU.
@@ -117,7 +116,7 @@ def cuda_device(instance: Instance) -> torch.device:
 
 
 def pins(optimization: mc.ModelOptimizationPolicy, name: str) -> bool:
-    """Whether a kind of pinned memory is wanted; it is unless the configuration says otherwise."""
+    """Whether a kind of pinned memory is enabled, which is the default."""
     return not optimization.HasField(name) or bool(getattr(optimization, name).enable)
 
 

@@ -1,4 +1,4 @@
-"""Which CUDA graphs `optimization.cuda` of a configuration asks for, and which of them serves a batch.
+"""CUDA graphs that `optimization.cuda` of a configuration asks for, and the choice of one for a batch.
 
 A graph is a recorded execution at fixed shapes and addresses. The batch sizes recorded by default, the checks
 and their texts are those of Triton's tensorrt backend (src/instance_state.cc).
@@ -24,8 +24,8 @@ class GraphSpec(NamedTuple):
 
     Attributes:
         batch_size: rows; 0 for a model that does not batch.
-        shapes: of inputs, batch dimension excluded; others have the shape that the model prefers.
-        lowest_batch_size: batches of as many rows or more may execute by this graph, padded.
+        shapes: shapes of inputs, batch dimension excluded; other inputs have the model's preferred shape.
+        lowest_batch_size: smallest batch that may execute by this graph, padded to `batch_size`.
     """
 
     batch_size: int
@@ -34,10 +34,10 @@ class GraphSpec(NamedTuple):
 
 
 def graph_specs(config: mc.ModelConfig) -> list[GraphSpec]:
-    """The graphs that a configuration asks for, the smallest first; none unless `cuda.graphs` is set.
+    """Return the graphs that a configuration asks for, the smallest first; none unless `cuda.graphs` is set.
 
     Raises:
-        InferError: INVALID_ARG for a batch size or shape that cannot be.
+        InferError: INVALID_ARG for an impossible batch size or shape.
     """
     cuda = config.optimization.cuda
     if not cuda.graphs:
@@ -59,7 +59,7 @@ def _default_batch_sizes(config: mc.ModelConfig) -> list[int]:
         or config.sequence_batching.oldest.preferred_batch_size
         or _BATCH_SIZES
     )
-    # What normalising fills in, the largest batch alone, is no preference.
+    # Normalisation fills in the largest batch alone, which is no preference of the user.
     sizes = _BATCH_SIZES if list(preferred) == [largest] else preferred
     return sorted({1, largest, *(size for size in sizes if 0 < size <= largest)})
 
@@ -105,20 +105,20 @@ def _check_lower_bounds(
 
 
 def graph_shapes(spec: GraphSpec, preferred: Shapes) -> dict[str, Shape]:
-    """The whole shapes of a graph's inputs: as the configuration says, else what the model prefers."""
+    """Return the full shapes of a graph's inputs: the configuration's, else the model's preferred ones."""
     rows = (spec.batch_size,) if spec.batch_size else ()
     return {name: (*rows, *spec.shapes.get(name, shape[len(rows) :])) for name, shape in preferred.items()}
 
 
 class Recorded(NamedTuple, Generic[T]):
-    """A graph, and the shapes of the inputs it executes, batch dimension included."""
+    """A recorded graph and the shapes of its inputs, batch dimension included."""
 
     spec: GraphSpec
     shapes: Shapes
     graph: T
 
     def cut(self, output: Shape, shapes: Shapes) -> Shape:
-        """The shape of an output without the rows that inputs of these shapes do not fill."""
+        """Return an output's shape without the rows that are padding for inputs of these shapes."""
         size = self.spec.batch_size
         if not size or self.shapes == shapes or output[:1] != (size,):
             return output
@@ -132,7 +132,7 @@ class GraphTable(Generic[T]):
         self._recorded: list[Recorded[T]] = []
 
     def record(self, spec: GraphSpec, shapes: Shapes, capture: Callable[[], T]) -> None:
-        """Add a graph, unless one of these shapes is there."""
+        """Record and add a graph, unless there is one of these shapes."""
         if not any(shapes == other.shapes for other in self._recorded):
             self._recorded.append(Recorded(spec, shapes, capture()))
 
@@ -140,9 +140,9 @@ class GraphTable(Generic[T]):
         return len(self._recorded)
 
     def find(self, shapes: Shapes) -> Recorded[T] | None:
-        """The graph that executes inputs of these shapes: an exact one, else the smallest that covers them.
+        """Return the graph for inputs of these shapes: an exact one, else the smallest that covers them.
 
-        Only rows may be missing: padding another dimension would move elements.
+        Only rows are padded: padding another dimension would move elements.
         """
         covering = None
         for recorded in self._recorded:

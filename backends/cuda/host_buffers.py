@@ -1,4 +1,4 @@
-"""Host memory that an instance keeps for its inputs: merged into, copied to the device, used again."""
+"""Reusable host memory of an instance for its joined inputs, from which they are copied to the device."""
 
 from collections.abc import Callable
 from math import prod
@@ -16,11 +16,11 @@ _SMALLEST: Final = 4096
 class HostBuffers:
     """One block for each input, which grows to the next power of two and never shrinks.
 
-    At most twice the bytes of the largest batch, which the model's batch size and the server's limit on
-    requests bound.
+    Bounded by twice the bytes of the largest batch, which the model's batch size and the server's limit on
+    request sizes bound.
 
     Args:
-        allocate: makes a block of so many bytes, a writable array of them; page-locked where a GPU copies it.
+        allocate: returns a writable uint8 array of the given size; page-locked for copies to a GPU.
     """
 
     def __init__(self, allocate: Callable[[int], Array]) -> None:
@@ -28,7 +28,7 @@ class HostBuffers:
         self._blocks: dict[str, Array] = {}
 
     def __call__(self, name: str, shape: Shape, dtype: np.dtype[Any]) -> Array:
-        """The array of this shape at the start of the input's block; what it held before is overwritten."""
+        """Return an array at the start of the input's block, overwriting the previous one."""
         nbytes = prod(shape) * dtype.itemsize
         block = self._blocks.get(name)
         if block is None or len(block) < nbytes:
@@ -36,7 +36,7 @@ class HostBuffers:
         return np.ndarray(shape, dtype, block)
 
     def hold(self, name: str, array: Array) -> Array:
-        """The array itself when it is in the input's block already, else a copy there."""
+        """Return the array itself if it lies in the input's block, else a copy there."""
         block = self._blocks.get(name)
         if block is not None and array.ctypes.data == block.ctypes.data and array.flags.c_contiguous:
             return array

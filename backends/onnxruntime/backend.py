@@ -1,4 +1,4 @@
-"""ONNX models by ONNX Runtime: the GIL is released while a session runs."""
+"""Backend of ONNX models, executed by ONNX Runtime, which releases the GIL while a session runs."""
 
 import ctypes
 import re
@@ -38,7 +38,7 @@ _ORT_TEXT: Final = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.D
 
 
 class _Sessions:
-    """Sessions that instances of a group share, when the configuration asks for that."""
+    """Sessions shared by the instances of a group."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -46,7 +46,7 @@ class _Sessions:
 
 
 class _Loaded:
-    """A session, and what its tensors need before and after a run."""
+    """A session, and the conversions of its tensors before and after a run."""
 
     def __init__(self, session: ort.InferenceSession, io: OnnxIO, model: Model) -> None:
         self.session = session
@@ -72,15 +72,15 @@ class _Loaded:
 
 
 class OnnxRuntimeBackend(ArrayBackend):
-    """Backend `onnxruntime`: `model.onnx`, a file, or a directory that holds a `model.onnx`.
+    """Backend `onnxruntime`: `model.onnx` is a file, or a directory that holds a `model.onnx`.
 
-    The CPU instances of a group run in one session: ONNX Runtime allows concurrent runs, and the weights
-    are in memory once. GPU instances have a session each, with a stream of its own. The parameter
-    `share_session_between_instances` decides otherwise.
+    The CPU instances of a group share one session: ONNX Runtime allows concurrent runs, and the weights are
+    in memory once. GPU instances have a session each, with a stream of its own. The parameter
+    `share_session_between_instances` overrides both.
     """
 
-    # What the model declares is compared once, when it is loaded. Many an exported model declares less than
-    # it returns, of which ONNX Runtime warns; Triton sends what there is.
+    # Declared shapes are compared once, at load. Many exported models declare fewer dimensions than
+    # they return, of which ONNX Runtime warns; Triton sends the actual ones.
     checks_dims = False
 
     def initialize(self, config: Mapping[str, str]) -> None:
@@ -103,7 +103,7 @@ class OnnxRuntimeBackend(ArrayBackend):
         return _Loaded(session, io, instance.model)
 
     def _load_on_gpu(self, instance: Instance) -> _Loaded:
-        """Load a session that works on a stream of its own; instances that share one cannot have that."""
+        """Load a session that uses a stream of its own, which a shared session cannot."""
         device_module = _cuda_device(instance)
         model, gpu = instance.model, device_module.CudaDevice(instance)
         with device_module.LOADING:
@@ -163,7 +163,7 @@ class OnnxRuntimeBackend(ArrayBackend):
             return config
         options = ort.SessionOptions()
         options.log_severity_level = FATAL
-        # Only the tensors are read here; optimising the graph would take longer than loading it.
+        # Only names and shapes are read here; optimising the graph would take longer than loading it.
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = 1
         for library in config.model_operations.op_library_filename:
@@ -179,7 +179,7 @@ def _shares_session(instance: Instance) -> bool:
 
 
 def _cuda_device(instance: Instance) -> ModuleType:
-    """The module that knows GPUs through PyTorch, which models on the CPU do without.
+    """Return `backends.cuda.device`, which imports PyTorch, so only for GPU instances.
 
     Raises:
         InferError: UNSUPPORTED without PyTorch.
@@ -194,7 +194,7 @@ def _cuda_device(instance: Instance) -> ModuleType:
 
 
 def _check_gpu(instance: Instance, session: ort.InferenceSession) -> None:
-    """ONNX Runtime falls back to the CPU when it cannot load CUDA's libraries, and says so nowhere.
+    """Check that ONNX Runtime did not fall back to the CPU, as it does silently without CUDA's libraries.
 
     Raises:
         InferError: UNSUPPORTED when it did.
@@ -227,7 +227,7 @@ def _prepare(loaded: _Loaded, name: str, array: Array) -> Array:
 
 
 def _text(name: str, array: Array) -> Array:
-    """Decode string elements: ONNX Runtime's Python interface takes `str` only."""
+    """Decode string elements: ONNX Runtime's Python interface accepts `str` only."""
     text = np.empty(array.size, dtype=object)
     try:
         text[:] = [element.decode() for element in array.ravel()]
@@ -241,7 +241,7 @@ def _run_arrays(loaded: _Loaded, feed: Mapping[str, Array], outputs: Sequence[st
 
 
 def _run_values(loaded: _Loaded, feed: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
-    """Run with OrtValues, which know bfloat16; numpy does not."""
+    """Run with OrtValues, which have bfloat16; numpy has not."""
     values = {name: _value(loaded, name, array) for name, array in feed.items()}
     results = loaded.session.run_with_ort_values(outputs, values, loaded.options)
     return [
@@ -257,7 +257,7 @@ def _value(loaded: _Loaded, name: str, array: Array) -> ort.OrtValue:
 
 
 def _bfloat_bits(value: ort.OrtValue) -> Array:
-    """Copy a bfloat16 tensor out as its 16-bit patterns."""
+    """Return a copy of a bfloat16 tensor as uint16 bit patterns."""
     shape = value.shape()
     if value.device_name() != "cpu":
         raise internal("bfloat16 output is not in CPU memory")
@@ -266,7 +266,7 @@ def _bfloat_bits(value: ort.OrtValue) -> Array:
 
 
 def _explained(error: Exception) -> InferError:
-    """Word a failure as Triton does: the number of ONNX Runtime's error code and its first line."""
+    """Return a failure in Triton's words: the number of ONNX Runtime's error code and its first line."""
     found = _ORT_TEXT.search(str(error))
     text = found[2] if found else str(error)
     first_line = (text.strip().splitlines() or [type(error).__name__])[0]

@@ -1,4 +1,4 @@
-"""Runs of an ONNX Runtime session on a GPU: tensors are bound in device memory, and the copies are ours.
+"""Runs of an ONNX Runtime session on a GPU, with tensors bound in device memory and copied here.
 
 `session.run` would copy every tensor to and from pageable memory, one after the other. On the CPU it does not
 copy outputs at all, and binding costs more than it does.
@@ -33,7 +33,7 @@ _NO_GRAPH: Final = -1
 
 
 class _Bound:
-    """Tensors of a session in device memory that belongs to them."""
+    """Tensors of a session bound to device memory."""
 
     def __init__(self, runs: "CudaRuns", options: ort.RunOptions) -> None:
         self._runs = runs
@@ -43,14 +43,14 @@ class _Bound:
         self._memory: dict[str, torch.Tensor] = {}
 
     def fill(self, inputs: Mapping[str, Array]) -> None:
-        """Start to copy inputs to the device, to the same place every time unless they have grown."""
+        """Start to copy inputs to the device, to the same address every time unless they have grown."""
         for name, array in inputs.items():
             if name not in self._memory or self._memory[name].numel() < array.nbytes:
                 self._memory[name] = self._device.allocate(max(1, array.nbytes))
             self._device.upload(name, array, self._memory[name])
 
     def bind_inputs(self, shapes: Shapes) -> None:
-        """Say where inputs of these shapes are."""
+        """Bind inputs of these shapes."""
         for name, shape in shapes.items():
             place = self._device.kind, self._device.index
             self._binding.bind_input(
@@ -58,13 +58,13 @@ class _Bound:
             )
 
     def bind_outputs(self, names: Sequence[str]) -> None:
-        """Have ONNX Runtime allocate these outputs, and no others, on the device."""
+        """Bind these outputs only, to memory that ONNX Runtime allocates on the device."""
         self._binding.clear_binding_outputs()
         for name in names:
             self._binding.bind_output(name, self._device.kind, self._device.index)
 
     def fix_outputs(self, outputs: Mapping[str, torch.Tensor]) -> None:
-        """Have these outputs written to memory of the same size that stays."""
+        """Bind these outputs to memory of their present size, whose address stays."""
         self._binding.clear_binding_outputs()
         for name, like in outputs.items():
             memory = self._memory[name] = self._device.allocate(max(1, like.nbytes))
@@ -74,27 +74,27 @@ class _Bound:
             )
 
     def run(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Run the session; the outputs, named in the order they were bound, stay on the device."""
+        """Run the session; return the outputs on the device, in the order they were bound."""
         self._runs.session.run_with_iobinding(self._binding, self._options)
         values = self._binding.get_outputs()
         return {name: from_dlpack(value) for name, value in zip(names, values, strict=True)}
 
 
 class _Recorded(NamedTuple):
-    """A CUDA graph that ONNX Runtime has recorded, and its memory."""
+    """A CUDA graph that ONNX Runtime recorded, with its bound tensors."""
 
     bound: _Bound
     outputs: Sequence[str]
 
 
 class CudaRuns:
-    """The runs of one instance.
+    """Executes the batches of one instance.
 
     Args:
-        session: on the GPU, with the stream of `device` as its compute stream.
-        io: its tensors.
-        device: where and on which stream.
-        model: its configuration says which graphs to record.
+        session: a session on the GPU, with the stream of `device` as its compute stream.
+        io: the session's tensors.
+        device: the GPU and stream.
+        model: its configuration lists the graphs to record.
     """
 
     def __init__(self, session: ort.InferenceSession, io: OnnxIO, device: CudaDevice, model: Model) -> None:
@@ -108,12 +108,12 @@ class CudaRuns:
             self._record(graph_specs(model.config), io)
 
     def element(self, name: str) -> Any:
-        """What `bind_input` and `bind_output` take as the type of a tensor."""
+        """Return the type of a tensor in the form that `bind_input` and `bind_output` accept."""
         kind = self._tensors[name].config_type
         return ONNX_BFLOAT16 if kind == "TYPE_BF16" else BY_CONFIG_NAME[kind].dtype.type
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> dict[str, Array]:
-        """Copy the inputs to the device, run, and copy the outputs wanted to host memory of their own."""
+        """Copy the inputs to the device, run, and copy the requested outputs to new host memory."""
         device = self.device
         shapes = {name: array.shape for name, array in inputs.items()}
         recorded = self._graphs.find(shapes) if len(self._graphs) else None
@@ -149,7 +149,7 @@ class CudaRuns:
         return options
 
     def _record(self, specs: Sequence[GraphSpec], io: OnnxIO) -> None:
-        """Record graphs; after a failure no larger one is tried."""
+        """Record graphs in order of size, until one fails."""
         preferred = {name: tensor.shape for name, tensor in io.inputs.items()}
         for number, spec in enumerate(specs, 1):
             shapes = graph_shapes(spec, preferred)
@@ -176,7 +176,7 @@ class CudaRuns:
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """uint8[n]: numpy does not know all types of PyTorch."""
+    """Return the bytes of a tensor, uint8[n]: numpy does not have all types of PyTorch."""
     return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 

@@ -1,4 +1,4 @@
-"""What an ONNX model says of its tensors: completing a configuration with it, or holding it against one.
+"""Tensors that an ONNX model declares: completion of a configuration, or comparison with one.
 
 The rules and the texts are those of Triton's onnxruntime backend.
 """
@@ -38,15 +38,15 @@ _TYPES: Final = {
     "tensor(string)": "TYPE_STRING",
 }
 
-# What is no tensor: ONNX Runtime's name of it in Python and in C.
+# Values that are no tensors: ONNX Runtime's names in Python and in C.
 _KINDS: Final = {"seq": "SEQUENCE", "map": "MAP", "sparse_tensor": "SPARSETENSOR"}
 
 
 class OnnxTensor(NamedTuple):
-    """An input or output of a session; -1 stands for a dimension without a fixed size.
+    """An input or output of a session; -1 is a dimension without a fixed size.
 
-    An element type that Triton does not have, such as complex64, is TYPE_INVALID. ONNX Runtime gives the
-    shape [] for a scalar and for a tensor of unknown rank alike.
+    An element type that Triton does not have, such as complex64, is TYPE_INVALID. ONNX Runtime has the shape
+    [] for a scalar and for a tensor of unknown rank alike.
     """
 
     config_type: str
@@ -55,7 +55,7 @@ class OnnxTensor(NamedTuple):
 
 
 class OnnxIO(NamedTuple):
-    """All tensors of a session; `optional` are initializers that a request may override."""
+    """The tensors of a session; `optional` are initializers that a request may override."""
 
     inputs: Mapping[str, OnnxTensor]
     optional: Mapping[str, OnnxTensor]
@@ -108,7 +108,7 @@ def complete(model: Model, io: OnnxIO) -> mc.ModelConfig:
 
 
 def check(config: mc.ModelConfig, io: OnnxIO) -> None:
-    """Hold a complete configuration against the model.
+    """Compare a complete configuration with the model.
 
     Raises:
         InferError: INVALID_ARG naming the first tensor that differs.
@@ -151,7 +151,7 @@ def _fields(tensors: Mapping[str, OnnxTensor], max_batch_size: int) -> Iterator[
         dims = tensor.shape[1:] if max_batch_size else tensor.shape
         fields: dict[str, object] = {"name": name, "data_type": tensor.config_type, "dims": dims or (1,)}
         if not dims and max_batch_size:
-            # A configuration cannot say "no dimensions" but by a reshape, and only of a batch.
+            # In a configuration, only a reshape can express "no dimensions", and only with a batch dimension.
             fields["reshape"] = mc.ModelTensorReshape()
         yield fields
 

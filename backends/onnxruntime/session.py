@@ -1,4 +1,4 @@
-"""Session options and execution providers out of a model configuration.
+"""Session options and execution providers from a model configuration.
 
 Parameters, their values and the error texts are those of Triton's onnxruntime backend.
 """
@@ -16,7 +16,7 @@ from backends.parameters import boolean, integer, parse_boolean, positive
 
 Provider = tuple[str, dict[str, str]]
 
-# Errors reach the client or the server's log as exceptions; ONNX Runtime would print them on its own as well.
+# Errors reach the client or the server's log as exceptions; by default ONNX Runtime prints them as well.
 FATAL: Final = 4
 
 _GRAPH_LEVELS: Final = {
@@ -32,7 +32,7 @@ _PRECISIONS: Final = {
     "FP32": {},
 }
 
-# Names that Triton gives TensorRT provider options; the others start with trt_ and are passed as they are.
+# TensorRT provider options that Triton renames; the others start with trt_ and keep their names.
 _TENSORRT_NAMES: Final = {
     "max_workspace_size_bytes": "trt_max_workspace_size",
     "int8_calibration_table_name": "trt_int8_calibration_table_name",
@@ -46,11 +46,11 @@ _CUDA_ENUMS: Final = {
 
 
 def session_options(model: Model) -> ort.SessionOptions:
-    """Build the session options of a model.
+    """Return the session options of a model.
 
     Threads within an operator default to an equal share of the CPUs for each instance; with one thread
-    the operators run in the calling thread. Waiting threads sleep: the cores are shared with the other
-    instances and with the process that receives requests, and spinning would take their time.
+    the operators run on the calling thread. Idle threads sleep rather than spin, because other instances and
+    the ingress use the same cores.
 
     Raises:
         InferError: INVALID_ARG for a parameter's value.
@@ -93,7 +93,7 @@ def _set_threads(options: ort.SessionOptions, model: Model) -> None:
 
 
 def run_options(model: Model) -> ort.RunOptions | None:
-    """Run options, or None when the configuration asks for nothing."""
+    """Return run options, or None when the configuration sets none."""
     key = "memory.enable_memory_arena_shrinkage"
     if key not in model.config.parameters:
         return None
@@ -103,11 +103,11 @@ def run_options(model: Model) -> ort.RunOptions | None:
 
 
 def providers(instance: Instance, stream: int = 0) -> list[Provider]:
-    """Choose the execution providers of an instance, the preferred one first.
+    """Return the execution providers of an instance, the preferred one first.
 
     Args:
-        instance: its kind and device, and its model's configuration, decide.
-        stream: the CUDA stream to work on; 0 leaves it to ONNX Runtime.
+        instance: the instance.
+        stream: the CUDA stream to use; 0 leaves the choice to ONNX Runtime.
 
     Raises:
         InferError: UNSUPPORTED for a GPU instance without the CUDA provider, INVALID_ARG for an unknown
@@ -150,7 +150,7 @@ def _gpu_providers(instance: Instance, accelerators: Any, stream: int) -> list[P
 
 
 def _cuda_options(model: Model) -> dict[str, str]:
-    """CUDA options that Triton also takes from the model's parameters."""
+    """Return the CUDA options that Triton also reads from the model's parameters."""
     options = {
         key: model.parameter(key)
         for key in ("gpu_mem_limit", "do_copy_in_default_stream")

@@ -1,4 +1,4 @@
-"""TorchScript models (`model.pt`) by PyTorch."""
+"""Backend of TorchScript models (`model.pt`), executed by PyTorch."""
 
 import logging
 import threading
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 
-# Parts of torch that are not typed.
+# These parts of torch have no types.
 _jit: Any = torch.jit
 
 _TYPES: Final = {
@@ -46,14 +46,14 @@ _CPU: Final = torch.device("cpu")
 _TENSORS: Final = frozenset(_TYPES.values())
 _SUPPORTED: Final = _TENSORS | {"TYPE_STRING"}
 
-# Parameters that change the process, which serves this model only, and what sets them.
+# Parameters that set an option of the process, which serves this model only.
 _PROCESS_SWITCHES: Final = {
     "ENABLE_JIT_EXECUTOR": torch._C._jit_set_profiling_executor,
     "ENABLE_JIT_PROFILING": torch._C._jit_set_profiling_mode,
     "ENABLE_TENSOR_FUSER": torch._C._jit_set_texpr_fuser_enabled,
 }
 
-# Parameters that are on or off, and what the log calls that.
+# Boolean parameters, and their names in the log.
 _SWITCHES: Final = {
     "DISABLE_OPTIMIZED_EXECUTION": "Optimized execution",
     "ENABLE_CACHE_CLEANING": "Cache Cleaning",
@@ -67,7 +67,7 @@ _SWITCHES: Final = {
 
 
 class _Shared:
-    """Modules that instances on the same device share, when the configuration asks for that."""
+    """Modules shared by instances on the same device, if the configuration enables it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -75,7 +75,7 @@ class _Shared:
 
 
 class _Loaded:
-    """A module and how the configuration's names relate to its `forward`."""
+    """A module, and the mapping of the configuration's names to its `forward`."""
 
     def __init__(self, module: Any, instance: Instance, gpu: CudaDevice | None) -> None:
         model = instance.model
@@ -96,7 +96,7 @@ class _Loaded:
         self.cleans_cache = boolean(model, "ENABLE_CACHE_CLEANING")
 
     def contexts(self) -> list[AbstractContextManager[Any]]:
-        """What an execution runs in."""
+        """Return the contexts that an execution runs in."""
         contexts: list[AbstractContextManager[Any]] = [
             torch.inference_mode() if self.inference_mode else torch.no_grad()
         ]
@@ -108,12 +108,12 @@ class _Loaded:
 
 
 class TorchBackend(ArrayBackend):
-    """Backend `pytorch`. A module may take tensors, lists of strings, or one dictionary of tensors.
+    """Backend `pytorch`. A module has tensors, lists of strings, or one dictionary of tensors as arguments.
 
     Threads within an operator default to an equal share of the CPUs for each instance.
     """
 
-    # TorchScript says nothing of shapes, and Triton sends what the model returns.
+    # TorchScript declares no shapes, and Triton does not compare those that the model returns.
     checks_dims = False
 
     def model_initialize(self, model: Model) -> None:
@@ -140,7 +140,7 @@ class TorchBackend(ArrayBackend):
         loaded = _Loaded(self._module(instance, gpu), instance, gpu)
         _check_types(instance.model.config)
         if gpu is not None:
-            gpu.settle()  # weights were copied on another stream
+            gpu.synchronize()  # weights were copied on another stream
             instance.merged_inputs = gpu.inputs
         return loaded
 
@@ -148,7 +148,7 @@ class TorchBackend(ArrayBackend):
         model = instance.model
         device: torch.device | None = _CPU if gpu is None else gpu.device
         if instance.kind == "MODEL":
-            device = None  # where the file says
+            device = None  # the device that the file names
         if not boolean(model, "ENABLE_WEIGHT_SHARING"):
             return _open(model, device)
         shared: _Shared = model.state
@@ -212,7 +212,7 @@ def _open(model: Model, device: torch.device | None) -> Any:
 
 
 def _forward_arguments(module: Any) -> tuple[list[str], bool]:
-    """Names of the arguments of `forward`, and whether the only one is a dictionary.
+    """Return the names of the arguments of `forward`, and whether the only one is a dictionary.
 
     Raises:
         InferError: INTERNAL for arguments of other types than tensor, list, or one dictionary.
@@ -262,11 +262,11 @@ def _check_types(config: mc.ModelConfig) -> None:
 
 def _to_torch(loaded: _Loaded, name: str, array: Array) -> Any:
     if array.dtype.kind == "O":
-        return array.ravel().tolist()  # strings of TorchScript are bytes; only Python takes theirs for UTF-8
+        return array.ravel().tolist()  # strings of TorchScript are bytes; only Python decodes them as UTF-8
     if loaded.gpu is not None:
         return _to_gpu(loaded.gpu, name, array, loaded.types.get(name) == "TYPE_BF16")
     if not array.flags.writeable:
-        # A model may change its input in place; the request's own bytes are not its to change.
+        # A model may change its input in place, which must not change the request.
         array = array.copy()
     if loaded.types.get(name) == "TYPE_BF16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
@@ -274,7 +274,7 @@ def _to_torch(loaded: _Loaded, name: str, array: Array) -> Any:
 
 
 def _to_gpu(gpu: CudaDevice, name: str, array: Array, is_bfloat: bool) -> Any:
-    """Start to copy an input; numpy's type of bfloat16 is uint16."""
+    """Start to copy an input to the GPU; bfloat16 arrives as uint16 bit patterns."""
     kind = torch.bfloat16 if is_bfloat else _BY_NUMPY[array.dtype.name]
     memory = gpu.allocate(array.nbytes)
     gpu.upload(name, array, memory)
@@ -282,7 +282,7 @@ def _to_gpu(gpu: CudaDevice, name: str, array: Array, is_bfloat: bool) -> Any:
 
 
 def _results(result: Any) -> Sequence[Any]:
-    """The results of `forward` in order.
+    """Return the results of `forward` in order.
 
     Raises:
         InferError: INTERNAL for anything but tensors, lists of strings and tuples of them.
@@ -303,7 +303,7 @@ def _results(result: Any) -> Sequence[Any]:
 
 
 def _from_torch(loaded: _Loaded, name: str, results: Sequence[Any]) -> Any:
-    """An output in host memory, a tensor or an array of strings; from a GPU it is there after `wait`."""
+    """Return an output in host memory; from a GPU, its data is valid after `wait`."""
     index = loaded.outputs[name]
     if index >= len(results):
         raise invalid_arg(
@@ -322,7 +322,7 @@ def _from_torch(loaded: _Loaded, name: str, results: Sequence[Any]) -> Any:
         )
     if not result.dim():
         raise invalid_arg(f"output '{name}' is a scalar which is not supported.")
-    # Always a copy: a module may return a buffer it keeps, and write the next request's data to it.
+    # Always a copy: a module may return a buffer that it reuses for the next request.
     if loaded.gpu is not None:
         return loaded.gpu.download(result.detach().contiguous())
     return result.detach().to("cpu", copy=True).contiguous()
@@ -356,6 +356,6 @@ def _explained(error: Exception) -> InferError:
 
 
 def _last_line(error: Exception) -> str:
-    """What went wrong: TorchScript puts its own traceback in front of it."""
+    """Return the last line of an error: TorchScript puts its own traceback in front of it."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[-1].strip() if lines else type(error).__name__

@@ -1,7 +1,7 @@
-"""Which argument or result of a TorchScript model a tensor of the configuration is.
+"""Mapping of a configuration's tensors to arguments and results of a TorchScript model.
 
 Inputs are named like the arguments of `forward`, or `<name>__<index>`; if neither holds for all of them,
-they are taken in the order of the configuration. Outputs are `<name>__<index>`, or taken in order. The rules
+they have the order of the configuration. Outputs are `<name>__<index>`, or have that order too. The rules
 and texts are those of Triton's pytorch backend.
 """
 
@@ -68,7 +68,7 @@ def output_indices(config: mc.ModelConfig) -> dict[str, int]:
 
 
 def _indices(config: mc.ModelConfig, direction: str, names: Sequence[str]) -> dict[str, int]:
-    """Indices out of the names, or the order of the configuration."""
+    """Return the indices in the names, or else those of the configuration's order."""
     for name in names:
         if _index(name) is not None:
             continue
@@ -84,7 +84,7 @@ def _indices(config: mc.ModelConfig, direction: str, names: Sequence[str]) -> di
 
 
 def _made_indices(made: Sequence[str], names: Sequence[str], arguments: Sequence[str]) -> dict[str, int]:
-    """Inputs made from a batch are named in the way that the inputs are, or come after them in order."""
+    """Return the indices of batch inputs: named as the inputs are, or after them in order."""
     every = (*names, *made)
     if all(name in arguments for name in every):
         return {name: arguments.index(name) for name in made}
@@ -94,7 +94,7 @@ def _made_indices(made: Sequence[str], names: Sequence[str], arguments: Sequence
 
 
 def _index(name: str) -> int | None:
-    """The number behind the first "__", 0 when nothing is there; None when the name has no such form."""
+    """Return the number behind the first "__", 0 for an empty one; None for a name without it."""
     start = name.find("__")
     if start < 0:
         return None

@@ -26,17 +26,17 @@ _COUNTER: Final = "input_byte_size_counter"
 _HELP: Final = "Cumulative input byte size of all requests received by the model"
 _ACTIVITY_S: Final = 0.1
 _EMPTY_BYTES: Final = 4
-"""What an empty element of a BYTES tensor takes: its length."""
+"""Size of an empty element of a BYTES tensor: its length prefix."""
 
 
 class _Tracing(NamedTuple):
-    """What is reported of a traced request: spans one in the other, and an activity in every so many."""
+    """Activities reported for a traced request: nested spans, and one activity in every `frequency`-th."""
 
     spans: int
     frequency: int
 
     def report(self, request: Request) -> None:
-        """Tell of the activities, each of which takes its time."""
+        """Report the activities, with 0.1 s for each span."""
         request.report_activity("CUSTOM_ACTIVITY_START")
         time.sleep(_ACTIVITY_S)
         request.report_activity("CUSTOM_ACTIVITY_END")
@@ -51,10 +51,10 @@ class _Tracing(NamedTuple):
 
 
 class _State(NamedTuple):
-    """What `model_initialize` read from the configuration; the delay is in milliseconds.
+    """Settings that `model_initialize` reads from the configuration; the delay is in milliseconds.
 
-    `optional` are the inputs that may be missing, by their outputs. `reshapes`: clients see other shapes than
-    the backend, of an input or an output.
+    `optional` are the inputs that may be missing, by the names of their outputs. `reshapes`: clients see
+    other shapes than the backend, of an input or an output.
     """
 
     outputs: dict[str, TensorSpec]
@@ -71,9 +71,9 @@ class IdentityBackend(Backend):
 
     Parameters of the configuration: `creation_delay_sec` delays the load, `execute_delay_ms` every
     execution, `instance_wise_delay_multiplier` multiplies the latter, times the instance's index. With
-    `enable_custom_tracing` activities of a traced request are reported, among them `nested_span_count` spans
-    one in the other and a single activity in each `single_activity_frequency`-th. The bytes copied are
-    counted in the metric `input_byte_size_counter`.
+    `enable_custom_tracing`, activities of a traced request are reported: `nested_span_count` nested spans and
+    a single activity in each `single_activity_frequency`-th. The metric `input_byte_size_counter` counts the
+    bytes copied.
     """
 
     def model_initialize(self, model: Model) -> None:
@@ -93,7 +93,7 @@ class IdentityBackend(Backend):
         time.sleep(integer(model, "creation_delay_sec"))
 
     def model_finalize(self, model: Model) -> None:
-        model.state = None  # and with it the metric
+        model.state = None  # drops the metric too
 
     def metrics(self) -> list[Any]:
         return snapshot()
@@ -109,10 +109,10 @@ class IdentityBackend(Backend):
         for request in requests:
             if state.tracing is not None and request.infer.trace:
                 state.tracing.report(request)
-            request.reply(_answer(instance.model, state, request))
+            request.reply(_respond(instance.model, state, request))
 
 
-def _answer(model: Model, state: _State, request: Request) -> InferResponse:
+def _respond(model: Model, state: _State, request: Request) -> InferResponse:
     infer = request.infer
     copied = 0
     try:
@@ -135,7 +135,7 @@ def _answer(model: Model, state: _State, request: Request) -> InferResponse:
 
 
 def _missing(model: Model, state: _State, infer: InferRequest, requested: Container[str]) -> list[Tensor]:
-    """Zeros for the inputs that the client left out: a variable dimension is 1 then."""
+    """Return zeros for the inputs that the client left out, with 1 for a variable dimension."""
     given = {_output_name(tensor.name) for tensor in infer.inputs}
     batch = infer.inputs[0].shape[:1] if model.signature.batched and infer.inputs else ()
     tensors = []

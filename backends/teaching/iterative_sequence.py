@@ -1,7 +1,7 @@
 """Triton's teaching backend `iterative_sequence`: a request that is executed again until it has counted down.
 
-INPUT INT32[1] = n; OUTPUT INT32[1]. A turn takes one off what is left of n and answers it; the request is
-over at 0. A model that is not decoupled has the last answer only.
+INPUT INT32[1] = n; OUTPUT INT32[1]. Each execution subtracts 1 from the rest of n and responds with it; the
+response at 0 is final. A model that is not decoupled sends that one only.
 """
 
 import time

@@ -1,8 +1,8 @@
 """Triton's teaching backend `repeat`: a decoupled model that returns its input element by element.
 
 IN INT32[n], DELAY UINT32[n] and WAIT UINT32[1] (milliseconds): n responses OUT = IN[i], IDX = i, the i-th
-DELAY[i] after the one before it, then an empty final one. WAIT is how long the execution takes; responses
-go out beside it, so those of different requests interleave.
+DELAY[i] after the one before it, then an empty final one. WAIT is the duration of the execution; responses
+are sent concurrently, so those of different requests interleave.
 """
 
 import time
@@ -20,7 +20,7 @@ from backends.teaching.timeline import Timeline
 
 
 class RepeatBackend(Backend):
-    """Answers each request n times."""
+    """Sends n responses to each request."""
 
     def model_initialize(self, model: Model) -> None:
         if not model.config.model_transaction_policy.decoupled:
@@ -42,7 +42,7 @@ class RepeatBackend(Backend):
 
 
 def _schedule(model: Model, request: Request) -> float:
-    """Put the responses on the model's timeline; returns WAIT in seconds."""
+    """Schedule the responses on the model's timeline; return WAIT in seconds."""
     arrays = {tensor.name: tensor.array().ravel() for tensor in request.infer.inputs}
     values, delays, wait = (arrays.get(name) for name in ("IN", "DELAY", "WAIT"))
     if values is None or delays is None or wait is None or not wait.size:
@@ -54,7 +54,7 @@ def _schedule(model: Model, request: Request) -> float:
 
 
 class _Repetition:
-    """The responses of one request, one on the timeline at a time."""
+    """The responses of one request, of which one at a time is scheduled."""
 
     def __init__(
         self, model: Model, request: Request, values: npt.NDArray[Any], delays: npt.NDArray[Any]
@@ -67,10 +67,10 @@ class _Repetition:
         self._due = time.monotonic()
 
     def start(self) -> None:
-        """Plan the first response."""
-        self._plan(0)
+        """Schedule the first response."""
+        self._schedule_next(0)
 
-    def _plan(self, index: int) -> None:
+    def _schedule_next(self, index: int) -> None:
         if index < len(self._values):
             self._due += float(self._delays[index]) / 1000
         self._timeline.at(self._due, partial(self._send, index))
@@ -81,7 +81,7 @@ class _Repetition:
             self._request.reply(InferResponse(id=infer.id, final=True))
             return
         self._request.reply(_response(self._model, infer, self._values[index], index))
-        self._plan(index + 1)
+        self._schedule_next(index + 1)
 
 
 def _response(model: Model, infer: InferRequest, value: Any, index: int) -> InferResponse:

@@ -2,8 +2,7 @@
 
 INPUT INT32[n] and OUTPUT INT32[n]: the elements of INPUT are added to the sequence's accumulator, which START
 sets to 0 first; every element of OUTPUT is its value, in 32 bits. Controls are INT32 tensors: START and
-READY, with `dyna_sequence` END and CORRID (UINT64, or a STRING of digits) too. With END the correlation id is
-added.
+READY, with `dyna_sequence` END and CORRID (UINT64, or a STRING of digits) too. END adds the correlation id.
 """
 
 import time
@@ -28,7 +27,7 @@ _FLAGS: Final = {
 
 
 class _State(NamedTuple):
-    """Of one instance: accumulators by sequence, and the delay of an execution in milliseconds."""
+    """State of one instance: accumulators by sequence, and the delay of an execution in milliseconds."""
 
     accumulators: dict[SequenceId, int]
     delay_ms: int
@@ -37,8 +36,7 @@ class _State(NamedTuple):
 class SequenceBackend(Backend):
     """Adds up each sequence. Parameter `execute_delay_ms` delays every execution.
 
-    Triton's keeps its accumulators by row and needs the direct strategy; here they belong to sequences, and
-    are forgotten with them.
+    Triton's has its accumulators by row and needs the direct strategy; here they are kept by sequence.
     """
 
     name: ClassVar[str] = "sequence"
@@ -63,13 +61,13 @@ class SequenceBackend(Backend):
         if state.delay_ms:
             time.sleep(state.delay_ms / 1000)
         for request in requests:
-            request.reply(self._answer(instance.model, state.accumulators, request))
+            request.reply(self._respond(instance.model, state.accumulators, request))
 
     def added_at_end(self, inputs: Mapping[str, Tensor]) -> int:
-        """What a request adds on top of its input."""
+        """Return the number that a request adds besides its input."""
         return 0
 
-    def _answer(self, model: Model, accumulators: dict[SequenceId, int], request: Request) -> InferResponse:
+    def _respond(self, model: Model, accumulators: dict[SequenceId, int], request: Request) -> InferResponse:
         infer = request.infer
         try:
             inputs = {tensor.name: tensor for tensor in infer.inputs}

@@ -1,4 +1,4 @@
-"""Triton's teaching backend `square`: a decoupled model that answers IN INT32[1] = n with n times OUT = n."""
+"""Triton's teaching backend `square`: a decoupled model that sends n responses OUT = n to IN INT32[1] = n."""
 
 import logging
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _THREADS: Final = 4
 
 
 class SquareBackend(Backend):
-    """Answers in threads of its own, so that responses of different requests interleave."""
+    """Responds on threads of its own, so that responses of different requests interleave."""
 
     def model_initialize(self, model: Model) -> None:
         if not model.config.model_transaction_policy.decoupled:
@@ -31,10 +31,10 @@ class SquareBackend(Backend):
     def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
         threads: ThreadPoolExecutor = instance.model.state
         for request in requests:
-            threads.submit(_answer, instance.model, request)
+            threads.submit(_respond, instance.model, request)
 
 
-def _answer(model: Model, request: Request) -> None:
+def _respond(model: Model, request: Request) -> None:
     infer = request.infer
     try:
         count = _count(infer)

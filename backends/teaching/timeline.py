@@ -1,4 +1,4 @@
-"""A thread that calls functions when they are due, for backends that answer later."""
+"""A thread that calls functions at given times, for backends that respond later."""
 
 import heapq
 import itertools
@@ -15,7 +15,7 @@ Action = Callable[[], None]
 class Timeline:
     """Calls actions in the order of their times, those of equal time in the order of `at`.
 
-    One thread serves all requests of a model, however many wait.
+    One thread serves all requests of a model.
     """
 
     def __init__(self, name: str) -> None:
@@ -33,7 +33,7 @@ class Timeline:
             self._changed.notify()
 
     def close(self) -> None:
-        """Call everything that still waits now, in its order, and end the thread."""
+        """Call all remaining actions now, in their order, and end the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()

@@ -1,4 +1,4 @@
-"""TensorRT engines (`model.plan`), executed on a GPU through PyTorch's streams and memory."""
+"""Backend of TensorRT engines (`model.plan`), with PyTorch's streams and memory."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ Array = npt.NDArray[Any]
 
 
 class _Log(trt.ILogger):  # type: ignore[misc]
-    """TensorRT's messages in the server's log; it has no other way to say why something failed."""
+    """Writes TensorRT's messages to the server's log and keeps the last error, found nowhere else."""
 
     _LEVELS: Final = {"VERBOSE": logging.DEBUG, "INFO": logging.DEBUG, "WARNING": logging.WARNING}
 
@@ -38,7 +38,7 @@ class _Log(trt.ILogger):  # type: ignore[misc]
         self.last_error = ""
 
     def log(self, severity: Any, message: str) -> None:
-        """Called by TensorRT, on any thread."""
+        """Log a message; called by TensorRT on any thread."""
         level = self._LEVELS.get(severity.name, logging.ERROR)
         if level == logging.ERROR:
             self.last_error = message
@@ -47,21 +47,21 @@ class _Log(trt.ILogger):  # type: ignore[misc]
 
 _NO_CORE: Final = -1
 
-# One for the process: it has to outlive the engines.
+# One for the process, because it has to outlive the engines.
 _LOG: Final = _Log()
 
 
 class _Engines:
-    """The engine of a model on each GPU, or DLA core of one, shared by its instances there."""
+    """The engine of a model on each GPU or DLA core, shared by its instances there."""
 
     def __init__(self) -> None:
         self._by_device: dict[tuple[int, int], tuple[Any, Any, EngineIO]] = {}
 
     def get(self, model: Model, device: torch.device, core: int) -> tuple[Any, EngineIO]:
-        """The engine and its tensors; deserialised for the first instance of a device.
+        """Return the engine and its tensors; deserialise it for the first instance of a device.
 
         Raises:
-            InferError: UNAVAILABLE without the file, INTERNAL with what TensorRT says.
+            InferError: UNAVAILABLE without the file, INTERNAL with TensorRT's message.
         """
         with LOADING:
             key = device.index, core
@@ -99,7 +99,7 @@ def _deserialise(path: Path, device: torch.device, core: int = _NO_CORE) -> tupl
 
 
 class _Grown(trt.IOutputAllocator):  # type: ignore[misc]
-    """Memory of an output whose shape depends on the values of the inputs."""
+    """Output memory that grows: the shape depends on the values of the inputs."""
 
     def __init__(self, device: CudaDevice) -> None:
         trt.IOutputAllocator.__init__(self)
@@ -108,25 +108,25 @@ class _Grown(trt.IOutputAllocator):  # type: ignore[misc]
         self.shape: Shape = ()
 
     def reallocate_output_async(self, name: str, memory: int, size: int, alignment: int, stream: int) -> int:
-        """Called by TensorRT when it knows how many bytes it may need."""
+        """Provide memory; called by TensorRT when it knows the bytes it needs."""
         if size > self.memory.numel():
             self.memory = self._device.allocate(size)
         return self.memory.data_ptr()
 
     def notify_shape(self, name: str, shape: Any) -> None:
-        """Called by TensorRT when it knows the shape."""
+        """Store the shape; called by TensorRT when it knows it."""
         self.shape = tuple(shape)
 
 
 class _Output(NamedTuple):
-    """Where an output is, in device or host memory; `shape` is known once the execution was started."""
+    """An output in device or host memory; `shape` is known once the execution was started."""
 
     memory: torch.Tensor
     shape: Shape
 
 
 class _Context:
-    """An execution context: one profile, one batch at a time."""
+    """An execution context: one profile, executing one batch at a time."""
 
     def __init__(self, buffers: "_Buffers", engine: Any, profile: Profile) -> None:
         self._buffers = buffers
@@ -144,10 +144,10 @@ class _Context:
             self._set_address(name, buffers.memory[name])
 
     def bind(self, shapes: Shapes) -> dict[str, _Output | _Grown]:
-        """Prepare an execution of inputs of these shapes; the values of shape tensors are in place.
+        """Prepare an execution of inputs of these shapes, after the values of shape tensors were copied.
 
         Raises:
-            InferError: INTERNAL with what TensorRT says.
+            InferError: INTERNAL with TensorRT's message.
         """
         context, outputs = self._context, self._buffers.io.outputs
         for name, shape in shapes.items():
@@ -171,7 +171,7 @@ class _Context:
         """Start the execution on the instance's stream.
 
         Raises:
-            InferError: INTERNAL with what TensorRT says.
+            InferError: INTERNAL with TensorRT's message.
         """
         if not self._context.execute_async_v3(self._device.stream):
             raise internal(f"failed to run TensorRT inference: {_LOG.last_error}")
@@ -185,9 +185,9 @@ class _Buffers:
     """The memory of an instance, which its contexts share: it executes one batch at a time.
 
     Attributes:
-        memory: uint8[n] by tensor: inputs as large as any profile in use allows, outputs as large as the
+        memory: uint8[n] by tensor: inputs for the largest shape of any profile in use, outputs for the
             largest so far.
-        scratch: what TensorRT works in.
+        scratch: TensorRT's temporary memory.
     """
 
     def __init__(self, device: CudaDevice, engine: Any, io: EngineIO, profiles: Sequence[Profile]) -> None:
@@ -202,7 +202,7 @@ class _Buffers:
                 self.reserve(name, allowed.high)
 
     def reserve(self, name: str, shape: Shape) -> torch.Tensor:
-        """Have memory for a tensor of this shape, where TensorRT reads or writes it."""
+        """Ensure memory for a tensor of this shape, where TensorRT reads or writes it."""
         nbytes = max(1, prod(shape) * self.dtypes[name].itemsize)
         if name not in self.memory or self.memory[name].numel() < nbytes:
             on_host = self.tensors[name].on_host
@@ -212,25 +212,25 @@ class _Buffers:
         return self.memory[name]
 
     def fill(self, name: str, array: Array) -> None:
-        """Copy an input where TensorRT reads it: at once into host memory, else on the stream."""
+        """Copy an input to where TensorRT reads it: host memory at once, device memory on the stream."""
         if not self.tensors[name].on_host:
             self.device.upload(name, array, self.memory[name])
         elif array.nbytes:
             self.memory[name].numpy()[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
     def fetch(self, name: str, output: "_Output | _Grown") -> torch.Tensor:
-        """Start to copy an output to host memory, uint8[n]; what is there already stays where it is."""
+        """Start to copy an output to host memory, uint8[n], unless it is there already."""
         source = output.memory[: prod(output.shape) * self.dtypes[name].itemsize]
         return source if self.tensors[name].on_host else self.device.download(source)
 
     def array(self, name: str, host: torch.Tensor, shape: Shape) -> Array:
-        """What `fetch` gave, after the wait, as an array that no execution writes to."""
+        """Return the result of `fetch`, once it is valid, as an array that no execution writes to."""
         data = host.clone() if self.tensors[name].on_host else host
         return np.asarray(data.numpy().view(self.dtypes[name]).reshape(shape))
 
 
 class _Recorded(NamedTuple):
-    """A recorded execution, what it writes, and the context that must live as long."""
+    """A recorded execution, its outputs, and the context, which must live as long."""
 
     replay: Callable[[], None]
     outputs: Mapping[str, "_Output | _Grown"]
@@ -238,7 +238,7 @@ class _Recorded(NamedTuple):
 
 
 class _Loaded:
-    """What an instance has of its own: a context for each profile, a stream, buffers, and CUDA graphs."""
+    """The state of an instance: a context for each profile, a stream, buffers, and CUDA graphs."""
 
     def __init__(self, instance: Instance, engine: Any, io: EngineIO, device: CudaDevice) -> None:
         config = instance.model.config
@@ -256,7 +256,7 @@ class _Loaded:
         """Start an execution on the stream.
 
         Raises:
-            InferError: INVALID_ARG for shapes that no profile allows, INTERNAL with what TensorRT says.
+            InferError: INVALID_ARG for shapes that no profile allows, INTERNAL with TensorRT's message.
         """
         shapes = {name: array.shape for name, array in inputs.items()}
         recorded = self._graphs.find(shapes) if len(self._graphs) else None
@@ -282,7 +282,7 @@ class _Loaded:
         return choose(self._profiles, shapes, values)
 
     def _record(self, specs: Sequence[GraphSpec], instance: Instance) -> None:
-        """Record graphs; after a failure no larger one is tried, as in Triton."""
+        """Record graphs in order of size, until one fails, as Triton does."""
         if specs and any(tensor.is_shape for tensor in self.buffers.tensors.values()):
             logger.warning("Detected shape tensor, CUDA graph is not captured for %s", instance.name)
             return
@@ -292,7 +292,7 @@ class _Loaded:
             try:
                 profile = choose(self._profiles, shapes, {})
             except InferError:
-                continue  # a batch that cannot come needs no graph
+                continue  # no profile allows such a batch
             try:
                 self._graphs.record(spec, shapes, partial(self._recorded, profile, shapes))
             except Exception as error:
@@ -300,12 +300,12 @@ class _Loaded:
                 return
 
     def _recorded(self, profile: Profile, shapes: Shapes) -> _Recorded:
-        # In a context of its own: new shapes could change what a recorded execution reads of its context.
+        # A context of its own: binding new shapes would change memory that a recorded execution reads.
         context = self._context(profile)
         outputs = context.bind(shapes)
         if any(isinstance(output, _Grown) for output in outputs.values()):
             raise internal("the shape of an output depends on the values of the inputs")
-        context.enqueue()  # TensorRT sets itself up at the first execution with new shapes
+        context.enqueue()  # with new shapes TensorRT first initialises itself, which cannot be recorded
         self.buffers.device.wait()
         return _Recorded(self.buffers.device.record(context.enqueue), outputs, context)
 

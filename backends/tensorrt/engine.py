@@ -1,7 +1,7 @@
-"""What a TensorRT engine says of its tensors: completing a configuration with it, or holding it against one.
+"""Tensors that a TensorRT engine declares: completion of a configuration, or comparison with one.
 
 The rules and the texts are those of Triton's tensorrt backend (src/model_state.cc, src/instance_state.cc and
-src/tensorrt_utils.cc). Nothing here needs TensorRT: an engine is asked through its own methods only.
+src/tensorrt_utils.cc). Nothing here imports TensorRT: only methods of the engine are called.
 """
 
 import logging
@@ -33,13 +33,13 @@ _TYPES: Final = {
 
 
 class EngineTensor(NamedTuple):
-    """An input or output; -1 stands for a dimension without a fixed size.
+    """An input or output; -1 is a dimension without a fixed size.
 
     Attributes:
         config_type: "TYPE_FP32".
         shape: batch dimension included.
-        is_shape: its values decide shapes (a shape tensor).
-        on_host: TensorRT reads or writes it in host memory.
+        is_shape: whether its values decide shapes (a shape tensor).
+        on_host: whether TensorRT reads or writes it in host memory.
     """
 
     config_type: str
@@ -49,7 +49,7 @@ class EngineTensor(NamedTuple):
 
 
 class EngineIO(NamedTuple):
-    """All tensors and profiles of an engine, in its order."""
+    """The tensors and profiles of an engine, in its order."""
 
     inputs: Mapping[str, EngineTensor]
     outputs: Mapping[str, EngineTensor]
@@ -132,7 +132,7 @@ def _copy(config: mc.ModelConfig) -> mc.ModelConfig:
 
 
 def _taken(config: mc.ModelConfig) -> set[str]:
-    """Tensors that the server makes or keeps: they are no inputs and outputs of requests."""
+    """Return the names of tensors that the server makes or keeps, which requests do not have."""
     names = {name for name, _ in controls(config)}
     for state in config.sequence_batching.state:
         names |= {state.input_name, state.output_name}
@@ -170,7 +170,7 @@ def _max_batch_size(config: mc.ModelConfig, io: EngineIO) -> int:
 
 
 def _batch_hints(config: mc.ModelConfig, io: EngineIO) -> set[bool]:
-    """Whether the dims that are given leave out a batch dimension: nothing, one answer, or both."""
+    """Return whether the given dims leave out a batch dimension: no hint, one, or contradictory ones."""
     hints: set[bool] = set()
     for tensor, known in _pairs(config, io):
         if getattr(tensor, "allow_ragged_batch", False):
@@ -181,10 +181,10 @@ def _batch_hints(config: mc.ModelConfig, io: EngineIO) -> set[bool]:
 
 
 def _pairs(config: mc.ModelConfig, io: EngineIO) -> Iterator[tuple[Io, EngineTensor]]:
-    """The inputs and outputs of a configuration, each with what the engine knows of it.
+    """Return the inputs and outputs of a configuration, each with its tensor of the engine.
 
     Raises:
-        InferError: INVALID_ARG for one that the engine does not have.
+        InferError: INVALID_ARG for a tensor that the engine does not have.
     """
     for direction, tensors, known in (
         ("input", config.input, io.inputs),
@@ -201,7 +201,7 @@ def _dims(tensor: Io) -> Shape:
 
 
 def _fill(tensor: Io, known: EngineTensor, batched: bool) -> None:
-    """Set what a configuration leaves open about a tensor."""
+    """Set the fields of a tensor that a configuration leaves open."""
     if not tensor.data_type:
         tensor.data_type = mc.DataType.Value(known.config_type)
     if not tensor.dims:
@@ -210,7 +210,7 @@ def _fill(tensor: Io, known: EngineTensor, batched: bool) -> None:
         else:
             tensor.dims.extend(known.shape[1:] if batched else known.shape)
         if not tensor.dims:
-            # A configuration cannot say "no dimensions" but by a reshape.
+            # In a configuration, only a reshape can express "no dimensions".
             tensor.dims.append(1)
             tensor.reshape.SetInParent()
         tensor.is_shape_tensor = known.is_shape
@@ -220,7 +220,7 @@ def _fill(tensor: Io, known: EngineTensor, batched: bool) -> None:
 
 
 def check(config: mc.ModelConfig, io: EngineIO) -> None:
-    """Hold a complete configuration against the engine.
+    """Compare a complete configuration with the engine.
 
     Raises:
         InferError: INVALID_ARG or INTERNAL naming the first tensor that differs.

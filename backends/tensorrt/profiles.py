@@ -1,4 +1,4 @@
-"""Optimization profiles of a TensorRT engine: what each of them allows, and which one suits a batch."""
+"""Optimization profiles of a TensorRT engine: their limits, and the choice of one for a batch."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -8,25 +8,25 @@ from backends.signature import Shape
 
 
 class Range(NamedTuple):
-    """The smallest, the preferred and the largest shape, or values of a shape tensor, of a profile."""
+    """Smallest, preferred and largest shape of an input in a profile, or values of a shape tensor."""
 
     low: Shape
     best: Shape
     high: Shape
 
     def holds(self, actual: Shape) -> bool:
-        """Whether sizes, or values, are within."""
+        """Whether sizes, or values, are in range."""
         return len(actual) == len(self.high) and all(
             low <= size <= high for low, size, high in zip(self.low, actual, self.high, strict=True)
         )
 
     def distance(self, actual: Shape) -> int:
-        """How far from what the profile was optimised for."""
+        """Return the distance to the preferred sizes or values."""
         return sum(abs(best - size) for best, size in zip(self.best, actual, strict=True))
 
 
 class Profile(NamedTuple):
-    """An optimization profile: what each input, and each value of a shape tensor, may be."""
+    """An optimization profile: the range of each input's shape and of each shape tensor's values."""
 
     number: int
     shapes: Mapping[str, Range]
@@ -34,10 +34,10 @@ class Profile(NamedTuple):
 
 
 def profiles_of(names: Iterable[str], profiles: Sequence[Profile], model: str) -> list[Profile]:
-    """The profiles that an instance group names by index; the first one when it names none.
+    """Return the profiles that an instance group names by index; the first one when it names none.
 
     Raises:
-        InferError: INVALID_ARG for what is no index, or none of this engine.
+        InferError: INVALID_ARG for a name that is no index of this engine's profiles.
     """
     chosen: dict[int, Profile] = {}
     for name in names:
@@ -55,15 +55,15 @@ def profiles_of(names: Iterable[str], profiles: Sequence[Profile], model: str) -
 
 
 def choose(profiles: Sequence[Profile], shapes: Mapping[str, Shape], values: Mapping[str, Shape]) -> Profile:
-    """The profile that was optimised for what is nearest to a batch.
+    """Return the profile whose preferred shapes are nearest to those of a batch.
 
     Args:
-        profiles: to choose from.
-        shapes: of every input.
-        values: of every shape tensor.
+        profiles: the candidates.
+        shapes: the shape of every input.
+        values: the values of every shape tensor.
 
     Raises:
-        InferError: INVALID_ARG when no profile allows it.
+        InferError: INVALID_ARG when no profile allows the batch.
     """
     possible = [
         profile
@@ -82,7 +82,7 @@ def _distance(profile: Profile, shapes: Mapping[str, Shape], values: Mapping[str
 
 
 def _refusal(profile: Profile, shapes: Mapping[str, Shape], values: Mapping[str, Shape]) -> InferError:
-    """What the first profile has against a batch."""
+    """Return why the first profile does not allow a batch."""
     for name, shape in shapes.items():
         text = f"request specifies invalid shape for input '{name}'. Error details: model expected"
         rank = len(profile.shapes[name].high)
@@ -99,7 +99,7 @@ def _refusal(profile: Profile, shapes: Mapping[str, Shape], values: Mapping[str,
 
 
 def _outside(allowed: Range, actual: Shape) -> str:
-    """The first place where sizes or values are not within; "" when all are."""
+    """Describe the first size or value out of range; return "" when there is none."""
     places = enumerate(zip(allowed.low, actual, allowed.high, strict=True))
     return next(
         (

@@ -36,7 +36,7 @@ class HostDevice(CudaDevice):
     def wait(self) -> None:
         self.waits += 1
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         pass
 
     def record(self, enqueue: Callable[[], None]) -> Callable[[], None]:

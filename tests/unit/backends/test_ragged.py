@@ -34,7 +34,7 @@ def test_every_kind_of_batch_input(kind: str, expected: Any, datatype: str) -> N
         input {{ name: "R" data_type: TYPE_INT8 dims: [ -1, -1 ] allow_ragged_batch: true }}
         batch_input {{ kind: {kind} target_name: [ "X", "Y" ] data_type: TYPE_{datatype} source_input: "R" }}
     """
-    ragged = Ragged.of(config(text))
+    ragged = Ragged.from_config(config(text))
     assert ragged is not None and ragged.inputs == {"R"}
     made = ragged.batch_inputs({"R": SHAPES})
     assert list(made) == ["X", "Y"]
@@ -51,7 +51,7 @@ def test_every_kind_is_known() -> None:
 
 
 def test_nothing_ragged() -> None:
-    assert Ragged.of(config('input { name: "A" dims: 1 }')) is None
+    assert Ragged.from_config(config('input { name: "A" dims: 1 }')) is None
 
 
 def test_shape_of_a_scattered_part() -> None:
