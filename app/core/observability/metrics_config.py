@@ -1,4 +1,4 @@
-"""`--metrics-config`: which kinds of latencies `/metrics` reports."""
+"""`--metrics-config`: the kinds of metrics that `/metrics` reports."""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +14,10 @@ _BOOLEANS: Final[Mapping[str, bool]] = {
 
 
 class MetricsConfig(msgspec.Struct, frozen=True):
-    """What is reported besides gauges. As in Triton, without `counters` no counter at all is reported."""
+    """The kinds of metrics to report besides gauges.
+
+    As in Triton, `counters` is for all of its counters, not only those of latencies.
+    """
 
     counters: bool = True
     summaries: bool = False
@@ -23,10 +26,10 @@ class MetricsConfig(msgspec.Struct, frozen=True):
 
 
 def parse_metrics_config(settings: Mapping[str, str]) -> MetricsConfig:
-    """Read the values by name; names that are none of these are passed over, as in Triton.
+    """Read the values by name; unknown names are ignored, as in Triton.
 
     Raises:
-        ValueError: in one line, what is wrong.
+        ValueError: an invalid value, described in one line.
     """
     return MetricsConfig(
         _flag(settings, "counter_latencies", "true"),
@@ -44,7 +47,7 @@ def _flag(settings: Mapping[str, str], name: str, default: str) -> bool:
 
 
 def _quantiles(text: str) -> tuple[float, ...]:
-    """The quantiles of `quantile:error,...`; ours are exact to 1% of the value, whatever error is asked."""
+    """Read the quantiles of `quantile:error,...`; the error is ignored: ours is always 1% of the value."""
     try:
         pairs = [tuple(map(_number, pair.split(":"))) for pair in text.split(",")]
     except ValueError:
@@ -55,7 +58,7 @@ def _quantiles(text: str) -> tuple[float, ...]:
 
 
 def _number(text: str) -> float:
-    """A number as C++'s std::stod reads it: what follows it is passed over."""
+    """Read a number as C++'s std::stod does: text after it is ignored."""
     match = _LEADING_NUMBER.match(text)
     if match is None:
         raise ValueError(text)

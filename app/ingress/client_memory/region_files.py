@@ -1,14 +1,15 @@
-"""The regions of memory that clients have registered on a node, as files: one small file for each.
+"""The registered memory regions of a node: one small file for each.
 
-Every ingress replica of the node shares the directory, since all of them listen on the same port. It outlives
-an ingress that is restarted, and asks nobody: no call to the repository manager, no table to wait for.
+All ingress replicas of a node listen on the same port and share the directory. It survives the restart of an
+ingress, and needs no call to the repository manager.
 
-- A file is linked into place whole: of two registrations of one name, one fails.
-- Whoever has a request under way that uses the region holds a shared lock on its file. Unregistering takes
-  the exclusive lock and removes the file; where it cannot, it clears the file's write bit, and the last user
-  removes it, or, should that one have died, whoever asks next. Until then the region is there, as in Triton.
-- A lock counts only on a file that is still linked: the name may have been registered anew since it was
-  opened.
+- A file is linked into place complete: of two registrations of one name, one fails.
+- A process with requests in flight that use a region has a shared lock on its file. Unregistering acquires
+  the exclusive lock and removes the file. Where it cannot, it clears the file's write bit; then the last user
+  removes the file or, if that process died, the next call that looks at it. Until then the region exists, as
+  in Triton.
+- A lock counts only on a file that is still linked: the name may have been registered again since the file
+  was opened.
 """
 
 import fcntl
@@ -24,12 +25,12 @@ import msgspec
 from app.core.errors import ErrorCode, InferError, not_found, unavailable
 
 MAX_REGIONS: Final = 4096
-_MAX_KEPT: Final = 64
-"""Descriptors that stay open between requests: to open the file again costs ten times a lock."""
+_MAX_CACHED: Final = 64
+"""Descriptors that stay open between requests: opening a file costs ten times as much as locking it."""
 
 
 class Region(msgspec.Struct, frozen=True):
-    """A registered region: of the file /dev/shm/`key` with that inode, or of a CUDA allocation."""
+    """A registered region of the file /dev/shm/`key` with that inode, or of a CUDA allocation."""
 
     name: str
     byte_size: int
@@ -46,13 +47,13 @@ class Region(msgspec.Struct, frozen=True):
 
 
 class RegionFiles:
-    """The files of the regions of this node; each call takes some microseconds of file system."""
+    """The files of this node's regions; each call costs some microseconds of file system."""
 
     def __init__(self, directory: str) -> None:
-        """Use `directory`, which is made when needed."""
+        """Use `directory`; it is created with the first region."""
         self._directory = directory
-        # Of regions that were used: open, but neither locked nor to be relied on.
-        self._kept: dict[str, tuple[Region, int]] = {}
+        # Descriptors of regions used before: without a lock, so their regions may be gone.
+        self._cached: dict[str, tuple[Region, int]] = {}
 
     def add(self, region: Region) -> None:
         """Register a region.
@@ -70,100 +71,100 @@ class RegionFiles:
         try:
             os.link(draft, path)
         except FileExistsError:
-            raise in_manager(region.name) from None
+            raise already_registered(region.name) from None
         finally:
             os.unlink(draft)
 
     def regions(self, name: str = "") -> Iterator[Region]:
-        """The regions of this name, or all; those that nobody uses any more are removed on the way."""
+        """Return the region of this name, or all; remove unregistered ones that are no longer in use."""
         for path in [self._path(name)] if name else self._paths():
             descriptor = _open(path)
             if descriptor is None:
                 continue
-            region, leaving = _decode(descriptor), _is_leaving(descriptor)
+            region, unregistered = _decode(descriptor), _is_unregistered(descriptor)
             os.close(descriptor)
-            if not leaving or not _remove_if_unused(path):
+            if not unregistered or not _remove_if_unused(path):
                 yield region
 
-    def withdraw(self, name: str) -> None:
-        """Forget a region once no request uses it."""
+    def unregister(self, name: str) -> None:
+        """Remove a region, at once or when its last request in flight ends."""
         path = self._path(name)
         with suppress(FileNotFoundError):
             os.chmod(path, 0o400)
         _remove_if_unused(path)
 
-    def hold(self, name: str) -> tuple[Region, int]:
-        """A region that stays until its descriptor, which has the shared lock, is released.
+    def acquire(self, name: str) -> tuple[Region, int]:
+        """Return a region and a descriptor with a shared lock: the region exists until `release`.
 
         Raises:
             InferError: NOT_FOUND for an unknown name.
         """
-        kept = self._kept.pop(name, None)
-        if kept is not None:
-            fcntl.flock(kept[1], fcntl.LOCK_SH)
-            status = os.fstat(kept[1])
+        cached = self._cached.pop(name, None)
+        if cached is not None:
+            fcntl.flock(cached[1], fcntl.LOCK_SH)
+            status = os.fstat(cached[1])
             if status.st_nlink and status.st_mode & stat.S_IWUSR:
-                return kept
-            os.close(kept[1])
-        return self._hold(name)
+                return cached
+            os.close(cached[1])
+        return self._acquire(name)
 
-    def _hold(self, name: str) -> tuple[Region, int]:
+    def _acquire(self, name: str) -> tuple[Region, int]:
         path = self._path(name)
         unknown = not_found(f"Unable to find shared memory region: '{name}'")
         descriptor = _open(path)
-        if descriptor is not None and _is_leaving(descriptor):
+        if descriptor is not None and _is_unregistered(descriptor):
             os.close(descriptor)
             descriptor = None if _remove_if_unused(path) else _open(path)
         if descriptor is None:
             raise unknown
-        fcntl.flock(descriptor, fcntl.LOCK_SH)  # an exclusive one is held for the time of an unlink only
+        fcntl.flock(descriptor, fcntl.LOCK_SH)  # never waits long: the exclusive lock is for an unlink only
         if not os.fstat(descriptor).st_nlink:
             os.close(descriptor)
             raise unknown
         return _decode(descriptor), descriptor
 
     def release(self, region: Region, descriptor: int) -> None:
-        """Give back what `hold` gave."""
+        """Release what `acquire` returned."""
         fcntl.flock(descriptor, fcntl.LOCK_UN)
-        leaving = _is_leaving(descriptor)
-        if not leaving and len(self._kept) < _MAX_KEPT and region.name not in self._kept:
-            self._kept[region.name] = region, descriptor
+        unregistered = _is_unregistered(descriptor)
+        if not unregistered and len(self._cached) < _MAX_CACHED and region.name not in self._cached:
+            self._cached[region.name] = region, descriptor
             return
         os.close(descriptor)
-        if leaving:
+        if unregistered:
             _remove_if_unused(self._path(region.name))
 
     def close(self) -> None:
-        """Remove the directory, if it is empty."""
-        while self._kept:
-            os.close(self._kept.popitem()[1][1])
+        """Close all descriptors, and remove the directory if it is empty."""
+        while self._cached:
+            os.close(self._cached.popitem()[1][1])
         with suppress(OSError):
             os.rmdir(self._directory)
 
     def _paths(self) -> Sequence[str]:
         try:
             return [entry.path for entry in os.scandir(self._directory) if "." not in entry.name]
-        except FileNotFoundError:  # nothing was ever registered
+        except FileNotFoundError:  # no region was ever registered
             return ()
 
     def _path(self, name: str) -> str:
-        # A client chose the name: its digest is a file name whatever it contains.
+        # The name is the client's and may contain anything; its digest is a valid file name.
         return os.path.join(self._directory, hashlib.sha256(name.encode()).hexdigest())
 
 
-def in_manager(name: str) -> InferError:
-    """The error for a name in use."""
+def already_registered(name: str) -> InferError:
+    """Return the error for a name in use."""
     return InferError(ErrorCode.ALREADY_EXISTS, f"shared memory region '{name}' already in manager")
 
 
 def _remove_if_unused(path: str) -> bool:
-    """Remove the file of a region to be unregistered, unless a request uses it; False when one does."""
+    """Remove the file of an unregistered region; return False when a request uses it."""
     descriptor = _open(path)
     if descriptor is None:
         return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(descriptor).st_nlink and _is_leaving(descriptor):
+        if os.fstat(descriptor).st_nlink and _is_unregistered(descriptor):
             os.unlink(path)
     except BlockingIOError:
         return False
@@ -184,5 +185,5 @@ def _decode(descriptor: int) -> Region:
     return msgspec.msgpack.decode(data, type=Region)
 
 
-def _is_leaving(descriptor: int) -> bool:
+def _is_unregistered(descriptor: int) -> bool:
     return not os.fstat(descriptor).st_mode & stat.S_IWUSR

@@ -1,6 +1,6 @@
-"""The memory that clients have registered, and requests that use it.
+"""Registers shared memory of clients, and resolves the slices that requests refer to.
 
-A region belongs to a node: the same key on another node is other memory. `region_files.py` keeps them.
+A region belongs to a node: the same key on another node is other memory. `region_files.py` stores them.
 """
 
 import os
@@ -12,7 +12,7 @@ import msgspec
 from app.core.errors import InferError, invalid_arg, not_found, unsupported
 from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, RegionSlice
-from app.ingress.client_memory.region_files import Region, RegionFiles, in_manager
+from app.ingress.client_memory.region_files import Region, RegionFiles, already_registered
 from app.transport.memory.client_regions import beyond_end, open_key
 from app.transport.memory.cuda_memory import HANDLE_BYTES, device_count
 
@@ -26,8 +26,8 @@ _SIZE_MAX: Final = (1 << 64) - 1
 _Call = TypeVar("_Call")
 
 
-class _Use:
-    """A region that requests of this process use, and the descriptor that holds it."""
+class _Lease:
+    """A region used by requests of this process, and the descriptor with its lock."""
 
     def __init__(self, region: Region, descriptor: int) -> None:
         self.region = region
@@ -36,21 +36,27 @@ class _Use:
 
 
 class SharedMemory:
-    """The regions of this node. For the data-plane loop; each call takes some microseconds of file system."""
+    """The shared memory regions of this node. Runs on the data-plane loop."""
 
     def __init__(self, directory: str, enabled: bool = True, gpus: int | None = None) -> None:
-        """Use `directory`, which all ingress replicas of the server on this node share; made when needed."""
+        """Use `directory`, which all ingress replicas of this node share; it is created when needed.
+
+        Args:
+            directory: where the regions are stored.
+            enabled: `--allow-client-shm`.
+            gpus: the number of GPUs; None counts them.
+        """
         self._files = RegionFiles(directory)
         self._enabled = enabled
         self._gpus = device_count() if gpus is None else gpus
-        self._uses: dict[str, _Use] = {}
+        self._leases: dict[str, _Lease] = {}
 
     def register_system(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Register `byte_size` bytes from `offset` of a POSIX shared memory object.
 
         Raises:
-            InferError: UNSUPPORTED when this is switched off, INVALID_ARG for a key or range that cannot be,
-                ALREADY_EXISTS for a name in use, INTERNAL when there is no such object.
+            InferError: UNSUPPORTED when client shared memory is disabled, INVALID_ARG for an invalid key or
+                range, ALREADY_EXISTS for a name in use, INTERNAL when there is no such object.
         """
         self.check_name(name, cuda=False)
         _check_key(name, key)
@@ -63,7 +69,7 @@ class SharedMemory:
         self._files.add(Region(name, byte_size, key, offset, status.st_ino))
 
     def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
-        """Register GPU memory by the bytes of its cudaIpcMemHandle_t; a replica opens it when it is used.
+        """Register GPU memory by the bytes of its cudaIpcMemHandle_t; replicas open it on use.
 
         Raises:
             InferError: as `register_system`; INVALID_ARG where there is no such GPU.
@@ -77,28 +83,28 @@ class SharedMemory:
         self._files.add(Region(name, byte_size, handle=handle, device_id=device_id))
 
     def check_name(self, name: str, cuda: bool) -> None:
-        """Refuse to register under no name, or at all: what is checked before anything else of a request.
+        """Check a name before the rest of a registration is read.
 
         Raises:
-            InferError: UNSUPPORTED, INVALID_ARG.
+            InferError: UNSUPPORTED when client shared memory is disabled, INVALID_ARG for an empty name.
         """
         self._check_enabled()
         if not name:
             raise invalid_arg(f"'region name' is necessary to register {_kind(cuda)} shared memory region")
 
     def unregister(self, name: str, cuda: bool) -> None:
-        """Forget a region, or with "" all of a kind, once no request uses it; unknown names are no error.
+        """Unregister a region, or with "" all of a kind, as soon as no request uses it; ignore unknown names.
 
         Raises:
-            InferError: UNSUPPORTED when this is switched off.
+            InferError: UNSUPPORTED when client shared memory is disabled.
         """
         self._check_enabled()
         for region in self._files.regions(name):
             if region.cuda == cuda:
-                self._files.withdraw(region.name)
+                self._files.unregister(region.name)
 
     def status(self, name: str, cuda: bool) -> list[Region]:
-        """The region of that name, or with "" all of a kind, by name.
+        """Return the region of that name, or with "" all of a kind, sorted by name.
 
         Raises:
             InferError: NOT_FOUND for an unknown name.
@@ -109,34 +115,34 @@ class SharedMemory:
         return sorted(found, key=lambda region: region.name)
 
     def submit(self, send: Callable[[InferRequest, Sink], _Call], request: InferRequest, sink: Sink) -> _Call:
-        """Send a request with every slice of a region replaced by its place; the regions stay until it ends.
+        """Send a request with its region slices resolved; its regions exist until the final response.
 
         Raises:
-            InferError: NOT_FOUND for an unknown region, INVALID_ARG for a slice outside of it; what `send`
-                raises.
+            InferError: NOT_FOUND for an unknown region, INVALID_ARG for a slice outside its region, or the
+                error of `send`.
         """
-        used: list[_Use] = []
+        leases: list[_Lease] = []
         try:
-            placed = self._placed(request, used)
+            resolved = self._resolve_request(request, leases)
 
             def finish(response: InferResponse) -> None:
                 if response.final:
-                    self._release(used)
+                    self._release(leases)
                 sink(response)
 
-            return send(placed, finish)
+            return send(resolved, finish)
         except BaseException:
-            self._release(used)
+            self._release(leases)
             raise
 
     def close(self) -> None:
         """Remove the directory, if it is empty."""
         self._files.close()
 
-    def _placed(self, request: InferRequest, used: list[_Use]) -> InferRequest:
+    def _resolve_request(self, request: InferRequest, leases: list[_Lease]) -> InferRequest:
         inputs = tuple(
             [
-                msgspec.structs.replace(tensor, data=self._place(tensor.data, used))
+                msgspec.structs.replace(tensor, data=self._resolve(tensor.data, leases))
                 if type(tensor.data) is RegionSlice
                 else tensor
                 for tensor in request.inputs
@@ -146,16 +152,16 @@ class SharedMemory:
             [
                 output
                 if output.region is None
-                else msgspec.structs.replace(output, region=self._place(output.region, used))
+                else msgspec.structs.replace(output, region=self._resolve(output.region, leases))
                 for output in request.outputs
             ]
         )
         return msgspec.structs.replace(request, inputs=inputs, outputs=outputs)
 
-    def _place(self, part: RegionSlice, used: list[_Use]) -> RegionSlice:
-        use = self._use(part.region)
-        used.append(use)
-        region = use.region
+    def _resolve(self, part: RegionSlice, leases: list[_Lease]) -> RegionSlice:
+        lease = self._acquire(part.region)
+        leases.append(lease)
+        region = lease.region
         if part.offset >= region.byte_size:
             raise invalid_arg(f"Invalid offset for shared memory region: '{part.region}'")
         if part.offset + part.nbytes > region.byte_size:
@@ -170,20 +176,20 @@ class SharedMemory:
             region.device_id,
         )
 
-    def _use(self, name: str) -> _Use:
-        use = self._uses.get(name)
-        if use is None:
-            use = self._uses[name] = _Use(*self._files.hold(name))
-        use.requests += 1
-        return use
+    def _acquire(self, name: str) -> _Lease:
+        lease = self._leases.get(name)
+        if lease is None:
+            lease = self._leases[name] = _Lease(*self._files.acquire(name))
+        lease.requests += 1
+        return lease
 
-    def _release(self, used: list[_Use]) -> None:
-        while used:
-            use = used.pop()
-            use.requests -= 1
-            if not use.requests:
-                del self._uses[use.region.name]
-                self._files.release(use.region, use.descriptor)
+    def _release(self, leases: list[_Lease]) -> None:
+        while leases:
+            lease = leases.pop()
+            lease.requests -= 1
+            if not lease.requests:
+                del self._leases[lease.region.name]
+                self._files.release(lease.region, lease.descriptor)
 
     def _check_enabled(self) -> None:
         if not self._enabled:
@@ -191,7 +197,7 @@ class SharedMemory:
 
     def _check_new(self, name: str) -> None:
         if any(self._files.regions(name)):
-            raise in_manager(name)
+            raise already_registered(name)
 
 
 def _kind(cuda: bool) -> str:
@@ -206,7 +212,7 @@ def _overflow(part: RegionSlice) -> InferError:
 
 
 def _check_key(name: str, key: str) -> None:
-    """Refuse what leads out of /dev/shm and what belongs to Python models of a server.
+    """Refuse keys that lead out of /dev/shm or belong to a server's Python models.
 
     Raises:
         InferError: INVALID_ARG.

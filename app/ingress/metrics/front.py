@@ -1,4 +1,4 @@
-"""The metrics port."""
+"""The HTTP server of the metrics port."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -38,7 +38,7 @@ class MetricsFront:
         await self._server.stop(grace_s)
 
     def route(self, head: RequestHead) -> Route:
-        """Return the route of a request; as Triton's, an unknown path is an empty success."""
+        """Return the route of a request; as in Triton, an unknown path answers 200 without a body."""
         if head.method != "GET":
             return METHOD_NOT_ALLOWED
         if head.path in ("/metrics", "/metrics/"):
@@ -52,12 +52,12 @@ class _MetricsRoute:
         self._tasks = tasks
 
     def start(self, exchange: Exchange, body: memoryview) -> None:
-        """Collect and answer."""
-        task = asyncio.get_running_loop().create_task(self._answer(exchange))
+        """Collect the metrics and respond."""
+        task = asyncio.get_running_loop().create_task(self._respond(exchange))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, exchange: Exchange) -> None:
+    async def _respond(self, exchange: Exchange) -> None:
         try:
             exchange.respond(200, _HEADERS, (await self._collect(),))
         except Exception as error:

@@ -1,4 +1,4 @@
-"""The registry of client memory: two of them stand for two ingress replicas on one node."""
+"""The registry of client memory; two registries stand for two ingress replicas of one node."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -53,7 +53,7 @@ def using(*slices: RegionSlice, output: RegionSlice | None = None) -> InferReque
 
 
 class Sent:
-    """What the registry sent on, and what came back."""
+    """The request that the registry sent, and the responses to it."""
 
     def __init__(self, memory: SharedMemory, request: InferRequest) -> None:
         self.responses: list[InferResponse] = []
@@ -66,7 +66,7 @@ class Sent:
         self.sink(InferResponse())
 
 
-def test_every_ingress_of_the_node_sees_a_region(one: SharedMemory, two: SharedMemory) -> None:
+def test_regions_are_shared_by_the_ingresses_of_a_node(one: SharedMemory, two: SharedMemory) -> None:
     one.register_system("b", KEY, 0, 1000)
     two.register_system("a", KEY, 100, 900)
     inode = FILE.stat().st_ino
@@ -132,21 +132,21 @@ REFUSED = [
 @pytest.mark.parametrize(
     ("name", "key", "offset", "size", "code", "text"), REFUSED, ids=map(str, range(len(REFUSED)))
 )
-def test_refused(
+def test_invalid_registrations_are_refused(
     one: SharedMemory, name: str, key: str, offset: int, size: int, code: ErrorCode, text: str
 ) -> None:
     assert refusal(lambda: one.register_system(name, key, offset, size)) == (code, text)
     assert names(one) == []
 
 
-def test_a_symbolic_link_is_not_followed(one: SharedMemory, tmp_path: Path) -> None:
+def test_symbolic_links_are_not_followed(one: SharedMemory, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(bytes(1000))
     FILE.unlink()
     FILE.symlink_to(tmp_path / "secret")
     assert refusal(lambda: one.register_system("r", KEY, 0, 8))[0] is ErrorCode.INTERNAL
 
 
-def test_a_name_is_registered_once(one: SharedMemory, two: SharedMemory) -> None:
+def test_names_are_unique(one: SharedMemory, two: SharedMemory) -> None:
     one.register_system("r", KEY, 0, 8)
     text = "shared memory region 'r' already in manager"
     assert refusal(lambda: two.register_system("r", KEY, 8, 8)) == (ErrorCode.ALREADY_EXISTS, text)
@@ -157,7 +157,7 @@ def test_a_name_is_registered_once(one: SharedMemory, two: SharedMemory) -> None
     two.unregister("s", cuda=False)
 
 
-def test_switched_off(tmp_path: Path) -> None:
+def test_disabled_registry_refuses_everything(tmp_path: Path) -> None:
     memory = SharedMemory(str(tmp_path / "regions"), enabled=False)
     disabled = (ErrorCode.UNSUPPORTED, DISABLED)
     assert refusal(lambda: memory.register_system("r", KEY, 0, 8)) == disabled
@@ -168,7 +168,7 @@ def test_switched_off(tmp_path: Path) -> None:
     assert refusal(lambda: Sent(memory, using(part)))[0] is ErrorCode.NOT_FOUND
 
 
-def test_slices_become_places(one: SharedMemory) -> None:
+def test_slices_are_resolved(one: SharedMemory) -> None:
     one.register_system("r", KEY, 100, 50)
     sent = Sent(one, using(RegionSlice("r", 0, 50), RegionSlice("r", 42, 8), output=RegionSlice("r", 0, 16)))
     inode = FILE.stat().st_ino
@@ -203,13 +203,13 @@ OUTSIDE = "Invalid offset + byte size for shared memory region: 'r'"
         ),
     ],
 )
-def test_slices_outside_a_region(one: SharedMemory, part: RegionSlice, code: ErrorCode, text: str) -> None:
+def test_slices_outside_are_refused(one: SharedMemory, part: RegionSlice, code: ErrorCode, text: str) -> None:
     one.register_system("r", KEY, 100, 50)
     good = RegionSlice("r", 0, 8)
     assert refusal(lambda: Sent(one, using(good, part))) == (code, text)
     assert refusal(lambda: Sent(one, using(good, output=part))) == (code, text)
     one.unregister("r", cuda=False)
-    assert names(one) == [], "a refused request still holds the region"
+    assert names(one) == [], "a refused request still has its lease"
 
 
 def test_unregistering_waits_for_the_requests_of_every_ingress(one: SharedMemory, two: SharedMemory) -> None:
@@ -230,19 +230,17 @@ def test_unregistering_waits_for_the_requests_of_every_ingress(one: SharedMemory
     assert names(one) == ["r"]
 
 
-def test_a_region_whose_last_user_died_goes_with_the_next_question(
-    one: SharedMemory, two: SharedMemory
-) -> None:
+def test_region_whose_last_user_died_is_removed(one: SharedMemory, two: SharedMemory) -> None:
     one.register_system("r", KEY, 0, 8)
     sent = Sent(one, using(RegionSlice("r", 0, 8)))
     two.unregister("r", cuda=False)
     assert names(two) == ["r"]
-    os.close(one._uses["r"].descriptor)  # what the kernel does when a process dies
+    os.close(one._leases["r"].descriptor)  # what the kernel does when a process dies
     assert names(two) == []
     assert sent.responses == []
 
 
-def test_a_request_that_cannot_be_sent_holds_nothing(one: SharedMemory) -> None:
+def test_request_that_cannot_be_sent_releases_its_regions(one: SharedMemory) -> None:
     one.register_system("r", KEY, 0, 8)
 
     def send(request: InferRequest, sink: Callable[[InferResponse], None]) -> None:
@@ -267,11 +265,11 @@ def test_one_descriptor_of_a_used_region_stays_open(one: SharedMemory, tmp_path:
     assert not (tmp_path / "regions").exists()
 
 
-def test_what_stays_open_of_a_region_does_not_outlive_it(one: SharedMemory, two: SharedMemory) -> None:
+def test_cached_descriptor_does_not_keep_a_region(one: SharedMemory, two: SharedMemory) -> None:
     one.register_system("r", KEY, 0, 8)
     Sent(one, using(RegionSlice("r", 0, 8))).finish()
     two.unregister("r", cuda=False)
-    assert names(one) == names(two) == [], "an idle region is held by nobody"
+    assert names(one) == names(two) == [], "an idle region has no lease"
     assert refusal(lambda: Sent(one, using(RegionSlice("r", 0, 8))))[0] is ErrorCode.NOT_FOUND
     two.register_system("r", KEY, 4, 4)
     sent = Sent(one, using(RegionSlice("r", 0, 4)))
@@ -282,7 +280,7 @@ def test_what_stays_open_of_a_region_does_not_outlive_it(one: SharedMemory, two:
     assert names(two) == []
 
 
-def test_cuda(tmp_path: Path, one: SharedMemory) -> None:
+def test_cuda_regions(tmp_path: Path, one: SharedMemory) -> None:
     text = "failed to register CUDA shared memory region: 'r', GPUs not supported"
     assert refusal(lambda: one.register_cuda("r", HANDLE, 0, 8)) == (ErrorCode.INVALID_ARG, text)
     gpus = SharedMemory(str(tmp_path / "regions"), gpus=2)
