@@ -5,9 +5,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from app.settings.deprecated import DEPRECATED
-from app.settings.flags import Setting, SettingsError
+from app.settings.errors import SettingsError
+from app.settings.flags import Setting, by_heading
 from app.settings.ignored import IGNORED
-from app.settings.settings import SETTINGS, ServerSettings, from_args, known_names, suggestion
+from app.settings.load import from_args, known_names, suggestion
+from app.settings.settings import SETTINGS, ServerSettings
 
 HINT: Final = "Usage: nereid --model-repository=DIRECTORY [--FLAG=VALUE ...]\nAll flags: nereid --help"
 
@@ -84,13 +86,11 @@ def _spelling(name: str) -> str:
 def usage() -> str:
     """Return the text of `--help`."""
     lines = [HINT.splitlines()[0]]
-    for setting in SETTINGS.values():
-        if setting.flag.heading:
-            lines += ["", f"{setting.flag.heading}:"]
-        lines += _described(setting)
-    lines += ["", "Accepted, without effect:"]
-    for setting in IGNORED.values():
-        lines += _described(setting)
+    groups = by_heading(SETTINGS.values()) | {"Accepted, without effect": list(IGNORED.values())}
+    for heading, settings in groups.items():
+        lines += ["", f"{heading}:"]
+        for setting in settings:
+            lines += _described(setting)
     return "\n".join(lines)
 
 

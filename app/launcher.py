@@ -8,7 +8,7 @@ import time
 from types import FrameType
 
 from app.ray_adapter.cluster import join_or_start, leave
-from app.settings.flags import SettingsError
+from app.settings.errors import SettingsError
 from app.settings.settings import SETTINGS, ServerSettings
 
 _POLL_S = 0.2
@@ -25,11 +25,11 @@ def run(settings: ServerSettings) -> int:
     """
     _check_ports(settings)
     join_or_start(
-        loopback=settings.channel_address == SETTINGS["channel_address"].default,  # else other nodes may join
+        loopback=settings.cluster.channel_address == SETTINGS["channel_address"].default,
         import_from_cwd=False,  # a file there named as a module must not replace it
         log_to_driver=True,
         configure_logging=False,
-        include_dashboard=settings.allow_dashboard,
+        include_dashboard=settings.cluster.allow_dashboard,
     )
     from ray import serve
 
@@ -78,7 +78,7 @@ def _loaded(settings: ServerSettings, stop: threading.Event) -> bool:
     while not stop.is_set():
         table = msgspec.msgpack.decode(manager.status.remote().result(), type=RoutingTable)
         if table.initialised:
-            if settings.exit_on_error and not table.all_ready:
+            if settings.repository.exit_on_error and not table.all_ready:
                 print("error: creating server: Internal - failed to load all models", file=sys.stderr)
                 return False
             return True
@@ -95,13 +95,13 @@ def _check_ports(settings: ServerSettings) -> None:
         SettingsError: a service cannot listen (tritonserver's text).
     """
     wanted = (
-        ("HTTP", settings.allow_http, settings.http_address, settings.http_port, settings.reuse_http_port),
-        ("GRPC", settings.allow_grpc, settings.grpc_address, settings.grpc_port, settings.reuse_grpc_port),
+        ("HTTP", settings.http.enabled, settings.http.address, settings.http.port, settings.http.reuse_port),
+        ("GRPC", settings.grpc.enabled, settings.grpc.address, settings.grpc.port, settings.grpc.reuse_port),
         (
             "Metrics",
-            settings.allow_metrics,
-            settings.metrics_address or settings.http_address,
-            settings.metrics_port,
+            settings.metrics.enabled,
+            settings.metrics.address or settings.http.address,
+            settings.metrics.port,
             False,
         ),
     )

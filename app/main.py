@@ -6,7 +6,8 @@ from typing import Any
 from ray import serve
 from ray.serve.deployment import Application
 
-from app.settings.settings import ServerSettings, from_args
+from app.settings.load import from_args
+from app.settings.settings import ServerSettings
 from deployments import spec
 from deployments.builder import QUIET, ROUTER_CONFIG
 from nereid.deployments import Ingress, RepositoryManager
@@ -45,10 +46,10 @@ def compose(settings: ServerSettings) -> Application:
         Ingress,
         name=INGRESS,
         request_router_config=ROUTER_CONFIG,
-        num_replicas=settings.ingress_replicas,
+        num_replicas=settings.ingress.replicas,
         max_ongoing_requests=4096,  # ensembles called by Serve handles; requests of clients do not pass Serve
         max_surge_percent=100,
-        graceful_shutdown_timeout_s=settings.exit_timeout_secs + 10,
+        graceful_shutdown_timeout_s=settings.server.exit_timeout_s + 10,
     )
     writer = manager.bind(settings, key, (APPLICATION, INGRESS))
     application: Application = ingress.bind(settings, key, writer)

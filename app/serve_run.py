@@ -11,7 +11,7 @@ from types import FrameType
 
 from app.ray_adapter.cluster import ClusterError, join_or_start, leave, run_serve_cli
 from app.settings.check_config import check
-from app.settings.flags import SettingsError
+from app.settings.errors import SettingsError
 
 
 class Stop(BaseException):

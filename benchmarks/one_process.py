@@ -18,7 +18,6 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.normalise import normalise
 from app.core.observability.live_settings import LiveSettings
-from app.core.observability.log import LogConfig
 from app.core.observability.trace_settings import TraceSettings
 from app.ingress.fronts import Front, open_fronts
 from app.ingress.net.slow_clients import SendBufferLimit
@@ -27,7 +26,7 @@ from app.ingress.tracing.observer import Observer
 from app.ray_adapter import replicas
 from app.routing.router import Router
 from app.routing.table import ModelState, RoutingTable, VersionEntry
-from app.settings.settings import ServerSettings
+from app.settings.load import from_args
 from app.transport.channel.server import ChannelServer
 from app.transport.event_loop_thread import LoopThread
 from app.transport.settings import TransportSettings
@@ -94,14 +93,21 @@ class OneProcess:
         return {"unix": unix, "tcp": tcp}
 
     async def _open(self, addresses: dict[str, str]) -> None:
-        settings = ServerSettings(http_port=self.http_port, grpc_port=self.grpc_port, allow_metrics=False)
+        settings = from_args(
+            {
+                "model_repository": ".",
+                "http_port": self.http_port,
+                "grpc_port": self.grpc_port,
+                "allow_metrics": False,
+            }
+        )
         self._router = StaticRouter(addresses)
         repository: Any = None  # nobody asks for one here
         service = RoutedInferenceService(settings, self._router, repository)
         config = self._served.config.SerializeToString()
         entry = VersionEntry(MODEL, 1, ModelState.READY, application=f"{MODEL}:1", config=config)
         await self._router.apply(RoutingTable(1, True, (entry,)))
-        live = LiveSettings(LogConfig.of(settings), TraceSettings(settings.trace_settings()))
+        live = LiveSettings(settings.log, TraceSettings(settings.trace))
         self._fronts = await open_fronts(settings, service, _no_metrics, Observer(live), SendBufferLimit())
 
     async def _close(self) -> None:

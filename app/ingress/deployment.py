@@ -16,7 +16,7 @@ import msgspec
 
 from app.core.inference import Sink
 from app.core.observability.live_settings import LiveSettings
-from app.core.observability.log import LogConfig, configure_logging
+from app.core.observability.log import configure_logging
 from app.core.observability.trace_settings import TraceSettings
 from app.core.tensors import InferRequest
 from app.ingress.client_memory.registry import SharedMemory
@@ -48,7 +48,7 @@ class Ingress:
     """One ingress replica. Several on one node share the ports (SO_REUSEPORT)."""
 
     def __init__(self, settings: ServerSettings, key: bytes, manager: Any) -> None:
-        configure_logging(LogConfig.of(settings))
+        configure_logging(settings.log)
         self._settings = settings
         self._key = key
         self._id = uuid.uuid4().hex
@@ -104,7 +104,7 @@ class Ingress:
         """Report not ready, refuse new requests, and finish those in flight."""
         self._service.begin_exit()
         await asyncio.sleep(_NOTICE_S)
-        grace = self._settings.exit_timeout_secs
+        grace = self._settings.server.exit_timeout_s
         reporting = asyncio.get_running_loop().create_task(self._report_in_flight(grace))
         await asyncio.gather(*(front.stop(grace) for front in self._fronts))
         reporting.cancel()
@@ -126,12 +126,12 @@ class Ingress:
 
     async def _start(self) -> None:
         settings = self._settings
-        transport = TransportSettings(arena_bytes=settings.arena_bytes)
+        transport = TransportSettings(arena_bytes=settings.cluster.arena_bytes)
         self._router = Router(self._node_id, self._key, transport)
-        shared_memory = SharedMemory(_region_directory(self._key), settings.allow_client_shm)
+        shared_memory = SharedMemory(_region_directory(self._key), settings.devices.allow_client_shm)
         self._service = RoutedInferenceService(settings, self._router, self._manager, shared_memory)
-        live = LiveSettings(LogConfig.of(settings), TraceSettings(settings.trace_settings()))
-        alone = settings.ingress_replicas == 1
+        live = LiveSettings(settings.log, TraceSettings(settings.trace))
+        alone = settings.ingress.replicas == 1
         self._observer = Observer(live, self._manager.configure, "" if alone else f".{os.getpid()}")
         if not alone:
             await self._open_peers()
@@ -141,11 +141,9 @@ class Ingress:
         )
         # Where several replicas share a port, one that listens gets requests at once: it needs a table first.
         await self._routing.wait()
-        latencies = settings.latency_metrics()
-        machine = Machine(
-            settings.allow_cpu_metrics, settings.allow_gpu_metrics, settings.metrics_interval_ms
-        )
-        unsent = SendBufferLimit(settings.max_unsent_bytes)
+        latencies = settings.metrics.config
+        machine = Machine(settings.metrics.cpu, settings.metrics.gpu, settings.metrics.interval_ms)
+        unsent = SendBufferLimit(settings.ingress.send_buffer_bytes)
         self._fronts = await open_fronts(
             settings,
             self._service,
@@ -156,7 +154,7 @@ class Ingress:
 
     async def _open_peers(self) -> None:
         peers = Peers(self._service.ensembles, self._key)
-        host = listen_host(self._settings.channel_address)
+        host = listen_host(self._settings.cluster.channel_address)
         await peers.open(private_root(), host, self._router.open_control_pool(*self._deployment))
         self._service.peers = peers
 

@@ -38,6 +38,7 @@ class HeaderForwarder:
     """
 
     def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
         sensitive = pattern.startswith(_CASE_SENSITIVE)
         try:
             compiled = re.compile(
@@ -49,6 +50,9 @@ class HeaderForwarder:
         self._matches = lru_cache(_REMEMBERED)(
             lambda name: len(name) <= _MAX_NAME and compiled.search(name) is not None
         )
+
+    def __reduce__(self) -> tuple[type["HeaderForwarder"], tuple[str]]:
+        return HeaderForwarder, (self._pattern,)  # Settings are pickled; a cached function cannot be.
 
     def into(self, request: InferRequest, headers: Iterable[tuple[str, str]]) -> InferRequest:
         """Add the headers that match to a request's parameters; they win over those of the same name.

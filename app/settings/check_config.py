@@ -9,8 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from app.settings.flags import SettingsError
-from app.settings.settings import from_args
+from app.settings.errors import SettingsError
+from app.settings.load import from_args
 
 IMPORT_PATH = "nereid:build"
 

@@ -1,51 +1,91 @@
-"""What a setting may hold, and how a value from a command line or a YAML file becomes one.
+"""Declaration of flags.
 
-A setting is a field of `ServerSettings` annotated with a `Flag`; its type is one of bool, int, float, str
-and tuple[str, ...].
+A flag is declared once, as the annotation of a struct's field: `port: A[int, Flag("http_port", ...)] = 8000`.
+Structs nest as sections. The table of flags, the command line, its usage text, the reference and the keys in
+serve_config.yaml follow from the declarations.
 """
 
-from collections.abc import Callable, Mapping
-from math import isfinite
-from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Annotated, Any, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from app.settings.errors import SettingsError
+from app.settings.values import READERS, Limits, read_text
+
 Label = Callable[[str], str]
+"""Spells a flag's name as the user wrote it."""
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+NEREID = "Nereid"
+"""Heading of the flags that tritonserver does not have."""
 
 
-class SettingsError(Exception):
-    """The settings cannot be used; the text is one line that names the setting and what was expected."""
+class Flag(Limits, frozen=True):
+    """Metadata of a flag.
 
-
-class Flag(msgspec.Struct, frozen=True):
-    """What is known of a setting besides its name, type and default.
+    The type and the default of a flag are those of the annotated field, unless it has a `parse` function:
+    then it is text, empty by default.
 
     Attributes:
+        name: with underscores, as in serve_config.yaml.
         help: one sentence for the usage text.
-        heading: starts a group of the usage text.
-        low, high: inclusive bounds of a number.
-        choices: the strings allowed, compared without case and kept as written here.
+        heading: group in the usage text; "" for that of the section.
         bare: the flag takes no value on a command line; its presence means true.
-        counts: an integer that may also be given as true (1) or false (0).
-        pair: what is between the two numbers of a string that is a pair of them.
-        later: the setting has no effect in this version: any value but the default is warned about.
+        unused: the flag is parsed and has no effect yet: a value other than the default causes a warning.
+        per_unit: value of the flag for 1 in the field: 1000 for milliseconds kept as seconds.
+        parse: makes the field's value from the text; raises ValueError.
+        repeats: `parse` receives the texts of all occurrences, as a tuple.
     """
 
+    name: str
     help: str
     heading: str = ""
-    low: float | None = None
-    high: float | None = None
-    choices: tuple[str, ...] = ()
     bare: bool = False
-    counts: bool = False
-    pair: str = ""
-    later: bool = False
+    unused: bool = False
+    per_unit: int = 1
+    parse: Callable[[Any], Any] | None = None
+    repeats: bool = False
 
 
-class Setting(msgspec.Struct, frozen=True):
-    """One row of the table of settings."""
+class Section(msgspec.Struct, frozen=True):
+    """Annotation of a field whose value is made of several flags.
+
+    Attributes:
+        heading: group of its flags in the usage text.
+        source: struct that declares the flags; None if the field's type does.
+        combine: makes the field's value from a `source`; raises ValueError.
+        prefix: replaces `{}` in the names of the flags.
+    """
+
+    heading: str = ""
+    source: type[msgspec.Struct] | None = None
+    combine: Callable[[Any], Any] | None = None
+    prefix: str = ""
+
+
+class SameAs(msgspec.Struct, frozen=True):
+    """Annotation of a field that has the value of a flag declared elsewhere."""
 
     name: str
+
+
+class Setting(NamedTuple):
+    """A row of the table of flags.
+
+    Attributes:
+        name: of the flag.
+        heading: group in the usage text.
+        path: names of the fields that lead to the value, from `ServerSettings`.
+        type: bool, int, float, str or tuple[str, ...], as the user gives it.
+        default: of that type.
+        flag: the declaration.
+    """
+
+    name: str
+    heading: str
+    path: tuple[str, ...]
     type: Any
     default: Any
     flag: Flag
@@ -56,130 +96,96 @@ class Setting(msgspec.Struct, frozen=True):
         return get_origin(self.type) is tuple
 
     def read(self, value: object, label: str) -> Any:
-        """Convert a value.
+        """Convert a value into that of the field.
 
         Args:
             value: a string from a command line, or whatever YAML made of the text.
-            label: the setting's name as the user wrote it.
+            label: the flag's name as the user wrote it.
 
         Raises:
-            SettingsError: when the value is not one the setting may hold.
+            SettingsError: the value is not one the flag may have.
         """
+        read = self._read_raw(value, label)
+        if self.flag.per_unit != 1:
+            return read / self.flag.per_unit
+        return parsed(self.flag.parse, read) if self.flag.parse else read
+
+    def _read_raw(self, value: object, label: str) -> Any:
         if self.repeats:
             items = value if isinstance(value, list | tuple) else [value]
-            return tuple(_text(item, self.flag, label) for item in items)
-        return _READERS[self.type](value, self.flag, label)
+            return tuple(read_text(item, self.flag, label) for item in items)
+        return READERS[self.type](value, self.flag, label)
 
 
-def table(settings: type[msgspec.Struct]) -> dict[str, Setting]:
-    """The settings a class declares, by name, in the order of their declaration."""
-    hints = get_type_hints(settings, include_extras=True)
-    defaults = {field.name: field.default for field in msgspec.structs.fields(settings)}
-    rows = {}
-    for name, hint in hints.items():
-        if get_origin(hint) is Annotated:
-            kind, flag = get_args(hint)
-            rows[name] = Setting(name, kind, defaults[name], flag)
+def parsed(parse: Callable[[Any], Any], value: object) -> Any:
+    """Return `parse(value)`; its ValueError becomes a SettingsError of the same text."""
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+
+
+class _Member(NamedTuple):
+    field: msgspec.structs.FieldInfo
+    type: Any
+    note: Flag | Section | SameAs
+
+
+def _members(kind: type[msgspec.Struct]) -> Iterator[_Member]:
+    hints = get_type_hints(kind, include_extras=True)
+    for field in msgspec.structs.fields(kind):
+        if get_origin(hints[field.name]) is Annotated:
+            yield _Member(field, *get_args(hints[field.name]))
+
+
+def table(
+    kind: type[msgspec.Struct], section: Section | None = None, path: tuple[str, ...] = ()
+) -> dict[str, Setting]:
+    """Return the flags that a struct and its sections declare, by name, in the order of declaration."""
+    section = section or Section()
+    rows: dict[str, Setting] = {}
+    for field, type_, note in _members(kind):
+        place = (*path, field.name)
+        if isinstance(note, Section):
+            nested = msgspec.structs.replace(note, heading=note.heading or section.heading)
+            rows |= table(note.source or type_, nested, place)
+        elif isinstance(note, Flag):
+            row = _row(field, type_, note, section, place)
+            rows[row.name] = row
     return rows
 
 
-_BOOLEANS: Final[Mapping[str, bool]] = {
-    "true": True, "on": True, "1": True, "false": False, "off": False, "0": False
-}  # fmt: skip
+def _row(
+    field: msgspec.structs.FieldInfo, type_: Any, flag: Flag, section: Section, path: tuple[str, ...]
+) -> Setting:
+    default = field.default
+    if flag.parse:
+        type_, default = (tuple[str, ...], ()) if flag.repeats else (str, "")
+    elif flag.per_unit != 1:
+        type_, default = int, round(default * flag.per_unit)
+    name = flag.name.format(section.prefix)
+    return Setting(name, flag.heading or section.heading, path, type_, default, flag)
 
 
-def _boolean(value: object, flag: Flag, label: str) -> bool:
-    answer = _BOOLEANS.get(str(value).lower())
-    if answer is None:
-        raise SettingsError(
-            f"{label}: invalid value for bool option: {value!r}, expected true, false, on, off, 1 or 0"
-        )
-    return answer
-
-
-def _integer(value: object, flag: Flag, label: str) -> int:
-    if flag.counts and str(value).lower() in ("true", "false"):
-        return int(_boolean(value, flag, label))
-    try:
-        if isinstance(value, str | int) and not isinstance(value, bool):
-            return int(_within(int(value), flag, label, "an integer"))
-    except ValueError:
-        pass
-    raise SettingsError(f"{label}: expected an integer, got {value!r}")
-
-
-def _number(value: object, flag: Flag, label: str) -> float:
-    try:
-        if isinstance(value, str | int | float) and not isinstance(value, bool) and isfinite(float(value)):
-            return _within(float(value), flag, label, "a number")
-    except ValueError:
-        pass
-    raise SettingsError(f"{label}: expected a number, got {value!r}")
-
-
-def _within(number: float, flag: Flag, label: str, noun: str) -> float:
-    low, high = flag.low, flag.high
-    if (low is None or number >= low) and (high is None or number <= high):
-        return number
-    if high is None:
-        raise SettingsError(f"{label}: expected {noun} of at least {low:g}, got {number}")
-    raise SettingsError(f"{label}: expected {noun} from {low:.12g} to {high:.12g}, got {number}")
-
-
-def _text(value: object, flag: Flag, label: str) -> str:
-    if isinstance(value, bool) and "off" in flag.choices and not value:
-        return "off"  # YAML reads a bare `off` as false
-    if not isinstance(value, str | int | float) or isinstance(value, bool):
-        raise SettingsError(f"{label}: expected a string, got {value!r}")
-    if flag.pair and value:
-        _check_pair(str(value), flag.pair, label)
-    if not flag.choices:
-        return str(value)
-    for choice in flag.choices:
-        if str(value).lower() == choice.lower():
-            return choice
-    raise SettingsError(f"{label}: expected one of {', '.join(flag.choices)}, got {value!r}")
-
-
-def _check_pair(value: str, between: str, label: str) -> None:
-    parts = value.split(between)
-    if len(parts) != 2:
-        raise SettingsError(
-            f"{label}: Cannot parse pair option due to incorrect number of inputs."
-            f"--<pair option> argument requires format <first>{between}<second>. Found: {value}"
-        )
-    for part in parts:
-        try:
-            float(part)
-        except ValueError:
-            raise SettingsError(f"{label}: Invalid option value. Got {part}") from None
-
-
-_READERS: Final[dict[type, Callable[[object, Flag, str], Any]]] = {
-    bool: _boolean, int: _integer, float: _number, str: _text
-}  # fmt: skip
-
-
-def pairs(
-    entries: tuple[str, ...], format_error: Callable[[str], str], named: bool
-) -> dict[str, dict[str, str]]:
-    """Split `[name,]key=value` entries, as `--backend-config` and its kind take them.
-
-    Args:
-        entries: the raw values; later ones win.
-        format_error: the text for an entry of another form.
-        named: whether the name must be there; without one, entries are found under "".
+def build(kind: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
+    """Make a struct and its sections from the values of flags by name; a missing one leaves the default.
 
     Raises:
-        SettingsError: an entry of another form.
+        SettingsError: values that contradict each other.
     """
-    found: dict[str, dict[str, str]] = {}
-    for entry in entries:
-        head, equals, value = entry.partition("=")
-        name, comma, key = head.partition(",")
-        if not comma:
-            name, key = "", head
-        if not (equals and key and value) or ((named or comma) and not name):
-            raise SettingsError(format_error(entry))
-        found.setdefault(name, {})[key] = value
-    return found
+    fields: dict[str, Any] = {}
+    for field, type_, note in _members(kind):
+        if isinstance(note, Section):
+            made = build(note.source or cast(type[msgspec.Struct], type_), values, note.prefix)
+            fields[field.name] = parsed(note.combine, made) if note.combine else made
+        elif (name := note.name.format(prefix)) in values:
+            fields[field.name] = values[name]
+    return kind(**fields)
+
+
+def by_heading(rows: Iterable[Setting]) -> dict[str, list[Setting]]:
+    """Group flags for the usage text: tritonserver's headings, then Nereid's own."""
+    groups: dict[str, list[Setting]] = {}
+    for row in rows:
+        groups.setdefault(row.heading, []).append(row)
+    return dict(sorted(groups.items(), key=lambda group: group[0] == NEREID))

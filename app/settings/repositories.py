@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from app.core.installation import install_command
-from app.settings.flags import SettingsError
+from app.settings.errors import SettingsError
 
 
 class RemoteScheme(NamedTuple):

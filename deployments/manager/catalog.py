@@ -134,7 +134,7 @@ def cache_directory(settings: ServerSettings, url: str) -> Path:
     """Return where nodes keep copies of a remote repository's models: our setting, else Triton's variable."""
     remote = remote_scheme(url)
     mount = os.environ.get(remote.mount_variable, "") if remote is not None else ""
-    parent = settings.model_cache_directory or mount
+    parent = settings.model_store.cache_directory or mount
     return Path(parent, f"nereid-{os.getuid()}") if parent else private_root() / "models"
 
 
@@ -151,11 +151,11 @@ class Catalog:
         self._settings = settings
         self._manager = manager
         mirrors = private_root() / "mirrors"
-        self._mirrors = [Mirror(url, mirrors) for url in settings.model_repository if "://" in url]
-        local = {Path(path): path for path in settings.model_repository if "://" not in path}
+        self._mirrors = [Mirror(url, mirrors) for url in settings.repository.paths if "://" in url]
+        local = {Path(path): path for path in settings.repository.paths if "://" not in path}
         places = {**local, **{mirror.directory: mirror.url for mirror in self._mirrors}}
         self._namespaces = {
-            directory: place if settings.model_namespacing else "" for directory, place in places.items()
+            directory: place if settings.repository.namespacing else "" for directory, place in places.items()
         }
         """The namespace of each repository, by its directory."""
         self._key = key
@@ -170,7 +170,7 @@ class Catalog:
 
     def identifiers(self, name: str) -> list[str]:
         """Return the identifiers of the models of a name: one, or one in each namespace that has it."""
-        if not self._settings.model_namespacing:
+        if not self._settings.repository.namespacing:
             return [name]
         return [entry.identifier for entry in self._find(self._namespaces, name)] or [name]
 
@@ -182,9 +182,9 @@ class Catalog:
 
     def startup_models(self, on_disk: Mapping[str, ModelEntry]) -> list[str]:
         """Return the models to load at start: all of them, or those of `--load-model` in EXPLICIT mode."""
-        if self._settings.model_control_mode != "explicit":
+        if self._settings.repository.control_mode != "explicit":
             return sorted(on_disk)
-        named = set(self._settings.load_model)
+        named = set(self._settings.repository.startup_models)
         if "*" in named:
             return sorted(on_disk)
         found = {key for key, entry in on_disk.items() if entry.name in named}
@@ -252,9 +252,9 @@ class Catalog:
         return Candidate(entry, config, tuple(versions), template)
 
     def _declared(self, entry: ModelEntry, override: str | None) -> mc.ModelConfig:
-        auto_complete = not self._settings.disable_auto_complete_config
+        auto_complete = not self._settings.repository.disable_auto_complete_config
         if not override:
-            return model_files.read_config(entry, self._settings.model_config_name, auto_complete)
+            return model_files.read_config(entry, self._settings.repository.config_name, auto_complete)
         return model_files.complete_config(entry, parse_config_json(override))
 
     def _template(self, entry: ModelEntry, config: mc.ModelConfig) -> ModelSpec:
@@ -269,23 +269,23 @@ class Catalog:
             fingerprint="",
             key=self._key,
             socket_directory=str(private_root()),
-            auto_complete=not settings.disable_auto_complete_config,
-            backend_directory=settings.backend_directory,
-            backend_config=settings.backend_settings(),
-            cache_config=settings.cache_settings() if config.response_cache.enable else {},
-            channel_address=settings.channel_address,
+            auto_complete=not settings.repository.disable_auto_complete_config,
+            backend_directory=settings.backends.directory,
+            backend_config=settings.backends.config,
+            cache_config=settings.cache if config.response_cache.enable else {},
+            channel_address=settings.cluster.channel_address,
             gpus=self.gpus,
-            max_pending_requests=settings.max_pending_requests,
-            max_pending_bytes=settings.max_pending_bytes,
-            arena_bytes=settings.arena_bytes,
-            summaries=settings.latency_metrics().summaries,
-            histograms=settings.latency_metrics().histograms,
+            max_pending_requests=settings.ingress.max_pending_requests,
+            max_pending_bytes=settings.ingress.max_pending_bytes,
+            arena_bytes=settings.cluster.arena_bytes,
+            summaries=settings.metrics.config.summaries,
+            histograms=settings.metrics.config.histograms,
             origin=f"{urls[0]}/{entry.name}" if urls else "",
             cache_directory=str(cache_directory(settings, urls[0])) if urls else "",
-            cache_bytes=settings.model_cache_bytes,
+            cache_bytes=settings.model_store.cache_bytes,
             manager=self._manager,
             namespace=entry.namespace,
-            log=LogConfig.of(settings),
-            rate_limits=settings.rate_limits(),
-            host_policy=settings.host_policies(),
+            log=settings.log,
+            rate_limits=settings.rate_limiter.limits,
+            host_policy=settings.devices.host_policies,
         )

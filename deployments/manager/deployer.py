@@ -38,9 +38,9 @@ class Deployer:
         self.generations: dict[str, int] = defaultdict(int)
 
     async def deploy(self, candidate: Candidate, version: int) -> Description:
-        """Deploy a version, with `model_load_retry_count` retries; delete each failed application."""
+        """Deploy a version, with `--model-load-retry-count` retries; delete each failed application."""
         async with self._locks.load_slot(candidate.name):
-            for _ in range(self._settings.model_load_retry_count + 1):
+            for _ in range(self._settings.repository.load_retries + 1):
                 logger.info("loading: %s:%d", candidate.name, version)
                 description = await self._deploy_once(candidate, version)
                 if not description.error:
@@ -75,7 +75,7 @@ class Deployer:
         return await self._outcome(spec, deployed())
 
     async def _outcome(self, spec: ModelSpec, work: Awaitable[Description]) -> Description:
-        limit = self._settings.model_load_timeout_secs
+        limit = self._settings.model_store.load_timeout_s
         try:
             async with asyncio.timeout(limit):
                 return await work

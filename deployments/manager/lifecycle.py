@@ -53,7 +53,7 @@ class Lifecycle:
         self.entries: dict[str, dict[int, VersionEntry]] = {}
         self.loaded: dict[str, ModelSpec] = {}
         """The specs of the deployed versions, by application."""
-        self.locks = ModelLocks(settings.model_load_thread_count)
+        self.locks = ModelLocks(settings.repository.load_threads)
         self.deployer = Deployer(settings, publisher, self.locks, spawn)
         self.ensembles = EnsembleLoads(catalog, self.entries)
         self.initialised = False
@@ -103,7 +103,7 @@ class Lifecycle:
         Raises:
             InferError: the load failed; versions that were served still are.
         """
-        if self._settings.model_control_mode == "explicit":
+        if self._settings.repository.control_mode == "explicit":
             # Before the lock is acquired: ensembles that call each other must not wait for each other.
             candidate = await asyncio.to_thread(self._catalog.candidate, name, override, bundle)
             await self.ensembles.load_steps(candidate, path, self.load_quietly)

@@ -12,7 +12,7 @@ import msgspec
 
 from app.core.errors import InferError, invalid_arg, unavailable
 from app.core.identifiers import name_of
-from app.core.observability.log import VERBATIM, LogConfig, configure_logging
+from app.core.observability.log import VERBATIM, configure_logging
 from app.ray_adapter.node import NODE_ADDRESS, gpus_by_node
 from app.settings.settings import ServerSettings
 from deployments.manager import applications, load_messages
@@ -42,13 +42,13 @@ class RepositoryManager:
     """
 
     def __init__(self, settings: ServerSettings, key: bytes, ingress: tuple[str, str]) -> None:
-        configure_logging(LogConfig.of(settings))
+        configure_logging(settings.log)
         self._settings = settings
         self._key = key
         self._ingress = ingress
         self._catalog = Catalog(settings, key, ingress[0])
-        self._overrides = Overrides(private_root() / "overrides", settings.model_override_bytes)
-        self._publisher = RoutingPublisher(settings.model_namespacing)
+        self._overrides = Overrides(private_root() / "overrides", settings.model_store.override_bytes)
+        self._publisher = RoutingPublisher(settings.repository.namespacing)
         self._lifecycle = Lifecycle(settings, self._catalog, self._publisher, ingress, self._spawn)
         self._background: set[asyncio.Task[None]] = set()
         self._start: asyncio.Task[None] | None = None
@@ -151,7 +151,7 @@ class RepositoryManager:
         await self._recovered.wait()
 
     def _require_explicit(self) -> None:
-        if self._settings.model_control_mode != "explicit":
+        if self._settings.repository.control_mode != "explicit":
             raise unavailable("explicit model load / unload is not allowed if polling is enabled")
 
     async def _start_up(self) -> None:
@@ -160,7 +160,7 @@ class RepositoryManager:
         self._lifecycle.initialised = bool(self._lifecycle.entries)
         await self._lifecycle.publish()
         self._recovered.set()
-        self._catalog.gpus = _gpu_ordinals(self._settings.channel_address)
+        self._catalog.gpus = _gpu_ordinals(self._settings.cluster.channel_address)
         await self._release_overrides()
         on_disk = await asyncio.to_thread(self._catalog.scan)
         seen = await asyncio.to_thread(self._catalog.fingerprints, on_disk)
@@ -175,13 +175,13 @@ class RepositoryManager:
         self._lifecycle.initialised = True
         await self._lifecycle.publish_and_wait()
         logger.info("\n%s", load_messages.status_table(self._publisher.table), extra=VERBATIM)
-        if self._settings.model_control_mode == "poll":
+        if self._settings.repository.control_mode == "poll":
             self._spawn(self._poll(poller))
 
     async def _poll(self, poller: Poller) -> None:
         """Load and unload models as the repositories change; a scan that fails is repeated next time."""
         while True:
-            await poll_pause(self._settings.repository_poll_secs)
+            await poll_pause(self._settings.repository.poll_interval_s)
             try:
                 on_disk = await asyncio.to_thread(self._catalog.scan)
                 changed = poller.observe(await asyncio.to_thread(self._catalog.fingerprints, on_disk))

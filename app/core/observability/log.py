@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -17,28 +17,6 @@ VERBATIM: Final[Mapping[str, object]] = {"verbatim": True}
 _CONTROLS: Final = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
 """What JSON leaves as it is, and some terminals and viewers act on."""
 LOG_FORMATS: Final = ("default", "ISO8601")
-
-
-class LogSettings(Protocol):
-    """The server settings that concern logging."""
-
-    @property
-    def log_verbose(self) -> int: ...
-
-    @property
-    def log_info(self) -> bool: ...
-
-    @property
-    def log_warning(self) -> bool: ...
-
-    @property
-    def log_error(self) -> bool: ...
-
-    @property
-    def log_format(self) -> str: ...
-
-    @property
-    def log_file(self) -> str: ...
 
 
 class LogConfig(msgspec.Struct, frozen=True):
@@ -53,18 +31,6 @@ class LogConfig(msgspec.Struct, frozen=True):
     log_error: bool = True
     log_verbose_level: int = 0
     log_format: str = "default"
-
-    @classmethod
-    def of(cls, settings: LogSettings) -> Self:
-        """The configuration that a server starts with."""
-        return cls(
-            settings.log_file,
-            settings.log_info,
-            settings.log_warning,
-            settings.log_error,
-            settings.log_verbose,
-            settings.log_format,
-        )
 
     def changed(self, change: Mapping[str, Any]) -> Self:
         """This configuration with some settings replaced; `change` holds values of the right types."""

@@ -12,7 +12,6 @@ from app.core.tensors import Buffer, InferRequest, InferResponse
 from app.ingress.grpc.health import HealthService
 from app.ingress.grpc.management import management_rpcs
 from app.ingress.grpc.rpc import Method
-from app.ingress.grpc.settings import GrpcSettings
 from app.ingress.grpc.stream import Forward, InferStream, StreamCall
 from app.ingress.http2.call import GrpcCall, UnaryCall
 from app.ingress.http2.server import Http2Server
@@ -23,10 +22,12 @@ from app.ingress.tracing.observer import Observer, RequestOrigin
 from app.protocol.grpc.request_template import read_infer
 from app.protocol.grpc.v2 import encode_infer, encode_stream
 from app.routing.table import VersionEntry
+from app.settings.fronts import GrpcSettings
 
 SHUTDOWN_TEXT: Final = "GRPC server is shutting down and has stopped accepting new requests."
 
 _INFERENCE: Final = "inference.GRPCInferenceService"
+_DEFAULTS: Final = GrpcSettings()
 _UNARY: Final = "ModelInfer RPC"
 
 
@@ -36,16 +37,16 @@ class GrpcFront:
     def __init__(
         self,
         service: InferenceService,
-        settings: GrpcSettings | None = None,
+        settings: GrpcSettings = _DEFAULTS,
         observer: Observer | None = None,
         unsent: SendBufferLimit | None = None,
     ) -> None:
         self._unsent = unsent or SendBufferLimit()
         self._observer = observer or Observer(LiveSettings())
         self._service = service
-        self._settings = settings or GrpcSettings()
-        self._forwarder = self._settings.forwarder
-        self._max_bytes = self._settings.max_message_bytes
+        self._settings = settings
+        self._forwarder = settings.forwarder
+        self._max_bytes = settings.http2.max_message_size
         self._server: Http2Server | None = None
         self._stopping = asyncio.Event()
         self._streams: set[InferStream] = set()
@@ -68,7 +69,7 @@ class GrpcFront:
         methods, required = self.methods(), settings.restrictions
         restricted = {p: required[m.category] for p, m in methods.items() if m.category in required}
         openers = {path: method.open_call for path, method in methods.items()}
-        self._server = Http2Server(settings.http2_limits(), openers, restricted, self._unsent)
+        self._server = Http2Server(settings.http2, openers, restricted, self._unsent)
         tls = settings.certificates.context("h2") if settings.certificates else None
         return await self._server.listen(address, port, reuse_port, tls)
 

@@ -26,24 +26,10 @@ from app.ingress.tracing.observer import Observer, RequestOrigin
 from app.protocol.grpc.parameters import wants_empty_final
 from app.protocol.grpc.v2 import decode_infer, encode_stream_error, encode_stream_failure, parse_infer
 from app.routing.table import VersionEntry
+from app.settings.fronts import StreamLimits
 
 Encoder = Callable[[InferRequest, InferResponse, VersionEntry], bytes]
 Forward = Callable[[InferRequest], InferRequest]
-
-
-@dataclass(frozen=True)
-class StreamLimits:
-    """Bounds of one stream.
-
-    Attributes:
-        requests: requests under way; also the number of waiting responses at which reading pauses.
-        responses: waiting responses at which a decoupled request is cancelled.
-        byte_size: waiting response bytes at which a decoupled request is cancelled.
-    """
-
-    requests: int = 1024
-    responses: int = 65536
-    byte_size: int = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from typing import Final
 
 from app.ingress.http1.connection import HttpConnection
 from app.ingress.http1.exchange import Route
-from app.ingress.http1.settings import HttpSettings
 from app.ingress.http1.state import HttpState
 from app.ingress.net.listener import Listener
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.protocol.http.http1 import RequestHead
+from app.settings.fronts import Http1Settings
 
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
 _TLS_CLOSE_TIMEOUT_S: Final = 1.0
@@ -26,7 +26,7 @@ class HttpServer(Listener):
     def __init__(
         self,
         route: Callable[[RequestHead], Route],
-        settings: HttpSettings,
+        settings: Http1Settings,
         send_buffers: SendBufferLimit | None = None,
     ) -> None:
         self.state = HttpState(settings, route, send_buffers)

@@ -5,11 +5,11 @@ from typing import Final
 
 from app.ingress.http1.body import RoutedHead
 from app.ingress.http1.exchange import Route
-from app.ingress.http1.settings import HttpSettings
 from app.ingress.net.server_state import ServerState
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.protocol.header_cache import HeaderCache
 from app.protocol.http.http1 import RequestHead
+from app.settings.fronts import Http1Settings
 
 _READ_BYTES: Final = 16 << 10
 """Size of the receive buffer beside long bodies: for a head and the part of a body that comes with it."""
@@ -26,7 +26,7 @@ class HttpState(ServerState):
 
     def __init__(
         self,
-        settings: HttpSettings,
+        settings: Http1Settings,
         route: Callable[[RequestHead], Route],
         send_buffers: SendBufferLimit | None,
     ) -> None:

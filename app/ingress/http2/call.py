@@ -161,7 +161,7 @@ class GrpcCall(ABC):
 
     @property
     def _compresses(self) -> bool:
-        return self._state.settings.compress and self._head.accepts_gzip
+        return self._state.compresses and self._head.accepts_gzip
 
     def _close(self) -> None:
         """Let go of what the call holds."""

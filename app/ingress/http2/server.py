@@ -9,13 +9,13 @@ from collections.abc import Mapping
 
 from app.ingress.http2.call import GrpcCall, OpenCall, refuse, refuse_restricted
 from app.ingress.http2.connection import Http2Connection
-from app.ingress.http2.settings import Http2Settings
 from app.ingress.http2.state import Http2State
 from app.ingress.http2.stream import Stream
 from app.ingress.net.listener import Listener
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.protocol.grpc.framing import CallHead
 from app.protocol.restrictions import Restriction
+from app.settings.fronts import Http2Settings
 
 
 class Http2Server(Listener):

@@ -4,10 +4,10 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from app.ingress.http2.settings import Http2Settings
 from app.ingress.net.server_state import ServerState
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.protocol.grpc.framing import Compressed
+from app.settings.fronts import Http2Settings
 
 _READ_BYTES: Final = 256 << 10
 """Size of the receive buffer of connections with long messages."""
@@ -25,6 +25,7 @@ class Http2State(ServerState):
     def __init__(self, settings: Http2Settings, send_buffers: SendBufferLimit | None) -> None:
         super().__init__(settings.max_connections, send_buffers)
         self.settings = settings
+        self.compresses = settings.compression != "none"
         self.calls = 0
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
         # One thread: decompressing several messages of gigabytes at a time would exceed every memory limit.

@@ -6,11 +6,12 @@ from typing import Final
 
 from app.ingress.http1.exchange import METHOD_NOT_ALLOWED, Exchange, FixedRoute, Route
 from app.ingress.http1.server import HttpServer
-from app.ingress.http1.settings import HttpSettings
 from app.protocol.http.http1 import RequestHead
+from app.settings.fronts import Http1Settings
 
 Collect = Callable[[], Awaitable[bytes]]
 
+_LIMITS: Final = Http1Settings(max_body_bytes=1 << 20, max_connections=256)
 _HEADERS: Final = b"Content-Type: text/plain; charset=utf-8\r\n"
 
 
@@ -22,12 +23,10 @@ class MetricsFront:
         settings: limits of connections.
     """
 
-    def __init__(self, collect: Collect, settings: HttpSettings | None = None) -> None:
+    def __init__(self, collect: Collect, settings: Http1Settings = _LIMITS) -> None:
         self._collect = collect
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server = HttpServer(
-            self.route, settings or HttpSettings(max_body_bytes=1 << 20, max_connections=256)
-        )
+        self._server = HttpServer(self.route, settings)
 
     async def start(self, address: str, port: int, reuse_port: bool = True) -> int:
         """Listen and return the port; see `HttpServer.start`."""

@@ -9,12 +9,12 @@ from typing import TypeVar
 from app.core.inference import Call, Sink
 from app.core.tensors import InferRequest
 from app.ingress.http1.exchange import Exchange
-from app.ingress.http1.settings import HttpSettings
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer, RequestOrigin
 from app.protocol.forwarding import HeaderForwarder
 from app.routing.table import VersionEntry
+from app.settings.fronts import Http1Settings
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class RouteContext:
     observer: Observer
     forwarder: HeaderForwarder | None
     max_input_size: int
-    limits: HttpSettings
+    limits: Http1Settings
     unsent: SendBufferLimit
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 

@@ -2,13 +2,12 @@
 
 import re
 import ssl
-from typing import Final, Protocol
+from typing import Final
 
 from app.core.observability.live_settings import LiveSettings
 from app.ingress.http1.asgi import AsgiRoute
 from app.ingress.http1.exchange import METHOD_NOT_ALLOWED, FixedRoute, Route
 from app.ingress.http1.server import HttpServer
-from app.ingress.http1.settings import HttpSettings
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.rest.context import RouteContext
 from app.ingress.rest.generate import GenerateRoute
@@ -16,36 +15,13 @@ from app.ingress.rest.infer import InferRoute
 from app.ingress.rest.management import build_rest_api
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer
-from app.protocol.forwarding import HeaderForwarder
 from app.protocol.http.http1 import RequestHead
-from app.protocol.http.v2 import DEFAULT_MAX_INPUT_SIZE, JSON_HEADERS, encode_error
-from app.protocol.restrictions import Restrictions
+from app.protocol.http.v2 import JSON_HEADERS, encode_error
+from app.settings.fronts import HttpSettings
 
 _INFER_PATH: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/(infer|generate|generate_stream)")
+_DEFAULTS: Final = HttpSettings()
 _NOT_FOUND: Final = FixedRoute(404, JSON_HEADERS, encode_error("Not Found"))
-
-
-class FrontSettings(Protocol):
-    """The server settings that concern the HTTP front.
-
-    `http_max_input_size` bounds a request's JSON, a tensor given as JSON, a raw input, and a compressed
-    request once decompressed; tensors in binary it does not bound.
-    """
-
-    @property
-    def http_max_input_size(self) -> int: ...
-
-    @property
-    def max_connections(self) -> int: ...
-
-    @property
-    def http_max_header_size(self) -> int: ...
-
-    @property
-    def http_read_timeout_secs(self) -> float: ...
-
-    @property
-    def http_idle_timeout_secs(self) -> float: ...
 
 
 class HttpFront:
@@ -53,31 +29,25 @@ class HttpFront:
 
     Args:
         service: answers requests.
-        settings: server settings; None means their defaults.
-        limits: overrides the connection limits taken from the settings.
-        observer: takes note of requests, and has the log and trace settings.
-        restrictions: categories of the API that need a header.
-        forwarder: makes request parameters of headers.
-        unsent: bounds the answers that wait, together with those of other fronts.
+        settings: address, limits, restrictions and the like.
+        observer: traces and logs requests, and has the settings of both.
+        unsent: limit on response bytes buffered for slow clients, shared with other fronts.
     """
 
     def __init__(
         self,
         service: InferenceService,
-        settings: FrontSettings | None = None,
-        limits: HttpSettings | None = None,
+        settings: HttpSettings = _DEFAULTS,
         observer: Observer | None = None,
-        restrictions: Restrictions | None = None,
-        forwarder: HeaderForwarder | None = None,
         unsent: SendBufferLimit | None = None,
     ) -> None:
-        observer = observer or Observer(LiveSettings())
-        max_input_size = settings.http_max_input_size if settings else DEFAULT_MAX_INPUT_SIZE
-        self._restrictions = restrictions or {}
-        self._rest_api = build_rest_api(service, max_input_size, observer)
-        limits, unsent = limits or _limits(settings), unsent or SendBufferLimit()
-        self._context = RouteContext(service, observer, forwarder, max_input_size, limits, unsent)
-        self._server = HttpServer(self.route, limits, unsent)
+        observer, unsent = observer or Observer(LiveSettings()), unsent or SendBufferLimit()
+        self._restrictions = settings.restrictions
+        self._rest_api = build_rest_api(service, settings.max_input_size, observer)
+        self._context = RouteContext(
+            service, observer, settings.forwarder, settings.max_input_size, settings.http1, unsent
+        )
+        self._server = HttpServer(self.route, settings.http1, unsent)
 
     @property
     def connections(self) -> int:
@@ -125,14 +95,3 @@ class HttpFront:
             return None
         text = f"This API is restricted, expecting header '{restriction.header}'"
         return FixedRoute(403, JSON_HEADERS, encode_error(text))
-
-
-def _limits(settings: FrontSettings | None) -> HttpSettings:
-    if settings is None:
-        return HttpSettings()
-    return HttpSettings(
-        max_connections=settings.max_connections,
-        max_head_bytes=settings.http_max_header_size,
-        read_timeout_s=settings.http_read_timeout_secs,
-        idle_timeout_s=settings.http_idle_timeout_secs,
-    )

@@ -67,7 +67,7 @@ class RoutedInferenceService:
         self._router = router
         self._repository = repository
         self.ensembles = router.ensembles = EnsembleRunner(
-            router, _ensemble_cache(settings), settings.latency_metrics()
+            router, _ensemble_cache(settings), settings.metrics.config
         )
         self.peers: Peers | None = None
         self._exiting = False
@@ -95,7 +95,7 @@ class RoutedInferenceService:
         table = self._router.table
         if self._exiting or not table.initialised:
             return False
-        if not self._settings.strict_readiness:
+        if not self._settings.repository.strict_readiness:
             return True
         return table.all_ready and all(map(self._router.available, table.ready))
 
@@ -108,7 +108,8 @@ class RoutedInferenceService:
             raise error
 
     def server_metadata(self) -> pb.ServerMetadataResponse:
-        return pb.ServerMetadataResponse(name=self._settings.id, version=VERSION, extensions=EXTENSIONS)
+        name = self._settings.server.id
+        return pb.ServerMetadataResponse(name=name, version=VERSION, extensions=EXTENSIONS)
 
     def model_metadata(self, name: str, version: str = "") -> pb.ModelMetadataResponse:
         entry = self.resolve(name, version)
@@ -207,4 +208,4 @@ def _ensemble_cache(settings: ServerSettings) -> ResponseCache | None:
     Entries in Redis could outlive the models that made them, and the key has only the applications that
     serve an ensemble's steps now.
     """
-    return make_cache({name: values for name, values in settings.cache_settings().items() if name == "local"})
+    return make_cache({name: values for name, values in settings.cache.items() if name == "local"})

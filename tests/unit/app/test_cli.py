@@ -9,10 +9,13 @@ from types import ModuleType
 import pytest
 
 from app.cli import HINT, HelpRequested, main, parse, usage
+from app.core.observability.trace_settings import TraceSetting
 from app.settings.deprecated import DEPRECATED
-from app.settings.flags import SettingsError
+from app.settings.errors import SettingsError
+from app.settings.flags import Setting
 from app.settings.ignored import IGNORED
 from app.settings.settings import SETTINGS, ServerSettings
+from tests.unit.setting_values import value_of
 
 # fmt: off
 TRITONSERVER_FLAGS = [
@@ -42,86 +45,34 @@ TRITONSERVER_FLAGS = [
 # fmt: on
 
 # What tritonserver takes a flag for when it is not given, "" and () for nothing; the addresses differ here.
+# fmt: off
 DEFAULTS = {
-    "id": "triton",
-    "exit-timeout-secs": 30,
-    "log-verbose": 0,
-    "log-info": True,
-    "log-warning": True,
-    "log-error": True,
-    "log-format": "default",
-    "log-file": "",
-    "exit-on-error": True,
-    "disable-auto-complete-config": False,
-    "strict-readiness": True,
-    "model-control-mode": "none",
-    "repository-poll-secs": 15,
-    "load-model": (),
-    "model-config-name": "",
-    "model-load-thread-count": 4,
-    "model-load-retry-count": 0,
-    "model-namespacing": False,
-    "enable-peer-access": True,
-    "allow-http": True,
-    "http-port": 8000,
-    "reuse-http-port": False,
-    "http-header-forward-pattern": "",
-    "http-thread-count": 8,
-    "http-max-input-size": 67108864,
-    "http-restricted-api": (),
-    "allow-grpc": True,
-    "grpc-port": 8001,
-    "reuse-grpc-port": False,
-    "grpc-header-forward-pattern": "",
-    "grpc-infer-thread-count": 2,
-    "grpc-infer-allocation-pool-size": 8,
-    "grpc-max-response-pool-size": 2147483647,
-    "grpc-use-ssl": False,
-    "grpc-use-ssl-mutual": False,
-    "grpc-server-cert": "",
-    "grpc-server-key": "",
-    "grpc-root-cert": "",
-    "grpc-infer-response-compression-level": "none",
-    "grpc-keepalive-time": 7200000,
-    "grpc-keepalive-timeout": 20000,
-    "grpc-keepalive-permit-without-calls": False,
-    "grpc-http2-max-pings-without-data": 2,
-    "grpc-http2-min-recv-ping-interval-without-data": 300000,
-    "grpc-http2-max-ping-strikes": 2,
-    "grpc-max-connection-age": 0,
-    "grpc-max-connection-age-grace": 0,
-    "grpc-restricted-protocol": (),
-    "allow-metrics": True,
-    "allow-gpu-metrics": True,
-    "allow-cpu-metrics": True,
-    "metrics-port": 8002,
-    "metrics-interval-ms": 2000,
-    "metrics-config": (),
-    "allow-sagemaker": False,
-    "sagemaker-port": 8080,
-    "sagemaker-safe-port-range": "",
-    "sagemaker-thread-count": 8,
-    "allow-vertex-ai": False,
-    "vertex-ai-port": 8080,
-    "vertex-ai-thread-count": 8,
-    "vertex-ai-default-model": "",
-    "trace-config": (),
-    "backend-directory": "/opt/tritonserver/backends",
-    "backend-config": (),
-    "repoagent-directory": "",
-    "cache-config": (),
-    "cache-directory": "/opt/tritonserver/caches",
-    "rate-limit": "off",
-    "rate-limit-resource": (),
-    "pinned-memory-pool-byte-size": 268435456,
-    "cuda-memory-pool-byte-size": (),
-    "cuda-virtual-address-size": (),
-    "min-supported-compute-capability": 6.0,
-    "buffer-manager-thread-count": 0,
-    "host-policy": (),
-    "model-load-gpu-limit": (),
+    "id": "triton", "exit-timeout-secs": 30, "log-verbose": 0, "log-info": True, "log-warning": True,
+    "log-error": True, "log-format": "default", "log-file": "", "exit-on-error": True,
+    "disable-auto-complete-config": False, "strict-readiness": True, "model-control-mode": "none",
+    "repository-poll-secs": 15, "load-model": (), "model-config-name": "", "model-load-thread-count": 4,
+    "model-load-retry-count": 0, "model-namespacing": False, "enable-peer-access": True, "allow-http": True,
+    "http-port": 8000, "reuse-http-port": False, "http-header-forward-pattern": "", "http-thread-count": 8,
+    "http-max-input-size": 67108864, "http-restricted-api": (), "allow-grpc": True, "grpc-port": 8001,
+    "reuse-grpc-port": False, "grpc-header-forward-pattern": "", "grpc-infer-thread-count": 2,
+    "grpc-infer-allocation-pool-size": 8, "grpc-max-response-pool-size": 2147483647, "grpc-use-ssl": False,
+    "grpc-use-ssl-mutual": False, "grpc-server-cert": "", "grpc-server-key": "", "grpc-root-cert": "",
+    "grpc-infer-response-compression-level": "none", "grpc-keepalive-time": 7200000,
+    "grpc-keepalive-timeout": 20000, "grpc-keepalive-permit-without-calls": False,
+    "grpc-http2-max-pings-without-data": 2, "grpc-http2-min-recv-ping-interval-without-data": 300000,
+    "grpc-http2-max-ping-strikes": 2, "grpc-max-connection-age": 0, "grpc-max-connection-age-grace": 0,
+    "grpc-restricted-protocol": (), "allow-metrics": True, "allow-gpu-metrics": True, "allow-cpu-metrics":
+    True, "metrics-port": 8002, "metrics-interval-ms": 2000, "metrics-config": (), "allow-sagemaker": False,
+    "sagemaker-port": 8080, "sagemaker-safe-port-range": "", "sagemaker-thread-count": 8, "allow-vertex-ai":
+    False, "vertex-ai-port": 8080, "vertex-ai-thread-count": 8, "vertex-ai-default-model": "",
+    "trace-config": (), "backend-directory": "/opt/tritonserver/backends", "backend-config": (),
+    "repoagent-directory": "", "cache-config": (), "cache-directory": "/opt/tritonserver/caches",
+    "rate-limit": "off", "rate-limit-resource": (), "pinned-memory-pool-byte-size": 268435456,
+    "cuda-memory-pool-byte-size": (), "cuda-virtual-address-size": (), "min-supported-compute-capability":
+    6.0, "buffer-manager-thread-count": 0, "host-policy": (), "model-load-gpu-limit": (),
     "allow-client-shm": False,
 }
+# fmt: on
 
 VALUES = {"bool": "false", "int": "1", "float": "1"}
 
@@ -192,7 +143,7 @@ REPEATED = [
 
 
 @pytest.mark.parametrize("flag", REPEATED)
-def test_what_tritonserver_takes_several_times_keeps_every_value(flag: str) -> None:
+def test_a_repeatable_flag_keeps_every_value(flag: str, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("more").mkdir()
     first = flag_with_value(flag)
     second = {
@@ -203,13 +154,21 @@ def test_what_tritonserver_takes_several_times_keeps_every_value(flag: str) -> N
     }.get(flag, first)
     repository = [] if flag == "model-repository" else ["--model-repository=models"]
     extra = ["--model-control-mode=explicit"] if flag == "load-model" else []
-    settings = parse([*repository, *extra, first, second])
     name = flag.replace("-", "_")
+    row, read = "trace_config" if name == "trace_level" else name, []
+
+    def keep(setting: Setting, value: object, label: str) -> object:
+        read.extend(value if setting.name == row and isinstance(value, list) else [])
+        return real(setting, value, label)
+
+    real = Setting.read
+    monkeypatch.setattr(Setting, "read", keep)
+    settings = parse([*repository, *extra, first, second])
     if name in IGNORED:
         assert settings.warnings == (f"warning: --{flag} has no effect in Nereid",), "once"
         return
-    kept = settings.trace_config if name == "trace_level" else getattr(settings, name)
     given = [text.rpartition("=")[2] for text in (first, second)]
+    kept = list(settings.repository.paths) if name == "model_repository" else read
     assert len(kept) == 2 and all(text.endswith(value) for text, value in zip(kept, given, strict=True))
 
 
@@ -261,24 +220,28 @@ def test_the_table_of_defaults_covers_every_flag() -> None:
         (["--allow-grpc=OFF"], "allow_grpc", False),
         (["--log-verbose=true"], "log_verbose", 1),
         (["--disable-auto"], "disable_auto_complete_config", True),
-        (["--backend-config=a,b=c", "--backend-config", "d=e"], "backend_config", ("a,b=c", "d=e")),
+        (
+            ["--backend-config=a,b=c", "--backend-config", "d=e"],
+            "backend_config",
+            {"a": {"b": "c"}, "": {"d": "e"}},
+        ),
         (["--id", "--http-port"], "id", "--http-port"),
         (["--id="], "id", ""),
         (["--id=a=b"], "id", "a=b"),
         (["--strict-model-config=false", "--strict-model-config=true"], "disable_auto_complete_config", True),
-        (["--trace-level=TENSORS", "--trace-level=OFF"], "trace_config", ("level=TENSORS", "level=OFF")),
+        (["--trace-level=TENSORS", "--trace-level=OFF"], "trace_config", TraceSetting()),
         (["--ingress-replicas=2"], "ingress_replicas", 2),
         (["--"], "http_port", 8000),
     ],
 )
 def test_spellings(flags: Sequence[str], name: str, expected: object) -> None:
-    assert getattr(parsed(*flags), name) == expected
+    assert value_of(parsed(*flags), name) == expected
 
 
 def test_several_repositories() -> None:
     Path("more").mkdir()
     settings = parse(["--model-repository=models", "--model-store", "more", "--model-repo=models"])
-    assert [Path(path).name for path in settings.model_repository] == ["more", "models"]
+    assert [Path(path).name for path in settings.repository.paths] == ["more", "models"]
 
 
 @pytest.mark.parametrize(
@@ -341,8 +304,8 @@ def test_usage_lists_every_setting() -> None:
     text = usage()
     for name in SETTINGS:
         assert f"  --{name.replace('_', '-')}" in text
-    assert "  --http-port <integer>\n\tPort for HTTP; 0 takes a free one. Default: 8000." in text
-    assert "  --disable-auto-complete-config\n\tTake" in text
+    assert "  --http-port <integer>\n\tPort for HTTP; 0 for a free one. Default: 8000." in text
+    assert "  --disable-auto-complete-config\n\tUse" in text
     assert "  --model-control-mode <none|poll|explicit>\n" in text
 
 
@@ -359,7 +322,7 @@ def test_main_runs_the_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     with pytest.raises(SystemExit) as exited:
         main(["--model-repository=models", "--http-thread-count=4"])
     assert exited.value.code == 3
-    assert [settings.http_port for settings in ran] == [8000]
+    assert [settings.http.port for settings in ran] == [8000]
     assert capsys.readouterr().err == "warning: --http-thread-count has no effect in Nereid\n"
 
 

@@ -17,6 +17,7 @@ from app.core.errors import ErrorCode, InferError, invalid_arg, not_found, unsup
 from app.core.tensors import InferResponse, Tensor, failed
 from app.ingress.grpc.front import GrpcFront
 from app.routing.table import ModelState, VersionEntry
+from app.settings.fronts import GrpcSettings
 
 WAIT_S = 10.0
 
@@ -119,7 +120,7 @@ class Running:
 
     def __init__(self, settings=None, observer=None, unsent=None):
         self.service = FakeService()
-        self.front = GrpcFront(self.service, settings, observer, unsent)
+        self.front = GrpcFront(self.service, settings or GrpcSettings(), observer, unsent)
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()

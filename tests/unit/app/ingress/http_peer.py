@@ -4,8 +4,8 @@ import asyncio
 import json
 from contextlib import asynccontextmanager, suppress
 
-from app.ingress.http1.settings import HttpSettings
 from app.ingress.rest.front import HttpFront
+from app.settings.fronts import Http1Settings, HttpSettings
 from tests.unit.app.http_fakes import FakeService
 
 INFER = "/v2/models/identity/infer"
@@ -43,8 +43,9 @@ class Peer:
 
 @asynccontextmanager
 async def fronted(service=None, unsent=None, settings=None, **limits):
+    http1, settings = Http1Settings(**({"linger_s": 0.2} | limits)), settings or {}
     service = service or FakeService()
-    front = HttpFront(service, settings, HttpSettings(**({"linger_s": 0.2} | limits)), unsent=unsent)
+    front = HttpFront(service, HttpSettings(**settings, http1=http1), unsent=unsent)
     port = await front.start("127.0.0.1", 0)
     peers = []
 

@@ -10,7 +10,7 @@ from app.core.observability.live_settings import LiveSettings
 from app.ingress.fronts import open_fronts
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.tracing.observer import Observer
-from app.settings.settings import from_args
+from app.settings.load import from_args
 from app.transport.event_loop_thread import LoopThread
 from tests.server import free_port
 from tests.unit.app.http_fakes import FakeService

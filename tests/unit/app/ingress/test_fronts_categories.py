@@ -2,20 +2,20 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.observability.live_settings import LiveSettings
 from app.ingress.grpc.front import GrpcFront
-from app.ingress.grpc.settings import GrpcSettings
 from app.ingress.http1.exchange import FixedRoute
 from app.ingress.rest.front import HttpFront
 from app.ingress.rest.management import RestApi, RestRoute, build_rest_api
 from app.ingress.tracing.observer import Observer
 from app.protocol.http.http1 import RequestHead
-from app.protocol.restrictions import CATEGORIES, Restriction
+from app.protocol.restrictions import CATEGORIES, Category, Restriction
+from app.settings.fronts import GrpcSettings, HttpSettings
 from tests.unit.app.http_fakes import FakeService
 
 SECRET = Restriction("key", "value")
@@ -84,7 +84,7 @@ def routes_of(rest_api: RestApi) -> Iterator[str]:
 
 
 async def test_a_fully_restricted_server_refuses_every_route(rest_api: RestApi) -> None:
-    front = HttpFront(FakeService(), restrictions=dict.fromkeys(CATEGORIES, SECRET))
+    front = HttpFront(FakeService(), HttpSettings(restrictions=dict.fromkeys(get_args(Category), SECRET)))
     for path in routes_of(rest_api):
         route = front.route(head_of(path))
         assert isinstance(route, FixedRoute) and route.status == 403, path
@@ -92,7 +92,7 @@ async def test_a_fully_restricted_server_refuses_every_route(rest_api: RestApi) 
 
 @pytest.mark.parametrize("path", ["/", "/v2/new", "/v2/models/m/infer/", "/v3"])
 async def test_a_restricted_server_runs_no_handler_for_an_unknown_path(path: str) -> None:
-    route = HttpFront(FakeService(), restrictions={"trace": SECRET}).route(head_of(path))
+    route = HttpFront(FakeService(), HttpSettings(restrictions={"trace": SECRET})).route(head_of(path))
     assert isinstance(route, FixedRoute) and route.status == 404
 
 

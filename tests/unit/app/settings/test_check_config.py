@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from app.settings.check_config import check
-from app.settings.flags import SettingsError
+from app.settings.errors import SettingsError
 
 CONFIG = """
 applications:

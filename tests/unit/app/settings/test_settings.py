@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 import yaml
 
+from app.core.observability.metrics_config import MetricsConfig
+from app.core.observability.trace_settings import TraceSetting
 from app.settings.deprecated import DEPRECATED
-from app.settings.flags import SettingsError
+from app.settings.errors import SettingsError
 from app.settings.ignored import IGNORED
-from app.settings.settings import SETTINGS, ServerSettings, from_args
+from app.settings.load import from_args
+from app.settings.settings import SETTINGS, ServerSettings
+from tests.unit.setting_values import value_of
 
 ROOT = Path(__file__).parents[4]
 
@@ -46,9 +50,9 @@ def test_defaults_are_tritonservers_but_for_the_addresses(repository: str) -> No
         "rate_limit": "off",
         "allow_client_shm": False,
         "backend_directory": "/opt/tritonserver/backends",
-        "warnings": (),
     }
-    assert {name: getattr(settings, name) for name in expected} == expected
+    assert {name: value_of(settings, name) for name in expected} == expected
+    assert settings.warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -68,15 +72,16 @@ def test_defaults_are_tritonservers_but_for_the_addresses(repository: str) -> No
         ("log_format", "iso8601", "ISO8601"),
         ("rate_limit", False, "off"),
         ("id", 7, "7"),
-        ("backend_config", "onnxruntime,x=1", ("onnxruntime,x=1",)),
-        ("backend_config", ["a,x=1", "y=2"], ("a,x=1", "y=2")),
+        ("backend_config", "onnxruntime,x=1", {"onnxruntime": {"x": "1"}}),
+        ("backend_config", ["a,x=1", "y=2"], {"a": {"x": "1"}, "": {"y": "2"}}),
+        ("grpc_keepalive_time", 1500, 1.5),
         ("http_port", None, 8000),
     ],
 )
 def test_values_may_be_text_or_what_yaml_makes_of_it(
     repository: str, name: str, value: object, expected: object
 ) -> None:
-    assert getattr(settings_of(repository, **{name: value}), name) == expected
+    assert value_of(settings_of(repository, **{name: value}), name) == expected
 
 
 @pytest.mark.parametrize(
@@ -204,12 +209,12 @@ def test_repository_paths_become_absolute_and_distinct(
     (tmp_path / "models").mkdir()
     monkeypatch.chdir(tmp_path)
     settings = from_args({"model_repository": ["models", "./models", str(tmp_path)]})
-    assert settings.model_repository == (str(tmp_path.resolve() / "models"), str(tmp_path.resolve()))
+    assert settings.repository.paths == (str(tmp_path.resolve() / "models"), str(tmp_path.resolve()))
 
 
 def test_metrics_listen_where_http_does(repository: str) -> None:
-    assert settings_of(repository, http_address="0.0.0.0").metrics_address == "0.0.0.0"
-    assert settings_of(repository, metrics_address="10.0.0.1").metrics_address == "10.0.0.1"
+    assert settings_of(repository, http_address="0.0.0.0").metrics.address == "0.0.0.0"
+    assert settings_of(repository, metrics_address="10.0.0.1").metrics.address == "10.0.0.1"
 
 
 @pytest.mark.parametrize(
@@ -237,15 +242,12 @@ def test_backend_and_metrics_settings(repository: str) -> None:
         ],
         metrics_config=["summary_latencies=true", "summary_quantiles=0.5:0.05,0.9:0.01"],
     )
-    assert settings.backend_settings() == {
+    assert settings.backends.config == {
         "onnxruntime": {"a": "2", "b": "c=d"},
         "python": {"x": "/a,b"},
         "": {"all": "yes"},
     }
-    assert settings.metrics_settings() == {
-        "summary_latencies": "true",
-        "summary_quantiles": "0.5:0.05,0.9:0.01",
-    }
+    assert settings.metrics.config == MetricsConfig(summaries=True, quantiles=(0.5, 0.9))
 
 
 @pytest.mark.parametrize(
@@ -290,24 +292,24 @@ def test_warned_about(repository: str, args: dict[str, object], warnings: tuple[
             "disable_auto_complete_config",
             True,
         ),
-        ({"response_cache_byte_size": 1024}, "cache_config", ("local,size=1024",)),
+        ({"response_cache_byte_size": 1024}, "cache_config", {"local": {"size": "1024"}}),
         (
             {"trace_rate": 5, "trace_level": ["TENSORS"], "trace_config": "rate=7"},
             "trace_config",
-            ("level=TENSORS", "rate=5", "rate=7"),
+            TraceSetting(level=("TENSORS",), rate=7),
         ),
     ],
 )
 def test_deprecated_names(repository: str, args: dict[str, object], name: str, expected: object) -> None:
-    assert getattr(settings_of(repository, **args), name) == expected
+    assert value_of(settings_of(repository, **args), name) == expected
 
 
 def test_model_store_adds_to_model_repository(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     settings = from_args({"model_store": str(tmp_path / "a"), "model_repository": str(tmp_path / "b")})
-    assert [Path(path).name for path in settings.model_repository] == ["a", "b"]
-    assert from_args({"model_store": str(tmp_path)}).model_repository == (str(tmp_path.resolve()),)
+    assert [Path(path).name for path in settings.repository.paths] == ["a", "b"]
+    assert from_args({"model_store": str(tmp_path)}).repository.paths == (str(tmp_path.resolve()),)
 
 
 def test_settings_travel_between_processes(repository: str) -> None:
@@ -326,22 +328,22 @@ def test_serve_config_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     config = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
     (application,) = config["applications"]
     settings = from_args(application["args"])
-    assert settings.model_repository == (str(ROOT / "model_repository"),)
+    assert settings.repository.paths == (str(ROOT / "model_repository"),)
     assert settings.warnings == ()
 
 
 def test_rate_limits(repository: str) -> None:
     entries = ["r:4", "r:2:0", "s:1"]
     on = settings_of(repository, rate_limit="execution_count", rate_limit_resource=entries)
-    assert on.rate_limits() == {-1: {"r": 4, "s": 1}, 0: {"r": 2}} and not on.warnings
-    assert settings_of(repository, rate_limit="execution_count").rate_limits() == {}
-    assert settings_of(repository, rate_limit_resource=entries).rate_limits() is None
+    assert on.rate_limiter.limits == {-1: {"r": 4, "s": 1}, 0: {"r": 2}} and not on.warnings
+    assert settings_of(repository, rate_limit="execution_count").rate_limiter.limits == {}
+    assert settings_of(repository, rate_limit_resource=entries).rate_limiter.limits is None
 
 
 def test_host_policies(repository: str) -> None:
     entries = ["cpu,cpu-cores=0-1,3-4", "cpu,numa-node=0", "gpu_0,numa-node=1"]
     read = settings_of(repository, host_policy=entries)
-    assert read.host_policies() == {
+    assert read.devices.host_policies == {
         "cpu": {"cpu-cores": "0-1,3-4", "numa-node": "0"},
         "gpu_0": {"numa-node": "1"},
     }
@@ -377,7 +379,9 @@ def test_a_setting_that_nothing_reads_says_so() -> None:
     sources = [path for folder in ("app", "deployments") for path in (ROOT / folder).rglob("*.py")]
     nodes = [node for path in sources for node in ast.walk(ast.parse(path.read_text()))]
     read = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    assert [name for name, setting in SETTINGS.items() if setting.flag.later is (name in read)] == []
+    assert [
+        name for name, setting in SETTINGS.items() if setting.flag.unused is (setting.path[-1] in read)
+    ] == []
 
 
 def test_the_removed_grpc_server_is_accepted_with_a_warning(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from app.core.errors import InferError
 from app.routing.table import RoutingTable
-from app.settings.settings import from_args
+from app.settings.load import from_args
 from deployments.manager import applications, manager
 from deployments.manager.applications import ModelApplication, parse_application
 from deployments.manager.manager import RepositoryManager

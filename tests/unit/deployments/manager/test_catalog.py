@@ -10,7 +10,8 @@ import pytest
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, InferError
-from app.settings.settings import ServerSettings, from_args
+from app.settings.load import from_args
+from app.settings.settings import ServerSettings
 from deployments.manager.catalog import Candidate, Catalog
 from deployments.spec import ModelSpec
 from tests.unit.deployments.model_directories import CONFIG, KEY, add

@@ -13,8 +13,8 @@ from moto.server import ThreadedMotoServer
 
 from app.core.errors import InferError
 from app.core.installation import install_command
-from app.settings.flags import SettingsError
-from app.settings.settings import from_args
+from app.settings.errors import SettingsError
+from app.settings.load import from_args
 from deployments.manager import catalog as catalog_module
 from deployments.manager.catalog import Catalog, cache_directory
 from deployments.model_store.cache import NodeCache

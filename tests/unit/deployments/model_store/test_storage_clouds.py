@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from app.settings.settings import from_args
+from app.settings.load import from_args
 from deployments.manager import catalog as catalog_module
 from deployments.manager.catalog import Catalog
 from deployments.model_store.cache import NodeCache

@@ -15,8 +15,8 @@ from app.cache import response_cache
 from app.cache.response_cache import Entry, LocalCache, make_cache, request_key
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
-from app.settings.flags import SettingsError
-from app.settings.settings import from_args
+from app.settings.errors import SettingsError
+from app.settings.load import from_args
 from tests.unit.deployments.served_model_bench import CONFIG, Bench
 
 CACHED = CONFIG + "response_cache { enable: true }\n"
@@ -173,9 +173,9 @@ def test_valid_settings_are_accepted(tmp_path: Path) -> None:
     settings = from_args(
         {"model_repository": [str(tmp_path)], "cache_config": ["redis,host=a,port=1", "redis,db=2"]}
     )
-    assert settings.cache_settings() == {"redis": {"host": "a", "port": "1", "db": "2"}}
+    assert settings.cache == {"redis": {"host": "a", "port": "1", "db": "2"}}
     old = from_args({"model_repository": [str(tmp_path)], "response_cache_byte_size": 4096})
-    assert old.cache_settings() == {"local": {"size": "4096"}}
+    assert old.cache == {"local": {"size": "4096"}}
     assert make_cache({}) is None
     with pytest.raises(InferError, match="unknown setting 'hots'"):
         make_cache({"redis": {"hots": "a"}})

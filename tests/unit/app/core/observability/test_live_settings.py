@@ -2,7 +2,6 @@
 
 import json
 import logging
-from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -122,10 +121,7 @@ def test_severities_go_where_triton_sends_them(capsys):
 
 
 def test_a_log_file_takes_all(tmp_path, capsys):
-    configure_logging(LogConfig.of(SimpleNamespace(
-        log_file=str(tmp_path / "log"), log_info=True, log_warning=True, log_error=True, log_verbose=0,
-        log_format="default",
-    )))  # fmt: skip
+    configure_logging(LogConfig(log_file=str(tmp_path / "log")))
     logging.getLogger("deployments.x").info("one")
     logging.getLogger("app.x").error("two")
     assert [line.partition("] ")[2] for line in (tmp_path / "log").read_text().splitlines()] == [

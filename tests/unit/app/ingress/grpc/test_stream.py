@@ -11,9 +11,8 @@ from tritonclient.grpc import service_pb2_grpc
 
 from app.core.errors import not_found
 from app.core.tensors import InferResponse, Tensor, failed
-from app.ingress.grpc.front import GrpcSettings
-from app.ingress.grpc.stream import StreamLimits
 from app.ingress.net.slow_clients import SendBufferLimit
+from app.settings.fronts import GrpcSettings, StreamLimits
 from tests.unit.app.ingress.grpc_running import WAIT_S, Stream, refusal, running
 
 

@@ -8,7 +8,6 @@ import zlib
 import numpy as np
 import pytest
 
-from app.settings.settings import ServerSettings
 from app.transport.memory.arena import slab_of
 from tests.unit.app.ingress.http_peer import (
     INFER,
@@ -167,7 +166,7 @@ def test_compression(run, encoding, pack, unpack):
 
 def test_compressed_requests_refused(run):
     async def scenario():
-        async with fronted(settings=ServerSettings(http_max_input_size=1000)) as front:
+        async with fronted(settings={"max_input_size": 1000}) as front:
             peer = await front.connect()
             status, headers, body = await peer.ask(request(INFER, b"x", "Content-Encoding: br"))
             assert (status, json.loads(body)) == (501, {"error": "Unsupported compression type"})

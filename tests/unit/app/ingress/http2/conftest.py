@@ -6,8 +6,8 @@ from typing import Any
 import grpc
 import pytest
 
-from app.ingress.http2.settings import Http2Settings
 from app.ingress.net.slow_clients import SendBufferLimit
+from app.settings.fronts import Http2Settings
 from tests.unit.app.ingress.http2.http2_running import Running, Start
 
 

@@ -11,9 +11,9 @@ from app.core.errors import not_found
 from app.core.tensors import Buffer
 from app.ingress.http2.call import OpenCall, UnaryCall, coroutine_handler
 from app.ingress.http2.server import Http2Server
-from app.ingress.http2.settings import Http2Settings
 from app.ingress.http2.streaming_call import StreamingCall
 from app.ingress.net.slow_clients import SendBufferLimit
+from app.settings.fronts import Http2Settings
 
 WAIT_S = 10.0
 

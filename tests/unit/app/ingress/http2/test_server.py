@@ -103,7 +103,7 @@ def test_a_call_without_a_task_learns_that_it_is_over(
 
 
 def test_compressed_calls_without_a_task(start: Start) -> None:
-    running = start(compress=True)
+    running = start(compression="low")
     with grpc.insecure_channel(f"127.0.0.1:{running.port}") as channel:
         for compression in (None, grpc.Compression.Gzip):
             assert unary(channel, "direct", b"abc" * 1000, compression=compression) == b"abc" * 1000

@@ -10,7 +10,6 @@ import pytest
 
 from app.core.errors import ErrorCode, InferError, invalid_arg
 from app.core.tensors import InferResponse, Tensor, failed
-from app.settings.settings import ServerSettings
 from tests.unit.app.ingress.http_peer import fronted, request
 from tests.unit.app.ingress.rest.generate_requests import (
     BROKEN,
@@ -168,7 +167,7 @@ def test_paths_and_methods(run):
 @pytest.mark.parametrize("path", [GENERATE, STREAM])
 def test_refused_requests(run, path):
     async def scenario():
-        async with fronted(settings=ServerSettings(http_max_input_size=100_000)) as front:
+        async with fronted(settings={"max_input_size": 100_000}) as front:
             peer = await front.connect()
             for coding, body in (("gzip", gzip.compress(b'{"INPUT0":1}')), ("br", b"x")):
                 status, _, answer = await peer.ask(asking(path, body, f"Content-Encoding: {coding}"))

@@ -14,7 +14,7 @@ from app.routing.answer import await_single_response
 from app.routing.manager_client import MAX_CALLS, MAX_FILE_BYTES, ManagerClient
 from app.routing.router import Router
 from app.routing.table import NO_VERSION, ModelState, VersionEntry
-from app.settings.settings import ServerSettings
+from app.settings.settings import GeneralSettings, RepositorySettings, ServerSettings
 from tests.unit.app.routing_fakes import (
     SETTINGS,
     FakeChannel,
@@ -25,7 +25,7 @@ from tests.unit.app.routing_fakes import (
     entry,
 )
 
-LENIENT = ServerSettings(strict_readiness=False)
+LENIENT = ServerSettings(repository=RepositorySettings(strict_readiness=False))
 UNLOADED = entry("gone", state=ModelState.UNAVAILABLE, reason="unloaded")
 BROKEN = VersionEntry("broken", NO_VERSION, ModelState.UNAVAILABLE, "Internal: unreadable")
 LOADING = entry("m", 3, ModelState.LOADING)
@@ -107,7 +107,8 @@ def test_model_ready() -> None:
 def test_server_metadata() -> None:
     message = of().server_metadata()
     assert (message.name, tuple(message.extensions)) == ("triton", EXTENSIONS)
-    assert service_of(FakeRouter(), ServerSettings(id="mine")).server_metadata().name == "mine"
+    named = ServerSettings(server=GeneralSettings(id="mine"))
+    assert service_of(FakeRouter(), named).server_metadata().name == "mine"
 
 
 def test_model_metadata() -> None:

@@ -15,8 +15,8 @@ from app.core.observability.live_settings import LiveSettings
 from app.core.observability.trace_settings import TraceSettings, parse_trace_config
 from app.core.tensors import InferRequest, InferResponse, Tensor, Timestamps, TracedCall
 from app.ingress.tracing.observer import Observer, RequestOrigin
-from app.settings.flags import SettingsError
-from app.settings.settings import ServerSettings
+from app.settings.errors import SettingsError
+from app.settings.load import from_args
 from tests.unit.app.ingress.tracing.observed import observe
 
 PARENT = f"00-{'ab' * 16}-{'cd' * 8}-01"
@@ -161,6 +161,6 @@ def test_rate_zero_traces_what_its_client_traces(collector: Collector) -> None:
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.settings.settings.find_spec", lambda name: None)
+    monkeypatch.setattr("app.settings.parsers.find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"pip install .*\[otel\]'"):
-        ServerSettings(trace_config=("mode=opentelemetry",)).trace_settings()
+        from_args({"model_repository": ".", "trace_config": "mode=opentelemetry"})

@@ -1,0 +1,253 @@
+"""Settings of the HTTP and gRPC fronts; sizes are in bytes."""
+
+from functools import partial
+from typing import Annotated as A
+from typing import Final
+
+import msgspec
+
+from app.core.certificates import Certificates, certificates
+from app.protocol.forwarding import HeaderForwarder
+from app.protocol.restrictions import GRPC_PREFIX, Restrictions, parse_restrictions
+from app.settings.flags import NEREID, Flag, SameAs, Section
+from app.settings.parsers import header_forwarder
+
+MIB: Final = 1 << 20
+INT_MAX: Final = 2**31 - 1
+_ANY_ADDRESS: Final = "Address to listen on; 0.0.0.0 for all interfaces."
+
+
+class TlsFlags(msgspec.Struct, frozen=True, kw_only=True):
+    """Flags that `Certificates` are made of."""
+
+    use: A[bool, Flag("{}_use_ssl", "Serve over TLS.")] = False
+    mutual: A[bool, Flag("{}_use_ssl_mutual", "Serve over TLS and require client certificates.")] = False
+    cert: A[str, Flag("{}_server_cert", "PEM file of the server's certificate.")] = ""
+    key: A[str, Flag("{}_server_key", "PEM file of the server's key.")] = ""
+    root: A[str, Flag("{}_root_cert", "PEM file of the root certificate of clients.")] = ""
+
+
+def _tls(front: str) -> Section:
+    def combine(flags: TlsFlags) -> Certificates | None:
+        return certificates(front, flags.use, flags.mutual, (flags.cert, flags.key, flags.root))
+
+    return Section(source=TlsFlags, combine=combine, prefix=front)
+
+
+class Http1Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of an HTTP/1 server.
+
+    Attributes:
+        max_body_bytes: a request body; the tensors in it are otherwise not limited.
+        max_buffered_bytes: request bodies of all connections that arrive in more than one piece.
+        max_head_bytes: a request line with its headers.
+        max_connections: open connections; more are closed at once.
+        read_timeout_s: time to receive a request, more for a long one; 0 for no limit.
+        idle_timeout_s: time a connection may stay open between requests; 0 for no limit.
+        write_timeout_s: time without progress in sending a response.
+        write_buffer_bytes: response bytes buffered in a connection before its reading stops.
+        linger_s: time to read on after a refusal, so that the client receives it.
+        stream_responses: responses of a stream queued behind the write buffer; more cancel it.
+        stream_bytes: tensor bytes of those responses; more cancel it.
+    """
+
+    max_body_bytes: int = INT_MAX
+    max_buffered_bytes: int = 8 << 30
+    max_connections: A[int, SameAs("max_connections")] = 4096
+    idle_timeout_s: A[
+        float,
+        Flag("http_idle_timeout_secs", "Seconds to keep an idle connection; 0 for ever.", NEREID, low=0),
+    ] = 300
+    read_timeout_s: A[
+        float, Flag("http_read_timeout_secs", "Seconds to receive a request; 0 for no limit.", NEREID, low=0)
+    ] = 60
+    max_head_bytes: A[
+        int, Flag("http_max_header_size", "Maximum bytes of a request line and headers.", NEREID, low=1024)
+    ] = 64 << 10
+    write_timeout_s: float = 60.0
+    write_buffer_bytes: int = MIB
+    linger_s: float = 1.0
+    stream_responses: int = 65536
+    stream_bytes: int = 256 * MIB
+
+
+class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the HTTP front.
+
+    `max_input_size` limits the JSON of a request, a tensor in JSON, a raw input, and a compressed request
+    once decompressed; binary tensors it does not limit.
+    """
+
+    enabled: A[bool, Flag("allow_http", "Serve HTTP.")] = True
+    address: A[str, Flag("http_address", _ANY_ADDRESS)] = "127.0.0.1"
+    port: A[int, Flag("http_port", "Port for HTTP; 0 for a free one.", low=0, high=65535)] = 8000
+    reuse_port: A[bool, Flag("reuse_http_port", "Let several servers listen on the HTTP port.")] = False
+    max_input_size: A[int, Flag("http_max_input_size", "Maximum bytes of a request's JSON.")] = 64 * MIB
+    forwarder: A[
+        HeaderForwarder | None,
+        Flag(
+            "http_header_forward_pattern",
+            "Regular expression of the names of headers that become request parameters.",
+            parse=header_forwarder("--http-header-forward-pattern"),
+        ),
+    ] = None
+    restrictions: A[
+        Restrictions,
+        Flag(
+            "http_restricted_api",
+            "APIS:KEY=VALUE, APIs that require a header; may be repeated.",
+            parse=partial(parse_restrictions, option="http-restricted-api", noun="api"),
+            repeats=True,
+        ),
+    ] = {}
+    certificates: A[Certificates | None, _tls("http")] = None
+    http1: A[Http1Settings, Section()] = Http1Settings()
+
+
+class Http2Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of the HTTP/2 server.
+
+    Attributes:
+        max_message_size: of a request message, before and after decompression, and of a response message.
+        max_buffered_bytes: of the request messages of all connections.
+        max_streams: calls in flight on one connection.
+        max_calls: calls in flight on all of them, streams included; more get RESOURCE_EXHAUSTED.
+        max_connections: open connections; more are closed at once.
+        max_header_size: of a call's headers.
+        compression: whether and how hard to compress responses for clients that accept gzip.
+        max_control_frames: frames a second, other than those of calls, that a connection may send.
+        max_resets: calls a second that a client may reset.
+        linger_s: time to read on after a failure, so that the client receives its reason.
+        write_timeout_s: time without progress in sending a response.
+        keepalive_s, keepalive_timeout_s, keepalive_without_calls: when to ping a client, and how long to
+            wait for its acknowledgement.
+        min_ping_interval_s, max_ping_strikes: how often a client may ping, and how often too early.
+        max_age_s, max_age_grace_s: when to close a connection; 0 for never.
+    """
+
+    max_buffered_bytes: int = 8 << 30
+    max_streams: int = 4096
+    max_calls: A[int, SameAs("max_pending_requests")] = 65536
+    max_connections: A[int, SameAs("max_connections")] = 4096
+    max_header_size: int = 64 << 10
+    compression: A[
+        str,
+        Flag(
+            "grpc_infer_response_compression_level",
+            "Compression of responses.",
+            choices=("none", "low", "medium", "high"),
+        ),
+    ] = "none"
+    max_control_frames: int = 20_000
+    max_resets: int = 1000
+    linger_s: float = 1.0
+    write_timeout_s: float = 60.0
+    keepalive_s: A[
+        float,
+        Flag("grpc_keepalive_time", "Milliseconds between pings.", low=1, high=INT_MAX, per_unit=1000),
+    ] = 7200.0
+    keepalive_timeout_s: A[
+        float,
+        Flag(
+            "grpc_keepalive_timeout",
+            "Milliseconds to wait for the acknowledgement of a ping.",
+            low=1,
+            high=INT_MAX,
+            per_unit=1000,
+        ),
+    ] = 20.0
+    keepalive_without_calls: A[
+        bool, Flag("grpc_keepalive_permit_without_calls", "Ping clients without calls in flight.")
+    ] = False
+    min_ping_interval_s: A[
+        float,
+        Flag(
+            "grpc_http2_min_recv_ping_interval_without_data",
+            "Milliseconds required between pings of a client.",
+            low=0,
+            high=INT_MAX,
+            per_unit=1000,
+        ),
+    ] = 300.0
+    max_ping_strikes: A[
+        int,
+        Flag(
+            "grpc_http2_max_ping_strikes",
+            "Pings tolerated that come too early; 0 for any number.",
+            low=0,
+            high=INT_MAX,
+        ),
+    ] = 2
+    max_age_s: A[
+        float,
+        Flag(
+            "grpc_max_connection_age",
+            "Milliseconds until a connection is closed; 0 for never.",
+            low=0,
+            high=INT_MAX,
+            per_unit=1000,
+        ),
+    ] = 0.0
+    max_age_grace_s: A[
+        float,
+        Flag(
+            "grpc_max_connection_age_grace",
+            "Milliseconds then left to calls in flight; 0 for no limit.",
+            low=0,
+            high=INT_MAX,
+            per_unit=1000,
+        ),
+    ] = 0.0
+    max_message_size: A[
+        int, Flag("grpc_max_message_size", "Maximum bytes of a message.", NEREID, low=1, high=INT_MAX)
+    ] = INT_MAX
+
+
+class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of one gRPC stream.
+
+    Attributes:
+        requests: requests in flight; also the number of queued responses at which reading pauses.
+        responses: queued responses at which a decoupled request is cancelled.
+        byte_size: bytes of queued responses at which a decoupled request is cancelled.
+    """
+
+    requests: int = 1024
+    responses: int = 65536
+    byte_size: int = 256 * MIB
+
+
+class GrpcSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the gRPC front."""
+
+    enabled: A[bool, Flag("allow_grpc", "Serve gRPC.")] = True
+    address: A[str, Flag("grpc_address", _ANY_ADDRESS)] = "127.0.0.1"
+    port: A[int, Flag("grpc_port", "Port for gRPC; 0 for a free one.", low=0, high=65535)] = 8001
+    reuse_port: A[bool, Flag("reuse_grpc_port", "Let several servers listen on the gRPC port.")] = False
+    forwarder: A[
+        HeaderForwarder | None,
+        Flag(
+            "grpc_header_forward_pattern",
+            "Regular expression of the names of metadata that become request parameters.",
+            parse=header_forwarder("--grpc-header-forward-pattern"),
+        ),
+    ] = None
+    restrictions: A[
+        Restrictions,
+        Flag(
+            "grpc_restricted_protocol",
+            "PROTOCOLS:KEY=VALUE, RPCs that require metadata; may be repeated.",
+            parse=partial(
+                parse_restrictions, option="grpc-restricted-protocol", noun="protocol", prefix=GRPC_PREFIX
+            ),
+            repeats=True,
+        ),
+    ] = {}
+    certificates: A[Certificates | None, _tls("grpc")] = None
+    http2: A[Http2Settings, Section()] = Http2Settings()
+    reflection: A[bool, Flag("grpc_reflection", "Serve gRPC's reflection protocol.", NEREID)] = False
+    # It chose between two gRPC servers, of which "http2" is left; accepted for one release.
+    front: A[
+        str, Flag("grpc_front", "The gRPC server.", NEREID, choices=("http2", "grpcio"), unused=True)
+    ] = "http2"
+    stream: StreamLimits = StreamLimits()

@@ -1,0 +1,123 @@
+"""Parsers of flags that have a grammar of their own; each raises ValueError in tritonserver's words."""
+
+from collections.abc import Callable, Iterable, Mapping
+from importlib.util import find_spec
+
+from app.core.installation import install_command
+from app.core.observability.metrics_config import MetricsConfig, parse_metrics_config
+from app.core.observability.trace_settings import TraceSetting, parse_trace_config
+from app.protocol.forwarding import HeaderForwarder
+
+Named = dict[str, dict[str, str]]
+"""Settings by the name in front of them, "" without one."""
+
+
+def backend_config(entries: Iterable[str]) -> Named:
+    """Parse `--backend-config`: settings by backend, "" for those of every backend."""
+    return _named_settings(entries, _backend_config_error, named=False)
+
+
+def host_policies(entries: Iterable[str]) -> Named:
+    """Parse `--host-policy`: settings by the policy's name."""
+    return _named_settings(entries, _form("--host-policy", "'<policy name>,<setting>=<value>'"), named=True)
+
+
+def cache_config(entries: Iterable[str]) -> Named:
+    """Parse `--cache-config`: the settings of the one response cache, by its name; empty without one."""
+    error = _form("--cache-config", "'<cache name>,<setting>=<value>'")
+    found: Named = {}
+    for entry in entries:
+        name, comma, rest = entry.partition(",")
+        if not (name and comma and rest):
+            raise ValueError(error(entry))
+        found.setdefault(name, {}).update(_named_settings(rest.split(","), error, named=False)[""])
+    _check_caches(found)
+    return found
+
+
+def metrics_config(entries: Iterable[str]) -> MetricsConfig:
+    """Parse `--metrics-config`."""
+    error = _form("--metrics-config", "<setting>=<value>")
+    found = _named_settings(entries, error, named=False)
+    for name, values in found.items():
+        for key, value in values.items() if name else ():
+            raise ValueError(error(f"{name},{key}={value}"))
+    return parse_metrics_config(found.get("", {}))
+
+
+def trace_config(entries: Iterable[str]) -> TraceSetting:
+    """Parse `--trace-config`."""
+    setting = parse_trace_config(tuple(entries))
+    if setting.mode == "opentelemetry" and not _has_exporter():
+        raise ValueError(
+            "--trace-config mode=opentelemetry needs packages that are not installed: "
+            + install_command("otel")
+        )
+    return setting
+
+
+def header_forwarder(flag: str) -> Callable[[str], HeaderForwarder | None]:
+    """Return the parser of a flag that is a pattern of header names; empty forwards none."""
+
+    def parse(pattern: str) -> HeaderForwarder | None:
+        try:
+            return HeaderForwarder(pattern) if pattern else None
+        except ValueError as error:
+            raise ValueError(f"{flag}: {error}") from None
+
+    return parse
+
+
+def _named_settings(entries: Iterable[str], error: Callable[[str], str], named: bool) -> Named:
+    """Split `[name,]key=value` entries; later ones win.
+
+    Args:
+        entries: the raw values.
+        error: text for an entry of another form.
+        named: whether the name is required.
+    """
+    found: Named = {}
+    for entry in entries:
+        head, equals, value = entry.partition("=")
+        name, comma, key = head.partition(",")
+        if not comma:
+            name, key = "", head
+        if not (equals and key and value) or ((named or comma) and not name):
+            raise ValueError(error(entry))
+        found.setdefault(name, {})[key] = value
+    return found
+
+
+def _form(flag: str, form: str) -> Callable[[str], str]:
+    return lambda entry: f"{flag} option format is {form}. Got {entry}"
+
+
+def _backend_config_error(entry: str) -> str:
+    if entry.startswith(","):
+        return (
+            "No backend specified. --backend-config option format is <backend name>,<setting>=<value> or "
+            f"<setting>=<value>. Got {entry}"
+        )
+    return f"--backend-config option format is '<backend name>,<setting>=<value>'. Got {entry}"
+
+
+def _check_caches(caches: Mapping[str, Mapping[str, str]]) -> None:
+    if len(caches) > 1:
+        raise ValueError(
+            "--cache-config: found multiple cache configurations, but only a single cache is currently"
+            " supported"
+        )
+    for name, values in caches.items():
+        if name not in ("local", "redis"):
+            raise ValueError(f"--cache-config: unknown cache '{name}', expected 'local' or 'redis'")
+        size = values.get("size", "")
+        if name == "local" and (not size.isdecimal() or not int(size) or len(values) > 1):
+            given = ",".join(f"{key}={value}" for key, value in values.items())
+            raise ValueError(f"--cache-config=local: expected size=BYTES, got '{given}'")
+
+
+def _has_exporter() -> bool:
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        return False
