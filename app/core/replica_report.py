@@ -4,9 +4,9 @@ Ensembles report the same, from every process that ran them. Each field declares
 processes are combined. A new metric is a field here and a row in `app/ingress/metrics/model_families.py`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from operator import add, or_
-from typing import Annotated, Any, Final, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, Literal, TypeVar, get_type_hints
 
 import msgspec
 
@@ -63,9 +63,9 @@ class CustomSample(msgspec.Struct, array_like=True):
 class CustomFamily(msgspec.Struct, array_like=True):
     """A metric family of a Python model, as `backends.python.api.metrics.snapshot` returns it."""
 
-    name: str
+    name: Annotated[str, msgspec.Meta(pattern="^[a-zA-Z_:][a-zA-Z0-9_:]*$")]
     description: str
-    kind: str
+    kind: Literal["counter", "gauge", "histogram"]
     samples: list[CustomSample]
 
 
@@ -113,7 +113,7 @@ class ReplicaReport(msgspec.Struct, omit_defaults=True):
 EnsembleReports = list[tuple[str, int, ReplicaReport]]
 """The ensembles that a process ran: name, version and counters of each."""
 
-_REDUCERS: Final[dict[str, Any]] = {
+_REDUCERS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     name: hint.__metadata__[0] for name, hint in get_type_hints(ReplicaReport, include_extras=True).items()
 }
 

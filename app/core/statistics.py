@@ -29,19 +29,17 @@ class Statistics:
         return cls(Latencies() if summaries else None, first_response_histogram(config) if timed else None)
 
     def record_execution(
-        self, rows: int, requests: int, input_ns: int, infer_ns: int, output_ns: int, nulls: int = 0
+        self, rows: int, requests: int, input_ns: int, infer_ns: int, output_ns: int, padding: int = 0
     ) -> None:
         """Record one model execution of `requests` requests with `rows` batch items together.
 
-        `nulls` of the items belong to no request: a sequence batcher's empty slots, which Triton does not
-        count as inferences.
-
-        As in Triton, each request of a batch is charged the time of the whole batch.
+        `padding` of the items are empty slots of a sequence batcher.
         """
         counters = self.counters
         counters.execution_count += 1
-        counters.inference_count += rows - nulls
+        counters.inference_count += rows - padding  # as in Triton, empty slots are no inferences
         counters.last_inference_ns = time_ns()
+        # As in Triton, each request is charged the time of the whole batch.
         counters.compute_input.record(input_ns * requests, requests)
         counters.compute_infer.record(infer_ns * requests, requests)
         counters.compute_output.record(output_ns * requests, requests)

@@ -14,6 +14,8 @@ from app.ingress.metrics.exposition import number, whole
 
 S = TypeVar("S")
 Labels = Mapping[str, str]
+Samples = Callable[[str, Labels, S], Iterable[Sample]]
+"""Returns the samples of one source, given the name of the family and the labels of the source."""
 
 
 class Option(NamedTuple):
@@ -36,14 +38,13 @@ class Condition(NamedTuple, Generic[S]):
 class Family(NamedTuple, Generic[S]):
     """One metric family.
 
-    `samples` returns the samples of one source, given the name of the family and the labels of the source. A
-    family with a condition is left out when no source meets it; any other has HELP and TYPE lines even then.
+    A family with a condition is left out when no source meets it; others have HELP and TYPE lines even then.
     """
 
     name: str
     kind: str
     help: str
-    samples: Callable[[str, Labels, S], Iterable[Sample]]
+    samples: Samples[S]
     option: Option = ALWAYS
     only: Condition[S] | None = None
 
@@ -75,7 +76,7 @@ def gauge(
     return Family(name, "gauge", help, value(read), only=only)
 
 
-def value(read: Callable[[S], float | None]) -> Callable[[str, Labels, S], Iterator[Sample]]:
+def value(read: Callable[[S], float | None]) -> Samples[S]:
     """Make one sample, or none where the value is unknown."""
 
     def samples(name: str, labels: Labels, source: S) -> Iterator[Sample]:
@@ -86,7 +87,7 @@ def value(read: Callable[[S], float | None]) -> Callable[[str, Labels, S], Itera
     return samples
 
 
-def by_reason(read: Callable[[S], Mapping[str, int]]) -> Callable[[str, Labels, S], Iterator[Sample]]:
+def by_reason(read: Callable[[S], Mapping[str, int]]) -> Samples[S]:
     """Make a sample for each reason."""
 
     def samples(name: str, labels: Labels, source: S) -> Iterator[Sample]:
@@ -96,7 +97,7 @@ def by_reason(read: Callable[[S], Mapping[str, int]]) -> Callable[[str, Labels, 
     return samples
 
 
-def histogram(read: Callable[[S], Histogram | None]) -> Callable[[str, Labels, S], Iterator[Sample]]:
+def histogram(read: Callable[[S], Histogram | None]) -> Samples[S]:
     """Make the samples of a histogram, or none where it is not kept."""
 
     def samples(name: str, labels: Labels, source: S) -> Iterator[Sample]:

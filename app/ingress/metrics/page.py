@@ -40,7 +40,7 @@ async def render(
     service: RoutedInferenceService,
     config: MetricsConfig = _DEFAULTS,
     machine: Machine | None = None,
-    unsent: SendBufferLimit | None = None,
+    send_buffers: SendBufferLimit | None = None,
 ) -> bytes:
     """Return the body of `/metrics`.
 
@@ -48,7 +48,7 @@ async def render(
         service: the service whose replicas are asked.
         config: which kinds of metrics are reported.
         machine: the machine of this node, None to leave it out.
-        unsent: the send buffers of this process, None to leave them out.
+        send_buffers: the send buffers of this process, None to leave them out.
     """
     entries = service.served()
     reports = await service.reports(entries, local=True)
@@ -58,8 +58,8 @@ async def render(
         *read_families(LOADS, [(_labels(entry), entry) for entry in entries], config),
         *read_families(DISTRIBUTIONS, models, config),
     ]
-    if unsent is not None:
-        metrics += read_families(SLOW_CLIENTS, [({}, unsent)], config)
+    if send_buffers is not None:
+        metrics += read_families(SLOW_CLIENTS, [({}, send_buffers)], config)
     if machine is not None:
         metrics += machine.read()
     custom = (family for _, report in reports for family in report.custom)

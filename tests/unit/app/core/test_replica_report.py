@@ -94,3 +94,9 @@ def test_a_histogram_that_only_some_keep_is_kept() -> None:
 def test_every_field_declares_its_reducer(name: str) -> None:
     hint = get_type_hints(ReplicaReport, include_extras=True)[name]
     assert isinstance(hint, type(Annotated[int, max])) and callable(hint.__metadata__[0])
+
+
+@pytest.mark.parametrize(("name", "kind"), [("bad name", "counter"), ("1", "gauge"), ("ok", "summary")])
+def test_custom_families_that_would_break_the_page_are_refused(name: str, kind: str) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert([name, "", kind, []], CustomFamily)

@@ -1,11 +1,17 @@
 """The text of `/metrics`."""
 
+from pathlib import Path
 from typing import cast
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.core.errors import unavailable
-from app.ingress.metrics.page import render
+from app.core.latencies import Histogram, Summary
+from app.core.observability.metrics_config import MetricsConfig
+from app.core.replica_report import BatchDurations, CustomFamily, CustomSample
+from app.ingress.metrics.machine import CPU, PINNED, Machine
+from app.ingress.metrics.model_families import DISTRIBUTIONS, LOADS, REQUESTS
+from app.ingress.metrics.page import SLOW_CLIENTS, render
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.routed import RoutedInferenceService
 from app.routing.router import Router
@@ -76,7 +82,7 @@ def samples(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
     }
 
 
-async def test_whole_page() -> None:
+async def test_page_of_one_model() -> None:
     router = FakeRouter(entry("m"))
     answer = counters(
         success=5,
@@ -93,13 +99,39 @@ async def test_whole_page() -> None:
     assert await page(router) == PAGE
 
 
-async def test_families_are_listed_without_models() -> None:
+async def test_prometheus_reads_every_family(tmp_path: Path) -> None:
+    (tmp_path / "stat").write_text("cpu  1 0 0 1 0 0 0 0 0 0\n")
+    (tmp_path / "meminfo").write_text("MemTotal: 2 kB\nMemAvailable: 1 kB\n")
+    machine = Machine(True, False, 2000, tmp_path)
+    sample = CustomSample({"a": 'b"\\\n'}, 4.0, 0, [1.0, 2.5], [1, 0, 2])
+    report = counters(
+        cache_miss=1,
+        releases={"full": 1},
+        batches={3: BatchDurations()},
+        first_response=Histogram((1.0,), [2, 1], 3.5),
+        summaries={"queue": Summary(2, 10, {5: 1, 9: 1})},
+        custom=[CustomFamily("own", "a\nb", "histogram", [sample])],
+    )
+    router = FakeRouter(entry("m"))
+    router.pools["m:1"] = FakePool([FakeChannel(report)], [])
+    config = MetricsConfig(summaries=True, histograms=True)
+    text = (await render(service_of(router), config, machine, SendBufferLimit())).decode()
+    found = list(text_string_to_metric_families(text))
+    tables = (*REQUESTS, *LOADS, *DISTRIBUTIONS, *SLOW_CLIENTS, *CPU, *PINNED)
+    expected = [(family.name, family.kind, family.help) for family in tables]
+    expected.append(("own", "histogram", "a\nb"))
+    assert [(family.name, family.type, family.documentation) for family in found] == expected
+    assert [family.name for family in found if not family.samples] == ["nv_inference_request_summary_us"]
+    assert found[-1].samples[0].labels == {"a": 'b"\\\n', "le": "1"}
+
+
+async def test_families_are_declared_without_models() -> None:
     text = await page(FakeRouter())
     assert [line for line in text.splitlines() if not line.startswith("# ")] == []
     assert text.splitlines() == [line for line in PAGE.splitlines() if line.startswith("# ")]
 
 
-async def test_replicas_of_this_node_only() -> None:
+async def test_only_replicas_of_this_node_are_counted() -> None:
     """So that Prometheus may sum over the nodes."""
     router = FakeRouter(entry("m"))
     here, there = FakeChannel(counters(success=2)), FakeChannel(counters(success=40))
@@ -108,7 +140,7 @@ async def test_replicas_of_this_node_only() -> None:
     assert list(found["nv_inference_request_success"].values()) == [4]
 
 
-async def test_every_served_version_in_order() -> None:
+async def test_versions_are_listed_in_order() -> None:
     router = FakeRouter(entry("n"), entry("m", 10), entry("m", 2))
     for number, application in enumerate(("m:2", "m:10", "n:1"), 1):
         router.pools[application] = FakePool([FakeChannel(counters(success=number))], [])
@@ -120,7 +152,7 @@ async def test_every_served_version_in_order() -> None:
     }
 
 
-async def test_replica_that_does_not_answer() -> None:
+async def test_replica_that_does_not_answer_is_left_out() -> None:
     router = FakeRouter(entry("m"), entry("n"))
     router.pools["m:1"] = FakePool([FakeChannel(unavailable("closed"))], [])
     router.pools["n:1"] = FakePool([FakeChannel(counters(success=1))], [])
@@ -128,7 +160,7 @@ async def test_replica_that_does_not_answer() -> None:
     assert list(found.values()) == [0, 1]
 
 
-async def test_tags_and_escapes() -> None:
+async def test_tags_are_escaped() -> None:
     tags = r"""
     metric_tags { key: "team" value: "a \"b\" \\ c\nd" }
     metric_tags { key: "bad-key\"} 1\n" value: "x" }
@@ -146,7 +178,7 @@ async def test_tags_and_escapes() -> None:
     }
 
 
-async def test_cache_families_of_models_that_use_it() -> None:
+async def test_cache_families_are_of_models_that_use_it() -> None:
     router = FakeRouter(entry("m"), entry("n"))
     router.pools["m:1"] = FakePool([FakeChannel(counters(cache_hit=3, cache_miss=2, has_cache=True))], [])
     router.pools["n:1"] = FakePool([FakeChannel(counters(success=1))], [])
@@ -156,16 +188,16 @@ async def test_cache_families_of_models_that_use_it() -> None:
     assert found["nv_cache_miss_duration_per_model"] == {labels: 2}
 
 
-async def test_what_waits_for_slow_clients() -> None:
+async def test_send_buffers_are_reported() -> None:
     class Client:
         def unsent(self) -> int:
             return 7
 
         def give_up(self) -> None: ...
 
-    unsent = SendBufferLimit()
-    unsent.note(Client())
-    text = (await render(service_of(FakeRouter()), unsent=unsent)).decode()
+    buffers = SendBufferLimit()
+    buffers.note(Client())
+    text = (await render(service_of(FakeRouter()), send_buffers=buffers)).decode()
     assert "\nnereid_unsent_bytes 7\n" in text
     assert "\nnereid_slow_client_ended 0\n" in text
 
