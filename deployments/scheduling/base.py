@@ -1,17 +1,13 @@
 """What every scheduler does with instances, and the default scheduler."""
 
 import asyncio
-import sys
 import time
 from abc import ABC, abstractmethod
-from typing import Final
 
 from app.core.statistics import Statistics
 from deployments.execution.instance_thread import Batch, InstanceThread
 from deployments.execution.queued_request import CANCELLED, QueuedRequest
 from deployments.scheduling.queue import RequestQueue
-
-NEVER: Final = sys.maxsize
 
 
 class Scheduler(ABC):
@@ -100,16 +96,11 @@ class Scheduler(ABC):
 
 
 class DirectScheduler(Scheduler):
-    """Executes each request alone, in order of arrival: used when the configuration names no scheduler.
-
-    A subclass that can prepare a batch for a busy instance sets `_prepare_at`: from so many queued requests
-    on, `release` is called although no instance is free.
-    """
+    """Executes each request alone, in order of arrival: used when the configuration names no scheduler."""
 
     def __init__(self, statistics: Statistics, queue: RequestQueue) -> None:
         super().__init__(statistics)
         self._queue = queue
-        self._prepare_at = NEVER
 
     @property
     def pending(self) -> int:
@@ -121,8 +112,13 @@ class DirectScheduler(Scheduler):
         return time.monotonic_ns() - oldest_ns if oldest_ns else 0
 
     def submit(self, request: QueuedRequest) -> None:
+        deadline = request.infer.deadline
+        expired = deadline and time.monotonic() > deadline  # the queue fails such a request
+        if self._free and not self._queue.requests and not expired:
+            self._execute(request)
+            return
         self._queue.append(request)
-        if self._free or self._queue.requests >= self._prepare_at:
+        if self._free:
             self.release()
 
     def cancel(self, request: QueuedRequest) -> None:
@@ -131,7 +127,10 @@ class DirectScheduler(Scheduler):
             self._queue.cancel(request)
 
     def release(self) -> None:
-        while self._free and self._queue.tidy(1):
-            request = self._queue.popleft()
-            request.dispatch_ns = time.monotonic_ns()
-            self._free.pop().execute(Batch([request], request.rows))
+        queue = self._queue
+        while self._free and queue.requests and queue.tidy(1):
+            self._execute(queue.popleft())
+
+    def _execute(self, request: QueuedRequest) -> None:
+        request.dispatch_ns = time.monotonic_ns()
+        self._free.pop().execute(Batch([request], request.rows))

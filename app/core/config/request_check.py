@@ -1,4 +1,4 @@
-"""Whether a request fits a model's configuration.
+"""Checks whether a request fits a model's configuration.
 
 Texts, and the order in which they are found, are those of `InferenceRequest::Normalize` in Triton's core
 (src/infer_request.cc). Where Triton walks an unordered map, here the order is the request's.
@@ -56,11 +56,15 @@ class RequestChecker:
         return self._plain_rows(request) or self._checked_rows(request)
 
     def _plain_rows(self, request: InferRequest) -> int:
-        """The common case at the least cost: the batch size, or 0 for "look closer", never an error."""
+        """Return the batch size of a request that is plainly right, or 0 for one that needs every check."""
         rows = 0 if self._max_batch else 1
-        if not self._names_are_plain(request):
+        inputs = request.inputs
+        for output in request.outputs:
+            if output.name not in self._outputs:
+                return 0
+        if not (len(inputs) == 1 == len(self._inputs) or self._are_names_plain(inputs)):
             return 0
-        for tensor in request.inputs:
+        for tensor in inputs:
             spec = self._inputs.get(tensor.name)
             if spec is None or tensor.datatype != spec.datatype:
                 return 0
@@ -84,17 +88,12 @@ class RequestChecker:
                 return 0
         return rows
 
-    def _names_are_plain(self, request: InferRequest) -> bool:
-        for output in request.outputs:
-            if output.name not in self._outputs:
-                return False
-        if len(request.inputs) == 1 == len(self._inputs):
-            return True
-        names = {tensor.name for tensor in request.inputs}
-        return len(names) == len(request.inputs) and self._required <= names
+    def _are_names_plain(self, inputs: tuple[Tensor, ...]) -> bool:
+        names = {tensor.name for tensor in inputs}
+        return len(names) == len(inputs) and self._required <= names
 
     def _checked_rows(self, request: InferRequest) -> int:
-        """Every check, in Triton's order, so that the first failure is the one Triton reports."""
+        """Make every check in Triton's order, so that the first failure is the one Triton reports."""
         self._check_names(request)
         rows = self._batch_size(request)
         for tensor in request.inputs:
@@ -103,7 +102,7 @@ class RequestChecker:
             self._check_shape(request, tensor, spec)
             self._check_size(request, tensor, spec, rows)
         if rows == 0:
-            # Only tensors without elements get here; a batch of no rows has nothing to answer.
+            # Only tensors without elements get here; a batch of no rows has nothing to execute.
             raise self._error(request, f"inference request batch-size must be >= 1 for '{self._model}'")
         return rows
 

@@ -1,4 +1,4 @@
-"""The client end of a channel: what an ingress, or a replica that calls other models, holds per replica."""
+"""The client end of a channel: an ingress, or a replica that calls other models, has one per replica."""
 
 import asyncio
 import socket
@@ -29,25 +29,23 @@ _CANCELLED: Final = Failure(ErrorCode.CANCELLED, "", FailureReason.CANCELED)
 _EXPIRED: Final = Failure(ErrorCode.UNAVAILABLE, DEADLINE_EXCEEDED)
 
 _LONGEST_DEADLINE: Final = 7 * 86400.0
-"""A deadline further away, in seconds, is none."""
-_RESPONSE: Final = int(Kind.RESPONSE)
+"""Seconds; a deadline further away is not sent."""
 _DEFAULTS: Final = TransportSettings()
 
 
 def lost_message(cause: str) -> str:
-    """Default text for requests that a lost connection took with it."""
+    """Return the default message for requests whose connection is lost."""
     return f"connection to model replica lost: {cause}"
 
 
 def no_sink(_: InferResponse) -> None:
-    """The sink of a request that had its final response.
-
-    Who receives keeps the `Call` to cancel it: with the sink in it both would be garbage for the collector.
-    """
+    """Ignore a response: the sink of a request that had its final one."""
+    # The receiver keeps the call to cancel it; if the call kept the receiver's sink, the two would be a
+    # reference cycle, which only the garbage collector could free.
 
 
 class ChannelCall:
-    """A request under way on a channel."""
+    """A request in flight on a channel."""
 
     __slots__ = ("_channel", "_stream", "bucket", "request_id", "sink")
 
@@ -59,7 +57,7 @@ class ChannelCall:
         self.bucket = 0
 
     def cancel(self) -> None:
-        """Give up on the answer: the sink soon gets a CANCELLED error, unless it had its final response.
+        """Cancel the request: the sink gets a CANCELLED failure, unless it had its final response.
 
         The sink is not called before this returns.
         """
@@ -69,7 +67,7 @@ class ChannelCall:
 class Channel(Connection):
     """One multiplexed connection to a model replica. Belongs to the event loop that opened it.
 
-    Every submitted request gets exactly one final response, whatever becomes of the connection.
+    Every submitted request gets exactly one final response, even when the connection is lost.
     """
 
     def __init__(
@@ -112,13 +110,13 @@ class Channel(Connection):
             address: as `ChannelServer.listen` returned it.
             key: the shared secret of the cluster, at least 16 bytes.
             settings: bounds of this end.
-            on_close: called once when the channel has ended, after every outstanding request got its error;
-                its second argument is None when this side closed it, as it does after a drain.
+            on_close: called once when the channel has ended, after every outstanding request has failed; its
+                second argument is None when this side closed it, as it does after a drain.
             on_readiness: called when `ready` has changed.
-            lost_text: makes the message of that error from a cause, so that it can name the model.
+            lost_text: makes the message of these failures from a cause, so that it can name the model.
 
         Raises:
-            ConnectionError: the replica cannot be reached, refused the key or failed to prove it.
+            ConnectionError: the replica cannot be reached, refused the key or failed to prove its own.
             TimeoutError: no answer within `connect_timeout`.
             ValueError: the address or key is malformed.
         """
@@ -128,7 +126,7 @@ class Channel(Connection):
         )
         async with asyncio.timeout(settings.connect_timeout):
             try:
-                return await _opened(address, key, settings, make)
+                return await _open_channel(address, key, settings, make)
             except ProtocolError as error:
                 raise ConnectionError(f"{address}: {error}") from error
 
@@ -139,11 +137,11 @@ class Channel(Connection):
 
     @property
     def outstanding(self) -> int:
-        """Requests that have not had their final response."""
+        """Requests without their final response."""
         return len(self._calls)
 
     def submit(self, request: InferRequest, sink: Sink) -> ChannelCall:
-        """Send a request; returns at once and never calls the sink before it has returned.
+        """Send a request. Returns at once, and the sink is not called before that.
 
         Tensor data must not change until the final response: large tensors may be read from later.
 
@@ -151,14 +149,14 @@ class Channel(Connection):
             InferError: UNAVAILABLE when the channel is closed, draining or has too much waiting to be sent;
                 INVALID_ARG when the request has no encoding. The sink is then never called.
         """
-        if self.closing or self.draining or self._queued > self.settings.max_buffered_bytes:
+        if self.closing or self.draining or self._queued_bytes > self.settings.max_buffered_bytes:
             raise self._refusal()
         stream = self._next_stream
         left_us = 0
         if request.deadline:
             left = request.deadline - monotonic()
             left_us = int(max(left * 1e6, 1.0)) if left < _LONGEST_DEADLINE else 0
-        self.queued(self.encoder.request(self._pieces, stream, request, left_us))
+        self.frame_queued(self.encoder.request(self._queue, stream, request, left_us))
         self._next_stream = stream + 1
         call = self._calls[stream] = ChannelCall(self, stream, sink, request.id)
         if left_us:
@@ -194,22 +192,8 @@ class Channel(Connection):
             self._controls.pop(stream, None)
             self._close_if_drained()
 
-    def frame_received(self, frame: Frame) -> None:
-        if frame.kind == _RESPONSE:
-            self._response_received(frame)
-        elif frame.kind == Kind.CONTROL_REPLY:
-            self._control_replied(frame)
-        elif frame.kind == Kind.DRAIN:
-            self.retire()
-        elif frame.kind == Kind.READINESS:
-            self.ready = not frame.flags & FAILED
-            if self._on_readiness is not None:
-                self._on_readiness(self)
-        else:
-            raise ProtocolError(f"a client does not take frames of kind {frame.kind}")
-
     def _response_received(self, frame: Frame) -> None:
-        # Decoded even when nobody waits: only so are its slabs released.
+        # Decoded even for a cancelled request: that releases its shared memory.
         response = decode_response(frame, self.peer_arena, self.borrower)
         stream = frame.stream
         call = self._calls.get(stream)
@@ -228,7 +212,7 @@ class Channel(Connection):
         if self.draining:
             self._close_if_drained()
 
-    def _control_replied(self, frame: Frame) -> None:
+    def _control_reply_received(self, frame: Frame) -> None:
         reply = self._controls.get(frame.stream)
         if reply is None or reply.done():
             return
@@ -237,8 +221,24 @@ class Channel(Connection):
         else:
             reply.set_result(decode_value(frame))
 
+    def _readiness_received(self, frame: Frame) -> None:
+        self.ready = not frame.flags & FAILED
+        if self._on_readiness is not None:
+            self._on_readiness(self)
+
+    def _drain_received(self, frame: Frame) -> None:
+        self.retire()
+
+    on_frame = {
+        **Connection.on_frame,
+        Kind.RESPONSE: _response_received,
+        Kind.CONTROL_REPLY: _control_reply_received,
+        Kind.READINESS: _readiness_received,
+        Kind.DRAIN: _drain_received,
+    }
+
     def retire(self) -> None:
-        """Take no new requests and close once those under way are answered."""
+        """Accept no new requests, and close once those in flight are answered."""
         self.draining = True
         self._close_if_drained()
 
@@ -247,13 +247,13 @@ class Channel(Connection):
             self.close()
 
     def _cancel(self, stream: int) -> None:
-        self._give_up(stream, _CANCELLED)
+        self._abort_request(stream, _CANCELLED)
 
     def _expired(self, stream: int) -> None:
-        self._give_up(stream, _EXPIRED)
+        self._abort_request(stream, _EXPIRED)
 
-    def _give_up(self, stream: int, failure: Failure) -> None:
-        """Answer in the replica's stead; what it may still send is discarded."""
+    def _abort_request(self, stream: int, failure: Failure) -> None:
+        """Fail a request without waiting for the replica, whose further responses are discarded."""
         call = self._calls.pop(stream, None)
         if call is None:
             return
@@ -271,7 +271,7 @@ class Channel(Connection):
         self._close_if_drained()
 
     def eof_received(self) -> None:
-        # A replica never closes first in order: it drains, and the client closes.
+        # In order, a replica drains and the client closes: a replica that closes first is lost.
         self._cause = self._cause or ConnectionResetError("closed by the replica")
 
     def connection_ended(self, cause: BaseException | None) -> None:
@@ -291,10 +291,10 @@ class Channel(Connection):
         self._loop.call_exception_handler({"message": "a response sink raised", "exception": error})
 
 
-async def _opened(
+async def _open_channel(
     address: str, key: bytes, settings: TransportSettings, make: Callable[..., Channel]
 ) -> Channel:
-    """Connect, shake hands and make the channel; nothing of it stays open when that fails."""
+    """Connect, shake hands and make the channel; nothing is left open on failure."""
     with ExitStack() as on_failure:
         sock = await open_socket(address, settings)
         on_failure.callback(sock.close)

@@ -1,9 +1,10 @@
-"""What both ends of a connection do: receive frames, gather writes, send back slabs, notice the end."""
+"""The part of a connection that both ends share: frames, gathered writes, shared memory, its end."""
 
 import asyncio
 import threading
 from collections import deque
-from typing import Final, cast
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, cast
 
 from app.core.tensors import Buffer
 from app.transport.channel.handshake import Peer, map_peer_arena
@@ -15,24 +16,27 @@ from app.transport.wire.control_messages import decode_offer, decode_release, en
 from app.transport.wire.frames import Frame, FrameDecoder, Kind, encode_frame
 from app.transport.wire.messages import FrameEncoder
 
-_RELEASE: Final = int(Kind.RELEASE)
-_OFFER: Final = int(Kind.OFFER)
 _LENT_RELEASE_S: Final = 0.002
-"""How long the release of lent tensors may wait for something else to be sent."""
+"""Seconds that the release of lent tensors may wait for another frame to be sent."""
 _JOIN_BELOW: Final = 16384
-"""Pieces smaller than this are copied together; larger ones are handed to the transport as they are."""
+"""Buffers smaller than this are copied together; larger ones are handed to the transport as they are."""
 
 
 class Connection(asyncio.BufferedProtocol):
     """One end of an open connection, after the handshake.
 
-    Frames queued in one iteration of the event loop leave in one write: at the end of the received batch that
-    caused them, or else in a callback at the next iteration. Not thread-safe, except that arena views may be
-    dropped in any thread.
+    Frames queued in one iteration of the event loop are sent in one write: at the end of the received batch
+    that caused them, or else in a callback at the next iteration. Not thread-safe, except that arena views
+    may be dropped in any thread.
+
+    Attributes:
+        on_frame: the method that handles a kind of frame; subclasses add the kinds that they receive.
     """
 
+    on_frame: ClassVar[dict[int, Callable[[Any, Frame], None]]]
+
     def __init__(self, settings: TransportSettings, arena: ArenaWriter | None, peer: Peer) -> None:
-        """Take over what the handshake yielded.
+        """Make an end of a connection from what the handshake yielded.
 
         Raises:
             ProtocolError: the peer's arena cannot be mapped.
@@ -40,7 +44,7 @@ class Connection(asyncio.BufferedProtocol):
         self.settings = settings
         self.arena = arena
         self.peer_arena: ArenaReader | None = map_peer_arena(peer, settings, self._slab_dropped)
-        # Only to a peer on this machine; it has an arena of ours, too.
+        # Only a peer on this machine, which has our arena too, can map what is lent.
         self.lender = Lender(self._offer) if arena is not None else None
         self.borrower = Borrower(settings.max_arena_bytes, self._slab_dropped)
         self.encoder = FrameEncoder(settings, arena, self.lender)
@@ -52,40 +56,34 @@ class Connection(asyncio.BufferedProtocol):
         self._decoder = FrameDecoder(
             settings.max_frame_bytes, settings.max_meta_bytes, settings.read_buffer_bytes
         )
-        # Waiting to be written: pieces and their size. `_paused` while the transport holds enough already.
-        self._pieces: list[Buffer] = []
-        self._queued = 0
+        # Buffers to be written, and their size in bytes. `_paused` while the transport has buffered enough.
+        self._queue: list[Buffer] = []
+        self._queued_bytes = 0
         self._paused = False
-        # Whether a flush is certain to come, so that queueing need not arrange one.
-        self._flush_due = False
+        # Whether a flush is scheduled, so that queueing need not schedule one.
+        self._flush_scheduled = False
         self._dropped: deque[int] = deque()
-        self._release_due = False
+        self._release_scheduled = False
         self._trim_timer: asyncio.TimerHandle | None = None
         self._trim_mark = 0
         self._cause: BaseException | None = None
 
-    # What a subclass adds.
-
-    def frame_received(self, frame: Frame) -> None:
-        """Handle any frame but RELEASE. A `ProtocolError` ends the connection."""
-        raise NotImplementedError
-
     def connection_ended(self, cause: BaseException | None) -> None:
-        """The connection is gone; `cause` is None when it was closed in order."""
+        """Handle the end of the connection; `cause` is None when it was closed in order."""
         raise NotImplementedError
 
     # Writing.
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes accepted for writing that the kernel has not taken yet."""
-        return self._queued + (0 if self.closed else self._transport.get_write_buffer_size())
+        """Bytes queued or in the transport's send buffer."""
+        return self._queued_bytes + (0 if self.closed else self._transport.get_write_buffer_size())
 
-    def queued(self, nbytes: int) -> None:
-        """A frame of this size was appended to `_pieces`: see to it that it gets written."""
-        self._queued += nbytes
-        if not self._flush_due:
-            self._flush_due = True
+    def frame_queued(self, nbytes: int) -> None:
+        """Count a frame that was appended to `_queue`, and schedule a flush."""
+        self._queued_bytes += nbytes
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
             self._loop.call_soon(self._flush)
 
     def send_frame(self, kind: Kind, stream: int = 0, meta: bytes = b"", flags: int = 0) -> None:
@@ -97,34 +95,34 @@ class Connection(asyncio.BufferedProtocol):
         if len(meta) > self.settings.max_meta_bytes:
             raise ValueError(f"{len(meta)} bytes are more than the maximum of {self.settings.max_meta_bytes}")
         frame = encode_frame(kind, stream, meta, flags)
-        self._pieces.append(frame)
-        self.queued(len(frame))
+        self._queue.append(frame)
+        self.frame_queued(len(frame))
 
     def _flush(self) -> None:
-        self._flush_due = False
-        if self._paused or self.closing or not self._pieces:
+        self._flush_scheduled = False
+        if self._paused or self.closing or not self._queue:
             return
-        if self._dropped:  # they cost nothing with what is sent anyway
+        if self._dropped:  # a release costs no write of its own here
             self._append_release()
-        pieces, self._pieces = self._pieces, []
-        queued, self._queued = self._queued, 0
-        if queued <= _JOIN_BELOW or len(pieces) == 1:
-            self._transport.write(b"".join(pieces) if len(pieces) > 1 else pieces[0])
+        queue, self._queue = self._queue, []
+        nbytes, self._queued_bytes = self._queued_bytes, 0
+        if nbytes <= _JOIN_BELOW or len(queue) == 1:
+            self._transport.write(b"".join(queue) if len(queue) > 1 else queue[0])
         else:
-            self._write_large(pieces)
+            self._write_large(queue)
 
-    def _write_large(self, pieces: list[Buffer]) -> None:
-        """Join runs of small pieces, and pass large ones on without a copy."""
+    def _write_large(self, queue: list[Buffer]) -> None:
+        """Join runs of small buffers, and pass large ones on without a copy."""
         write = self._transport.write
         run: list[Buffer] = []
-        for piece in pieces:
-            if len(piece) < _JOIN_BELOW:
-                run.append(piece)
+        for buffer in queue:
+            if len(buffer) < _JOIN_BELOW:
+                run.append(buffer)
                 continue
             if run:
                 write(b"".join(run))
                 run = []
-            write(piece)
+            write(buffer)
         if run:
             write(b"".join(run))
 
@@ -141,17 +139,16 @@ class Connection(asyncio.BufferedProtocol):
         return self._decoder.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        # Whatever the frames make us send leaves at the end of this batch, in one write.
-        corked = not self._flush_due
-        self._flush_due = True
+        # Frames sent in response to this batch are written together at its end.
+        corked = not self._flush_scheduled
+        self._flush_scheduled = True
+        on_frame = self.on_frame
         try:
             for frame in self._decoder.received(nbytes):
-                if frame.kind == _RELEASE:
-                    self._slabs_released(frame)
-                elif frame.kind < _OFFER:
-                    self.frame_received(frame)
-                else:
-                    self._lending_frame_received(frame)
+                handle = on_frame.get(frame.kind)
+                if handle is None:
+                    raise ProtocolError(f"this end does not accept frames of kind {frame.kind}")
+                handle(self, frame)
                 if self.closing:
                     break
         except (ProtocolError, MemoryError) as error:
@@ -163,11 +160,11 @@ class Connection(asyncio.BufferedProtocol):
     # Arena slabs.
 
     def _slab_dropped(self, offset: int) -> None:
-        """Called by the arena in any thread, also during garbage collection."""
+        """Release a slab; called by the arena in any thread, also during garbage collection."""
         self._dropped.append(offset)
-        if self._release_due:
+        if self._release_scheduled:
             return
-        self._release_due = True
+        self._release_scheduled = True
         release = self._release if offset >= 0 else self._release_later
         try:
             if threading.get_ident() == self._thread:
@@ -175,29 +172,29 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._loop.call_soon_threadsafe(release)
         except RuntimeError:
-            pass  # The loop is closed, and the connection with it.
+            pass  # the loop is closed, and the connection with it
 
     def _release_later(self) -> None:
-        """A lent tensor passes through many hands, each of which a RELEASE of its own would wake."""
+        """Delay the release of lent tensors: a RELEASE of its own would wake each process they passed."""
         if not self.closed and self._dropped:
             self._loop.call_later(_LENT_RELEASE_S, self._release)
         else:
-            self._release_due = False
+            self._release_scheduled = False
 
     def _release(self) -> None:
-        self._release_due = False
+        self._release_scheduled = False
         if not self.closed and self._dropped:
-            self.queued(self._append_release())
+            self.frame_queued(self._append_release())
 
     def _append_release(self) -> int:
-        """Add what was dropped to what is to be written; returns the size of the frame."""
+        """Queue a RELEASE of the dropped slabs; return the size of its frame in bytes."""
         dropped = self._dropped
         offsets = [dropped.popleft() for _ in range(len(dropped))]
         frame = encode_frame(Kind.RELEASE, 0, encode_release(offsets))
-        self._pieces.append(frame)
+        self._queue.append(frame)
         return len(frame)
 
-    def _slabs_released(self, frame: Frame) -> None:
+    def _release_received(self, frame: Frame) -> None:
         arena = self.arena
         if arena is None:
             raise ProtocolError("release of a slab on a connection without an arena")
@@ -213,17 +210,23 @@ class Connection(asyncio.BufferedProtocol):
     def _offer(self, offer: Offer) -> None:
         self.send_frame(Kind.OFFER, 0, encode_offer(offer))
 
-    def _lending_frame_received(self, frame: Frame) -> None:
-        if frame.kind == Kind.ACCEPT:
-            if self.lender is not None:
-                self.lender.accepted(frame.stream)
-            return
+    def _accept_received(self, frame: Frame) -> None:
+        if self.lender is not None:
+            self.lender.accepted(frame.stream)
+
+    def _offer_received(self, frame: Frame) -> None:
         offer = decode_offer(frame)
         if self.arena is not None and self.borrower.offered(offer):
             self.send_frame(Kind.ACCEPT, offer[0])
 
+    on_frame = {
+        Kind.RELEASE: _release_received,
+        Kind.OFFER: _offer_received,
+        Kind.ACCEPT: _accept_received,
+    }
+
     def _trim(self) -> None:
-        """Give the arena's memory back if nothing used it since the timer was set."""
+        """Return the arena's memory to the kernel if it was not used since the timer was set."""
         self._trim_timer = None
         arena = self.arena
         if self.closed or arena is None or arena.live:
@@ -234,7 +237,7 @@ class Connection(asyncio.BufferedProtocol):
             self._trim_mark = arena.allocations
             self._trim_timer = self._loop.call_later(self.settings.arena_trim_after, self._trim)
 
-    # Life.
+    # Its end.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -249,7 +252,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def abort(self, cause: BaseException) -> None:
-        """Close at once, because of `cause`."""
+        """Close at once; queued frames are dropped."""
         if not self.closed:
             self._cause = self._cause or cause
             self.closing = True
@@ -259,7 +262,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closing = self.closed = True
         if self._trim_timer is not None:
             self._trim_timer.cancel()
-        self._pieces, self._queued = [], 0
+        self._queue, self._queued_bytes = [], 0
         self.peer_arena = None
         self.borrower.close()
         if self.lender is not None:
@@ -272,7 +275,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.arena = None
 
     def statistics(self) -> dict[str, int]:
-        """Gauges and counters of this connection, for metrics."""
+        """Return gauges and counters of this connection, for metrics."""
         arena, peer_arena = self.arena, self.peer_arena
         return {
             "buffered_bytes": self.buffered_bytes,

@@ -26,8 +26,6 @@ logger = logging.getLogger(__name__)
 Reply = Callable[[InferResponse], None]
 Cancel = Callable[[], None]
 
-_INFER: Final = int(Kind.INFER)
-_CANCEL: Final = int(Kind.CANCEL)
 _DEFAULTS: Final = TransportSettings()
 _DRAIN_QUIET: Final = 0.5
 _ACCEPT_RETRY: Final = 0.2
@@ -41,23 +39,23 @@ _BROKEN_CONTROL: Final = Failure(ErrorCode.INTERNAL, "the model replica failed t
 
 
 class Handler(Protocol):
-    """What a replica does with what arrives. Called on the event loop."""
+    """The replica behind a server. Called on the event loop."""
 
     def submit(self, request: InferRequest, reply: Reply) -> Cancel:
         """Start a request and return the function that cancels it.
 
-        `reply` is called on the event loop, also before this returns, once with `final=True` and any number
-        of times before that; later calls are ignored. Tensors of a reply must not change afterwards. The
-        cancel function is called at most once, when nobody waits for an answer: replies are then ignored.
-        A raised `InferError` becomes the final response.
+        `reply` is called on the event loop, possibly before this returns, once with `final=True` and any
+        number of times before that; later calls are ignored. Tensors of a reply must not change afterwards.
+        The cancel function is called at most once, when the client has cancelled or is gone; replies are then
+        ignored. A raised `InferError` becomes the final response.
         """
 
     async def control(self, verb: str, payload: Any) -> Any:
-        """Answer a verb with something msgpack-able, or raise `InferError`."""
+        """Return the answer to a verb, which msgpack can encode, or raise `InferError`."""
 
 
 def _nothing() -> None:
-    """Stands for the cancel function while the handler has not returned it yet."""
+    """Do nothing: the cancel function of a request whose handler has not returned one yet."""
 
 
 class _ServerConnection(Connection):
@@ -81,18 +79,6 @@ class _ServerConnection(Connection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._server.admit(self)
-
-    def frame_received(self, frame: Frame) -> None:
-        if frame.kind == _INFER:
-            self._request_received(frame)
-        elif frame.kind == _CANCEL:
-            cancel = self._streams.pop(frame.stream, None)
-            if cancel is not None:
-                _run(cancel)
-        elif frame.kind == Kind.CONTROL:
-            self._control_received(frame)
-        else:
-            raise ProtocolError(f"a server does not take frames of kind {frame.kind}")
 
     def _request_received(self, frame: Frame) -> None:
         stream = frame.stream
@@ -118,6 +104,11 @@ class _ServerConnection(Connection):
             if stream in streams:
                 streams[stream] = cancel
 
+    def _cancel_received(self, frame: Frame) -> None:
+        cancel = self._streams.pop(frame.stream, None)
+        if cancel is not None:
+            _run(cancel)
+
     def _reply(self, stream: int, response: InferResponse) -> None:
         if response.final:
             if self._streams.pop(stream, None) is None:
@@ -125,22 +116,22 @@ class _ServerConnection(Connection):
         elif stream not in self._streams:
             return
         try:
-            nbytes = self.encoder.response(self._pieces, stream, response)
+            nbytes = self.encoder.response(self._queue, stream, response)
         except InferError as error:
             cancel = self._streams.pop(stream, None)
-            if cancel is not None:  # it may go on with a stream of responses that nobody gets
+            if cancel is not None:  # the model may be about to send more responses
                 self._loop.call_soon(_run, cancel)
-            nbytes = self.encoder.response(self._pieces, stream, failed(error, response.id))
-        self.queued(nbytes)
-        if self._queued > self.settings.write_high_water:
-            self._congested(nbytes)
+            nbytes = self.encoder.response(self._queue, stream, failed(error, response.id))
+        self.frame_queued(nbytes)
+        if self._queued_bytes > self.settings.write_high_water:
+            self._apply_back_pressure(nbytes)
 
-    def _congested(self, newest: int) -> None:
-        """See to it that what waits stays bounded; one response of `newest` bytes may be of any size."""
+    def _apply_back_pressure(self, newest: int) -> None:
+        """Bound the send buffer; one response, the last one of `newest` bytes, may be of any size."""
         limit = self.settings.max_buffered_bytes
-        if self._queued > limit and not self._paused:
+        if self._queued_bytes > limit and not self._paused:
             self._flush()
-        if self._queued - newest > limit:
+        if self._queued_bytes - newest > limit:
             self.abort(ConnectionError("the client does not read its responses"))
         elif self._paused and self._reading and not self.closing:
             self._reading = False
@@ -160,6 +151,13 @@ class _ServerConnection(Connection):
         task = self._loop.create_task(self._control(frame.stream, verb, payload))
         self._controls.add(task)
         task.add_done_callback(self._controls.discard)
+
+    on_frame = {
+        **Connection.on_frame,
+        Kind.INFER: _request_received,
+        Kind.CANCEL: _cancel_received,
+        Kind.CONTROL: _control_received,
+    }
 
     async def _control(self, stream: int, verb: str, payload: Any) -> None:
         try:
@@ -193,7 +191,7 @@ def _run(cancel: Cancel) -> None:
 
 
 class ChannelServer:
-    """Takes channels of clients on unix sockets and TCP, and gives their requests to a handler."""
+    """Accepts channels on unix sockets and TCP, and hands their requests to a handler."""
 
     def __init__(self, handler: Handler, key: bytes, settings: TransportSettings = _DEFAULTS) -> None:
         """Make a server; `key` is the shared secret of the cluster.
@@ -208,7 +206,7 @@ class ChannelServer:
         self._settings = settings
         self._listeners: list[socket.socket] = []
         self._accepting: set[asyncio.Task[None]] = set()
-        self._greeting: set[asyncio.Task[None]] = set()
+        self._handshakes: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(settings.max_handshakes)
         self._draining = False
         self._ready = True
@@ -219,7 +217,7 @@ class ChannelServer:
         return sum(connection.outstanding for connection in self.connections)
 
     def statistics(self) -> dict[str, int]:
-        """Gauges and counters summed over the present connections, for metrics."""
+        """Return gauges and counters summed over the open connections, for metrics."""
         totals = {"connections": len(self.connections), "outstanding": self.outstanding}
         for connection in self.connections:
             for name, value in connection.statistics().items():
@@ -232,7 +230,7 @@ class ChannelServer:
         """Start to listen and return the addresses for `Channel.connect`, the unix one first.
 
         Raises:
-            OSError: an address cannot be used; see `sockets.listen_unix` for what a path must fulfil.
+            OSError: an address cannot be used; see `sockets.listen_unix` for the conditions on a path.
         """
         addresses = []
         if unix_path is not None:
@@ -256,7 +254,7 @@ class ChannelServer:
             try:
                 sock, _ = await loop.sock_accept(listener)
             except OSError as error:
-                # Out of descriptors, or the client is gone already: neither is a reason to stop.
+                # Out of descriptors, or the client has gone already: neither is a reason to stop.
                 self._slots.release()
                 logger.warning("cannot accept a channel: %s", error)
                 await asyncio.sleep(_ACCEPT_RETRY)
@@ -264,16 +262,16 @@ class ChannelServer:
             except BaseException:
                 self._slots.release()
                 raise
-            task = loop.create_task(self._greet(sock))
-            self._greeting.add(task)
-            task.add_done_callback(self._greeted)
+            task = loop.create_task(self._handshake(sock))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshake_done)
 
-    def _greeted(self, task: asyncio.Task[None]) -> None:
-        self._greeting.discard(task)
+    def _handshake_done(self, task: asyncio.Task[None]) -> None:
+        self._handshakes.discard(task)
         self._slots.release()
 
-    async def _greet(self, sock: socket.socket) -> None:
-        """Handshake with a new client and put its connection to work."""
+    async def _handshake(self, sock: socket.socket) -> None:
+        """Shake hands with a new client and open its connection."""
         arena: ArenaWriter | None = None
         try:
             async with asyncio.timeout(self._settings.handshake_timeout):
@@ -296,7 +294,7 @@ class ChannelServer:
             raise
 
     def admit(self, connection: _ServerConnection) -> None:
-        """Called when a connection has its transport."""
+        """Register an open connection."""
         self.connections.add(connection)
         if self._draining:
             connection.send_frame(Kind.DRAIN)
@@ -304,27 +302,27 @@ class ChannelServer:
             connection.send_frame(Kind.READINESS, flags=FAILED)
 
     def announce(self, ready: bool) -> None:
-        """Tell the clients, present and future, whether the model is ready; requests are taken either way."""
+        """Send all clients, also later ones, whether the model is ready; requests are accepted regardless."""
         self._ready = ready
         for connection in self.connections:
             connection.send_frame(Kind.READINESS, flags=0 if ready else FAILED)
 
     async def drain(self, timeout: float) -> bool:
-        """Take no new clients, ask the present ones to send nothing new, and wait until they are served.
+        """Accept no new clients, ask the connected ones to send nothing new, and wait for their responses.
 
         Args:
             timeout: seconds to wait.
 
         Returns:
-            Whether every request was answered; if not, `close` ends those left with an error.
+            Whether every request was answered; if not, `close` fails the rest.
         """
         self._draining = True
         await self._stop_listening()
         for connection in self.connections:
             connection.send_frame(Kind.DRAIN)
-        give_up = monotonic() + timeout
+        deadline = monotonic() + timeout
         quiet_since = monotonic()
-        while self.connections and monotonic() < give_up:
+        while self.connections and monotonic() < deadline:
             if self.outstanding:
                 quiet_since = monotonic()
             elif monotonic() - quiet_since > _DRAIN_QUIET:
@@ -333,18 +331,18 @@ class ChannelServer:
         return not self.outstanding
 
     async def close(self) -> None:
-        """End every connection; requests under way are cancelled, their callers get an error."""
+        """Close every connection; requests in flight are cancelled, and fail at their callers."""
         await self._stop_listening()
-        for task in self._greeting:
+        for task in self._handshakes:
             task.cancel()
-        await asyncio.gather(*self._greeting, return_exceptions=True)
+        await asyncio.gather(*self._handshakes, return_exceptions=True)
         for connection in list(self.connections):
             connection.close()
-        give_up = monotonic() + 1.0
-        while self.connections and monotonic() < give_up:
+        deadline = monotonic() + 1.0
+        while self.connections and monotonic() < deadline:
             await asyncio.sleep(0.005)
         for connection in list(self.connections):
-            connection.abort(ConnectionError("the server closed"))
+            connection.abort(ConnectionError("server shut down"))
         while self.connections:
             await asyncio.sleep(0)
 

@@ -96,7 +96,9 @@ class FrameEncoder:
         payload: list[Buffer] = []
         try:
             size = self._tensors.write(request.inputs, tensors, payload)
-            outputs = [o.name if o.region is None else (o.name, o.region) for o in request.outputs]
+            outputs = request.outputs and [
+                o.name if o.region is None else (o.name, o.region) for o in request.outputs
+            ]
             if len(outputs) > MAX_TENSORS:
                 raise ValueError(f"{len(outputs)} requested outputs are more than {MAX_TENSORS}")
             meta: tuple[Any, ...] = (request.model_name, request.model_version, tensors, outputs, request.id)

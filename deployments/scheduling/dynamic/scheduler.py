@@ -7,6 +7,7 @@ machine for a processor, idles 2 to 3 ms between two batches.
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -16,7 +17,7 @@ from app.core.statistics import Statistics
 from backends.strategy import BatchStrategy
 from deployments.execution.instance_thread import Batch, InstanceThread
 from deployments.execution.queued_request import QueuedRequest
-from deployments.scheduling.base import NEVER, DirectScheduler
+from deployments.scheduling.base import DirectScheduler
 from deployments.scheduling.dynamic.batch_policy import BatchDecision, BatchPolicy, decide_batch
 from deployments.scheduling.dynamic.ordering import ResponseOrder
 from deployments.scheduling.dynamic.serve_batch import MIN_EXECUTION_NS, ServeBatch
@@ -30,6 +31,8 @@ GATHERED_FROM_NS: Final = 500_000
 
 PREPARED_FROM_NS: Final = 10_000_000
 """After executions at least this long the next full batch is handed over before the instance is free."""
+
+_NEVER: Final = sys.maxsize
 
 
 class DynamicScheduler(DirectScheduler):
@@ -69,6 +72,7 @@ class DynamicScheduler(DirectScheduler):
         self._executes_on_loop = False
         self._gathering = False
         self._may_prepare = strategy is None and not ordered and not start_threshold and queue.in_order
+        self._prepare_at = _NEVER  # queued requests from which on a busy instance may get its next batch
         self._busy: InstanceThread | None = None
         self._prepared: Batch | None = None
         queue.wake_by = self._wake_by
@@ -80,7 +84,9 @@ class DynamicScheduler(DirectScheduler):
     def submit(self, request: QueuedRequest) -> None:
         if self._shape_key is not None:
             request.shapes = self._shape_key(request.infer)
-        super().submit(request)
+        self._queue.append(request)
+        if self._free or self._queue.requests >= self._prepare_at:
+            self.release()
 
     def finished(self, instance: InstanceThread, batch: Batch) -> None:
         self._execution_ns = batch.end_ns - batch.start_ns
@@ -98,7 +104,7 @@ class DynamicScheduler(DirectScheduler):
             and instance.accepts_prefetch
             and instance not in self._leaving
         )
-        self._prepare_at = self._policy.max_rows if prepares else NEVER
+        self._prepare_at = self._policy.max_rows if prepares else _NEVER
         if self._prepared is None:
             super()._take_back(instance)
             return
@@ -150,7 +156,7 @@ class DynamicScheduler(DirectScheduler):
         decision = decide_batch(self._policy, queue.head(rows), time.monotonic_ns())
         full = decision.rows == rows or decision.reason == "full"
         if full and self._busy is not None:
-            self._prepare_at = NEVER
+            self._prepare_at = _NEVER
             self._prepared = self._dequeue(decision)
             self._serve_batch.start(self._busy, self._prepared)
 

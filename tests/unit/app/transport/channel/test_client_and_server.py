@@ -19,7 +19,7 @@ from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tenso
 from app.transport.channel.client import DEADLINE_EXCEEDED, Channel
 from app.transport.channel.server import ChannelServer
 from app.transport.settings import TransportSettings
-from app.transport.wire.frames import Frame
+from app.transport.wire.frames import Frame, Kind
 from app.transport.wire.tensors import IN_META
 from tests.unit.app.transport.conftest import KEY, Pair, Scripted, failure_of, infer, make_request
 from tests.waiting import until
@@ -131,13 +131,13 @@ async def test_replies_after_the_final_one_are_not_sent(
     pair = await start()
     channel = await pair.connect()
     received: list[int] = []
-    take = channel.frame_received
+    handle = Channel.on_frame[Kind.RESPONSE]
 
-    def noted(frame: Frame) -> None:
+    def record(self: Channel, frame: Frame) -> None:
         received.append(frame.stream)
-        take(frame)
+        handle(self, frame)
 
-    monkeypatch.setattr(channel, "frame_received", noted)
+    monkeypatch.setattr(channel, "on_frame", {**Channel.on_frame, Kind.RESPONSE: record}, raising=False)
     await infer(channel, make_request())
     pair.handler.replies[0](InferResponse("late"))
     await infer(channel, make_request())

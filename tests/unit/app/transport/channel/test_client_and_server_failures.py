@@ -284,7 +284,7 @@ async def test_a_lying_server_loses_its_connection(start: Start) -> None:
     next(iter(pair.server.connections))._transport.write(encode_frame(Kind.INFER, 1, b""))
     await until(lambda: channel.closed)
     assert finals.counts == [1]
-    assert "does not take frames" in finals.errors[0].message
+    assert "does not accept frames" in finals.errors[0].message
 
 
 def peak_memory() -> int:
