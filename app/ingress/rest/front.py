@@ -1,4 +1,4 @@
-"""The HTTP front: inference on the short way, everything else through the REST application."""
+"""The HTTP front: routes inference to its own handlers, and other requests to the REST application."""
 
 import re
 import ssl
@@ -51,12 +51,12 @@ class HttpFront:
 
     @property
     def connections(self) -> int:
-        """Open connections."""
+        """Number of open connections."""
         return len(self._server.state.connections)
 
     @property
     def buffered_bytes(self) -> int:
-        """Request bytes held for bodies that came in more than one piece."""
+        """Bytes allocated for request bodies that arrive in more than one read."""
         return self._server.state.buffered
 
     async def start(
@@ -66,7 +66,7 @@ class HttpFront:
         return await self._server.start(address, port, reuse_port, tls)
 
     async def stop(self, grace_s: float) -> None:
-        """Refuse new connections, finish outstanding requests, close; see `HttpServer.stop`."""
+        """Refuse new connections, finish requests in flight, close; see `HttpServer.stop`."""
         await self._server.stop(grace_s)
 
     def route(self, head: RequestHead) -> Route:

@@ -209,7 +209,7 @@ class _StreamWriter(_ResponseWriter):
         exchange = self._exchange
         failure = response.failure
         if failure is not None and not self._begun and not response.model_name:  # refused: no stream begins
-            exchange.fail(failure.error())
+            exchange.fail(failure)
             return
         status, data = await self._event(response)
         if not self._begun:

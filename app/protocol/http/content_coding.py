@@ -6,13 +6,13 @@ from typing import Any, Final
 
 from app.core.errors import InferError, invalid_arg
 
-_GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32  # whichever the data says it is
-_PIECE: Final = 32 << 10
-_LIKELY_RATIO: Final = 8
+_GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32  # detected from the data
+_CHUNK: Final = 32 << 10
+_USUAL_RATIO: Final = 8
 
 
 def decompress(data: Any, limit: int) -> bytes:
-    """Inflate a gzip or zlib body, stopping at the limit.
+    """Decompress a gzip or zlib body, stopping at the limit.
 
     Raises:
         InferError: INVALID_ARG when it is empty, broken, or larger than `limit` bytes decompressed.
@@ -21,31 +21,31 @@ def decompress(data: Any, limit: int) -> bytes:
         raise invalid_arg("nothing to be decompressed")
     try:
         inflater = zlib.decompressobj(_GZIP_OR_ZLIB)
-        inflated = inflater.decompress(data, _LIKELY_RATIO * len(data) + _PIECE)
+        inflated = inflater.decompress(data, _USUAL_RATIO * len(data) + _CHUNK)
         if not inflater.eof:
-            # Either a bomb or uncommonly repetitive data: which of them is found out without keeping any.
-            inflated = zlib.decompress(data, _GZIP_OR_ZLIB, _inflated_size(data, limit))
+            # A decompression bomb or very repetitive data: measure it before allocating the result.
+            inflated = zlib.decompress(data, _GZIP_OR_ZLIB, _decompressed_size(data, limit))
     except zlib.error:
         raise invalid_arg("failed to decompress the request body") from None
     if len(inflated) > limit:
-        raise _inflates_beyond(limit)
+        raise _too_large(limit)
     return inflated
 
 
-def _inflated_size(data: Any, limit: int) -> int:
+def _decompressed_size(data: Any, limit: int) -> int:
     inflater = zlib.decompressobj(_GZIP_OR_ZLIB)
     size = 0
-    for start in range(0, len(data), _PIECE):
-        piece = data[start : start + _PIECE]
-        while piece and not inflater.eof:
-            size += len(inflater.decompress(piece, _PIECE))
+    for start in range(0, len(data), _CHUNK):
+        chunk = data[start : start + _CHUNK]
+        while chunk and not inflater.eof:
+            size += len(inflater.decompress(chunk, _CHUNK))
             if size > limit:
-                raise _inflates_beyond(limit)
-            piece = inflater.unconsumed_tail
+                raise _too_large(limit)
+            chunk = inflater.unconsumed_tail
     return size or 1
 
 
-def _inflates_beyond(limit: int) -> InferError:
+def _too_large(limit: int) -> InferError:
     return invalid_arg(
         f"Decompressed data size exceeds the maximum allowed value of {limit} bytes. "
         "Use --http-max-input-size to increase the limit."

@@ -1,9 +1,9 @@
 """HTTP/1.1 messages without I/O: request heads, chunked bodies, response heads.
 
-httptools parses heads; bodies are framed here, so that a body of known length can be received in place. What
-is ambiguous about where a message ends is refused, never guessed (RFC 9112, section 6.3), with one exception:
-a chunked body that also has a length, as Python's requests sends it when told to be chunked, is read by its
-chunks, as tritonserver does, and the connection ends with the answer (section 6.1).
+httptools parses heads; bodies are framed here, so that a body of known length can be received in place. A
+message of ambiguous length is refused (RFC 9112, section 6.3), with one exception: a chunked body that also
+has a Content-Length, as Python's requests may send it, is read by its chunks, as tritonserver does, and the
+connection is closed after the response (section 6.1).
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ _HEX: Final = frozenset(b"0123456789abcdefABCDEF")
 
 
 class HttpError(Exception):
-    """A message that cannot be answered within the protocol above; its connection must be closed."""
+    """A message that violates HTTP/1.1; the connection must be closed after the error response."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(status, message)
@@ -31,8 +31,8 @@ class RequestHead(NamedTuple):
     """A request line and headers.
 
     `path` is the raw target without its query, not percent-decoded. Header names are lower case.
-    `content_length` is 0 without a body and None for a chunked one. `names` are those of the headers, in the
-    same order, as they were sent.
+    `content_length` is 0 without a body and None for a chunked one. `names` are the header names as they were
+    sent, in the same order.
     """
 
     method: str
@@ -50,12 +50,14 @@ class RequestHead(NamedTuple):
         return next((value.decode("latin-1") for key, value in self.headers if key == name), None)
 
     def as_sent(self) -> list[tuple[str, str]]:
-        """Return the headers as text, with their names as they were sent."""
+        """Return the headers as text, with names in their original case."""
         pairs = zip(self.names, self.headers, strict=True)
         return [(name.decode("latin-1"), _decoded(value)) for name, (_, value) in pairs]
 
 
 class _Collector:
+    """Callbacks of httptools, which collect the parts of a head."""
+
     def __init__(self) -> None:
         self.url = b""
         self.headers: list[tuple[bytes, bytes]] = []
@@ -64,8 +66,8 @@ class _Collector:
         self.keep_alive = False
         self.parser: Any = httptools.HttpRequestParser(self)
 
-    def with_both_lengths(self) -> "_Collector":
-        """Let a chunked body have a Content-Length, too."""
+    def accept_both_lengths(self) -> "_Collector":
+        """Accept a chunked body that also has a Content-Length."""
         self.parser.set_dangerous_leniencies(lenient_chunked_length=True)
         return self
 
@@ -78,7 +80,7 @@ class _Collector:
 
     def on_headers_complete(self) -> None:
         self.complete = True
-        # The parser forgets this once the message ends, which without a body is at once.
+        # The parser resets this at the end of the message, which without a body is right here.
         self.keep_alive = self.parser.should_keep_alive()
 
 
@@ -86,12 +88,12 @@ def parse_head(data: bytes) -> RequestHead:
     """Parse a request head, its final empty line included.
 
     Raises:
-        HttpError: 400 for a malformed or ambiguous head, 417 and 501 for what is not supported.
+        HttpError: 400 for a malformed or ambiguous head, 417 and 501 for unsupported ones.
     """
     collector = _Collector()
     parser = collector.parser
     if not _feed(collector, data):
-        collector = _Collector().with_both_lengths()
+        collector = _Collector().accept_both_lengths()
         parser = collector.parser
         if not _feed(collector, data):
             raise HttpError(400, "Bad Request")
@@ -114,7 +116,7 @@ def parse_head(data: bytes) -> RequestHead:
 
 
 def _feed(collector: _Collector, data: bytes) -> bool:
-    """Parse a head; returns whether it is well-formed."""
+    """Parse a head; return whether it is well-formed."""
     try:
         collector.parser.feed_data(data)
     except httptools.HttpParserUpgrade:
@@ -122,7 +124,7 @@ def _feed(collector: _Collector, data: bytes) -> bool:
     except httptools.HttpParserError:
         return False
     finally:
-        collector.parser = None  # a cycle, which would wait for the garbage collector
+        collector.parser = None  # else a reference cycle, garbage for the collector
     return True
 
 
@@ -176,15 +178,15 @@ class ChunkedBody:
     """Receives a chunked body.
 
     Args:
-        max_bytes: decoded bytes accepted.
+        max_bytes: limit on the decoded bytes.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self.data = bytearray()
         self._max_bytes = max_bytes
         self._chunks = 0
-        self._rest = b""
-        self._left = 0
+        self._unparsed = b""
+        self._remaining = 0
         self._in_data = False
         self._trailers = -1
 
@@ -194,39 +196,39 @@ class ChunkedBody:
         Raises:
             HttpError: 400 for bad framing or too many chunks, 413 for too many bytes.
         """
-        data = self._rest + data
+        data = self._unparsed + data
         position = 0
         while True:
             if self._in_data:
-                position = self._take_data(data, position)
+                position = self._read_data(data, position)
                 if self._in_data:
-                    self._rest = data[position:]
+                    self._unparsed = data[position:]
                     return None
             end = data.find(b"\r\n", position)
             if end < 0 or end - position > _MAX_CHUNK_LINE:
-                self._rest = data[position:]
-                if len(self._rest) > _MAX_CHUNK_LINE:
+                self._unparsed = data[position:]
+                if len(self._unparsed) > _MAX_CHUNK_LINE:
                     raise HttpError(400, "Bad Request")
                 return None
             line, position = data[position:end], end + 2
-            if self._take_line(line):
+            if self._read_line(line):
                 return data[position:]
 
-    def _take_data(self, data: bytes, position: int) -> int:
-        """Take chunk data and the CRLF behind it."""
-        taken = min(self._left, len(data) - position)
-        self.data += memoryview(data)[position : position + taken]
-        self._left -= taken
-        position += taken
-        if self._left or len(data) - position < 2:
+    def _read_data(self, data: bytes, position: int) -> int:
+        """Append chunk data and skip the CRLF after it; return the new position."""
+        size = min(self._remaining, len(data) - position)
+        self.data += memoryview(data)[position : position + size]
+        self._remaining -= size
+        position += size
+        if self._remaining or len(data) - position < 2:
             return position
         if data[position : position + 2] != b"\r\n":
             raise HttpError(400, "Bad Request")
         self._in_data = False
         return position + 2
 
-    def _take_line(self, line: bytes) -> bool:
-        """Take a size or trailer line; return whether the body has ended."""
+    def _read_line(self, line: bytes) -> bool:
+        """Process a size or trailer line; return whether the body has ended."""
         if self._trailers >= 0:
             self._trailers += len(line)
             if self._trailers > _MAX_TRAILERS:
@@ -248,12 +250,12 @@ class ChunkedBody:
             )
         if len(self.data) + size > self._max_bytes:
             raise too_large(len(self.data) + size, self._max_bytes)
-        self._left = size
+        self._remaining = size
         self._in_data = True
 
 
 def too_large(size: int, limit: int) -> HttpError:
-    """Make the refusal of a body beyond the limit."""
+    """Return the error for a body beyond the limit."""
     return HttpError(
         413, f"request body size of {size} bytes exceeds the maximum allowed size of {limit} bytes"
     )
@@ -278,7 +280,7 @@ def response_head(status: int, headers: bytes, length: int | None, keep_alive: b
         status: HTTP status.
         headers: complete header lines, each with its CRLF.
         length: bytes of the body; None for a chunked one.
-        keep_alive: whether the connection stays open; said only when it does not.
+        keep_alive: whether the connection stays open; a header is written only if it does not.
     """
     line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
     if not keep_alive:

@@ -51,7 +51,7 @@ async def test_a_hit_needs_no_step() -> None:
     assert (message.inference_count, message.execution_count) == (2, 2)
 
 
-async def test_what_is_not_kept() -> None:
+async def test_uncacheable_requests_run_their_steps() -> None:
     made = models(size=100)
     await ask(made, fill=1)
     await ask(made, fill=1)
@@ -62,7 +62,7 @@ async def test_what_is_not_kept() -> None:
     assert counts(made) == {"success": 2, "queue": 2, "compute_infer": 2}
 
 
-async def test_an_error_is_not_kept() -> None:
+async def test_failure_is_not_cached() -> None:
     made = models()
     made.infer(tensor())
     made.take("a").answer(error=internal("no"))
@@ -78,7 +78,7 @@ INNER = ensemble(step({"x": "IN"}, {"y": "OUT"}, "a"))
 
 
 @pytest.mark.parametrize("config", [ONE, WITHIN], ids=["step", "within"])
-async def test_a_reloaded_step_is_asked_again(config: str) -> None:
+async def test_reloaded_step_is_called_again(config: str) -> None:
     made = models(e=config, inner=INNER)
     await ask(made, fill=1)
     assert await ask(made) == bytes([1]) * 16
@@ -93,7 +93,7 @@ async def test_a_reloaded_step_is_asked_again(config: str) -> None:
 @pytest.mark.parametrize(
     "config", [ensemble(step({"x": "IN"}, {"y": "OUT"}, "a")), ONE.replace(CACHE, CACHE + DECOUPLED)]
 )
-async def test_ensembles_without_a_cache(config: str) -> None:
+async def test_ensemble_without_cache_runs_its_steps(config: str) -> None:
     made = models(e=config)
     for _ in range(2):
         made.infer(tensor())
@@ -101,7 +101,7 @@ async def test_ensembles_without_a_cache(config: str) -> None:
     assert counts(made).keys().isdisjoint({"cache_hit", "cache_miss"})
 
 
-async def test_refusals_are_not_looked_up() -> None:
+async def test_invalid_request_is_not_looked_up() -> None:
     made = models()
     made.infer(tensor("WRONG"))
     made.infer(tensor(), outputs=(RequestedOutput("NONE"),))

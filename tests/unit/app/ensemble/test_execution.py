@@ -17,7 +17,7 @@ from app.ensemble.execution import DEADLOCK
 from tests.unit.ensembles import BRANCHES, CHAIN, DECOUPLED, Models, ensemble, model, step, tensor, turn
 
 
-async def test_a_chain_hands_the_same_bytes_on() -> None:
+async def test_chain_passes_on_the_same_bytes() -> None:
     models = Models(e=CHAIN, a=model(), b=model())
     models.infer(tensor(), id="7", priority=2, timeout_us=5, deadline=9e9, parameters={"k": 1})
     asked = models.take("a")
@@ -72,7 +72,7 @@ async def test_sequence_fields_reach_every_step() -> None:
         assert (request.sequence_id, request.sequence_start, request.sequence_end) == ("s", True, True)
 
 
-async def test_steps_that_lead_to_no_wanted_output_are_left_out() -> None:
+async def test_steps_of_unrequested_outputs_do_not_run() -> None:
     config = ensemble(step({"x": "IN"}, {"y": "A"}, "a"), step({"x": "IN"}, {"y": "B"}, "b"), outputs="A B")
     models = Models(e=config, a=model(), b=model())
     models.infer(tensor(), outputs=(RequestedOutput("B"),))
@@ -124,7 +124,7 @@ async def test_a_bad_request_fails_like_that_of_any_model() -> None:
     assert models.asked == []
 
 
-async def test_a_step_whose_model_has_gone() -> None:
+async def test_step_of_an_unloaded_model_fails_the_request() -> None:
     models = Models(e=CHAIN, a=model())
     models.infer(tensor())
     models.take("a").answer(tensor("y"))
@@ -132,7 +132,7 @@ async def test_a_step_whose_model_has_gone() -> None:
     assert models.error == "in ensemble 'e', Request for unknown model: 'b' is not found"
 
 
-async def test_a_step_that_cannot_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_step_that_cannot_be_sent_fails_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     models = Models(e=CHAIN, a=model(), b=model())
 
     def refuse(entry: Any, request: Any, sink: Any) -> Any:
@@ -146,7 +146,7 @@ async def test_a_step_that_cannot_be_sent(monkeypatch: pytest.MonkeyPatch) -> No
     assert models.error == "in ensemble 'e', nobody there"
 
 
-async def test_an_output_that_a_step_does_not_give() -> None:
+async def test_missing_output_of_a_step_fails_the_request() -> None:
     models = Models(e=CHAIN, a=model(), b=model())
     models.infer(tensor())
     models.take("a").answer()
@@ -154,7 +154,7 @@ async def test_an_output_that_a_step_does_not_give() -> None:
     assert models.error == f"in ensemble 'e', {DEADLOCK}"
 
 
-async def test_batch_dimensions_come_and_go() -> None:
+async def test_batch_dimension_is_added_and_removed() -> None:
     models = Models(e=CHAIN, a=model(batch=8), b=model())
     models.infer(tensor())
     asked = models.take("a")
@@ -177,7 +177,7 @@ async def test_an_ensemble_within_an_ensemble() -> None:
     assert models.error == "in ensemble 'outer', in ensemble 'e', gone"
 
 
-async def test_a_circle_ends_in_an_error() -> None:
+async def test_circular_ensembles_are_refused() -> None:
     models = Models(e=CHAIN, a=model(), b=model())
     models.infer(tensor(), chain=("e", "caller"))
     await turn()
@@ -274,7 +274,7 @@ class TestStatistics:
         assert (stats.success.count, stats.fail.count, stats.queue.count, stats.queue.ns) == (1, 1, 1, 0)
         assert stats.success.ns > 0 and stats.failures == {"OTHER": 1}
 
-    async def test_unloading_forgets_them(self) -> None:
+    async def test_unloading_resets_the_counters(self) -> None:
         models = Models(e=CHAIN, a=model(), b=model())
         models.infer(tensor(shape=(5,)))
         models.runner.retain(())
@@ -288,7 +288,7 @@ async def test_available_when_every_step_is() -> None:
     assert not models.available(models.resolve("e"))
 
 
-async def test_responses_say_which_sequence_their_request_is_of() -> None:
+async def test_responses_have_the_sequence_parameters() -> None:
     models = Models(e=CHAIN, a=model(), b=model())
     for fields, identity in (
         ({}, 0),
@@ -318,7 +318,7 @@ class Receiver:
 
 @pytest.mark.parametrize("end", ["answer", "error", "cancel"])
 @pytest.mark.parametrize("decoupled", [False, True])
-async def test_what_has_ended_holds_no_memory(end: str, decoupled: bool) -> None:
+async def test_finished_execution_is_released(end: str, decoupled: bool) -> None:
     """It would be garbage for the collector, which seldom comes, and tensors of megabytes with it."""
     more = DECOUPLED if decoupled else ""
     steps = step({"x": "IN"}, {"y": "MID"}, "a"), step({"x": "MID"}, {"y": "OUT"}, "b")

@@ -23,7 +23,7 @@ class TestConditions:
         models.take("a").answer(tensor("y"), flag)
         return models
 
-    async def test_taken(self) -> None:
+    async def test_step_runs_when_its_condition_is_true(self) -> None:
         models = await self.run(True)
         assert models.waiting() == ["b"]
         models.take("b").answer(tensor("y"))
@@ -33,7 +33,7 @@ class TestConditions:
         join.answer(tensor("y"))
         assert [output.name for output in models.responses[0].outputs] == ["OUT", "AFTER"]
 
-    async def test_skipped_with_what_needs_it(self) -> None:
+    async def test_skipped_step_skips_steps_that_need_it(self) -> None:
         models = await self.run(False)
         assert models.waiting() == ["c"]
         models.take("c").answer(tensor("y"))
@@ -42,7 +42,7 @@ class TestConditions:
         join.answer(tensor("y"))
         assert [output.name for output in models.responses[0].outputs] == ["OUT"]
 
-    async def test_nothing_is_left(self) -> None:
+    async def test_all_outputs_skipped_gives_an_empty_response(self) -> None:
         models = await self.run(False, join="l r?")
         models.take("c").answer(tensor("y"))
         (response,) = models.responses

@@ -12,7 +12,7 @@ from app.core.tensors import (
 from tests.unit.ensembles import CHAIN, DECOUPLED, Models, ensemble, model, step, tensor, turn
 
 
-async def test_a_traced_request_tells_of_its_steps() -> None:
+async def test_traced_request_has_the_calls_of_its_steps() -> None:
     models = Models(e=CHAIN, outer=ensemble(step({"IN": "IN"}, {"OUT": "OUT"}, "e")), a=model(), b=model())
     models.infer(tensor(), name="outer", id="7", trace="-")
     inner = TracedCall("called", "1", "", Timestamps(1_000, request_end=1_001))
@@ -35,7 +35,7 @@ async def test_a_traced_request_tells_of_its_steps() -> None:
     assert first.calls[0].timestamps.request_start - first.timestamps.request_start == 1
 
 
-async def test_a_traced_request_that_fails_tells_of_its_steps_too() -> None:
+async def test_failed_traced_request_has_the_calls_of_its_steps() -> None:
     models = Models(e=CHAIN, a=model(), b=model())
     models.infer(tensor(), trace="-")
     models.take("a").answer(error=unavailable("busy"))
@@ -45,7 +45,7 @@ async def test_a_traced_request_that_fails_tells_of_its_steps_too() -> None:
     assert [call.model_name for call in response.calls] == ["a"]
 
 
-async def test_where_tensors_are_traced_the_steps_tell_of_theirs() -> None:
+async def test_tensor_trace_has_the_tensors_of_steps() -> None:
     models = Models(e=CHAIN, outer=ensemble(step({"IN": "IN"}, {"OUT": "OUT"}, "e")), a=model(), b=model())
     models.infer(tensor(), name="outer", trace=TENSORS_TRACE)
     models.take("a").answer(tensor("y", fill=2))
@@ -69,7 +69,7 @@ async def test_every_response_of_a_decoupled_step_is_traced() -> None:
     assert call.outputs == (tensor("y", fill=1), tensor("y", fill=2))
 
 
-async def test_an_untraced_request_tells_nothing() -> None:
+async def test_untraced_request_has_no_calls() -> None:
     models = Models(e=CHAIN, a=model(), b=model())
     models.infer(tensor())
     for name in ("a", "b"):

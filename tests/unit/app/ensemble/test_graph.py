@@ -31,12 +31,12 @@ def test_versions_and_outputs() -> None:
     assert first.outputs == {"y": "A", "z": "MID"}
 
 
-def test_who_reads_a_tensor() -> None:
+def test_consumers_of_a_tensor() -> None:
     readers = {name: [s.number for s in steps] for name, steps in graph().consumers.items()}
     assert readers == {"IN": [0, 2], "MID": [1, 2]}
 
 
-def test_only_what_leads_to_an_output_is_kept() -> None:
+def test_pruned_keeps_steps_that_lead_to_an_output() -> None:
     assert [s.number for s in graph().pruned(["A"]).steps] == [0]
     assert [s.number for s in graph().pruned(["B"]).steps] == [0, 1]
     pruned = graph().pruned(["C", "A"])
@@ -54,7 +54,7 @@ def test_a_condition_is_read_before_its_step() -> None:
     assert [s.number for s in made.consumers["A"]] == [1]
 
 
-def test_a_tensor_that_only_decides_is_used() -> None:
+def test_tensor_of_a_condition_counts_as_used() -> None:
     steps = (
         step({"x": "IN"}, {"y": "A", "z": "GO"}, "a"),
         step({"x": "A"}, {"y": "B"}, "b"),
@@ -64,6 +64,6 @@ def test_a_tensor_that_only_decides_is_used() -> None:
     validate_ensemble(config_of(ensemble(*steps, outputs="B", more=WHEN % (1, "GO"))))
 
 
-def test_a_condition_of_no_step() -> None:
+def test_condition_of_an_unknown_step_is_refused() -> None:
     with pytest.raises(InferError, match=r"'step\.7\.when' of ensemble 'e' names a step there is not"):
         graph(more=WHEN % (7, "A"))

@@ -108,7 +108,7 @@ def test_errors_of_the_model_in_generate(run):
     run(scenario())
 
 
-def test_what_no_model_saw_is_refused_without_a_stream(run):
+def test_refusal_before_any_model_begins_no_stream(run):
     async def scenario():
         async with decoupled() as (front, peer):
             (await asked(front, peer, asking(STREAM))).answer(failed(invalid_arg("expected 2 inputs")))
@@ -119,7 +119,7 @@ def test_what_no_model_saw_is_refused_without_a_stream(run):
     run(scenario())
 
 
-def test_an_unexpected_failure_is_told_without_its_text(run):
+def test_unexpected_exception_is_answered_without_its_text(run):
     async def scenario():
         async with decoupled() as (front, peer):
             odd = InferResponse("identity", "1", (Tensor("N", "NONE", (1,), b""),), final=False)
@@ -211,7 +211,7 @@ def test_long_requests_and_responses(run):
     run(scenario())
 
 
-def test_a_request_that_no_replica_takes(run):
+def test_request_without_a_replica_is_refused(run):
     async def scenario():
         async with fronted() as front:
             peer = await front.connect()

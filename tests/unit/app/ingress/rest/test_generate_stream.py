@@ -44,7 +44,7 @@ def test_every_response_is_an_event(run, count):
     run(scenario())
 
 
-def test_an_event_leaves_when_its_response_comes(run):
+def test_event_is_sent_when_its_response_arrives(run):
     async def scenario():
         async with decoupled() as (front, peer):
             model = await asked(front, peer, asking(STREAM))
@@ -59,7 +59,7 @@ def test_an_event_leaves_when_its_response_comes(run):
     run(scenario())
 
 
-def test_a_final_response_that_says_something_is_an_event(run):
+def test_final_response_with_outputs_is_an_event(run):
     async def scenario():
         async with decoupled() as (front, peer):
             model = await asked(front, peer, asking(STREAM))
@@ -93,7 +93,7 @@ def test_the_first_response_decides_the_status(run):
 
 
 @pytest.mark.parametrize("path", [GENERATE, STREAM])
-def test_a_client_that_leaves_cancels(run, path):
+def test_disconnect_cancels_the_request(run, path):
     async def scenario():
         async with decoupled() as (front, peer):
             model = await asked(front, peer, asking(path))
@@ -108,7 +108,7 @@ def test_a_client_that_leaves_cancels(run, path):
     run(scenario())
 
 
-def test_a_client_that_leaves_without_reading_cancels(run):
+def test_disconnect_without_reading_cancels_the_request(run):
     async def scenario():
         async with decoupled(write_buffer_bytes=1000) as (front, peer):
             model = await asked(front, peer, asking(STREAM))
@@ -139,7 +139,7 @@ def test_a_slow_reader_gets_everything_in_order(run):
 
 
 @pytest.mark.parametrize("limits", [{"stream_responses": 50}, {"stream_bytes": 50 * 50_000}])
-def test_what_waits_for_a_slow_reader_is_bounded(run, limits):
+def test_buffer_of_a_slow_reader_is_limited(run, limits):
     async def scenario():
         async with decoupled(write_buffer_bytes=1000, **limits) as (front, peer):
             model = await asked(front, peer, asking(STREAM))
@@ -190,7 +190,7 @@ def test_a_stream_ends_before_the_server_does(run):
     run(scenario())
 
 
-def test_what_waits_in_all_streams_together_is_bounded(run):
+def test_buffers_of_all_streams_together_are_limited(run):
     async def scenario():
         unsent = SendBufferLimit(1 << 20)
         async with decoupled(unsent=unsent, write_buffer_bytes=1000) as (front, peer):

@@ -76,23 +76,23 @@ def service(peer: Peers, *callers: Caller) -> RoutedInferenceService:
     return made
 
 
-async def test_statistics_are_those_of_every_ingress(peers: list[Peers]) -> None:
+async def test_statistics_include_every_ingress(peers: list[Peers]) -> None:
     answer = await service(peers[0]).statistics("e")
     assert [(one.name, one.inference_count) for one in answer.model_stats] == [("e", 1 + 2 + 4)]
 
 
-async def test_metrics_are_those_of_this_node(peers: list[Peers]) -> None:
+async def test_local_statistics_exclude_other_nodes(peers: list[Peers]) -> None:
     made = service(peers[0])
     ((_, report),) = await made.reports([entry("e", CHAIN)], local=True)
     assert report.inference_count == 1 + 2
 
 
-async def test_what_models_called_counts_too(peers: list[Peers]) -> None:
+async def test_statistics_include_ensembles_called_by_models(peers: list[Peers]) -> None:
     answer = await service(peers[0], Caller(ran(8)), Caller(ran(16))).statistics("e")
     assert answer.model_stats[0].inference_count == 1 + 2 + 4 + 8 + 16
 
 
-async def test_an_ingress_takes_no_requests(peers: list[Peers]) -> None:
+async def test_ingress_refuses_requests_over_a_channel(peers: list[Peers]) -> None:
     with pytest.raises(InferError, match="takes no requests"):
         peers[0].submit(InferRequest("e", "", ()), lambda _: None)
     with pytest.raises(InferError, match="unknown control verb 'x'"):

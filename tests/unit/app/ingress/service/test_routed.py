@@ -76,7 +76,7 @@ def test_not_ready_while_a_model_has_no_replica() -> None:
     assert service_of(router, LENIENT).ready()
 
 
-def test_exit() -> None:
+def test_begin_exit_reports_not_ready() -> None:
     service = of(entry("m"))
     assert (service.live(), service.exiting()) == (True, False)
     service.begin_exit()
@@ -138,7 +138,7 @@ async def test_statistics_of_the_whole_cluster() -> None:
     assert [s.version for s in (await service.statistics("m", "2")).model_stats] == ["2"]
 
 
-async def test_statistics_of_what_is_not_served() -> None:
+async def test_statistics_of_unknown_versions_are_refused() -> None:
     service = of(entry("m"), LOADING, UNLOADED)
     for arguments, text in (
         (("x",), "requested model 'x' is not available"),
@@ -268,7 +268,7 @@ class Response:
         self.cancelled = True
 
 
-async def test_a_watch_that_is_given_up_ends_at_the_manager_too() -> None:
+async def test_cancelled_watch_is_cancelled_at_the_manager() -> None:
     response = Response()
     client = ManagerClient(SimpleNamespace(watch=SimpleNamespace(remote=lambda *_: response)))
     watching = asyncio.create_task(client.watch("me", 3))
@@ -280,7 +280,7 @@ async def test_a_watch_that_is_given_up_ends_at_the_manager_too() -> None:
     assert response.cancelled
 
 
-async def test_what_was_asked_of_the_manager_is_bounded_also_when_nobody_waits_for_it() -> None:
+async def test_manager_calls_are_limited_also_after_their_clients_left() -> None:
     answers: list[asyncio.Future[None]] = []
 
     def remote(*_: Any) -> asyncio.Future[None]:

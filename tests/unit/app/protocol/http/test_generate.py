@@ -151,7 +151,7 @@ DEEP = "JSON nesting depth exceeds maximum allowed limit (100)"
             "failed to parse the request JSON buffer: Number too big to be stored in double. at 5"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_in_tritons_words(document, code, message):
+def test_refusals_have_tritons_texts(document, code, message):
     assert refusal(document) == (code, message)
 
 

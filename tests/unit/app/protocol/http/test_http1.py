@@ -8,7 +8,7 @@ def head(line="GET / HTTP/1.1", *headers):
     return parse_head("\r\n".join((line, *headers, "", "")).encode("latin-1"))
 
 
-def test_a_head():
+def test_head_is_parsed():
     parsed = head("POST /v2/models/a%20b/infer?x=1#f HTTP/1.1", "Content-Length: 12", "X-Y: z")
     assert (parsed.method, parsed.path, parsed.query) == ("POST", "/v2/models/a%20b/infer", b"x=1")
     assert (parsed.content_length, parsed.keep_alive, parsed.get(b"x-y")) == (12, True, "z")
@@ -46,13 +46,13 @@ def test_keep_alive(line, headers, keep_alive):
         (417, ("Expect: magic",)),
     ],
 )
-def test_heads_refused(status, headers):
+def test_invalid_heads_are_refused(status, headers):
     with pytest.raises(HttpError) as caught:
         head("POST / HTTP/1.1", *headers)
     assert caught.value.status in (status, 400)
 
 
-def test_chunks_count_where_there_is_a_length_too():
+def test_chunks_have_precedence_over_a_length():
     """As Python's requests sends a body when told to be chunked; the connection ends with the answer."""
     parsed = head("POST / HTTP/1.1", "Content-Length: 99", "Transfer-Encoding: chunked")
     assert parsed.content_length is None
@@ -97,7 +97,7 @@ def test_chunks_in_any_pieces(size):
         b"0\r\n" + b"a" * 2000,
     ],
 )
-def test_bad_chunks(data):
+def test_malformed_chunks_are_refused(data):
     with pytest.raises(HttpError) as caught:
         feed_in_pieces(data, 1000)
     assert caught.value.status in (400, 413)

@@ -42,7 +42,7 @@ def test_fault(document: bytes, fault: str) -> None:
 
 
 @pytest.mark.parametrize("document", [b'{"a":1}\0 binary data', b'\xef\xbb\xbf{"a":1}'])
-def test_what_may_stand_around_a_document(document: bytes) -> None:
+def test_byte_order_mark_and_data_after_nul_are_ignored(document: bytes) -> None:
     assert parse(document) == {"a": 1}
 
 
@@ -59,7 +59,7 @@ def test_surrogates_that_pair_or_are_escaped() -> None:
         b"\\\\" * 500_000,
     ],
 )
-def test_a_fault_is_found_in_little_time(hostile: bytes) -> None:
+def test_syntax_errors_are_found_in_linear_time(hostile: bytes) -> None:
     started = time.monotonic()
     with pytest.raises(InferError):
         parse(hostile)
@@ -78,7 +78,7 @@ def test_a_fault_is_found_in_little_time(hostile: bytes) -> None:
         (float("-inf"), "-Infinity"),
     ],
 )
-def test_floats_as_rapidjson_prints_them(value: float, printed: str) -> None:
+def test_floats_are_encoded_like_rapidjson(value: float, printed: str) -> None:
     """Alone, and beside one that takes the other road."""
     for values in ([value], [value, 1e17]):
         tensor = Tensor("OUT", "FP64", (len(values),), np.array(values).tobytes())

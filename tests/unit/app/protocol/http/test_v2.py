@@ -96,7 +96,7 @@ def test_json_strings_that_are_not_utf8_keep_their_bytes():
     assert decode(header).request.inputs[0].array().tolist() == [b"\xff\xfe"]
 
 
-def test_reserved_and_custom_parameters_are_told_apart():
+def test_reserved_and_custom_parameters_are_separated():
     document = {
         "inputs": [],
         "parameters": {

@@ -43,7 +43,7 @@ UNUSABLE = [
 
 @pytest.mark.parametrize(("key", "code", "message"), UNUSABLE)
 @pytest.mark.parametrize("value", [None, [], {}])
-def test_parameters_of_no_type_that_parameters_have(key, code, message, value):
+def test_parameters_of_an_unsupported_type_are_refused(key, code, message, value):
     assert refusal({"inputs": [an_input(data=[1, 2])], "parameters": {key: value}}) == (code, message)
 
 
@@ -234,7 +234,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("document", "code", "message"), REFUSALS, ids=range(len(REFUSALS)))
-def test_what_is_wrong_is_said_in_tritons_words(document, code, message):
+def test_refusals_have_tritons_texts(document, code, message):
     assert refusal(document) == (code, message)
 
 
@@ -261,12 +261,12 @@ def test_deep_nesting_is_refused(depth, datatype):
         ),
     ],
 )
-def test_lying_binary_sizes(sizes, sent, message):
+def test_wrong_binary_sizes_are_refused(sizes, sent, message):
     inputs = [an_input(name=f"I{n}", parameters={"binary_data_size": size}) for n, size in enumerate(sizes)]
     assert refusal({"inputs": inputs}, bytes(sent)) == (ARG, message)
 
 
-def test_size_limits_concern_json_and_not_binary():
+def test_size_limits_apply_to_json_and_not_to_binary():
     document = {"inputs": [an_input(shape=[500], datatype="UINT8", parameters={"binary_data_size": 500})]}
     assert len(decode(document, bytes(500), limit=200).request.inputs[0].data) == 500
     big = {"inputs": [an_input(shape=[100], datatype="FP64", data=[0] * 100)]}
@@ -283,13 +283,13 @@ def test_size_limits_concern_json_and_not_binary():
     )
 
 
-def test_counts_are_bounded():
+def test_entries_are_limited():
     assert refusal({"inputs": [], "outputs": [{"name": "o"}] * 5000})[0] is ARG
     assert refusal({"inputs": [an_input(shape=[1] * 65, data=[1])]})[0] is ARG
     assert refusal({"inputs": [], "parameters": {f"p{n}": 1 for n in range(5000)}})[0] is ARG
 
 
-def test_arrays_are_bounded(monkeypatch):
+def test_arrays_are_limited(monkeypatch):
     """Those within a tensor's data too, which may be of any nesting."""
     monkeypatch.setattr(request_template, "MAX_ARRAYS", 1000)
     text = "request JSON has more than 1000 values"

@@ -16,7 +16,7 @@ def answer(*tensors, outputs=None, **fields):
     return encode_infer(decode(document), InferResponse("m", "1", tensors, **fields), MODEL)
 
 
-def test_binary_responses_differ_in_what_differs():
+def test_binary_responses_do_not_mix_up_cached_headers():
     binary = {"outputs": [{"name": "O", "parameters": {"binary_data": True}}]}
     given = [(b"12", (1, 2), "1"), (b"34", (1, 2), "1"), (b"34", (2, 1), "1"), (b"345", (1, 3), "2")]
     for data, shape, version in given * 2:
@@ -57,7 +57,7 @@ def test_binary_responses_differ_in_what_differs():
         (np.zeros((0, 3), np.float32), "", b"[]"),
     ],
 )
-def test_json_outputs_are_printed_as_triton_prints_them(array, datatype, data):
+def test_json_outputs_are_encoded_like_triton(array, datatype, data):
     encoded = answer(Tensor.of("O", array, datatype))
     assert encoded.headers == b"Content-Type: application/json\r\n"
     assert b'"data":' + data in encoded.parts[0]
@@ -125,7 +125,7 @@ def test_classification_output():
         ),
     ],
 )
-def test_outputs_that_cannot_be_printed(tensor, code, message):
+def test_outputs_that_json_cannot_hold_are_refused(tensor, code, message):
     with pytest.raises(InferError) as caught:
         answer(tensor)
     assert (caught.value.code, caught.value.message) == (code, message)
