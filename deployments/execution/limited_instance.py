@@ -1,4 +1,4 @@
-"""An instance that executes when the rate limiter gives it a turn."""
+"""An instance that executes when the rate limiter grants it a permit."""
 
 import asyncio
 import threading
@@ -12,15 +12,15 @@ from deployments.execution.instance_thread import Batch, InstanceThread
 from deployments.execution.queued_request import CANCELLED, QueuedRequest, ResponseQueue
 from deployments.rate_limiting.client import Permits
 
-_PATIENCE_S: Final = 0.001
+_NEXT_BATCH_S: Final = 0.001
 
 
 class LimitedInstance(InstanceThread):
-    """Takes a batch as any instance does, and hands it to its thread when it has a turn.
+    """Accepts a batch like any instance, and executes it when it has a permit.
 
     Args:
-        turns: what the arbiter gives it.
-        expects: whether more requests are queued.
+        permits: the permits of the instance.
+        expects: returns whether more requests are queued.
     """
 
     def __init__(
@@ -33,78 +33,78 @@ class LimitedInstance(InstanceThread):
         finished: Callable[[InstanceThread, Batch], None],
         watchdog: LoopWatchdog,
         policy: Mapping[str, str],
-        turns: Permits,
+        permits: Permits,
         expects: Callable[[], bool],
     ) -> None:
         super().__init__(backend, instance, outbox, decoupled, loop, finished, watchdog, policy)
-        self._turns = turns
+        self._permits = permits
         self._expects = expects
         self._next: Batch | None = None
         self._reporting = False
-        self._patience: asyncio.TimerHandle | None = None
+        self._keep_timer: asyncio.TimerHandle | None = None
 
     @property
     def accepts_prefetch(self) -> bool:
-        """Never: each batch has to wait for its turn."""
+        """False: each batch has to wait for a permit."""
         return False
 
     def execute(self, batch: Batch) -> None:
         self._next = batch
-        if self._patience is not None:
-            self._patience.cancel()
+        if self._keep_timer is not None:
+            self._keep_timer.cancel()
             self._pass_on()
         elif not self._reporting:
-            self._turns.ask(self._begin)
+            self._permits.acquire(self._begin)
 
     def cancel(self, pending: QueuedRequest) -> None:
-        """Give up a batch that waits for its turn when nobody wants it any more."""
+        """Drop a waiting batch when all of its requests are cancelled."""
         batch = self._next
         if batch is not None and pending in batch.requests and not _wanted(batch):
-            self._turns.release()
+            self._permits.release()
             self._drop(batch)
 
     def on_removed(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-        self._turns.leave()
+        if self._keep_timer is not None:
+            self._keep_timer.cancel()
+        self._permits.unregister()
 
     def _warm_up(self) -> None:
-        """Warm-up executions are one turn; on the instance's thread."""
+        """Execute all warm-up requests with one permit; on the instance's thread."""
         if not self.instance.model.config.model_warmup:
             return
         granted = threading.Event()
-        self._loop.call_soon_threadsafe(self._turns.ask, granted.set)
+        self._loop.call_soon_threadsafe(self._permits.acquire, granted.set)
         granted.wait()
         try:
             super()._warm_up()
         finally:
-            self._loop.call_soon_threadsafe(self._turns.release)
+            self._loop.call_soon_threadsafe(self._permits.release)
 
     def _report(self, batch: Batch) -> None:
-        """Give the turn back, and ask for another at once where there is more to do.
+        """Release the permit, and request another at once when there is a next batch.
 
-        The batcher may take a moment to form the next batch. Others wait for the turn that long: given to
-        them at once, turns would alternate whatever the priorities say.
+        The scheduler may need a moment to form that batch, and the permit is kept that long: permits that are
+        released at once would alternate between instances whatever their priorities.
         """
         self._reporting = True
         super()._report(batch)
         self._reporting = False
         if self._next is None and self._expects():
-            self._patience = self._loop.call_later(_PATIENCE_S, self._pass_on)
+            self._keep_timer = self._loop.call_later(_NEXT_BATCH_S, self._pass_on)
         else:
             self._pass_on()
 
     def _pass_on(self) -> None:
-        self._patience = None
-        self._turns.release()
+        self._keep_timer = None
+        self._permits.release()
         if self._next is not None:
-            self._turns.ask(self._begin)
+            self._permits.acquire(self._begin)
 
     def _begin(self) -> None:
         batch = self._next
         assert batch is not None
         if not _wanted(batch):
-            self._turns.release()
+            self._permits.release()
             self._drop(batch)
             return
         self._next = None
@@ -122,5 +122,5 @@ class LimitedInstance(InstanceThread):
 
 
 def _wanted(batch: Batch) -> bool:
-    """Whether to execute it; what one of a sequence did not, later ones would lack."""
+    """Return whether to execute a batch: later requests of a sequence need even its cancelled ones."""
     return any(type(pending) is not QueuedRequest or not pending.cancelled for pending in batch.requests)

@@ -1,4 +1,4 @@
-"""A replica's side of the rate limiter: asks its node's arbiter for turns."""
+"""A replica's side of the rate limiter: requests execution permits from the node's arbiter."""
 
 import asyncio
 import itertools
@@ -18,13 +18,13 @@ from app.core.config.rate_limit import Demand, Explicit
 from app.core.errors import invalid_arg, unavailable
 from deployments.rate_limiting.wire import (
     AcquireRequest,
-    Enrolled,
-    Leave,
     Reader,
     Register,
+    Registered,
     Release,
     ToArbiter,
     ToReplica,
+    Unregister,
     frame,
 )
 
@@ -32,11 +32,11 @@ logger = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.1
 _START_S: Final = 30.0
-_ENROL_S: Final = 60.0
+_REGISTER_S: Final = 60.0
 _ROOT: Final = Path(__file__).parents[2]
 _decoder: Final = msgspec.msgpack.Decoder(ToReplica)
 
-Done = Callable[[], None]
+OnGranted = Callable[[], None]
 
 
 class _State(Enum):
@@ -46,51 +46,55 @@ class _State(Enum):
 
 
 class Permits:
-    """The turns of one instance. Lives on the data-plane loop."""
+    """The permits of one instance, one at a time. Belongs to the data-plane loop."""
 
     def __init__(self, limiter: "RateLimiter", number: int, demand: Demand) -> None:
         self.number = number
         self.demand = demand
         self.state = _State.IDLE
-        self.wish = 0
+        self.requests = 0
         self._limiter = limiter
-        self._granted: Done | None = None
+        self._on_granted: OnGranted | None = None
 
-    def ask(self, granted: Done) -> None:
-        """Call `granted` once, when the instance may execute."""
-        self.wish += 1
-        self.state, self._granted = _State.WAITING, granted
-        self._limiter.send(AcquireRequest(self.number, self.wish))
+    def acquire(self, on_granted: OnGranted) -> None:
+        """Request a permit; `on_granted` is called once, when the instance may execute."""
+        self.requests += 1
+        self.state, self._on_granted = _State.WAITING, on_granted
+        self._limiter.send(AcquireRequest(self.number, self.requests))
 
     def release(self) -> None:
-        """Give the turn back, or wait for it no longer."""
-        self.state, self._granted = _State.IDLE, None
+        """Release the permit, or withdraw the request."""
+        self.state, self._on_granted = _State.IDLE, None
         self._limiter.send(Release(self.number))
 
-    def leave(self) -> None:
-        """The instance is no more."""
-        self._limiter.leave(self)
+    def unregister(self) -> None:
+        """Remove the instance."""
+        self._limiter.unregister(self)
 
-    def granted(self, wish: int) -> None:
-        """The arbiter's answer; one to an earlier wish was on its way when that was withdrawn."""
-        granted = self._granted
-        if self.state is _State.WAITING and wish == self.wish and granted is not None:
-            self.state, self._granted = _State.HELD, None
-            granted()
+    def granted(self, request: int) -> None:
+        """Handle the arbiter's answer; one to a withdrawn request may arrive late."""
+        on_granted = self._on_granted
+        if self.state is _State.WAITING and request == self.requests and on_granted is not None:
+            self.state, self._on_granted = _State.HELD, None
+            on_granted()
 
 
 class RateLimiter:
-    """The connection to the arbiter of this node, made again whenever it ends. Lives on the data-plane loop.
+    """The connection to the arbiter of this node. Belongs to the data-plane loop.
 
-    While there is no arbiter nobody gets a turn; whoever executes goes on.
+    It is restored when it ends. Without an arbiter no permit is granted; instances that execute continue.
+
+    Args:
+        directory: the directory of the socket, private to this user.
+        key: the server's key; each server has an arbiter of its own.
+        explicit: the operator's counts of resources.
     """
 
     def __init__(self, directory: str, key: bytes, explicit: Explicit) -> None:
-        """`directory` is for sockets, this user's alone; `key` is the server's, which has its own arbiter."""
         server = blake2b(key, digest_size=8, person=b"rate-limit").hexdigest()
         self._path = Path(directory, f"limiter-{server}.sock")
         self._explicit = explicit
-        self._turns: dict[int, Permits] = {}
+        self._permits: dict[int, Permits] = {}
         self._numbers = itertools.count()
         self._answers: dict[int, asyncio.Future[str]] = {}
         self._unsent: list[bytes] = []
@@ -98,37 +102,37 @@ class RateLimiter:
         self._connected = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._stay_connected())
 
-    async def enrol(self, demands: Mapping[int, Demand]) -> dict[int, Permits]:
-        """Add instances, by any numbers of the caller's; returns their turns by the same.
+    async def register(self, demands: Mapping[int, Demand]) -> dict[int, Permits]:
+        """Add instances, by any numbers of the caller's; return their permits by the same numbers.
 
         Raises:
             InferError: INVALID_ARG when one of them could never execute; UNAVAILABLE without an arbiter.
         """
         made = {number: Permits(self, next(self._numbers), demand) for number, demand in demands.items()}
         try:
-            async with asyncio.timeout(_ENROL_S):
-                error = await self._enrolled(made.values())
+            async with asyncio.timeout(_REGISTER_S):
+                error = await self._register(made.values())
         except TimeoutError:
-            for turns in made.values():  # it may have come through, only the answer has not
-                self.send(Leave(turns.number))
+            for permits in made.values():  # the request may have arrived, and only its answer be late
+                self.send(Unregister(permits.number))
             raise unavailable("the rate limiter does not answer") from None
         if error:
             raise invalid_arg(error)
-        self._turns.update((turns.number, turns) for turns in made.values())
+        self._permits.update((permits.number, permits) for permits in made.values())
         return made
 
-    def leave(self, turns: Permits) -> None:
-        """An instance is no more."""
-        if self._turns.pop(turns.number, None) is not None:
-            self.send(Leave(turns.number))
+    def unregister(self, permits: Permits) -> None:
+        """Remove an instance."""
+        if self._permits.pop(permits.number, None) is not None:
+            self.send(Unregister(permits.number))
 
     def send(self, message: ToArbiter) -> None:
-        """Send, together with what else is said in this turn of the loop.
+        """Send a message, in one write with the others of this iteration of the loop.
 
-        An instance that gives its turn back and wants another at once is then compared with those who wait.
+        So an instance that releases its permit and requests another is compared with those that wait.
         """
         if self._transport is None:
-            return  # all that counts is told again to the next arbiter
+            return  # the next arbiter gets the whole state
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._flush)
         self._unsent.append(frame(message))
@@ -140,19 +144,19 @@ class RateLimiter:
             self._transport.close()
 
     def connection_made(self, transport: asyncio.WriteTransport) -> None:
-        """There is an arbiter: tell it who is here, who executes and who wants to."""
+        """Send the state of the instances to a new arbiter."""
         self._transport = transport
-        members = self._turns.values()
+        members = self._permits.values()
         if members:
-            held = [turns.number for turns in members if turns.state is _State.HELD]
-            self.send(Register(-1, {turns.number: turns.demand for turns in members}, held))
-        for turns in members:
-            if turns.state is _State.WAITING:
-                self.send(AcquireRequest(turns.number, turns.wish))
+            held = [permits.number for permits in members if permits.state is _State.HELD]
+            self.send(Register(-1, {permits.number: permits.demand for permits in members}, held))
+        for permits in members:
+            if permits.state is _State.WAITING:
+                self.send(AcquireRequest(permits.number, permits.requests))
         self._connected.set()
 
     def connection_lost(self) -> None:
-        """The arbiter has gone."""
+        """Drop unsent messages and pending answers of an arbiter that ended."""
         self._transport = None
         self._unsent.clear()
         self._connected.clear()
@@ -160,18 +164,18 @@ class RateLimiter:
             answer.cancel()
 
     def receive(self, message: ToReplica) -> None:
-        """Take an answer."""
-        if isinstance(message, Enrolled):
+        """Handle an answer of the arbiter."""
+        if isinstance(message, Registered):
             answer = self._answers.pop(message.request, None)
             if answer is not None and not answer.done():
                 answer.set_result(message.error)
             elif message.error:
                 logger.error("the rate limiter refuses an instance: %s", message.error)
-        elif message.instance in self._turns:
-            self._turns[message.instance].granted(message.wish)
+        elif message.instance in self._permits:
+            self._permits[message.instance].granted(message.number)
 
-    async def _enrolled(self, turns: Iterable[Permits]) -> str:
-        request = Register(next(self._numbers), {each.number: each.demand for each in turns})
+    async def _register(self, added: Iterable[Permits]) -> str:
+        request = Register(next(self._numbers), {each.number: each.demand for each in added})
         while True:
             await self._connected.wait()
             answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -191,15 +195,15 @@ class RateLimiter:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                _, link = await loop.create_unix_connection(lambda: _Link(self), str(self._path))
-                await link.ended.wait()
+                _, connection = await loop.create_unix_connection(lambda: _Connection(self), str(self._path))
+                await connection.ended.wait()
             except OSError:
                 await asyncio.to_thread(self._start_arbiter)
             await asyncio.sleep(_RETRY_S)
 
     def _start_arbiter(self) -> None:
-        """Returns when one listens, unless another process is starting one."""
-        command = [sys.executable, "-P", "-m", "deployments.rate_limiting.process", str(self._path)]
+        """Start an arbiter; return when it listens, or when another process is starting one."""
+        command = [sys.executable, "-m", "deployments.rate_limiting.process", str(self._path)]
         resources = msgspec.json.encode(self._explicit).decode()
         try:
             ended = subprocess.run(
@@ -217,7 +221,7 @@ class RateLimiter:
             logger.error("cannot start the rate limiter: %s", ended.stderr.decode(errors="replace"))
 
 
-class _Link(asyncio.Protocol):
+class _Connection(asyncio.Protocol):
     """A connection to an arbiter."""
 
     def __init__(self, limiter: RateLimiter) -> None:

@@ -1,12 +1,11 @@
-"""The arbiter's process: one on a node, for the replicas of one server.
+"""The process of the arbiter: one per node for the replicas of one server.
 
 Resources belong to a node, as Triton's belong to a server: replicas on two nodes never wait for each other.
 
-A replica that finds none starts one (`python -m deployments.rate_limiting.process SOCKET RESOURCES`); a lock
-beside the socket lets one win. It outlives the replica that started it, and ends when nobody has been
-connected for a while. What a connection holds is free when the connection ends, so a killed replica keeps
-nothing. When the arbiter itself is killed, the replicas start another and tell it what they are executing;
-it gives no turn before they have had the time to.
+A replica that finds no arbiter starts one (`python -m deployments.rate_limiting.process SOCKET RESOURCES`); a
+lock file beside the socket lets one win. The arbiter outlives that replica, and ends some time after the
+last connection. The permits of a connection end with it, so a killed replica holds none. When the arbiter is
+killed, the replicas start another and send it their state; it grants no permit before they had time to.
 """
 
 import asyncio
@@ -25,29 +24,33 @@ from app.transport.channel.sockets import listen_unix
 from deployments.rate_limiting.arbiter import Arbiter
 from deployments.rate_limiting.wire import (
     AcquireRequest,
-    Enrolled,
     Granted,
-    Leave,
     Reader,
     Register,
+    Registered,
     Release,
     ToArbiter,
     ToReplica,
+    Unregister,
     frame,
 )
 
 LINGER_S: Final = 10.0
 RECOVERY_S: Final = 1.0
-"""How long the successor of an arbiter that was killed waits for what the replicas hold."""
+"""Time in which the successor of a killed arbiter waits for the replicas to report their permits."""
 
 _decoder: Final = msgspec.msgpack.Decoder(ToArbiter)
 
 
 class Node:
-    """The arbiter and its connections. Lives on one event loop."""
+    """The arbiter and its connections. Belongs to one event loop.
+
+    Args:
+        explicit: the operator's counts of resources.
+        opens: the time from which permits are granted, on the loop's clock.
+    """
 
     def __init__(self, explicit: Explicit, opens: float) -> None:
-        """`opens` is when the first turn may be given, on the loop's clock."""
         self.arbiter: Arbiter[tuple[_Replica, int]] = Arbiter(explicit)
         self.idle = asyncio.Event()
         self.idle.set()
@@ -56,18 +59,18 @@ class Node:
         asyncio.get_running_loop().call_at(opens, self.grant)
 
     def joined(self) -> None:
-        """A replica has connected."""
+        """Count a new connection."""
         self._connected += 1
         self.idle.clear()
 
     def left(self) -> None:
-        """A replica has gone."""
+        """Count a lost connection."""
         self._connected -= 1
         if not self._connected:
             self.idle.set()
 
     def grant(self) -> None:
-        """Give turns, and tell those who got them."""
+        """Grant the permits that are available and inform their replicas."""
         if asyncio.get_running_loop().time() >= self._opens:
             for replica, instance in self.arbiter.grant():
                 replica.granted(instance)
@@ -79,7 +82,7 @@ class _Replica(asyncio.Protocol):
     def __init__(self, node: Node) -> None:
         self._node = node
         self._reader: Reader[ToArbiter] = Reader(_decoder)
-        self._wishes: dict[int, int] = {}
+        self._requests: dict[int, int] = {}
         self._transport: asyncio.WriteTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -87,13 +90,13 @@ class _Replica(asyncio.Protocol):
         self._node.joined()
 
     def connection_lost(self, error: Exception | None) -> None:
-        for instance in self._wishes:
-            self._node.arbiter.leave((self, instance))
+        for instance in self._requests:
+            self._node.arbiter.unregister((self, instance))
         self._node.left()
         self._node.grant()
 
     def data_received(self, data: bytes) -> None:
-        """Take in all that came before giving turns: an instance that executed may want to again."""
+        # All messages are handled before permits are granted: an instance may request again after a release.
         try:
             for message in self._reader.feed(data):
                 self._receive(message)
@@ -103,31 +106,31 @@ class _Replica(asyncio.Protocol):
         self._node.grant()
 
     def granted(self, instance: int) -> None:
-        """Tell the replica."""
-        self._send(Granted(instance, self._wishes[instance]))
+        """Inform the replica of a permit."""
+        self._send(Granted(instance, self._requests[instance]))
 
     def _receive(self, message: ToArbiter) -> None:
         arbiter = self._node.arbiter
         if isinstance(message, AcquireRequest):
-            arbiter.wish((self, message.instance))
-            self._wishes[message.instance] = message.wish
+            arbiter.request((self, message.instance))
+            self._requests[message.instance] = message.number
         elif isinstance(message, Release):
             arbiter.release((self, message.instance))
-        elif isinstance(message, Leave):
-            arbiter.leave((self, message.instance))
-            self._wishes.pop(message.instance, None)
+        elif isinstance(message, Unregister):
+            arbiter.unregister((self, message.instance))
+            self._requests.pop(message.instance, None)
         else:
-            self._send(Enrolled(message.request, self._enrol(message)))
+            self._send(Registered(message.request, self._register(message)))
 
-    def _enrol(self, message: Register) -> str:
+    def _register(self, message: Register) -> str:
         arbiter = self._node.arbiter
         try:
-            arbiter.enrol({(self, number): demand for number, demand in message.demands.items()})
+            arbiter.register({(self, number): demand for number, demand in message.demands.items()})
         except InferError as error:
             return error.message
-        self._wishes.update(dict.fromkeys(message.demands, 0))
+        self._requests.update(dict.fromkeys(message.demands, 0))
         for number in message.held:
-            arbiter.hold((self, number))
+            arbiter.restore((self, number))
         return ""
 
     def _send(self, message: ToReplica) -> None:
@@ -136,7 +139,7 @@ class _Replica(asyncio.Protocol):
 
 
 async def serve(listener: socket.socket, explicit: Explicit, wait_s: float) -> None:
-    """Arbitrate until nobody is connected any more."""
+    """Serve connections until there have been none for `LINGER_S`."""
     loop = asyncio.get_running_loop()
     node = Node(explicit, loop.time() + wait_s)
     server = await loop.create_unix_server(lambda: _Replica(node), sock=listener)
@@ -148,24 +151,24 @@ async def serve(listener: socket.socket, explicit: Explicit, wait_s: float) -> N
     server.close()
 
 
-def _become(path: Path, explicit: Explicit) -> None:
-    """Listen, and go on in a process that has no parent; returns in neither.
+def _become_arbiter(path: Path, explicit: Explicit) -> None:
+    """Listen, then serve in a detached process; does not return.
 
-    A process that a Ray worker starts is killed with that worker unless it has cut the tie.
+    Ray kills the processes that a worker started along with it, unless they are detached.
     """
     lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os._exit(0)  # somebody else is it
-    wait_s = RECOVERY_S if path.exists() else 0.0  # one that ends of itself takes its socket with it
+        os._exit(0)  # another process is the arbiter
+    wait_s = RECOVERY_S if path.exists() else 0.0  # an arbiter that ends by itself removes its socket
     listener = listen_unix(str(path))
     if os.fork():
         os._exit(0)
     os.setsid()
-    nowhere = os.open(os.devnull, os.O_RDWR)
+    null = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
-        os.dup2(nowhere, stream)
+        os.dup2(null, stream)
     try:
         asyncio.run(serve(listener, explicit, wait_s))
     finally:
@@ -174,4 +177,4 @@ def _become(path: Path, explicit: Explicit) -> None:
 
 
 if __name__ == "__main__":
-    _become(Path(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=Explicit))
+    _become_arbiter(Path(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=Explicit))

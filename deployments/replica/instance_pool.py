@@ -190,7 +190,7 @@ class InstancePool:
         spec = self._spec
         if self._limiter is None:
             self._limiter = RateLimiter(spec.socket_directory, spec.key, spec.rate_limits or {})
-        return await self._limiter.enrol(demands)
+        return await self._limiter.register(demands)
 
     def _thread(self, placement: Placement, permits: Permits | None) -> InstanceThread:
         instance = placement.instance(self._model, next(self._indices))

@@ -1,4 +1,4 @@
-"""Whose turn it is: resources, priorities, and that nobody waits for ever."""
+"""The arbiter's decisions: resources, priorities, and that no instance starves."""
 
 from collections import Counter
 
@@ -19,18 +19,18 @@ def arbiter(**demands: Demand) -> Arbiter[str]:
 
 def limited(explicit: Explicit, **demands: Demand) -> Arbiter[str]:
     made: Arbiter[str] = Arbiter(explicit)
-    made.enrol(demands)
+    made.register(demands)
     return made
 
 
-def grant(of: Arbiter[str], *wishes: str) -> list[str]:
-    for key in wishes:
-        of.wish(key)
+def grant(of: Arbiter[str], *requesting: str) -> list[str]:
+    for key in requesting:
+        of.request(key)
     return of.grant()
 
 
-def turns(of: Arbiter[str], count: int, *keys: str) -> Counter[str]:
-    """Let instances that always want to execute do so, one execution after the other."""
+def permits(of: Arbiter[str], count: int, *keys: str) -> Counter[str]:
+    """Count the permits of instances that always request one, over `count` executions."""
     had: Counter[str] = Counter()
     running = grant(of, *keys)
     while had.total() < count:
@@ -62,7 +62,7 @@ def test_default_limit_is_the_largest_demand() -> None:
 
 def test_limit_shrinks_when_the_largest_demand_leaves() -> None:
     some = arbiter(a=demand(r=1), b=demand(r=1), c=demand(r=2))
-    some.leave("c")
+    some.unregister("c")
     assert grant(some, "a", "b") == ["a"]
 
 
@@ -76,30 +76,30 @@ def test_devices_have_resources_of_their_own() -> None:
 
 
 def test_priority_two_gets_half_the_permits() -> None:
-    assert turns(arbiter(a=demand(r=1), b=demand(2, r=1)), 300, "a", "b") == {"a": 200, "b": 100}
+    assert permits(arbiter(a=demand(r=1), b=demand(2, r=1)), 300, "a", "b") == {"a": 200, "b": 100}
     some = arbiter(a=demand(r=1), b=demand(2, r=1), c=demand(4, r=1))
-    had = turns(some, 700, "a", "b", "c")
+    had = permits(some, 700, "a", "b", "c")
     assert abs(had["a"] - 400) <= 2 and abs(had["b"] - 200) <= 2 and abs(had["c"] - 100) <= 2
 
 
 def test_idle_instance_does_not_starve_others_later() -> None:
     some = arbiter(a=demand(r=1), b=demand(r=1))
-    turns(some, 1000, "a")
+    permits(some, 1000, "a")
     some.release("a")
-    assert turns(some, 10, "a", "b") == {"a": 5, "b": 5}
+    assert permits(some, 10, "a", "b") == {"a": 5, "b": 5}
 
 
 def test_new_instance_does_not_starve_others() -> None:
     some = arbiter(a=demand(r=1))
-    turns(some, 1000, "a")
+    permits(some, 1000, "a")
     some.release("a")
-    some.enrol({"b": demand(r=1)})
-    assert turns(some, 10, "a", "b") == {"a": 5, "b": 5}
+    some.register({"b": demand(r=1)})
+    assert permits(some, 10, "a", "b") == {"a": 5, "b": 5}
 
 
 def test_small_demands_do_not_starve_a_large_one() -> None:
     some = arbiter(large=demand(r=4), **{f"small{n}": demand(r=1) for n in range(4)})
-    had = turns(some, 500, "large", *(f"small{n}" for n in range(4)))
+    had = permits(some, 500, "large", *(f"small{n}" for n in range(4)))
     assert had["large"] >= 95
 
 
@@ -122,14 +122,14 @@ def test_withdrawn_request_unblocks_the_queue() -> None:
 def test_leaving_holder_frees_its_resources() -> None:
     some = arbiter(a=demand(r=1), b=demand(r=1))
     assert grant(some, "a", "b") == ["a"]
-    some.leave("a")
-    some.leave("a")
+    some.unregister("a")
+    some.unregister("a")
     assert some.grant() == ["b"]
 
 
 def test_held_resources_can_be_restored() -> None:
     some = arbiter(a=demand(r=1), b=demand(r=1))
-    some.hold("a")
+    some.restore("a")
     assert grant(some, "b") == []
     some.release("a")
     assert some.grant() == ["b"]
@@ -138,7 +138,7 @@ def test_held_resources_can_be_restored() -> None:
 def test_too_small_limit_is_refused_without_effect() -> None:
     some = limited({ANY_DEVICE: {"r": 1}}, a=demand(r=1))
     with pytest.raises(InferError) as caught:
-        some.enrol({"b": demand(r=2)})
+        some.register({"b": demand(r=2)})
     assert caught.value.code is ErrorCode.INVALID_ARG
     assert caught.value.message == (
         'Resource count for "r" is limited to 1 which will prevent scheduling of one or more model instances,'

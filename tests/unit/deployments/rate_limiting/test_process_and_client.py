@@ -1,4 +1,4 @@
-"""The arbiter's process and those who ask it: real processes, real sockets, killed at the worst moment."""
+"""The arbiter's process and its clients: real processes and sockets, killed at the worst moment."""
 
 import asyncio
 import os
@@ -28,8 +28,8 @@ from deployments.rate_limiting.client import RateLimiter
 
 async def main():
     limiter = RateLimiter(sys.argv[1], bytes(range(32)), {})
-    turns = (await limiter.enrol({0: Demand(((GLOBAL, "r", 1),))}))[0]
-    turns.ask(lambda: print("held", flush=True))
+    permits = (await limiter.register({0: Demand(((GLOBAL, "r", 1),))}))[0]
+    permits.acquire(lambda: print("held", flush=True))
     await asyncio.sleep(600)
 
 asyncio.run(main())
@@ -46,7 +46,7 @@ class Replicas:
     async def join(self, demand: Demand = ONE, explicit: Explicit | None = None) -> Permits:
         limiter = RateLimiter(self.directory, KEY, explicit or {})
         self.limiters.append(limiter)
-        return (await limiter.enrol({0: demand}))[0]
+        return (await limiter.register({0: demand}))[0]
 
     def arbiters(self) -> list[int]:
         """Processes that serve this directory."""
@@ -78,38 +78,38 @@ async def replicas() -> AsyncIterator[Replicas]:
         shutil.rmtree(directory)
 
 
-async def asked(turns: Permits) -> asyncio.Event:
+async def requested(permits: Permits) -> asyncio.Event:
     granted = asyncio.Event()
-    turns.ask(granted.set)
+    permits.acquire(granted.set)
     return granted
 
 
-async def nothing_more(turns: Permits) -> None:
-    """Wait until the arbiter has said all it has to say to a replica: messages keep their order."""
-    for _ in range(2):  # it answers the first before it gives turns for what came along with it
-        await turns._limiter.enrol({})
+async def all_answers_received(permits: Permits) -> None:
+    """Wait until a replica has every answer of the arbiter: messages keep their order."""
+    for _ in range(2):  # it answers the first before it grants permits for messages that came with it
+        await permits._limiter.register({})
 
 
 async def test_one_instance_executes_at_a_time(replicas: Replicas) -> None:
     one, other = await replicas.join(), await replicas.join()
     assert len(replicas.arbiters()) == 1
-    await (await asked(one)).wait()
-    waiting = await asked(other)
-    await nothing_more(other)
+    await (await requested(one)).wait()
+    waiting = await requested(other)
+    await all_answers_received(other)
     assert not waiting.is_set()
     one.release()
     await waiting.wait()
 
 
 async def test_many_replicas_at_once_start_one_arbiter(replicas: Replicas) -> None:
-    turns = await asyncio.gather(*(replicas.join() for _ in range(4)))
+    permits = await asyncio.gather(*(replicas.join() for _ in range(4)))
     assert len(replicas.arbiters()) == 1
     running, most, had = 0, 0, 0
 
     async def execute(mine: Permits) -> None:
         nonlocal running, most, had
         for _ in range(25):
-            await (await asked(mine)).wait()
+            await (await requested(mine)).wait()
             running += 1
             most = max(most, running)
             await asyncio.sleep(0)
@@ -117,7 +117,7 @@ async def test_many_replicas_at_once_start_one_arbiter(replicas: Replicas) -> No
             had += 1
             mine.release()
 
-    await asyncio.gather(*map(execute, turns))
+    await asyncio.gather(*map(execute, permits))
     assert (most, had) == (1, 100)
 
 
@@ -125,25 +125,25 @@ async def test_priorities_apply_to_permits_requested_at_once(replicas: Replicas)
     had = {1: 0, 2: 0}
 
     async def join(priority: int) -> None:
-        turns = await replicas.join(Demand(((GLOBAL, "r", 1),), priority))
+        permits = await replicas.join(Demand(((GLOBAL, "r", 1),), priority))
 
         def begin() -> None:
             loop.call_soon(executed)
 
         def executed() -> None:
             had[priority] += 1
-            turns.release()
-            turns.ask(begin)
+            permits.release()
+            permits.acquire(begin)
 
-        turns.ask(begin)
+        permits.acquire(begin)
 
     loop = asyncio.get_running_loop()
     gate = await replicas.join()
-    await (await asked(gate)).wait()
+    await (await requested(gate)).wait()
     await join(1)
     await join(2)
     for limiter in replicas.limiters:
-        await limiter.enrol({})
+        await limiter.register({})
     gate.release()
     await until(lambda: sum(had.values()) >= 300)
     assert abs(had[1] - 2 * had[2]) <= 6, had
@@ -157,8 +157,8 @@ async def test_killed_holder_frees_its_permit(replicas: Replicas) -> None:
     try:
         assert await holder.stdout.readline() == b"held\n"
         mine = await replicas.join()
-        waiting = await asked(mine)
-        await nothing_more(mine)
+        waiting = await requested(mine)
+        await all_answers_received(mine)
         assert not waiting.is_set()
     finally:
         holder.kill()
@@ -168,9 +168,9 @@ async def test_killed_holder_frees_its_permit(replicas: Replicas) -> None:
 
 async def test_killed_waiter_is_forgotten(replicas: Replicas) -> None:
     one, gone, other = await replicas.join(), await replicas.join(), await replicas.join()
-    await (await asked(one)).wait()
-    await asked(gone)
-    waiting = await asked(other)
+    await (await requested(one)).wait()
+    await requested(gone)
+    waiting = await requested(other)
     await replicas.limiters[1].close()
     one.release()
     await waiting.wait()
@@ -178,13 +178,13 @@ async def test_killed_waiter_is_forgotten(replicas: Replicas) -> None:
 
 async def test_withdrawn_request_gets_no_permit(replicas: Replicas) -> None:
     one, other = await replicas.join(), await replicas.join()
-    await (await asked(one)).wait()
-    withdrawn = await asked(other)
+    await (await requested(one)).wait()
+    withdrawn = await requested(other)
     other.release()
     one.release()
-    await (await asked(one)).wait()
+    await (await requested(one)).wait()
     assert not withdrawn.is_set()
-    again = await asked(other)
+    again = await requested(other)
     one.release()
     await again.wait()
     assert not withdrawn.is_set()
@@ -192,16 +192,16 @@ async def test_withdrawn_request_gets_no_permit(replicas: Replicas) -> None:
 
 async def test_successor_of_a_killed_arbiter_knows_held_permits(replicas: Replicas) -> None:
     one, other = await replicas.join(), await replicas.join()
-    await (await asked(one)).wait()
-    waiting = await asked(other)
-    await nothing_more(other)
+    await (await requested(one)).wait()
+    waiting = await requested(other)
+    await all_answers_received(other)
     (first,) = replicas.arbiters()
     os.kill(first, signal.SIGKILL)
     await until(lambda: replicas.arbiters() not in ([], [first]))
     third = await replicas.join()
-    await nothing_more(other)
-    late = await asked(third)
-    await nothing_more(third)
+    await all_answers_received(other)
+    late = await requested(third)
+    await all_answers_received(third)
     assert not waiting.is_set() and not late.is_set()
     one.release()
     await waiting.wait()
@@ -216,12 +216,12 @@ async def test_unsatisfiable_demand_is_refused(replicas: Replicas) -> None:
         await replicas.join(two, {ANY_DEVICE: {"r": 1}})
     assert caught.value.code is ErrorCode.INVALID_ARG
     assert "limited to 1" in caught.value.message
-    await (await asked(await replicas.join())).wait()
+    await (await requested(await replicas.join())).wait()
 
 
 async def test_leaving_instance_frees_its_permit(replicas: Replicas) -> None:
     one, other = await replicas.join(), await replicas.join()
-    await (await asked(one)).wait()
-    waiting = await asked(other)
-    one.leave()
+    await (await requested(one)).wait()
+    waiting = await requested(other)
+    one.unregister()
     await waiting.wait()

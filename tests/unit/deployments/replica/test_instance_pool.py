@@ -16,8 +16,7 @@ from app.core.config.rate_limit import Demand
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import InferResponse
 from app.transport.event_loop_thread import LoopThread
-from deployments.rate_limiting.client import Permits as RateTurns
-from deployments.rate_limiting.client import RateLimiter
+from deployments.rate_limiting.client import Permits, RateLimiter
 from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel
 from deployments.spec import UPDATE
@@ -178,19 +177,19 @@ class Other:
         demand = Demand.of(group, 0)
         assert demand is not None
 
-        async def join() -> tuple[RateLimiter, RateTurns]:
+        async def join() -> tuple[RateLimiter, Permits]:
             limiter = RateLimiter(spec.socket_directory, spec.key, {})
-            return limiter, (await limiter.enrol({0: demand}))[0]
+            return limiter, (await limiter.register({0: demand}))[0]
 
-        self.limiter, self.turns = self.plane.call(join(), 60)
+        self.limiter, self.permits = self.plane.call(join(), 60)
 
     def take(self) -> None:
         taken = threading.Event()
-        self.plane.loop.call_soon_threadsafe(self.turns.ask, taken.set)
+        self.plane.loop.call_soon_threadsafe(self.permits.acquire, taken.set)
         assert taken.wait(60)
 
     def give(self) -> None:
-        self.plane.loop.call_soon_threadsafe(self.turns.release)
+        self.plane.loop.call_soon_threadsafe(self.permits.release)
 
     def close(self) -> None:
         self.plane.call(self.limiter.close(), 5)
