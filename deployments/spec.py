@@ -37,6 +37,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
         max_pending_requests: the longest queue.
         max_pending_bytes: the bytes of the requests in the queue.
         arena_bytes: the shared memory of each channel.
+        arena_threshold: bytes from which a tensor is sent through it.
         summaries: whether to keep summaries of durations.
         histograms: whether to keep histograms of durations.
         bundle: the digest of the files of a load request; "" without them.
@@ -69,6 +70,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     max_pending_requests: int = 65536
     max_pending_bytes: int = 4 << 30
     arena_bytes: int = 256 << 20
+    arena_threshold: int = 32 << 10
     summaries: bool = False
     histograms: bool = False
     bundle: str = ""

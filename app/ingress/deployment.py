@@ -126,7 +126,9 @@ class Ingress:
 
     async def _start(self) -> None:
         settings = self._settings
-        transport = TransportSettings(arena_bytes=settings.cluster.arena_bytes)
+        transport = TransportSettings(
+            arena_bytes=settings.cluster.arena_bytes, arena_threshold=settings.cluster.arena_threshold
+        )
         self._router = Router(self._node_id, self._key, transport)
         shared_memory = SharedMemory(_region_directory(self._key), settings.devices.allow_client_shm)
         self._service = RoutedInferenceService(settings, self._router, self._manager, shared_memory)

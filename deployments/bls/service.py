@@ -62,7 +62,8 @@ class Connection:
         loop = asyncio.get_running_loop()
         # Making a handle asks the controller, and blocks.
         handle = await loop.run_in_executor(None, open_handle, MANAGER, spec.manager)
-        router = Router(node_id(), spec.key, TransportSettings(arena_bytes=spec.arena_bytes))
+        transport = TransportSettings(arena_bytes=spec.arena_bytes, arena_threshold=spec.arena_threshold)
+        router = Router(node_id(), spec.key, transport)
         made = cls(router, ManagerClient(handle))
         routing = asyncio.Event()
         watcher = f"{spec.application}-{uuid.uuid4().hex}"

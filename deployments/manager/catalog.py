@@ -278,6 +278,7 @@ class Catalog:
             max_pending_requests=settings.ingress.max_pending_requests,
             max_pending_bytes=settings.ingress.max_pending_bytes,
             arena_bytes=settings.cluster.arena_bytes,
+            arena_threshold=settings.cluster.arena_threshold,
             summaries=settings.metrics.config.summaries,
             histograms=settings.metrics.config.histograms,
             origin=f"{urls[0]}/{entry.name}" if urls else "",

@@ -142,7 +142,8 @@ class ModelVersion:
 
     async def _listen(self, served: ServedModel) -> None:
         await served.open()
-        settings = TransportSettings(arena_bytes=self._spec.arena_bytes)
+        spec = self._spec
+        settings = TransportSettings(arena_bytes=spec.arena_bytes, arena_threshold=spec.arena_threshold)
         ensembles = self._calls.ensembles if self._calls is not None else list
         self._server = ChannelServer(ReplicaHandler(served, ensembles), self._spec.key, settings)
         self._readiness = served.instances.watch_readiness(self._server.announce)

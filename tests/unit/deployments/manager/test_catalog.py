@@ -48,6 +48,7 @@ def test_spec_has_version_application_and_fingerprint(repository: Path) -> None:
         max_pending_requests=7,
         max_pending_bytes=8,
         arena_bytes=9,
+        arena_threshold=10,
         backend_directory="/b",
         backend_config=["identity,x=1"],
         channel_address="node",
@@ -57,7 +58,8 @@ def test_spec_has_version_application_and_fingerprint(repository: Path) -> None:
     spec = candidate.spec(1, "m:1@3")
     assert (spec.name, spec.version, spec.application, spec.key) == ("m", 1, "m:1@3", KEY)
     assert spec.directory == str((repository / "m").resolve())
-    assert (spec.max_pending_requests, spec.max_pending_bytes, spec.arena_bytes) == (7, 8, 9)
+    assert (spec.max_pending_requests, spec.max_pending_bytes) == (7, 8)
+    assert (spec.arena_bytes, spec.arena_threshold) == (9, 10)
     assert (spec.backend_directory, spec.channel_address, spec.auto_complete) == ("/b", "node", True)
     assert spec.backend_config == {"identity": {"x": "1"}}
     config = mc.ModelConfig.FromString(spec.config)
