@@ -1,7 +1,7 @@
-"""The classification extension: an output tensor becomes its best classes, as text.
+"""The classification extension: the best classes of an output tensor, as text.
 
-Each element reads `<value>:<index>` or `<value>:<index>:<label>`. Values print as C++ `std::to_string` does:
-integers plainly, floating point with six decimals.
+Each element is `<value>:<index>` or `<value>:<index>:<label>`. Values are formatted as by C++:
+integers plainly, floating point with six decimals (`std::to_string`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _FLOATS: Final = frozenset(("FP32", "FP64"))
 
 
 class ModelLabels(Protocol):
-    """What classification needs to know of a model version."""
+    """The part of a model version that classification reads."""
 
     @property
     def labels(self) -> Mapping[str, Sequence[str]]:
@@ -30,11 +30,11 @@ class ModelLabels(Protocol):
 
     @property
     def batched(self) -> bool:
-        """Whether the first dimension of its outputs is a batch dimension."""
+        """Whether the first dimension of the outputs is a batch dimension."""
 
 
 def classify_output(model: ModelLabels, tensor: Tensor, count: int) -> Tensor:
-    """`classify` an output of a model."""
+    """Return the `count` best classes of a model's output; see `classify`."""
     return classify(tensor, count, model.labels.get(tensor.name, ()), model.batched)
 
 
@@ -43,9 +43,9 @@ def classify(tensor: Tensor, count: int, labels: Sequence[str] = (), batched: bo
 
     Args:
         tensor: integer, FP32 or FP64 values.
-        count: classes wanted, at least 1; more than there are gives all of them.
-        labels: label of each class index; indices past the end and empty labels get none.
-        batched: whether the first dimension is a batch dimension, each entry ranked alone.
+        count: number of classes, at least 1; capped at the number of classes there are.
+        labels: label of each class index; indices past the end and empty labels add no label.
+        batched: whether the first dimension is a batch dimension, whose entries are ranked separately.
 
     Returns:
         Shape `[min(count, n)]`, or `[batch, min(count, n)]` when `batched`.
@@ -100,7 +100,7 @@ def _best(row: npt.NDArray[Any], kept: int, labels: Sequence[str], is_float: boo
 
 
 def _descending(row: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
-    # A stable ascending sort of the reversed row, read backwards: ties keep index order, and unlike negation
-    # it holds for unsigned values and for the lowest signed one.
+    # A stable ascending sort of the reversed row, read backwards, keeps ties in index order. Sorting the
+    # negated row would fail for unsigned values and for the lowest signed one.
     reversed_order = np.argsort(row[::-1], kind="stable")[::-1]
     return np.asarray(row.size - 1 - reversed_order, dtype=np.intp)

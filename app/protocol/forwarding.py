@@ -1,4 +1,4 @@
-"""Request headers that become request parameters, as tritonserver's `--*-header-forward-pattern` asks."""
+"""Forwarding of request headers as request parameters: tritonserver's `--*-header-forward-pattern`."""
 
 import re
 from collections.abc import Iterable
@@ -23,15 +23,15 @@ _RESERVED: Final = frozenset(
     }
 )
 _MAX_NAME: Final = 256
-"""Characters of the longest name that is matched: what a pattern may cost grows with the name."""
-_REMEMBERED: Final = 1024
+"""Characters of the longest name that is matched: the cost of a pattern grows with the name."""
+_CACHED_NAMES: Final = 1024
 
 
 class HeaderForwarder:
-    """Picks the headers whose name a pattern is found in, without regard to case unless it says `(?-i)`.
+    """Forwards headers whose names match a pattern somewhere; `(?-i)` in front makes it case-sensitive.
 
     Args:
-        pattern: a regular expression in what RE2's syntax and Python's have in common.
+        pattern: a regular expression in the common subset of RE2's syntax and Python's.
 
     Raises:
         ValueError: the pattern is no regular expression.
@@ -46,19 +46,19 @@ class HeaderForwarder:
             )
         except re.error as error:
             raise ValueError(f"'{pattern}' is not a regular expression: {error}") from None
-        # Clients repeat their headers' names, so that the pattern is hardly ever tried on one twice.
-        self._matches = lru_cache(_REMEMBERED)(
+        # Clients repeat the names of their headers: the cache spares most searches.
+        self._matches = lru_cache(_CACHED_NAMES)(
             lambda name: len(name) <= _MAX_NAME and compiled.search(name) is not None
         )
 
     def __reduce__(self) -> tuple[type["HeaderForwarder"], tuple[str]]:
         return HeaderForwarder, (self._pattern,)  # Settings are pickled; a cached function cannot be.
 
-    def into(self, request: InferRequest, headers: Iterable[tuple[str, str]]) -> InferRequest:
-        """Add the headers that match to a request's parameters; they win over those of the same name.
+    def forward(self, request: InferRequest, headers: Iterable[tuple[str, str]]) -> InferRequest:
+        """Return a request with the matching headers as parameters; they replace parameters of the same name.
 
         Raises:
-            InferError: INVALID_ARG for a header whose name is that of a parameter with a meaning of its own.
+            InferError: INVALID_ARG for a header with the name of a reserved parameter.
         """
         forwarded = {name: value for name, value in headers if self._matches(name)}
         if not forwarded:

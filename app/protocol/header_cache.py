@@ -1,8 +1,4 @@
-"""A bounded memory of decoded headers.
-
-Clients repeat the same header bytes request after request; what was decoded once need not be decoded again.
-A client that never repeats itself costs the cache nothing but its bound.
-"""
+"""A bounded cache of decoded headers: clients send the same header bytes with every request."""
 
 from threading import Lock
 from typing import Generic, TypeVar
@@ -11,12 +7,12 @@ Value = TypeVar("Value")
 
 
 class HeaderCache(Generic[Value]):
-    """Maps exact header bytes to what they mean, oldest entry out first.
+    """Maps exact header bytes to their decoded form; evicts the oldest entry first.
 
     Args:
-        max_entries: entries held.
-        max_key_bytes: longer headers are not held.
-        max_bytes: sum of the lengths of the headers held.
+        max_entries: entries cached.
+        max_key_bytes: longer headers are not cached.
+        max_bytes: sum of the lengths of the cached headers.
     """
 
     def __init__(self, max_entries: int, max_key_bytes: int, max_bytes: int) -> None:
@@ -32,7 +28,7 @@ class HeaderCache(Generic[Value]):
         return len(self._entries)
 
     def put(self, key: bytes, value: Value) -> None:
-        """Remember a value, unless its header is too long."""
+        """Cache a value, unless its header is too long."""
         if len(key) > self.max_key_bytes:
             return
         with self._lock:

@@ -33,6 +33,6 @@ def http_status(error: Failure | BaseException) -> int:
     return STATUSES[error.code].http if isinstance(error, Failure | InferError) else 500
 
 
-def grpc_status(error: BaseException) -> int:
-    """Return the numeric gRPC status for an error; anything but an `InferError` is INTERNAL (13)."""
-    return STATUSES[error.code].grpc if isinstance(error, InferError) else 13
+def grpc_status(error: Failure | BaseException) -> int:
+    """Return the numeric gRPC status for a failure; an exception that is no `InferError` is INTERNAL (13)."""
+    return STATUSES[error.code].grpc if isinstance(error, Failure | InferError) else 13

@@ -25,8 +25,7 @@ from app.core.config.text import parse_config_json, parse_pbtxt
 from app.core.config.validation import validate
 from app.core.errors import InferError
 from app.core.tensors import InferRequest, RegionSlice
-from app.protocol.grpc import framing, http2, request_template
-from app.protocol.grpc import v2 as grpc_v2
+from app.protocol.grpc import framing, http2, request_message, request_template
 from app.protocol.http import content_coding, generate, http1
 from app.protocol.http import v2 as http_v2
 from app.transport.wire import control_messages, frames, messages
@@ -96,10 +95,10 @@ def http_compressed(data: bytes) -> None:
 
 def grpc_infer(data: bytes) -> None:
     """The quick way of reading, twice because it keeps plans, says what the plain one says."""
-    plain = _outcome(lambda: grpc_v2.decode_infer(*grpc_v2.parse_infer(data)))
-    assert _outcome(lambda: request_template.read_infer(data)) == plain
-    assert _outcome(lambda: request_template.read_infer(data)) == plain
-    _checker.check(request_template.read_infer(data))
+    plain = _outcome(lambda: request_message.decode_infer(*request_template.parse_infer(data)))
+    assert _outcome(lambda: request_template.decode_request(data)) == plain
+    assert _outcome(lambda: request_template.decode_request(data)) == plain
+    _checker.check(request_template.decode_request(data))
 
 
 def _outcome(read: Callable[[], InferRequest]) -> object:

@@ -19,8 +19,8 @@ from app.ingress.http2.streaming_call import StreamingCall
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer, RequestOrigin
-from app.protocol.grpc.request_template import read_infer
-from app.protocol.grpc.v2 import encode_infer, encode_stream
+from app.protocol.grpc.request_template import decode_request
+from app.protocol.grpc.responses import encode_infer, encode_stream
 from app.routing.table import VersionEntry
 from app.settings.fronts import GrpcSettings
 
@@ -32,7 +32,7 @@ _UNARY: Final = "ModelInfer RPC"
 
 
 class GrpcFront:
-    """Serves an `InferenceService` over gRPC; lives on the event loop it is started on."""
+    """Serves an `InferenceService` over gRPC, on the event loop that `start` runs on."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class GrpcFront:
     def methods(self) -> dict[str, Method]:
         """Return the methods by path."""
         methods = {
-            "ModelInfer": Method("inference", partial(UnaryCall, self._begin_infer)),
+            "ModelInfer": Method("inference", partial(UnaryCall, self._infer)),
             "ModelStreamInfer": Method("inference", partial(StreamingCall, self._stream_infer)),
         }
         for name, rpc in management_rpcs(self._service, self._observer).items():
@@ -97,41 +97,39 @@ class GrpcFront:
             found |= reflection_methods(_INFERENCE)
         return found
 
-    def _begin_infer(self, call: UnaryCall, data: Buffer) -> None:
-        """ModelInfer without a task: submitted here, answered from the service's sink."""
+    def _infer(self, call: UnaryCall, data: Buffer) -> None:
+        """Submit a ModelInfer request; `_respond` is its sink."""
         try:
-            request, arrival = self._take(data, call)
+            if self._is_stopping():
+                raise unavailable(SHUTDOWN_TEXT)
+            origin = _origin(call) if self._observer.enabled else None
+            request = decode_request(data, call.deadline)
+            if self._forwarder is not None:
+                request = self._forwarder.forward(request, _text_metadata(call))
             service = self._service
             entry = service.resolve_single(request.model_name, request.model_version, _UNARY)
-            answer = partial(self._answer, call, entry, request)
-            if arrival is None:
-                call.on_cancel = service.submit(entry, request, answer).cancel
+            sink = partial(self._respond, call, entry, request)
+            if origin is None:
+                call.on_cancel = service.submit(entry, request, sink).cancel
             else:
-                call.on_cancel = self._observer.submit(service, entry, request, answer, arrival).cancel
+                call.on_cancel = self._observer.submit(service, entry, request, sink, origin).cancel
         except Exception as error:
             call.fail(error)
 
-    def _answer(
+    def _respond(
         self, call: UnaryCall, entry: VersionEntry, request: InferRequest, response: InferResponse
     ) -> None:
         if call.over:
             return
+        if response.failure is not None:
+            call.fail(response.failure)
+            return
         try:
-            response.raise_error()
             parts = encode_infer(request, response, entry, self._max_bytes)
         except Exception as error:
             call.fail(error)
         else:
             call.respond(parts)
-
-    def _take(self, data: Buffer, call: UnaryCall) -> tuple[InferRequest, RequestOrigin | None]:
-        """Decode a request; with it, if anybody takes note of requests, how it came."""
-        self._refuse_when_stopping()
-        arrival = _arrival(call) if self._observer.enabled else None
-        request = read_infer(data, call.deadline)
-        if self._forwarder is not None:
-            request = self._forwarder.into(request, _text_metadata(call))
-        return request, arrival
 
     async def _stream_infer(self, requests: AsyncIterator[Buffer], call: StreamingCall) -> None:
         stream = self._new_stream(call)
@@ -164,7 +162,7 @@ class GrpcFront:
     def _forward_of(self, call: StreamingCall) -> Forward | None:
         if self._forwarder is None:
             return None
-        return partial(self._forwarder.into, headers=_text_metadata(call))
+        return partial(self._forwarder.forward, headers=_text_metadata(call))
 
     async def _read(self, requests: AsyncIterator[Buffer], stream: InferStream) -> None:
         try:
@@ -183,12 +181,8 @@ class GrpcFront:
     def _is_stopping(self) -> bool:
         return self._stopping.is_set() or self._service.exiting()
 
-    def _refuse_when_stopping(self) -> None:
-        if self._is_stopping():
-            raise unavailable(SHUTDOWN_TEXT)
 
-
-def _arrival(call: UnaryCall) -> RequestOrigin:
+def _origin(call: UnaryCall) -> RequestOrigin:
     return RequestOrigin("grpc", monotonic_ns(), _traceparent(call))
 
 

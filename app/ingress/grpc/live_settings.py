@@ -5,8 +5,8 @@ from tritonclient.grpc import service_pb2 as pb
 from app.core.errors import InferError, invalid_arg
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer
-from app.protocol import log_settings as log_messages
-from app.protocol import trace_settings as trace_messages
+from app.protocol.observability import log_settings as log_messages
+from app.protocol.observability import trace_settings as trace_messages
 
 
 async def log_settings(observer: Observer, message: pb.LogSettingsRequest) -> pb.LogSettingsResponse:

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 from typing import Any, Final
 
-from app.core.errors import ErrorCode, FailureReason, InferError
+from app.core.errors import ErrorCode, Failure, FailureReason, InferError
 from app.core.tensors import Buffer
 from app.ingress.http2.state import Http2State
 from app.ingress.http2.stream import Stream
 from app.protocol.grpc import framing as wire
-from app.protocol.grpc.framing import CallHead, Compressed, MessageReader, Room
-from app.protocol.grpc.request_splitter import first_tensor_offset
+from app.protocol.grpc.framing import Allocator, CallHead, Compressed, MessageReader
+from app.protocol.grpc.request_template import first_tensor_offset
 from app.protocol.restrictions import Restriction
 from app.protocol.status import grpc_status
 from app.transport.memory.shared_pool import take_aligned
@@ -26,7 +26,7 @@ _UNEXPECTED: Final = "the server failed to handle the request; its log has the d
 
 
 def refuse(stream: Stream, head: CallHead, unknown: bool) -> None:
-    """Answer a request that no handler gets to see."""
+    """Answer a request that cannot become a call."""
     if head.refusal:
         stream.send(b"", (), wire.refusal_headers(head.refusal))
     elif unknown:
@@ -37,14 +37,14 @@ def refuse(stream: Stream, head: CallHead, unknown: bool) -> None:
 
 
 def refuse_restricted(stream: Stream, restriction: Restriction) -> None:
-    """Answer a call that comes without the metadata its category asks for; the text is Triton's."""
+    """Answer a call without the metadata that its category requires, with Triton's text."""
     text = f"This protocol is restricted, expecting header '{restriction.header}'"
     stream.send(b"", (), wire.RESPONSE_HEADERS + wire.trailers(wire.UNAVAILABLE, text))
 
 
-def _lendable(size: int, begun: Buffer) -> memoryview:
-    """Room for a request whose tensors shall be aligned."""
-    return take_aligned(size, first_tensor_offset(begun))
+def _allocate_shared(size: int, beginning: Buffer) -> memoryview:
+    """Return memory for a request message in which its first long tensor is aligned."""
+    return take_aligned(size, first_tensor_offset(beginning))
 
 
 class GrpcCall(ABC):
@@ -52,18 +52,19 @@ class GrpcCall(ABC):
 
     Attributes:
         deadline: `time.monotonic` seconds at which the call expires; 0 for none.
+        over: the call has ended, or was answered or cancelled.
     """
 
     __slots__ = (
         "_begun",
         "_buffered",
         "_head",
-        "_over",
         "_reader",
         "_state",
         "_stream",
         "_timer",
         "deadline",
+        "over",
     )
 
     def __init__(self, state: Http2State, stream: Stream, head: CallHead) -> None:
@@ -73,7 +74,7 @@ class GrpcCall(ABC):
         self._reader: MessageReader | None = None
         self._buffered = 0
         self._begun = False  # the response headers are out
-        self._over = False
+        self.over = False
         self._timer: asyncio.TimerHandle | None = None
         self.deadline = 0.0
         state.calls += 1
@@ -82,47 +83,47 @@ class GrpcCall(ABC):
             self._timer = state.loop.call_later(head.timeout_s, self._expire)
 
     def receive(self, data: bytes, end: bool) -> None:
-        """Take DATA of the client; `end` with the last of it."""
+        """Receive DATA; `end` with the last of it."""
         self.receive_segments((data,), len(data), end)
 
     def receive_segments(self, segments: Sequence[Buffer], size: int, end: bool) -> None:
         """Receive DATA in segments of `size` bytes together, which are copied."""
-        if not self._count(size):
+        if not self._reserve(size):
             return
         reader = self._reader
         if reader is None:
             limit = self._state.settings.max_message_size
-            reader = self._reader = MessageReader(self._head.encoding, limit, self._room_for_long())
+            reader = self._reader = MessageReader(self._head.encoding, limit, self._allocator())
         try:
-            messages = reader.feed_run(segments)
+            messages = reader.feed_segments(segments)
         except LookupError as error:
             text = f"Compression algorithm '{error.args[0]}' is not supported by the server"
             self.end(wire.UNIMPLEMENTED, text)
         except (ValueError, MemoryError) as error:
             self.end(wire.RESOURCE_EXHAUSTED, str(error))
         else:
-            self._take(messages, size, end)
+            self._receive_messages(messages, size, end)
 
     @abstractmethod
-    def _take(self, messages: list[Any], size: int, end: bool) -> None:
-        """Receive the messages that `size` bytes more have completed."""
+    def _receive_messages(self, messages: list[Any], size: int, end: bool) -> None:
+        """Receive the messages that another `size` bytes have completed."""
 
-    def _room_for_long(self) -> Room | None:
-        """Where long messages are put together."""
+    def _allocator(self) -> Allocator | None:
+        """Return what allocates memory for long messages; None for ordinary memory."""
         return None
 
     @abstractmethod
     def cancelled(self) -> None:
-        """The client reset the call or is gone."""
+        """End the call without a status: the client reset it or closed the connection."""
 
     @property
     def metadata(self) -> tuple[tuple[str, str | bytes], ...]:
         """The request headers of the call; bytes for names that end in `-bin`."""
         return self._head.metadata
 
-    def fail(self, error: Exception) -> None:
-        """End the call with the status of an error; anything but an `InferError` is logged."""
-        if isinstance(error, InferError):
+    def fail(self, error: Failure | Exception) -> None:
+        """End the call with the status of a failure; log an exception that is no `InferError`."""
+        if isinstance(error, Failure | InferError):
             # Triton answers a cancelled request with a status without text.
             cancelled = error.code is ErrorCode.CANCELLED and error.reason is not FailureReason.BACKEND
             details = "" if cancelled else error.message[:_MAX_DETAILS]
@@ -132,8 +133,8 @@ class GrpcCall(ABC):
         self.end(grpc_status(error), details)
 
     def end(self, status: int, message: str) -> None:
-        """End the call with a status of gRPC's numbers."""
-        if self._over:
+        """End the call with a gRPC status code."""
+        if self.over:
             return
         self._close()
         block = wire.trailers(status, message)
@@ -142,8 +143,8 @@ class GrpcCall(ABC):
     def _expire(self) -> None:
         self.end(wire.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
-    def _count(self, size: int) -> bool:
-        """Count received bytes; return whether the server has room for them."""
+    def _reserve(self, size: int) -> bool:
+        """Count received bytes as buffered; over the server's limit, end the call and return False."""
         state = self._state
         self._buffered += size
         state.buffered += size
@@ -152,20 +153,16 @@ class GrpcCall(ABC):
         self.end(wire.RESOURCE_EXHAUSTED, "the server is receiving more request data than it may hold")
         return False
 
-    def _packed(self, data: bytes) -> tuple[bytes, bytes, bytes]:
-        """Response headers, message prefix, message."""
-        if self._compresses:
+    def _framed(self, data: bytes) -> tuple[bytes, bytes, bytes]:
+        """Return response headers, message prefix and message, compressed if the client accepts that."""
+        if self._state.compresses and self._head.accepts_gzip:
             data = wire.compress(data)
             return wire.GZIP_HEADERS, wire.PREFIX.pack(1, len(data)), data
         return wire.RESPONSE_HEADERS, wire.PREFIX.pack(0, len(data)), data
 
-    @property
-    def _compresses(self) -> bool:
-        return self._state.compresses and self._head.accepts_gzip
-
     def _close(self) -> None:
-        """Let go of what the call holds."""
-        self._over = True
+        """Release the buffered bytes and the timer."""
+        self.over = True
         self._state.calls -= 1
         self._state.buffered -= self._buffered
         self._buffered = 0
@@ -180,7 +177,7 @@ def _nothing() -> None:
 class UnaryCall(GrpcCall):
     """A call with one request and one response message, answered by a callback rather than by a task.
 
-    A long request message comes in memory that can be lent to a replica.
+    A long request message is received into memory that can be lent to a replica.
 
     Attributes:
         on_cancel: called once if the call ends before it is answered.
@@ -195,16 +192,15 @@ class UnaryCall(GrpcCall):
         self.on_cancel: Callable[[], object] = _nothing
 
     def receive(self, data: bytes, end: bool) -> None:
-        """Take DATA of the client; `end` with the last of it."""
         message = None
         if end and self._reader is None:
             message = wire.only_message(data, self._state.settings.max_message_size)
         if message is None:
             super().receive(data, end)
-        elif self._count(len(data)):
+        elif self._reserve(len(data)):
             self._handler(self, message)
 
-    def _take(self, messages: list[Any], size: int, end: bool) -> None:
+    def _receive_messages(self, messages: list[Any], size: int, end: bool) -> None:
         if messages:
             if self._message is not None or len(messages) > 1:
                 self.end(wire.UNIMPLEMENTED, "Too many requests for a unary call")
@@ -222,37 +218,32 @@ class UnaryCall(GrpcCall):
             self._handler(self, message)
 
     def _decompressed(self, message: "asyncio.Future[bytes]") -> None:
-        if self._over:
+        if self.over:
             return
         try:
             data = message.result()
         except (ValueError, MemoryError) as error:
             self.end(wire.RESOURCE_EXHAUSTED, str(error))
         else:
-            if self._count(len(data)):
+            if self._reserve(len(data)):
                 self._handler(self, data)
 
-    def _room_for_long(self) -> Room:
-        return _lendable
+    def _allocator(self) -> Allocator:
+        return _allocate_shared
 
     def respond(self, parts: Sequence[Buffer]) -> None:
-        """Send the response message, in pieces, and end the call; nothing if it has ended."""
-        if self._over:
+        """Send the response message, in parts, and end the call; do nothing if it has ended."""
+        if self.over:
             return
-        self.on_cancel = _nothing  # else a cycle with what is to be told, garbage for the collector
+        self.on_cancel = _nothing  # breaks a reference cycle
         self._close()
-        if self._compresses:
-            headers, prefix, data = self._packed(b"".join(parts))
+        if self._state.compresses and self._head.accepts_gzip:
+            headers, prefix, data = self._framed(b"".join(parts))
             self._stream.send(headers, (prefix, data), wire.OK_TRAILERS)
         else:
             self._stream.respond(parts)
 
-    @property
-    def over(self) -> bool:
-        """Whether it was answered, failed or given up."""
-        return self._over
-
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: Failure | Exception) -> None:
         self.on_cancel = _nothing
         super().fail(error)
 
@@ -261,7 +252,7 @@ class UnaryCall(GrpcCall):
         self._cancel()
 
     def cancelled(self) -> None:
-        if not self._over:
+        if not self.over:
             self._close()
         self._cancel()
 

@@ -55,7 +55,7 @@ class Http2Connection(asyncio.Protocol):
         self._streams = self._output.streams
         self._handlers: dict[int, Callable[[Any], None]] = {
             h2.DATA: self._on_data,
-            h2.DATA_RUN: self._on_run,
+            h2.DATA_SEGMENTS: self._on_run,
             h2.HEADERS: self._on_headers,
             h2.CONTINUATION: self._on_continuation,
             h2.RST_STREAM: self._on_reset,

@@ -38,9 +38,9 @@ class StreamingCall(GrpcCall):
 
     async def write(self, message: bytes) -> None:
         """Send a response message; wait until flow control has let all of it through."""
-        if self._over:
+        if self.over:
             return
-        headers, prefix, data = self._packed(message)
+        headers, prefix, data = self._framed(message)
         self._stream.send(b"" if self._begun else headers, (prefix, data))
         self._begun = True
         if self._stream.queue:
@@ -52,11 +52,11 @@ class StreamingCall(GrpcCall):
             self._task.cancel()
 
     def cancelled(self) -> None:
-        if not self._over:
+        if not self.over:
             self._close()
         self._task.cancel()
 
-    def _take(self, messages: list[Buffer | Compressed], size: int, end: bool) -> None:
+    def _receive_messages(self, messages: list[Buffer | Compressed], size: int, end: bool) -> None:
         self._requests.put(messages, size, end)
 
     def _close(self) -> None:

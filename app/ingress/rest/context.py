@@ -46,7 +46,7 @@ class RouteContext:
     ) -> Call:
         """Submit the request of an exchange, with forwarded headers, observed while that is on."""
         if self.forwarder is not None:
-            request = self.forwarder.into(request, exchange.head.as_sent())
+            request = self.forwarder.forward(request, exchange.head.as_sent())
         if not self.observer.enabled:
             return self.service.submit(entry, request, sink)
         origin = RequestOrigin("http", int(exchange.begun * 1e9) or monotonic_ns(), traceparent)

@@ -10,7 +10,7 @@ from app.core.errors import invalid_arg
 from app.core.observability.trace_settings import GLOBAL
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer
-from app.protocol import log_settings, trace_settings
+from app.protocol.observability import log_settings, trace_settings
 from app.protocol.restrictions import Category
 
 Document = Callable[[Request], Awaitable[Any]]

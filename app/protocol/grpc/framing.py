@@ -1,6 +1,6 @@
-"""What gRPC puts into HTTP/2: header lists, trailers, timeouts and message prefixes. No I/O.
+"""gRPC over HTTP/2: header lists, trailers, timeouts and message prefixes. No I/O.
 
-By the document "gRPC over HTTP2" (grpc/doc/PROTOCOL-HTTP2.md). Header blocks of responses are literals
+Follows the document "gRPC over HTTP2" (grpc/doc/PROTOCOL-HTTP2.md). Header blocks of responses are literals
 without indexing: the same bytes for every connection, whatever the peer's table.
 """
 
@@ -35,9 +35,9 @@ class CallHead(NamedTuple):
     Attributes:
         path: `/package.Service/Method`.
         timeout_s: None without a deadline.
-        encoding: how compressed messages are compressed; "identity" when not at all.
-        accepts_gzip: whether the client reads gzip.
-        metadata: the headers a handler may see, names in lower case; bytes for those that end in `-bin`.
+        encoding: compression of messages marked as compressed; "identity" for none.
+        accepts_gzip: whether the client accepts gzip.
+        metadata: the headers that handlers see, names in lower case; bytes for names that end in `-bin`.
         refusal: HTTP status of a request that is no gRPC call; 0 for a call.
     """
 
@@ -50,7 +50,7 @@ class CallHead(NamedTuple):
 
 
 def read_head(pairs: Pairs) -> CallHead:
-    """Make sense of a request's header list."""
+    """Parse the header list of a request."""
     headers = dict(pairs)
     refusal = 0
     if headers.get(":method") != "POST":
@@ -78,14 +78,14 @@ def _metadata(pair: tuple[str, str]) -> tuple[str, str | bytes]:
 
 
 def read_timeout(text: str) -> float | None:
-    """Seconds of a `grpc-timeout`; None for none or one that is malformed."""
+    """Return a `grpc-timeout` in seconds; None if absent or malformed."""
     if not 2 <= len(text) <= 9 or not text[:-1].isdecimal() or text[-1] not in _TIMEOUT_UNITS:
         return None
     return int(text[:-1]) * _TIMEOUT_UNITS[text[-1]]
 
 
 def _literal(name: str, value: str) -> bytes:
-    """A header field without indexing and without Huffman coding (RFC 7541, section 6.2.2)."""
+    """Encode a header field without indexing and Huffman coding (RFC 7541, section 6.2.2)."""
     return b"\x00" + _string(name) + _string(value)
 
 
@@ -129,7 +129,7 @@ def response_frames(stream: int, size: int) -> tuple[bytes, bytes]:
 
 
 def trailers(status: int, message: str = "") -> bytes:
-    """The header block that ends a call."""
+    """Return the header block that ends a call."""
     if not status and not message:
         return OK_TRAILERS
     block = _literal("grpc-status", str(status))
@@ -137,27 +137,27 @@ def trailers(status: int, message: str = "") -> bytes:
 
 
 def refusal_headers(status: int) -> bytes:
-    """The header block for a request that is no gRPC call."""
+    """Return the header block for a request that is no gRPC call."""
     return b"\x08" + _string(str(status))
 
 
 def compress(message: bytes) -> bytes:
-    """A gzip member."""
+    """Compress a message as a gzip member."""
     packer = zlib.compressobj(wbits=31)
     return packer.compress(message) + packer.flush()
 
 
 class Compressed(NamedTuple):
-    """A whole message that is still to be decompressed: that may take seconds, and gigabytes."""
+    """A complete message to decompress, which may take seconds and gigabytes."""
 
     encoding: str
     data: Buffer
 
     def decompress(self, limit: int) -> bytes:
-        """The message.
+        """Return the message.
 
         Raises:
-            ValueError: not compressed that way, or larger than `limit` bytes.
+            ValueError: not compressed with `encoding`, or larger than `limit` bytes.
         """
         unpacker = zlib.decompressobj(_WINDOW_BITS[self.encoding])
         try:
@@ -170,62 +170,62 @@ class Compressed(NamedTuple):
 
 
 def only_message(data: bytes, limit: int) -> bytes | None:
-    """The message, if `data` is just one that is neither compressed nor above the limit: the common case."""
+    """Return the message if `data` is exactly one, uncompressed and within the limit: the common case."""
     if len(data) < PREFIX.size or data[0]:
         return None
     size = len(data) - PREFIX.size
     return data[PREFIX.size :] if size <= limit and size == int.from_bytes(data[1:5], "big") else None
 
 
-Room = Callable[[int, Buffer], memoryview]
-"""Makes memory for a message of so many bytes, of which some have come."""
+Allocator = Callable[[int, Buffer], memoryview]
+"""Allocates memory for a message, given its size and its first received bytes."""
 _LONG: Final = 64 << 10
-"""Bytes from which a message comes in memory of the caller's."""
+"""Bytes from which a message is received into memory from the `Allocator`."""
 
 
 class MessageReader:
-    """Cuts the DATA of a stream into messages.
+    """Splits the DATA of a stream into messages.
 
     Args:
-        limit: bytes a message may have.
-        room: where long messages are put together, by default in bytes of Python's.
+        encoding: compression of messages marked as compressed.
+        limit: largest message in bytes.
+        allocate: allocates memory for long messages, by default ordinary memory.
     """
 
-    def __init__(self, encoding: str, limit: int, room: Room | None = None) -> None:
+    def __init__(self, encoding: str, limit: int, allocate: Allocator | None = None) -> None:
         self._encoding = encoding
         self._limit = limit
-        self._make_room = room
-        self._room: memoryview | None = None
-        self._lent = False
-        self._begun = b""  # of a prefix
-        self._held = 0
-        # Of the message under way; -1 before its prefix was read.
-        self._size = -1
+        self._allocate = allocate
+        self._buffer: memoryview | None = None
+        self._allocated = False  # `_buffer` comes from `_allocate`
+        self._prefix = b""  # an incomplete prefix
+        self._filled = 0  # bytes in `_buffer`
+        self._size = -1  # of the current message; -1 before its prefix is complete
         self._compressed = False
 
     @property
     def partial(self) -> bool:
-        """Whether part of a message is held."""
-        return bool(self._begun) or self._size >= 0
+        """Whether the last message is incomplete."""
+        return bool(self._prefix) or self._size >= 0
 
-    def feed_run(self, pieces: Iterable[Buffer]) -> list[Buffer | Compressed]:
-        """As `feed` with one piece after the other, which nothing is kept of."""
+    def feed_segments(self, segments: Iterable[Buffer]) -> list[Buffer | Compressed]:
+        """`feed` several segments, which are copied."""
         messages: list[Buffer | Compressed] = []
-        for piece in pieces:
-            room, held = self._room, self._held
-            if room is not None and held + len(piece) < self._size:
-                self._held = held + len(piece)
-                room[held : self._held] = piece
+        for piece in segments:
+            buffer, filled = self._buffer, self._filled
+            if buffer is not None and filled + len(piece) < self._size:
+                self._filled = filled + len(piece)
+                buffer[filled : self._filled] = piece
             else:
-                messages += self.feed(bytes(piece) if room is None else piece)
+                messages += self.feed(bytes(piece) if buffer is None else piece)
         return messages
 
     def feed(self, chunk: Buffer) -> list[Buffer | Compressed]:
         """Return the messages that `chunk` completes.
 
         Raises:
-            ValueError: a message that is too large or has a flag that is not known.
-            LookupError: a compression that is not known.
+            ValueError: a message that is too large or has an unknown flag.
+            LookupError: an unknown compression.
         """
         messages: list[Buffer | Compressed] = []
         while chunk:
@@ -233,27 +233,29 @@ class MessageReader:
                 chunk = self._read_prefix(chunk)
                 if self._size < 0:
                     break
-                if not self._size:  # nothing has to follow to complete it
+                if not self._size:  # complete without further data
                     messages.append(self._complete(b""))
                     continue
-            missing = self._size - self._held
+            missing = self._size - self._filled
             piece, chunk = chunk[:missing], chunk[missing:]
-            if self._room is None:
+            if self._buffer is None:
                 messages.append(self._complete(bytes(piece)))
                 continue
-            end = self._held + len(piece)
-            self._room[self._held : end] = piece
-            self._held = end
+            end = self._filled + len(piece)
+            self._buffer[self._filled : end] = piece
+            self._filled = end
             if len(piece) == missing:
-                messages.append(self._complete(self._room.toreadonly() if self._lent else bytes(self._room)))
+                messages.append(
+                    self._complete(self._buffer.toreadonly() if self._allocated else bytes(self._buffer))
+                )
         return messages
 
     def _read_prefix(self, chunk: Buffer) -> Buffer:
-        """Take the five bytes in front of a message; what is left of `chunk` begins with the message."""
-        if self._begun:
-            chunk, self._begun = self._begun + chunk, b""
+        """Read the prefix of a message, five bytes; return the rest of `chunk`."""
+        if self._prefix:
+            chunk, self._prefix = self._prefix + chunk, b""
         if len(chunk) < PREFIX.size:
-            self._begun = bytes(chunk)
+            self._prefix = bytes(chunk)
             return b""
         flag, size = PREFIX.unpack_from(chunk)
         if size > self._limit:
@@ -265,13 +267,13 @@ class MessageReader:
         self._compressed = flag == 1
         self._size = size
         chunk = chunk[PREFIX.size :]
-        self._lent = self._make_room is not None and size >= _LONG and not flag
-        if self._make_room is not None and self._lent:
-            self._room = self._make_room(size, chunk)
-        elif len(chunk) < size:  # not a list of pieces: they may be of one byte each
-            self._room = private(size)
+        self._allocated = self._allocate is not None and size >= _LONG and not flag
+        if self._allocate is not None and self._allocated:
+            self._buffer = self._allocate(size, chunk)
+        elif len(chunk) < size:  # one buffer rather than a list of pieces, each of which may be one byte
+            self._buffer = private(size)
         return chunk
 
     def _complete(self, message: Buffer) -> Buffer | Compressed:
-        self._held, self._size, self._room = 0, -1, None
+        self._filled, self._size, self._buffer = 0, -1, None
         return Compressed(self._encoding, message) if self._compressed else message

@@ -1,4 +1,4 @@
-"""HTTP/2 on the wire (RFC 9113): frames and header blocks of a server that speaks gRPC. No I/O."""
+"""HTTP/2 frames and header blocks (RFC 9113), as a gRPC server needs them. No I/O."""
 
 import struct
 from collections.abc import Callable, Sequence
@@ -14,8 +14,8 @@ DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDO
     range(10)
 )
 
-DATA_RUN: Final = -1
-"""The kind of a `DataSegments`; on the wire there is no such frame."""
+DATA_SEGMENTS: Final = -1
+"""The kind of `DataSegments`; there is no such frame on the wire."""
 
 # Flags.
 END_STREAM: Final = 0x1
@@ -52,11 +52,11 @@ _SETTING: Final = struct.Struct(">HL")
 _LONG: Final = struct.Struct(">L")
 _CACHED_BLOCKS: Final = 64
 _CACHED_BYTES: Final = 4096
-"""Of a block that is kept, with what it stands for."""
+"""Size of the largest cached block, with its header list."""
 
 
 class Http2Error(Exception):
-    """The connection cannot go on; the peer is told `code` in a GOAWAY frame."""
+    """A connection error; its `code` is sent in a GOAWAY frame."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -64,7 +64,7 @@ class Http2Error(Exception):
 
 
 class Frame(NamedTuple):
-    """One frame, or a piece of a DATA frame: all but its last piece come without END_STREAM."""
+    """A frame, or a piece of a DATA frame: only the last piece has END_STREAM."""
 
     kind: int
     flags: int
@@ -73,9 +73,9 @@ class Frame(NamedTuple):
 
 
 class DataSegments(NamedTuple):
-    """Long DATA frames of a stream, one behind the other: views of their payloads in what was received.
+    """Consecutive long DATA frames of a stream: views of their payloads in the received bytes.
 
-    `flags` are those of the last one, 0 if more of that is to come.
+    `flags` are those of the last frame, 0 while it is incomplete.
     """
 
     kind: int
@@ -85,22 +85,22 @@ class DataSegments(NamedTuple):
 
 
 class FrameReader:
-    """Cuts received bytes into frames; a long DATA frame comes in pieces, so that nothing is kept of it.
+    """Splits received bytes into frames; a long DATA frame is returned in pieces and never buffered.
 
     Args:
-        max_frame: bytes a frame may have.
-        long: bytes from which DATA frames come as a `DataSegments`.
+        max_frame: largest frame in bytes.
+        long: bytes from which DATA frames are returned as `DataSegments`.
     """
 
     def __init__(self, max_frame: int, long: int = MAX_WINDOW) -> None:
         self._max_frame = max_frame
         self._long = long
-        # The beginning of a frame, and how much of it there must be to go on: it may come byte by byte.
+        # The beginning of a frame, and the size at which to parse it: it may arrive byte by byte.
         self._rest = bytearray()
         self._needed = 0
-        # Of a DATA frame under way: its length, bytes to come, flags, stream.
+        # The current DATA frame: its length, missing bytes, flags, stream.
         self._length = 0
-        self._left = 0
+        self._missing = 0
         self._flags = 0
         self._stream = 0
 
@@ -112,11 +112,11 @@ class FrameReader:
         """
         frames: list[Frame | DataSegments] = []
         position = 0
-        if self._left:
+        if self._missing:
             if self._length < self._long:
                 position = self._continue(data, frames)
             else:
-                position = self._run(data, 0, self._stream, frames)
+                position = self._read_segments(data, 0, self._stream, frames)
         elif self._rest:
             self._rest += data
             if len(self._rest) < self._needed:
@@ -132,7 +132,7 @@ class FrameReader:
             stop = start + length
             stream &= MAX_STREAM
             if length >= self._long and kind == DATA and not flags & PADDED and start < end:
-                position = self._run(data, position, stream, frames)
+                position = self._read_segments(data, position, stream, frames)
                 continue
             if stop <= end:
                 frames.append(Frame(kind, flags, stream, bytes(data[start:stop])))
@@ -140,38 +140,40 @@ class FrameReader:
                 continue
             if kind == DATA and not flags & PADDED and start < end:
                 frames.append(Frame(DATA, 0, stream, bytes(data[start:end])))
-                self._length, self._left, self._flags, self._stream = length, stop - end, flags, stream
+                self._length, self._missing, self._flags, self._stream = length, stop - end, flags, stream
                 position = end
             break
         if position < end:
-            self._keep(data[position:])
+            self._buffer(data[position:])
         return frames
 
-    def _keep(self, begun: Buffer) -> None:
-        self._rest += begun
+    def _buffer(self, beginning: Buffer) -> None:
+        self._rest += beginning
         self._needed = _HEAD_SIZE
-        if len(begun) >= _HEAD_SIZE:
-            high, low, kind, flags, _ = _HEAD.unpack_from(begun)
+        if len(beginning) >= _HEAD_SIZE:
+            high, low, kind, flags, _ = _HEAD.unpack_from(beginning)
             in_pieces = kind == DATA and not flags & PADDED
             self._needed += 1 if in_pieces else high << 8 | low
 
     def _continue(self, data: Buffer, frames: list[Frame | DataSegments]) -> int:
-        piece = bytes(data[: self._left])
-        self._left -= len(piece)
-        frames.append(Frame(DATA, 0 if self._left else self._flags, self._stream, piece))
+        piece = bytes(data[: self._missing])
+        self._missing -= len(piece)
+        frames.append(Frame(DATA, 0 if self._missing else self._flags, self._stream, piece))
         return len(piece)
 
-    def _run(self, data: Buffer, position: int, stream: int, frames: list[Frame | DataSegments]) -> int:
-        """Take the long DATA frames of a stream from `position` on, or from within the one under way."""
+    def _read_segments(
+        self, data: Buffer, position: int, stream: int, frames: list[Frame | DataSegments]
+    ) -> int:
+        """Read the long DATA frames of a stream from `position` on, or the rest of the current one."""
         view, end = memoryview(data), len(data)
         pieces: list[memoryview] = []
         flags = 0
-        if self._left:
-            position = min(self._left, end)
+        if self._missing:
+            position = min(self._missing, end)
             pieces.append(view[:position])
-            self._left -= position
-            flags = 0 if self._left else self._flags
-        while not (self._left or flags & END_STREAM) and end - position > _HEAD_SIZE:
+            self._missing -= position
+            flags = 0 if self._missing else self._flags
+        while not (self._missing or flags & END_STREAM) and end - position > _HEAD_SIZE:
             high, low, kind, flags_, number = _HEAD.unpack_from(data, position)
             length = high << 8 | low
             other = kind or flags_ & PADDED or number & MAX_STREAM != stream
@@ -180,48 +182,48 @@ class FrameReader:
             start = position + _HEAD_SIZE
             position = min(start + length, end)
             pieces.append(view[start:position])
-            self._left = start + length - position
+            self._missing = start + length - position
             self._length, self._flags, self._stream = length, flags_, stream
-            flags = 0 if self._left else flags_
-        frames.append(DataSegments(DATA_RUN, flags, stream, pieces))
+            flags = 0 if self._missing else flags_
+        frames.append(DataSegments(DATA_SEGMENTS, flags, stream, pieces))
         return position
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """A whole frame."""
+    """Return a frame."""
     return frame_head(len(payload), kind, flags, stream) + payload
 
 
 def frame_head(length: int, kind: int, flags: int, stream: int) -> bytes:
-    """The nine bytes in front of a payload."""
+    """Return the nine bytes in front of a payload."""
     return _HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream)
 
 
 def settings_frame(settings: dict[int, int]) -> bytes:
-    """A SETTINGS frame."""
+    """Return a SETTINGS frame."""
     return frame(SETTINGS, 0, 0, b"".join(_SETTING.pack(*item) for item in settings.items()))
 
 
 def window_update(stream: int, size: int) -> bytes:
-    """A WINDOW_UPDATE frame."""
+    """Return a WINDOW_UPDATE frame."""
     return frame(WINDOW_UPDATE, 0, stream, _LONG.pack(size))
 
 
 def rst_stream(stream: int, code: int) -> bytes:
-    """An RST_STREAM frame."""
+    """Return an RST_STREAM frame."""
     return frame(RST_STREAM, 0, stream, _LONG.pack(code))
 
 
 def goaway(last_stream: int, code: int, text: str = "") -> bytes:
-    """A GOAWAY frame."""
+    """Return a GOAWAY frame."""
     return frame(GOAWAY, 0, 0, _LONG.pack(last_stream) + _LONG.pack(code) + text.encode()[:256])
 
 
 def read_settings(payload: bytes) -> dict[int, int]:
-    """Parse a SETTINGS payload; of a setting that comes more than once the last value counts.
+    """Parse a SETTINGS payload; the last value of a repeated setting counts.
 
     Raises:
-        Http2Error: a size or value that the RFC forbids.
+        Http2Error: an invalid size or value.
     """
     if len(payload) % _SETTING.size:
         raise Http2Error(FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
@@ -247,7 +249,7 @@ def read_long(payload: bytes) -> int:
 
 
 def unpad(flags: int, payload: bytes) -> bytes:
-    """Strip what the PADDED and PRIORITY flags add to a payload.
+    """Remove the padding and priority fields of a payload.
 
     Raises:
         Http2Error: PROTOCOL_ERROR for more padding than payload.
@@ -271,12 +273,12 @@ Pairs = list[tuple[str, str]]
 class HeaderReader(Generic[Head]):
     """Decodes the header blocks of one connection.
 
-    A client that repeats a call repeats its block byte by byte, once its names and values are in the dynamic
-    table. What such a block means holds until the table changes, so that it is decoded once.
+    Once names and values are in the dynamic table, a client sends the same block for the same call. A block
+    is decoded once, until the table changes.
 
     Args:
-        make: what a header list is turned into, kept with the block.
-        max_size: bytes a header list may have.
+        make: parses a header list; its result is cached with the block.
+        max_size: largest header list in bytes.
     """
 
     def __init__(self, make: Callable[[Pairs], Head], max_size: int) -> None:
@@ -309,7 +311,7 @@ class HeaderReader(Generic[Head]):
         return head
 
     def _table(self) -> tuple[object, int]:
-        """The newest entry and the count: both stay as they are while the dynamic table does."""
+        """Return the newest entry and the count: together they change whenever the dynamic table does."""
         entries = self._decoder.header_table.dynamic_entries
         return (entries[0] if entries else None), len(entries)
 

@@ -1,10 +1,10 @@
-"""Parameters of the gRPC protocol: the `InferParameter` oneof to Python values and back."""
+"""Parameters of gRPC requests: the `InferParameter` oneof to Python values."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from app.core.errors import invalid_arg, unsupported
-from app.core.tensors import Parameters, ParameterValue, RegionSlice
+from app.core.tensors import Parameters, RegionSlice
 
 EMPTY_FINAL: Final = "triton_enable_empty_final_response"
 
@@ -89,10 +89,10 @@ def _check_triton_key(key: str, kind: str | None) -> None:
 
 
 def decode_region(tensor: Any) -> RegionSlice | None:
-    """The shared memory that an input or a requested output names, if it does.
+    """Return the shared memory slice that an input or a requested output names, if any.
 
     Raises:
-        InferError: INVALID_ARG for a value of the wrong type, a region without a size, and the reverse.
+        InferError: INVALID_ARG for a value of the wrong type, a region without a size, or the reverse.
     """
     entries = tensor.parameters
     if "shared_memory_region" not in entries:
@@ -125,20 +125,5 @@ def _region_value(tensor: Any, key: str, kind: str) -> Any:
 
 
 def wants_empty_final(entries: Mapping[str, Any]) -> bool:
-    """Whether a stream's empty final response is to be sent; `decode_parameters` has checked its type."""
+    """Return whether to send the empty final response of a stream; `decode_parameters` checks the type."""
     return EMPTY_FINAL in entries and bool(entries[EMPTY_FINAL].bool_param)
-
-
-def encode_parameters(target: Any, parameters: Parameters) -> None:
-    """Fill a message's `parameters` map, each value by its Python type."""
-    for key, value in parameters.items():
-        setattr(target[key], _parameter_field(value), value)
-
-
-def _parameter_field(value: ParameterValue) -> str:
-    # bool first: it is an int to Python.
-    if isinstance(value, bool):
-        return "bool_param"
-    if isinstance(value, int):
-        return "int64_param"
-    return "string_param" if isinstance(value, str) else "double_param"

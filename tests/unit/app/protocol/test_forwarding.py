@@ -9,7 +9,7 @@ from app.protocol.forwarding import HeaderForwarder
 
 def forwarded(pattern, *headers, parameters=None):
     request = InferRequest("m", "", (), parameters=parameters or {})
-    return HeaderForwarder(pattern).into(request, headers).parameters
+    return HeaderForwarder(pattern).forward(request, headers).parameters
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_headers_join_the_parameters_and_win():
 
 def test_a_request_without_matches_stays_itself():
     request = InferRequest("m", "", ())
-    assert HeaderForwarder("x").into(request, [("a", "1")]) is request
+    assert HeaderForwarder("x").forward(request, [("a", "1")]) is request
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_a_frame_above_the_limit() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 999, 70_000, 1_000_000])
-def test_long_messages_are_put_together_where_there_is_room(step: int) -> None:
+def test_long_messages_use_the_allocator(step: int) -> None:
     made: list[memoryview] = []
 
     def room(size: int, begun: Any) -> memoryview:
@@ -120,7 +120,7 @@ def test_long_messages_are_put_together_where_there_is_room(step: int) -> None:
         size = len(data[start : start + step])
         buffer[:size] = data[start : start + size]
         view = memoryview(buffer)[:size]
-        found += [bytes(each) for each in reader.feed_run((view[: size // 2], view[size // 2 :]))]
+        found += [bytes(each) for each in reader.feed_segments((view[: size // 2], view[size // 2 :]))]
         buffer[:] = bytes(step)  # nothing is kept of what was received
     assert found == sent and not reader.partial
     assert [bytes(each) for each in made] == [sent[0], sent[2]]

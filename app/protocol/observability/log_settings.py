@@ -1,4 +1,4 @@
-"""The messages of the logging extension, over HTTP and gRPC."""
+"""Messages of the logging extension, over HTTP and gRPC."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -16,12 +16,12 @@ _FILE_TEXT: Final = "log file location can not be updated through network protoc
 
 
 def encode_http(config: LogConfig) -> bytes:
-    """The JSON reply of `/v2/logging`."""
+    """Return the JSON response of `/v2/logging`."""
     return msgspec.json.encode(config)
 
 
 def decode_http(document: Any) -> dict[str, Any]:
-    """What a JSON document wants changed; null leaves a setting as it is.
+    """Return the settings that a JSON document changes; null leaves a setting as it is.
 
     Raises:
         InferError: UNSUPPORTED for a file, UNAVAILABLE for an unknown format, INTERNAL for a wrong type.
@@ -40,7 +40,7 @@ def decode_http(document: Any) -> dict[str, Any]:
 
 
 def encode_grpc(config: LogConfig) -> pb.LogSettingsResponse:
-    """The reply of LogSettings."""
+    """Return the response of LogSettings."""
     response = pb.LogSettingsResponse()
     for key, value in msgspec.structs.asdict(config).items():
         setattr(response.settings[key], _field(value), value)
@@ -48,7 +48,7 @@ def encode_grpc(config: LogConfig) -> pb.LogSettingsResponse:
 
 
 def decode_grpc(message: pb.LogSettingsRequest) -> dict[str, Any]:
-    """What a LogSettings request wants changed.
+    """Return the settings that a LogSettings request changes.
 
     Raises:
         InferError: UNSUPPORTED for a file, INVALID_ARG for a wrong type or an unknown format.

@@ -1,4 +1,4 @@
-"""The messages of the trace extension, over HTTP and gRPC."""
+"""Messages of the trace extension, over HTTP and gRPC."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -15,16 +15,16 @@ _NUMBERS: Final[Mapping[str, tuple[str, int, int]]] = {
     "trace_count": ("count", -1, (1 << 31) - 1),
     "log_frequency": ("log_frequency", 0, (1 << 32) - 1),
 }
-"""Setting to its name here and its bounds."""
+"""Field of `TraceSetting` and bounds of each numeric setting."""
 
 
 def encode_http(setting: TraceSetting) -> bytes:
-    """The JSON reply of `/v2/.../trace/setting`."""
+    """Return the JSON response of `/v2/.../trace/setting`."""
     return msgspec.json.encode(_values(setting))
 
 
 def decode_http(document: Any) -> dict[str, Any]:
-    """What a JSON document wants changed; null, and an empty level, clear a setting.
+    """Return the settings that a JSON document changes; null, or an empty level, clears a setting.
 
     Raises:
         InferError: UNSUPPORTED for a file, INVALID_ARG for a bad value, INTERNAL for a wrong type.
@@ -46,7 +46,7 @@ def decode_http(document: Any) -> dict[str, Any]:
 
 
 def encode_grpc(setting: TraceSetting | None) -> pb.TraceSettingResponse:
-    """The reply of TraceSetting; empty, as Triton's, for a model that does not exist."""
+    """Return the response of TraceSetting; like Triton's, empty for an unknown model."""
     response = pb.TraceSettingResponse()
     for key, value in _values(setting).items() if setting else ():
         response.settings[key].value.extend([value] if isinstance(value, str) else value)
@@ -54,7 +54,7 @@ def encode_grpc(setting: TraceSetting | None) -> pb.TraceSettingResponse:
 
 
 def decode_grpc(message: pb.TraceSettingRequest) -> dict[str, Any]:
-    """What a TraceSetting request wants changed; no value clears a setting.
+    """Return the settings that a TraceSetting request changes; no value clears a setting.
 
     Raises:
         InferError: UNSUPPORTED for a file, INVALID_ARG for a bad value.
@@ -90,7 +90,7 @@ def _refuse_file(given: Any) -> None:
 
 
 def _level(names: Sequence[str]) -> tuple[str, ...] | None:
-    """The level that some names mean together; names that are none are passed over, as in Triton."""
+    """Combine level names; unknown names are ignored, as in Triton."""
     if OFF in names and len(names) > 1:
         raise invalid_arg("Expect only one trace level 'OFF' is specified")
     level = tuple(level for level in LEVELS if level in names)

@@ -8,7 +8,7 @@ from tritonclient.grpc import service_pb2 as pb
 from app.core.errors import ErrorCode, InferError
 from app.core.observability.log import LogConfig
 from app.core.observability.trace_settings import TraceSetting
-from app.protocol import log_settings, trace_settings
+from app.protocol.observability import log_settings, trace_settings
 
 NON_BOOLEAN = "attempt to access JSON non-boolean as boolean"
 LOG_FILE = "log file location can not be updated through network protocol"

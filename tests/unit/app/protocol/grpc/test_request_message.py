@@ -1,37 +1,19 @@
-"""The gRPC codec against the protobuf runtime and against tritonclient's own encoder."""
+"""Decoding of ModelInferRequest messages."""
 
 import struct
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from app.core.datatypes import unpack_bytes
-from app.core.errors import ErrorCode, InferError, invalid_arg
-from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor, failed
-from app.protocol.grpc import v2
-from app.protocol.grpc.v2 import (
-    decode_infer,
-    encode_infer,
-    encode_stream,
-    encode_stream_error,
-    parse_infer,
-)
+from app.core.errors import ErrorCode, InferError
+from app.core.tensors import InferRequest, RegionSlice, RequestedOutput, Tensor
+from app.protocol.grpc.request_message import decode_infer
 
 
 def request_message(**fields):
     message = pb.ModelInferRequest(model_name="m", model_version="3", id="7", **fields)
     message.inputs.add(name="A", datatype="INT32", shape=[1, 2])
     return message
-
-
-MODEL = SimpleNamespace(labels={"A": ("zero", "one")}, batched=False)
-
-
-def encoded(response, request=None):
-    request = request or InferRequest("m", "", (), id="7")
-    return pb.ModelInferResponse.FromString(b"".join(encode_infer(request, response, MODEL)))
 
 
 def refusal(message):
@@ -52,39 +34,6 @@ def test_raw_contents_become_tensors():
         id="7",
         deadline=4.5,
     )
-
-
-@pytest.mark.parametrize("size", [0, 1, 127, 128, 70_000, 3_000_000])
-def test_parse_gives_the_same_whatever_the_size(size):
-    message = request_message(raw_input_contents=[b"x" * size, b"", b"yz"])
-    message.parameters["p"].int64_param = 5
-    parsed, raw = parse_infer(message.SerializeToString())
-    assert [bytes(content) for content in raw] == [b"x" * size, b"", b"yz"]
-    assert parsed.inputs == message.inputs and parsed.parameters["p"].int64_param == 5
-
-
-def test_large_raw_contents_are_views_of_the_received_bytes():
-    data = request_message(raw_input_contents=[b"x" * 100_000]).SerializeToString()
-    _, raw = parse_infer(data)
-    assert isinstance(raw[0], memoryview) and raw[0].obj is data
-
-
-@pytest.mark.parametrize(
-    "data", [b"\x0a", b"\x3a\xff\xff\xff\xff\xff\xff", b"\x0a\x05ab", b"\x0b", b"\x0a\x01\xff", b"\x3a\x7f"]
-)
-@pytest.mark.parametrize("cut_from", [0, 1 << 30])
-def test_bytes_that_are_no_message_are_refused(data, cut_from, monkeypatch):
-    monkeypatch.setattr(v2, "_CUT_FROM_BYTES", cut_from)
-    with pytest.raises(InferError) as caught:
-        parse_infer(data)
-    assert caught.value.code is ErrorCode.INTERNAL
-
-
-def test_fields_of_another_wire_type_are_left_to_protobuf(monkeypatch):
-    monkeypatch.setattr(v2, "_CUT_FROM_BYTES", 0)
-    unknown = b"\x78\x01" + b"\x82\x01\x03abc"  # field 15 a varint, field 16 bytes
-    parsed, raw = parse_infer(unknown + request_message(raw_input_contents=[b"12"]).SerializeToString())
-    assert (parsed.model_name, list(raw)) == ("m", [b"12"])
 
 
 TYPED = [
@@ -148,7 +97,7 @@ def typed_message(datatype, **contents):
         (request_message(), "unable to find data for input tensor 'A' for model 'm' in request."),
     ],
 )
-def test_tensor_data_that_does_not_fit_the_protocol(message, text):
+def test_inconsistent_tensor_data_is_refused(message, text):
     assert refusal(message) == (ErrorCode.INVALID_ARG, text)
 
 
@@ -177,7 +126,7 @@ def test_shared_memory_parameters_are_checked():
 
 
 @pytest.mark.parametrize("key", ["shared_memory_byte_size", "shared_memory_offset"])
-def test_a_place_in_no_shared_memory(key):
+def test_offset_or_size_without_a_region_is_refused(key):
     with_input, with_output = request_message(), request_message()
     with_input.inputs[0].parameters[key].int64_param = 8
     with_output.outputs.add(name="A").parameters[key].int64_param = 8
@@ -222,72 +171,6 @@ def test_classification_beside_shared_memory_is_refused():
     output.parameters["shared_memory_region"].string_param = "r"
     text = "output can't set both 'shared_memory_region' and 'classification'"
     assert refusal(message) == (ErrorCode.INVALID_ARG, text)
-
-
-def test_response_keeps_order_and_bytes():
-    outputs = (
-        Tensor("B", "BYTES", (0,), b""),
-        Tensor.of("A", np.arange(3, dtype=np.int16)),
-        Tensor("C", "FP32", (1, 70_000), memoryview(b"abcd" * 70_000)),
-    )
-    message = encoded(InferResponse("m", "12", outputs, parameters={"b": True, "i": 3, "f": 0.5, "s": "x"}))
-    assert (message.model_name, message.model_version, message.id) == ("m", "12", "7")
-    assert [(o.name, o.datatype, list(o.shape)) for o in message.outputs] == [
-        ("B", "BYTES", [0]),
-        ("A", "INT16", [3]),
-        ("C", "FP32", [1, 70_000]),
-    ]
-    assert list(message.raw_output_contents) == [b"", b"\0\0\x01\0\x02\0", b"abcd" * 70_000]
-    kinds = {key: value.WhichOneof("parameter_choice") for key, value in message.parameters.items()}
-    assert kinds == {"b": "bool_param", "i": "int64_param", "f": "double_param", "s": "string_param"}
-
-
-def test_classified_outputs_are_replaced():
-    request = InferRequest("m", "", (), (RequestedOutput("A", classification=2), RequestedOutput("B")))
-    outputs = (Tensor("A", "INT8", (3,), b"\x01\x03\x02"), Tensor("B", "INT8", (1,), b"5"))
-    message = encoded(InferResponse("m", "1", outputs), request)
-    top, other = message.raw_output_contents
-    assert (unpack_bytes(top, 2), other) == ([b"3:1:one", b"2:2"], b"5")
-    assert message.outputs[0].datatype == "BYTES" and list(message.outputs[0].shape) == [2]
-
-
-def joined_infer(*arguments):
-    return b"".join(encode_infer(*arguments))
-
-
-@pytest.mark.parametrize("encode", [joined_infer, encode_stream])
-def test_a_response_over_the_limit_of_grpc_is_refused(encode):
-    response = InferResponse("m", "1", (Tensor("A", "INT8", (100,), b"x" * 100),))
-    with pytest.raises(
-        InferError, match=r"Response has byte size \d+ which exceeds gRPC's byte size limit 100\."
-    ):
-        encode(InferRequest("m", "", ()), response, MODEL, 100)
-    size = len(encode(InferRequest("m", "", ()), response, MODEL))
-    assert len(encode(InferRequest("m", "", ()), response, MODEL, size)) == size
-
-
-def stream_message(data):
-    return pb.ModelStreamInferResponse.FromString(data)
-
-
-@pytest.mark.parametrize("final", [True, False])
-def test_stream_responses_say_whether_they_are_final(final):
-    request = InferRequest("m", "", (), id="7")
-    response = InferResponse("m", "1", (Tensor("A", "INT8", (1,), b"x"),), final=final)
-    message = stream_message(encode_stream(request, response, MODEL))
-    assert message.error_message == ""
-    assert message.infer_response.parameters["triton_final_response"].bool_param is final
-    assert (message.infer_response.id, message.infer_response.raw_output_contents[0]) == ("7", b"x")
-
-
-def test_stream_errors_are_in_band():
-    request = InferRequest("m", "", (), id="7")
-    message = stream_message(encode_stream(request, failed(invalid_arg("bad")), MODEL))
-    assert (message.error_message, message.infer_response.id) == ("bad", "7")
-    assert message.infer_response.parameters["triton_final_response"].bool_param is True
-    message = stream_message(encode_stream_error("8", invalid_arg("worse")))
-    assert (message.error_message, message.infer_response.id) == ("worse", "8")
-    assert not message.infer_response.parameters
 
 
 @pytest.mark.parametrize("field", ["inputs", "outputs", "parameters"])
