@@ -1,10 +1,12 @@
-"""The Python environment that a Python model brings along, ready to be used on this node.
+"""Prepares the Python environment of a Python model on this node.
 
-In this order: the parameter EXECUTION_ENV_PATH of its configuration, an archive (conda-pack's) or a
-directory; a directory `venv` beside model.py or in the model's directory; a `requirements.txt` there, if the
-server was told to install such packages. The last two may also be beside the model.py of a Python-based
-backend, for all its models that bring none. Archives are unpacked and packages installed once a node for the
-same content.
+The first of these that exists:
+- the archive (of conda-pack) or directory that EXECUTION_ENV_PATH of the model's configuration names,
+- a directory `venv` beside model.py or in the model's directory,
+- a `requirements.txt` there, if the server is configured to install packages.
+
+The last two may also be beside the model.py of a Python-based backend, for all its models without their own.
+Archives are unpacked and packages installed once per node for the same content.
 """
 
 import os
@@ -26,25 +28,30 @@ from deployments.model_store.cache import Lease, NodeCache, private_root
 _DIRECTORY: Final = "$$TRITON_MODEL_DIRECTORY"
 _PATH: Final = "EXECUTION_ENV_PATH"
 _SETTING: Final = "--backend-config=python,requirements"
-_SAID: Final = 4000
+_OUTPUT_CHARACTERS: Final = 4000
 _INSTALL_S: Final = 600.0
 
 
 class Environment(msgspec.Struct):
-    """What a model is executed with; no `python` means the server's own. `unused` is a list of packages that
-    were not installed."""
+    """The environment that executes a model.
+
+    Attributes:
+        python: its interpreter; None for the server's own.
+        lease: keeps a copy on this node.
+        unused: a requirements.txt whose packages were not installed.
+    """
 
     python: Path | None = None
     lease: Lease | None = None
     unused: Path | None = None
 
     def release(self) -> None:
-        """Let a copy on this node be removed when room is needed."""
+        """Allow the eviction of the copy on this node."""
         if self.lease is not None:
             self.lease.release()
 
-    def explained(self, error: InferError) -> InferError:
-        """The error of a load, with a word on packages that are missing because nobody installed them."""
+    def explain(self, error: InferError) -> InferError:
+        """Return the error of a load, with a hint if packages are missing that were not installed."""
         if self.unused is None or "ModuleNotFoundError" not in error.message:
             return error
         text = (
@@ -59,11 +66,11 @@ def prepare(model: Model, cache_bytes: int) -> Environment:
 
     Args:
         model: of any backend; only models that Python code executes have environments.
-        cache_bytes: bound of what is unpacked and installed on this node.
+        cache_bytes: the size limit of all environments on this node.
 
     Raises:
         InferError: INVALID_ARG for a path that leads out of its directory or an archive that does,
-            INTERNAL for an environment that is not there or cannot be installed, UNAVAILABLE without room.
+            INTERNAL for an environment that is missing or cannot be installed, UNAVAILABLE without space.
     """
     if model.config.backend != "python" and model.common_file is None:
         return Environment()
@@ -95,7 +102,7 @@ def _declared(model: Model, declared: str, cache: NodeCache, cache_bytes: int) -
         return Environment(_interpreter(path))
     with path.open("rb") as archive:
         key = file_digest(archive, blake2b).hexdigest()[:32]
-    size = 4 * path.stat().st_size  # what such archives grow to, roughly
+    size = 4 * path.stat().st_size  # the approximate size of the unpacked archive
     lease = cache.lease(key) or cache.fill(key, size, lambda root: unpack(path, root, cache_bytes))
     return _leased(lease)
 
@@ -138,11 +145,10 @@ def _interpreter(root: Path) -> Path:
 def unpack(archive: Path, root: Path, max_bytes: int) -> None:
     """Unpack an archive of an environment.
 
-    Nothing is written outside `root`, nor through a link, and no link of the archive leads out of it.
+    Nothing is written outside of `root` or through a link, and no link of the archive leads out of it.
 
     Raises:
-        InferError: INVALID_ARG for an archive that would, or that is none; UNAVAILABLE for more than
-            `max_bytes`.
+        InferError: INVALID_ARG for a member that would, or a broken archive; UNAVAILABLE above `max_bytes`.
     """
     links: set[str] = set()
     total = 0
@@ -153,7 +159,7 @@ def unpack(archive: Path, root: Path, max_bytes: int) -> None:
                 total += member.size
                 if total > max_bytes:
                     raise unavailable(f"archive '{archive}' holds more than {max_bytes} bytes")
-                member.mode &= 0o755  # as tarfile's own filter has it, which Python 3.11 before .4 lacks
+                member.mode &= 0o755  # as tarfile's data filter, which Python 3.11 has only from 3.11.4 on
                 members.extract(member, root)
     except (tarfile.TarError, EOFError, OSError) as error:
         raise invalid_arg(f"unable to unpack '{archive}': {error}") from error
@@ -185,7 +191,7 @@ def _inside(path: str) -> bool:
 
 
 def _passes(path: str, links: set[str]) -> bool:
-    """Whether the path, or a folder on its way, is one of the links."""
+    """Return whether the path or one of its parents is a link."""
     parts = path.split("/")
     return any("/".join(parts[:end]) in links for end in range(1, len(parts) + 1))
 
@@ -213,12 +219,12 @@ def _run(name: str, requirements: Path, command: list[str], python: Path) -> Non
     except subprocess.TimeoutExpired as error:
         raise internal(f"installing '{requirements}' of model '{name}' took over {_INSTALL_S:g} s") from error
     if done.returncode:
-        said = done.stdout.decode(errors="replace")[-_SAID:].strip()
-        raise internal(f"installing '{requirements}' of model '{name}' failed: {said}")
+        output = done.stdout.decode(errors="replace")[-_OUTPUT_CHARACTERS:].strip()
+        raise internal(f"installing '{requirements}' of model '{name}' failed: {output}")
 
 
 def _relocate(root: Path, final: Path) -> None:
-    """Have the programs of the environment name the interpreter where it will be."""
+    """Replace the path of the interpreter in the programs of the environment by its final one."""
     for program in (root / "bin").iterdir():
         if program.is_file() and not program.is_symlink():
             program.write_bytes(program.read_bytes().replace(os.fsencode(root), os.fsencode(final)))

@@ -1,4 +1,4 @@
-"""What a requirements.txt and the files that it names say, to tell whether they have changed."""
+"""Reads a requirements.txt and the files that it references, to detect changes."""
 
 import os
 import re
@@ -10,9 +10,9 @@ from typing import Final
 from app.core.errors import invalid_arg
 
 _MAX_FILES: Final = 1000
-# The format is pip's ("Requirements File Format"): lines are joined at a backslash, " #" begins a comment,
-# ${NAME} is the environment's, and paths are relative to the file that names them.
-_JOINT: Final = re.compile(r"\\\r?\n")
+# pip's "Requirements File Format": a backslash joins lines, " #" begins a comment, ${NAME} is a variable of
+# the environment, and paths are relative to the file with the reference.
+_JOIN: Final = re.compile(r"\\\r?\n")
 _COMMENT: Final = re.compile(r"(^|\s+)#.*$")
 _VARIABLE: Final = re.compile(r"\$\{([A-Z0-9_]+)\}")
 _OPTIONS: Final = ("-r", "-c", "--requirement", "--constraint")
@@ -21,16 +21,16 @@ _ADDRESS: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 def contents(requirements: Path, folder: Path) -> bytes:
-    """The file, and all that it names with `-r` and `-c`, each once, in the order in which they are named.
+    """Return the file and all files that it references with `-r` and `-c`, each once, in that order.
 
-    A file that is not there adds nothing: pip says what it thinks of that. Nor does what is at an address.
+    Missing files, which pip reports, and URLs are left out.
 
     Args:
-        requirements: the file to begin with.
-        folder: what no file may be outside of.
+        requirements: the first file.
+        folder: the directory that must contain all files.
 
     Raises:
-        InferError: INVALID_ARG for a file that is, or for too many of them.
+        InferError: INVALID_ARG for a file outside of `folder`, or for too many files.
     """
     root = folder.resolve()
     found: dict[Path, bytes] = {}
@@ -43,25 +43,25 @@ def contents(requirements: Path, folder: Path) -> bytes:
         if len(found) == _MAX_FILES:
             raise invalid_arg(f"'{requirements}' names more than {_MAX_FILES} files")
         found[known] = path.read_bytes()
-        for named in _named(found[known]):
-            if not (path.parent / named).resolve().is_relative_to(root):
-                raise invalid_arg(f"'{path}' names '{named}', which is outside of '{folder}'")
-            waiting.append(path.parent / named)
+        for name in _referenced(found[known]):
+            if not (path.parent / name).resolve().is_relative_to(root):
+                raise invalid_arg(f"'{path}' names '{name}', which is outside of '{folder}'")
+            waiting.append(path.parent / name)
     return b"".join(b"%d %b\n" % (len(content), content) for content in found.values())
 
 
-def _named(content: bytes) -> Iterator[str]:
-    for line in _JOINT.sub("", content.decode(errors="replace")).splitlines():
-        said = _VARIABLE.sub(lambda name: os.environ.get(name[1], name[0]), _COMMENT.sub("", line))
-        for named in _values(said):
-            if not _ADDRESS.match(named):
-                yield named
+def _referenced(content: bytes) -> Iterator[str]:
+    for line in _JOIN.sub("", content.decode(errors="replace")).splitlines():
+        expanded = _VARIABLE.sub(lambda name: os.environ.get(name[1], name[0]), _COMMENT.sub("", line))
+        for value in _values(expanded):
+            if not _ADDRESS.match(value):
+                yield value
 
 
 def _values(line: str) -> Iterator[str]:
     try:
         words = iter(shlex.split(line))
-    except ValueError:  # a quote that does not end, which pip refuses
+    except ValueError:  # an unterminated quote, which pip refuses
         return
     for word in words:
         if word in _OPTIONS:

@@ -1,8 +1,8 @@
-"""Repository agents: what `model_repository_agents` of a configuration asks for before a model is loaded.
+"""Repository agents: the `model_repository_agents` of a configuration, which act before a model is loaded.
 
-Triton loads them as libraries. Here there is the one that Triton brings along, `checksum`, whose parameters
-give the digests of files: `MD5:<path in the model's directory>`. A model that asks for another is refused: an
-agent may decrypt what it finds, or refuse to serve it.
+Triton loads them as libraries. Only Triton's own `checksum` exists here, whose parameters are the digests of
+files: `MD5:<path in the model's directory>`. A model with another agent is refused, because an agent may
+decrypt the files or forbid the load.
 """
 
 import hashlib
@@ -19,15 +19,15 @@ _MD5: Final = "MD5:"
 
 
 def check_agents(config: mc.ModelConfig, directory: Path, version: int) -> None:
-    """Do what the agents of a model are for; blocks while files are read.
+    """Run the agents of a model; blocks while files are read.
 
     Args:
         config: the configuration as declared.
-        directory: the model's.
-        version: the one that is loaded; files of other versions are theirs to check.
+        directory: the model's directory.
+        version: the version to load; files of other versions are not checked.
 
     Raises:
-        InferError: INVALID_ARG for an agent there is not, or a file that is not what it should be.
+        InferError: INVALID_ARG for an unknown agent, or a file with another digest.
     """
     for agent in config.model_repository_agents.agents:
         if agent.name != _CHECKSUM:

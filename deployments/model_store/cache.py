@@ -1,7 +1,7 @@
-"""Directories of this node that hold copies of models: made once, leased while in use, bounded in bytes.
+"""A cache of directories on this node, shared by processes: leased while in use, bounded in bytes.
 
-A lease is a shared lock (`flock`) on the directory itself, so it ends with the process that holds it, however
-that ends. What nobody leases may be removed: the least recently leased first, when room is needed.
+A lease is a shared lock (`flock`) on the directory, so it ends with its process, however that ends.
+Directories without a lease are evicted when space is needed, the least recently leased first.
 """
 
 import fcntl
@@ -22,7 +22,7 @@ from app.transport.channel.sockets import private_directory
 _FILL_LOCKS: Final = 64
 _HIDDEN: Final = "."
 _ABANDONED_S: Final = 60.0
-"""Age at which an unleased directory that was being filled or removed belongs to a process that died."""
+"""Age at which a partially filled or removed directory without a lease is taken for a dead process's."""
 
 
 def private_root() -> Path:
@@ -31,28 +31,28 @@ def private_root() -> Path:
 
 
 class Lease:
-    """A directory that stays as long as this is not released."""
+    """Keeps a directory in the cache until `release`."""
 
     def __init__(self, directory: Path, descriptor: int) -> None:
         self.directory = directory
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Let the directory be removed when room is needed."""
+        """Allow the eviction of the directory. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1
 
 
 class NodeCache:
-    """Directories by key under `root`, which is this user's alone (mode 0700). Every method blocks."""
+    """Directories by key under `root`, which is private to this user (mode 0700). Every method blocks."""
 
     def __init__(self, root: Path, max_bytes: int) -> None:
         self._root = root
         self._max_bytes = max_bytes
 
     def lease(self, key: str) -> Lease | None:
-        """Lease a directory that is there; None when it is not."""
+        """Return a lease of a directory; None when it is not in the cache."""
         path = self._root / key
         while True:
             try:
@@ -63,18 +63,18 @@ class NodeCache:
             if _same(descriptor, path):
                 os.utime(path)
                 return Lease(path, descriptor)
-            os.close(descriptor)  # removed while we waited
+            os.close(descriptor)  # removed while this process waited for the lock
 
     def fill(self, key: str, size: int, write: Callable[[Path], None]) -> Lease:
-        """Lease a directory, made by `write` when it is not there; made once a node, by whoever is first.
+        """Return a lease of a directory, which one process of the node makes by `write` if it is missing.
 
         Args:
             key: a file name.
-            size: bytes that `write` will take.
-            write: fills the empty directory it is given.
+            size: the bytes that `write` needs.
+            write: fills an empty directory.
 
         Raises:
-            InferError: UNAVAILABLE when what is leased leaves no room for `size` bytes.
+            InferError: UNAVAILABLE when leased directories leave no space for `size` bytes.
         """
         private_directory(str(self._root))
         with self._filling(key):
@@ -96,7 +96,7 @@ class NodeCache:
             return Lease(self._root / key, descriptor)
 
     def remove(self, key: str) -> bool:
-        """Remove a directory unless somebody leases it; returns whether it is gone."""
+        """Remove a directory unless it is leased; return whether it is absent now."""
         path = self._root / key
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -115,7 +115,7 @@ class NodeCache:
         return True
 
     def listing(self) -> list[str]:
-        """Directories that are there, the least recently leased first."""
+        """Return the keys in the cache, the least recently leased first."""
         return [name for name in self._names() if not name.startswith(_HIDDEN)]
 
     def _names(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Whether a model's files changed: digests of names, sizes and modification times, never of contents."""
+"""Fingerprints of a model's files: digests of names, sizes and modification times, not of contents."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -8,20 +8,20 @@ from deployments.model_store.layout import CONFIG_FILE, CONFIGS_DIRECTORY, Model
 
 
 def fingerprint(entry: ModelEntry) -> str:
-    """Digest every file of the model; the same text as long as none is added, removed or written."""
+    """Return a digest of every file of the model; it changes when a file is added, removed or written."""
     return _digest(_files(entry))
 
 
 def version_fingerprint(entry: ModelEntry, version: int) -> str:
-    """Digest what one version is made of: its directory and the files all share, not the configuration.
+    """Return a digest of one version: its directory and the shared files, without the configuration.
 
-    When this is unchanged and `change_requires_reload` says no, the loaded version may stay.
+    If it is unchanged and `change_requires_reload` returns False, the loaded version may stay.
     """
     return version_digest(_files(entry), version, entry.versions)
 
 
 def version_digest(files: Iterable[tuple[str, int, int]], version: int, versions: Iterable[int]) -> str:
-    """As `version_fingerprint`, of relative path, modification time in ns and size of a model's files."""
+    """Return `version_fingerprint` for relative path, modification time (ns) and size of a model's files."""
     others = {str(other) for other in versions if other != version}
     return _digest(
         item for item in files if not is_config(item[0]) and item[0].split("/", 1)[0] not in others
@@ -29,7 +29,7 @@ def version_digest(files: Iterable[tuple[str, int, int]], version: int, versions
 
 
 def is_config(path: str) -> bool:
-    """Whether a path, relative to the model's directory, is that of a configuration."""
+    """Return whether a path, relative to the model's directory, is that of a configuration."""
     return path == CONFIG_FILE or path.startswith(CONFIGS_DIRECTORY + "/")
 
 
@@ -41,9 +41,9 @@ def _digest(files: Iterator[tuple[str, int, int]]) -> str:
 
 
 def _files(entry: ModelEntry) -> Iterator[tuple[str, int, int]]:
-    """Walk relative path, modification time in ns and size; what vanishes meanwhile is left out."""
+    """Yield relative path, modification time (ns) and size; files that vanish meanwhile are left out."""
     root = entry.directory.resolve()
-    # A version directory may be a link within the repository; others are not followed, lest they form a loop.
+    # A version directory may be a link within the repository; other links could form a loop.
     linked = [str(version) for version in entry.versions if (root / str(version)).is_symlink()]
     tops = [("", root), *((f"{version}/", (root / version).resolve()) for version in linked)]
     for prefix, top in tops:

@@ -1,8 +1,7 @@
-"""A model repository on a local path: which models and versions are there.
+"""Finds the models and versions of a model repository on a local path.
 
-`<repository>/<model>/[config.pbtxt] [configs/<name>.pbtxt] [labels] <version>/<model file>`. Everything here
-reads; nothing is cached and nothing is written. No name leads out of where it belongs, links resolved. What
-the files say is the matter of `model_files.py`.
+`<repository>/<model>/[config.pbtxt] [configs/<name>.pbtxt] [labels] <version>/<model file>`. Nothing is
+cached or written. A name that leads out of its directory is refused, links resolved.
 """
 
 import os
@@ -22,22 +21,22 @@ _INT64_MAX: Final = (1 << 63) - 1
 _NOT_VERSIONS: Final = frozenset({"warmup", "initial_state", CONFIGS_DIRECTORY})
 _NAME_MAX: Final = 255
 PATH_CHARACTERS: Final = re.compile(r"[/\\\x00]")
-# Names reach log lines, paths and command lines of model processes: nothing a terminal or a shell acts on.
+# Names reach log lines, paths and command lines: no character that a terminal or a shell interprets.
 _UNSAFE_CHARACTERS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029;|&$<>`'\"*?!]")
 _IN_TWO_REPOSITORIES: Final = "model appears in two or more repositories"
 
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A model's directory as found.
+    """A model's directory as found on disk.
 
     Attributes:
         name: the directory's name, which is the model's.
         repository: the repository's path, links resolved.
         directory: `<repository>/<name>`.
         versions: versions that have a directory, ascending.
-        reason: why the model cannot be served; "" when nothing here speaks against it.
-        warnings: what was ignored, in Triton's words; for the log when the model is loaded.
+        reason: why the model cannot be served; "" if its directory is valid.
+        warnings: Triton's messages on ignored directories, for the log when the model is loaded.
         namespace: the repository's, "" when there are no namespaces.
     """
 
@@ -51,7 +50,7 @@ class ModelEntry:
 
     @property
     def identifier(self) -> str:
-        """What tells the model from others of its name."""
+        """The model's identifier in the server."""
         return identifier(self.namespace, self.name)
 
     @property
@@ -61,7 +60,7 @@ class ModelEntry:
 
 
 def check_model_name(name: str) -> None:
-    """Refuse a name that could not be a model's directory.
+    """Check that a name can be that of a model's directory.
 
     Raises:
         InferError: INVALID_ARG.
@@ -128,7 +127,7 @@ def _add(found: dict[str, ModelEntry], entry: ModelEntry) -> None:
 def _directories(parent: Path) -> list[str]:
     try:
         with os.scandir(parent) as entries:
-            # os.path.isdir says no where a link is broken or runs in a ring; entry.is_dir would raise.
+            # os.path.isdir returns False for a broken or circular link; entry.is_dir would raise.
             return sorted(
                 entry.name
                 for entry in entries
@@ -172,7 +171,7 @@ def _version_fault(entry: ModelEntry, name: str) -> str:
 
 
 def is_inside(path: Path, parent: Path) -> bool:
-    """Whether a path lies below another, links resolved."""
+    """Return whether a path is below another, links resolved."""
     try:
         return path.resolve().is_relative_to(parent.resolve())
     except (OSError, RuntimeError, ValueError):  # a loop of links, a name too long, a NUL

@@ -1,7 +1,7 @@
-"""A remote repository as a local directory: configurations whole, every other file an empty stand-in.
+"""Mirrors a remote repository as a local directory: configurations in full, other files as empty stand-ins.
 
-The stand-ins carry the stamp of the remote file as their modification time, so that what reads a local
-repository (layout, fingerprints, polling) reads a remote one as well. No model file is downloaded here.
+The modification time of a stand-in is the stamp of the remote file, so that layout, fingerprints and polling
+work on a remote repository as on a local one. Model files are not downloaded.
 """
 
 import os
@@ -18,7 +18,7 @@ from deployments.model_store.storage import Listing, RemoteFile, Storage
 
 
 class Mirror:
-    """The stand-in of one remote repository. Every method blocks."""
+    """The local mirror of one remote repository. Every method blocks."""
 
     def __init__(self, url: str, root: Path) -> None:
         self.url = url
@@ -27,7 +27,7 @@ class Mirror:
         self._lock = threading.Lock()
 
     def refresh(self, model: str = "") -> None:
-        """Look at the repository, or at one model of it, again.
+        """Update the mirror of the repository, or of one model.
 
         Raises:
             InferError: INTERNAL when it cannot be read; the directory is as before.
@@ -39,9 +39,9 @@ class Mirror:
                 self._storage = Storage(self.url)
             listing = self._storage.listing(model)
             private_directory(str(self.directory))
-            self._follow(self._storage, self.directory / model, model, listing)
+            self._update(self._storage, self.directory / model, model, listing)
 
-    def _follow(self, storage: Storage, top: Path, model: str, listing: Listing) -> None:
+    def _update(self, storage: Storage, top: Path, model: str, listing: Listing) -> None:
         depth = 0 if model else 1
         for file in listing.files:
             below_model = file.path.split("/", depth)[depth] if file.path.count("/") >= depth else ""
@@ -73,7 +73,7 @@ class Mirror:
 
 
 def _prune(top: Path, files: set[str], directories: set[str]) -> None:
-    """Remove what the repository no longer has."""
+    """Remove files and directories that the repository no longer has."""
     kept = {*directories}
     for path in (*files, *directories):
         while path := os.path.dirname(path):

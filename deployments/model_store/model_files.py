@@ -1,6 +1,6 @@
-"""What the files of a model say: its configuration and its labels.
+"""Reads the files of a model: its configuration and its labels.
 
-Everything here reads. No path a configuration gives leads out of where it belongs, links resolved.
+A path of a configuration that leads out of its directory is refused, links resolved.
 """
 
 import os
@@ -23,11 +23,11 @@ from deployments.model_store.layout import (
 )
 
 MAX_LABEL_BYTES: Final = 64 << 20
-"""Largest label file read."""
+"""The largest label file that is read."""
 
 
 def read_config(entry: ModelEntry, config_name: str = "", auto_complete: bool = True) -> mc.ModelConfig:
-    """Read a model's configuration and fill in what its files tell: name, backend, platform, file name.
+    """Read a model's configuration; infer missing name, backend, platform and file name from its files.
 
     Args:
         entry: a usable entry.
@@ -36,7 +36,7 @@ def read_config(entry: ModelEntry, config_name: str = "", auto_complete: bool = 
 
     Raises:
         InferError: INTERNAL when the file cannot be read or parsed; INVALID_ARG when the name is not the
-            directory's, a path leaves the model, or nothing tells the backend.
+            directory's, a path leaves the model, or the backend cannot be inferred.
     """
     path = _config_path(entry, config_name)
     config = mc.ModelConfig()
@@ -48,7 +48,7 @@ def read_config(entry: ModelEntry, config_name: str = "", auto_complete: bool = 
 
 
 def complete_config(entry: ModelEntry, config: mc.ModelConfig) -> mc.ModelConfig:
-    """Fill in what the model's files tell, and check that names and paths are the model's own.
+    """Infer missing fields from the model's files, and check that names and paths are the model's own.
 
     Raises:
         InferError: as `read_config`.
@@ -88,7 +88,7 @@ def version_listing(entry: ModelEntry) -> frozenset[str]:
 
 
 def check_paths(entry: ModelEntry, config: mc.ModelConfig) -> None:
-    """Refuse a configuration whose file names lead out of the model, as written or through links.
+    """Check that the file names of a configuration stay inside the model, as written and through links.
 
     Label files, warmup data and initial states belong inside the model's directory; model files are named
     inside the version directory and may be links within the repository.
@@ -136,7 +136,7 @@ def _data_files(config: mc.ModelConfig) -> Iterator[tuple[str, str, str]]:
 
 
 def _stays_inside(base: Path, name: str) -> bool:
-    """Whether a name, as written, stays under `base`; links are `is_inside`'s matter."""
+    """Return whether a name, as written, stays under `base`; `is_inside` resolves links."""
     if "\x00" in name or "\\" in name:
         return False
     return Path(os.path.normpath(base / name)).is_relative_to(base)
@@ -173,7 +173,7 @@ def _read_text(entry: ModelEntry, path: Path, limit: int) -> str:
     if not is_inside(path, entry.directory):
         raise invalid_arg(f"file '{path}' of model '{entry.name}' is outside model directory")
     try:
-        # Not blocking: a pipe in place of the file must not hold the manager up.
+        # Non-blocking: a pipe in place of the file must not block the manager.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
             regular = S_ISREG(os.fstat(descriptor).st_mode)

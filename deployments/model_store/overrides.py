@@ -1,7 +1,7 @@
-"""Models made of the files of a load request, kept on the manager's node while they are served.
+"""Stores the files of load requests on the manager's node while models are served from them.
 
-`<root>/<digest>/<model>/<version>/<file>`: the digest is that of names and contents, so that the same request
-twice is no change. A replica on another node asks the manager for the files.
+`<root>/<digest>/<model>/<version>/<file>`: the digest covers names and contents, so that a repeated request
+changes nothing. A replica on another node fetches the files from the manager.
 """
 
 import os
@@ -25,7 +25,7 @@ NAME_BYTES: Final = 255
 
 
 class Bundle(NamedTuple):
-    """The files of one request: `directory` is a repository that holds this model alone."""
+    """The files of one request; `directory` is a repository of this one model."""
 
     digest: str
     directory: Path
@@ -61,7 +61,7 @@ def _folders(path: str) -> Iterator[str]:
 
 
 class Overrides:
-    """What the manager keeps: bounded in bytes, gone when no model is served from it. Methods block."""
+    """The stored files, bounded in bytes; removed when no model is served from them. Methods block."""
 
     def __init__(self, root: Path, max_bytes: int) -> None:
         self._cache = NodeCache(root, max_bytes)
@@ -72,10 +72,10 @@ class Overrides:
         self._lock = threading.Lock()
 
     def open(self, model: str, files: Mapping[str, bytes]) -> Bundle:
-        """Write the files of a request; they stay until `close`, and afterwards if `retain` says so.
+        """Write the files of a request; they are kept until `close`, and then as long as `retain` lists them.
 
         Raises:
-            InferError: INVALID_ARG for a bad name or path, UNAVAILABLE when there is no room for the files.
+            InferError: INVALID_ARG for a bad name or path, UNAVAILABLE when there is no space for the files.
         """
         check_model_name(model)
         checked = checked_files(files)
@@ -87,19 +87,19 @@ class Overrides:
         return Bundle(digest, self._root / digest)
 
     def close(self, bundle: Bundle) -> None:
-        """The load of a bundle is over."""
+        """End the load of a bundle."""
         with self._lock:
             self._loading[bundle.digest] -= 1
 
     def adopt(self, digest: str) -> None:
-        """Keep what a model is served from since before this manager, if this node has it."""
+        """Keep the files of a model that was served before this manager started, if this node has them."""
         with self._lock:
             lease = self._cache.lease(digest) if digest not in self._leases else None
             if lease is not None:
                 self._leases[digest] = lease
 
     def retain(self, served: Iterable[str]) -> None:
-        """Remove what no model is served or being loaded from; what a replica still uses goes next time."""
+        """Remove files that no model is served or loaded from; files leased by a replica are kept for now."""
         with self._lock:
             self._loading = +self._loading
             kept = {*served, *self._loading}
@@ -110,22 +110,22 @@ class Overrides:
                     self._cache.remove(digest)
 
     def listing(self, digest: str) -> list[tuple[str, int]]:
-        """Relative paths and sizes of a bundle's files.
+        """Return relative paths and sizes of a bundle's files.
 
         Raises:
             InferError: NOT_FOUND when it is not here.
         """
-        directory = self._held(digest)
+        directory = self._directory(digest)
         found = [Path(folder, name) for folder, _, names in os.walk(directory) for name in names]
         return [(str(path.relative_to(directory)), path.stat().st_size) for path in sorted(found)]
 
     def read(self, digest: str, path: str, offset: int) -> bytes:
-        """At most `CHUNK_BYTES` bytes of a file that `listing` named."""
-        with open(self._held(digest) / path, "rb") as file:
+        """Return at most `CHUNK_BYTES` bytes of a file of `listing`."""
+        with open(self._directory(digest) / path, "rb") as file:
             file.seek(offset)
             return file.read(CHUNK_BYTES)
 
-    def _held(self, digest: str) -> Path:
+    def _directory(self, digest: str) -> Path:
         if digest not in self._leases:
             raise not_found("the files this model was loaded from are gone; load it again")
         return self._root / digest

@@ -1,7 +1,7 @@
-"""Model repositories in S3, Google Cloud Storage and Azure Storage, by fsspec's implementations of them.
+"""Model repositories in S3, Google Cloud Storage and Azure Storage, read through fsspec.
 
 Addresses and credentials are Triton's: `s3://bucket/path`, `s3://http://host:port/bucket/path`,
-`gs://bucket/path`, `as://account/container/path` (and, for what speaks Azure's protocol elsewhere,
+`gs://bucket/path`, `as://account/container/path` (and, for other services with Azure's protocol,
 `as://http://host:port/account/container/path`); the clouds' own environment variables, or the JSON file that
 TRITON_CLOUD_CREDENTIAL_PATH names. The packages are imported when a repository is opened, not before.
 """
@@ -24,7 +24,7 @@ CREDENTIALS: Final = "TRITON_CLOUD_CREDENTIAL_PATH"
 
 _S3_ENDPOINT: Final = re.compile(r"s3://(https?://)?([0-9A-Za-z.\-]+:[0-9]+)/(.+)")
 _AZURE_ENDPOINT: Final = re.compile(r"(https?)://([0-9A-Za-z.\-]+:[0-9]+)/([^/]+)/(.+)")
-# The bucket in the host name only, and none of the checksums that newer SDKs add of their own accord:
+# The bucket only in the host name, and no checksums, which newer SDKs add by default:
 # https://www.alibabacloud.com/help/en/oss/developer-reference/use-amazon-s3-sdks-to-access-oss
 _OSS: Final[dict[str, Any]] = {
     "s3": {"addressing_style": "virtual"},
@@ -35,7 +35,7 @@ _VERSION: Final = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
 class RemoteFile(NamedTuple):
-    """A file of a remote repository: path below the listed place, bytes, and a stamp of its contents.
+    """A file of a remote repository: path below the listed folder, size in bytes, and stamp.
 
     `stamp` is 60 bits of a digest of etag (or modification time) and size, so that it also serves as the
     modification time, in ns, of a local stand-in.
@@ -47,20 +47,20 @@ class RemoteFile(NamedTuple):
 
     @property
     def version(self) -> int | None:
-        """The version whose directory it is in."""
+        """The version whose directory contains it; None for a shared file."""
         top, slash, _ = self.path.partition("/")
         return int(top) if slash and _VERSION.fullmatch(top) else None
 
 
 class Listing(NamedTuple):
-    """What is below a place: directories that were made on purpose too, though a bucket has none."""
+    """Files and directories below a folder; a bucket has only directories that were created explicitly."""
 
     files: tuple[RemoteFile, ...]
     directories: tuple[str, ...]
 
 
 class Storage:
-    """One place in a cloud. Methods block, and raise `InferError` (INTERNAL) when it cannot be read."""
+    """A folder in a cloud. Methods block, and raise `InferError` (INTERNAL) when it cannot be read."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -76,7 +76,7 @@ class Storage:
     def listing(self, below: str = "") -> Listing:
         """List everything below a folder."""
         top = posixpath.join(self._root, below) if below else self._root
-        with self._explained(below):
+        with self._translated_errors(below):
             found = self._find(top, missing_ok=bool(below))
         files, directories = [], []
         for path, info in found.items():
@@ -99,25 +99,25 @@ class Storage:
         return found
 
     def read(self, path: str) -> bytes:
-        """The contents of a file."""
-        with self._explained(path):
+        """Return the contents of a file."""
+        with self._translated_errors(path):
             content: bytes = self._fs.cat_file(posixpath.join(self._root, path))
         return content
 
     def download(self, files: Iterable[RemoteFile], directory: Path) -> None:
-        """Copy files, several at a time, to the same paths below a directory."""
+        """Download files concurrently to the same paths below a directory."""
         sources, targets = [], []
         for file in files:
             target = directory / file.path
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             sources.append(posixpath.join(self._root, file.path))
             targets.append(str(target))
-        with self._explained(""):
+        with self._translated_errors(""):
             if sources:
                 self._fs.get(sources, targets)
 
     @contextmanager
-    def _explained(self, path: str) -> Iterator[None]:
+    def _translated_errors(self, path: str) -> Iterator[None]:
         try:
             yield
         except InferError:
@@ -142,7 +142,7 @@ def _stamp(info: dict[str, Any]) -> int:
 
 
 def _credential(scheme: str, url: str) -> Any:
-    """The entry of the credential file whose address is the longest beginning of `url`, or None."""
+    """Return the entry of the credential file whose address is the longest prefix of `url`, or None."""
     path = os.environ.get(CREDENTIALS)
     if not path:
         return None
@@ -155,7 +155,7 @@ def _credential(scheme: str, url: str) -> Any:
 
 
 def _options(url: str, credential: Any) -> tuple[dict[str, Any], str]:
-    """What fsspec's class is made with, and the path it knows the place by."""
+    """Return the arguments of fsspec's class, and the path of the folder in it."""
     scheme, _, rest = url.partition("://")
     try:
         if scheme == "s3":
@@ -207,5 +207,5 @@ def _azure_options(rest: str, credential: dict[str, str]) -> tuple[dict[str, Any
     if key:
         options["account_key"] = key
     else:
-        options["anon"] = False  # whatever identity azure-identity finds
+        options["anon"] = False  # uses the identity that azure-identity finds
     return options, path.rstrip("/")

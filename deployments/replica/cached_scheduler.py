@@ -1,8 +1,7 @@
 """A scheduler behind a response cache: `response_cache { enable: true }`.
 
-The cache sits in the replica, in front of the scheduler: whoever calls the model (an ingress, an ensemble, a
-BLS model) finds the same entries, a request was validated before its look-up, and the replica's counters tell
-hits from misses.
+The cache is in the replica, in front of the scheduler: ingresses, ensembles and BLS models share its entries,
+a request is validated before its lookup, and the replica counts hits and misses.
 """
 
 import time
@@ -16,16 +15,19 @@ from deployments.execution.queued_request import CANCELLED, QueuedRequest
 from deployments.scheduling.base import Scheduler
 
 
-class _LookUp(NamedTuple):
+class _Lookup(NamedTuple):
     key: bytes
     started_ns: int
 
 
 class CachedScheduler:
-    """Answers from the cache what it can and submits the rest.
+    """Answers requests from the cache, and submits the others to the scheduler.
 
     Args:
-        identity: what else than a request decides its answer: model, version, the files loaded.
+        cache: the response cache.
+        scheduler: the scheduler behind it.
+        statistics: counts hits and misses.
+        identity: model, version and fingerprint, on which responses depend besides the request.
     """
 
     def __init__(
@@ -35,24 +37,24 @@ class CachedScheduler:
         self._scheduler = scheduler
         self._statistics = statistics
         self._identity = identity
-        self._looking: dict[QueuedRequest, _LookUp] = {}
+        self._lookups: dict[QueuedRequest, _Lookup] = {}
         self._missed: dict[QueuedRequest, tuple[bytes, int]] = {}
 
     def submit(self, pending: QueuedRequest) -> None:
-        """Look the request up; raises what `Scheduler.submit` raises."""
+        """Look the request up, and submit it on a miss; raises as `Scheduler.submit`."""
         key = request_key(pending.infer, *self._identity)
-        self._looking[pending] = _LookUp(key, time.monotonic_ns())
-        self._cache.lookup(key, lambda entry: self._looked_up(pending, entry))
+        self._lookups[pending] = _Lookup(key, time.monotonic_ns())
+        self._cache.lookup(key, lambda entry: self._on_lookup(pending, entry))
 
     def cancel(self, pending: QueuedRequest) -> None:
-        """As `Scheduler.cancel`; also while the look-up is under way."""
-        if self._looking.pop(pending, None) is None:
+        """Cancel a request, also during its lookup; see `Scheduler.cancel`."""
+        if self._lookups.pop(pending, None) is None:
             self._scheduler.cancel(pending)
         else:
             pending.fail(CANCELLED)
 
     def finished(self, pending: QueuedRequest, response: InferResponse) -> None:
-        """A request has its final response: keep it if it was not found before."""
+        """Insert the final response of a request that was a miss."""
         missed = self._missed.pop(pending, None)
         if missed is None:
             return
@@ -62,21 +64,21 @@ class CachedScheduler:
             self._cache.insert(key, Entry.of(response))
         self._statistics.record_miss(lookup_ns + time.monotonic_ns() - started)
 
-    def _looked_up(self, pending: QueuedRequest, entry: Entry | None) -> None:
-        looked = self._looking.pop(pending, None)
-        if looked is None:  # cancelled meanwhile
+    def _on_lookup(self, pending: QueuedRequest, entry: Entry | None) -> None:
+        lookup = self._lookups.pop(pending, None)
+        if lookup is None:  # cancelled meanwhile
             return
         now = time.monotonic_ns()
         if entry is not None:
-            pending.dispatch_ns = pending.arrival_ns  # a hit has not been queued
-            self._statistics.record_hit(now - looked.started_ns)
+            pending.dispatch_ns = pending.arrival_ns  # a hit is not queued
+            self._statistics.record_hit(now - lookup.started_ns)
             pending.reply(entry.response())
             return
-        self._missed[pending] = (looked.key, now - looked.started_ns)
+        self._missed[pending] = (lookup.key, now - lookup.started_ns)
         try:
             self._scheduler.submit(pending)
         except InferError as error:
             del self._missed[pending]
-            if not pending.accepted:  # still inside `submit`, whose caller takes the error
+            if not pending.accepted:  # still inside `submit`, whose caller handles the error
                 raise
             pending.fail(error.failure)

@@ -59,7 +59,7 @@ def load_model(
         served = _serve(spec, model, backend, environment, plane, batched, rank)
     except InferError as error:
         environment.release()
-        raise environment.explained(error) from error
+        raise environment.explain(error) from error
     return served
 
 

@@ -1,4 +1,4 @@
-"""From the spec of a model version to its files on this node; the lease keeps them there."""
+"""Fetches a model's files to this node; a lease keeps them there while the model is loaded."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,38 +19,44 @@ if TYPE_CHECKING:
 
 
 class LocalCopy(msgspec.Struct, frozen=True):
-    """A spec whose `directory` is on this node. `release` when the model is unloaded."""
+    """A spec whose `directory` is on this node; call `release` when the model is unloaded.
+
+    Attributes:
+        spec: the spec with the local directory.
+        lease: keeps a cached copy.
+        remove: removes the copy of a load request's files.
+    """
 
     spec: ModelSpec
     lease: Lease | None = None
-    forget: Callable[[], object] | None = None
+    remove: Callable[[], object] | None = None
 
     def release(self) -> None:
-        """Let the copy go; files of a load request go at once, unless another replica uses them."""
+        """Release the copy; files of a load request are removed at once, unless another replica uses them."""
         if self.lease is not None:
             self.lease.release()
-        if self.forget is not None:
-            self.forget()
+        if self.remove is not None:
+            self.remove()
 
 
 def materialize_model(spec: ModelSpec) -> LocalCopy:
     """Find or fetch the files of a model version. Blocks.
 
     Raises:
-        InferError: they cannot be fetched, or there is no room for them.
+        InferError: the files cannot be fetched, or there is no space for them.
     """
     if spec.bundle:
-        return _from_request(spec)
-    return _from_cloud(spec) if spec.origin else LocalCopy(spec)
+        return _fetch_overrides(spec)
+    return _download(spec) if spec.origin else LocalCopy(spec)
 
 
-def _from_cloud(spec: ModelSpec) -> LocalCopy:
-    """A version is downloaded once a node, and stays until the room is needed for others."""
+def _download(spec: ModelSpec) -> LocalCopy:
+    """Download a version once per node; the copy stays until its space is needed."""
     cache = NodeCache(Path(spec.cache_directory), spec.cache_bytes)
     key = blake2b(f"{spec.origin} {spec.version} {spec.fingerprint}".encode(), digest_size=16).hexdigest()
     lease = cache.lease(key)
     if lease is None:
-        from deployments.model_store.storage import Storage  # most models are on a disk
+        from deployments.model_store.storage import Storage  # most models are local
 
         storage = Storage(spec.origin)
         files = _version_files(spec, storage.listing().files)
@@ -65,7 +71,11 @@ def _from_cloud(spec: ModelSpec) -> LocalCopy:
 
 
 def _version_files(spec: ModelSpec, files: "tuple[RemoteFile, ...]") -> "list[RemoteFile]":
-    """The files of one version and those all share; they must be what the manager saw."""
+    """Return the files of one version and the shared ones.
+
+    Raises:
+        InferError: UNAVAILABLE when they are not those that the manager saw.
+    """
     versions = {file.version for file in files if file.version is not None}
     stamps = [(file.path, file.stamp, 0) for file in files]
     if version_digest(stamps, spec.version, versions) != spec.fingerprint:
@@ -73,12 +83,12 @@ def _version_files(spec: ModelSpec, files: "tuple[RemoteFile, ...]") -> "list[Re
     return [file for file in files if file.version in (None, spec.version)]
 
 
-def _from_request(spec: ModelSpec) -> LocalCopy:
-    """The manager wrote them; on another node they are fetched from it."""
+def _fetch_overrides(spec: ModelSpec) -> LocalCopy:
+    """Lease the files of a load request, fetched from the manager when it is on another node."""
     cache = NodeCache(private_root() / "overrides", spec.cache_bytes)
     lease = cache.lease(spec.bundle)
     if lease is None:
-        with ThreadPoolExecutor(1) as thread:  # a handle's answer may not be awaited on Serve's own loop
+        with ThreadPoolExecutor(1) as thread:  # `result` of a handle must not be called on Serve's own loop
             lease = thread.submit(_fetch, cache, spec).result()
     local = msgspec.structs.replace(spec, directory=str(lease.directory / spec.name))
     return LocalCopy(local, lease, lambda: cache.remove(spec.bundle))

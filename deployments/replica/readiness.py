@@ -1,4 +1,4 @@
-"""Telling the callers of a replica whether its model is ready, where the model or its process may say no."""
+"""Watches the readiness of a model whose backend may report that it is not ready."""
 
 import asyncio
 import logging
@@ -13,9 +13,14 @@ _INTERVAL_S: Final = 0.5
 
 
 class ReadinessWatch:
-    """Asks the instances now and then, and at once when one says that it has changed.
+    """Polls the readiness of the instances, and at once when an instance reports a change.
 
-    Lives on the data-plane loop; the instances are asked on another thread, for a model may take its time.
+    Belongs to the data-plane loop; the instances are polled on another thread, since a model may be slow.
+
+    Args:
+        backend: the backend of the instances.
+        instances: returns the present instances.
+        announce: called on the loop with each change; the model is ready at first.
     """
 
     def __init__(
@@ -24,7 +29,6 @@ class ReadinessWatch:
         instances: Callable[[], Sequence[Instance]],
         announce: Callable[[bool], None],
     ) -> None:
-        """`announce` is called on the loop, first with False, then with each change."""
         self._backend = backend
         self._all_instances = instances
         self._announce = announce
@@ -34,19 +38,19 @@ class ReadinessWatch:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Ask once, and go on asking in the background; nothing is done for models that never say no."""
+        """Poll once, then in the background; does nothing for models that are always ready."""
         if not self._instances():
             return
         await self._check()
         self._task = self._loop.create_task(self._run())
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop polling."""
         if self._task is not None:
             self._task.cancel()
 
     def _instances(self) -> list[Instance]:
-        """Those that may say no; each knows from now on whom to tell."""
+        """Return the instances whose readiness varies, and subscribe to their changes."""
         varying = [each for each in self._all_instances() if self._backend.readiness_varies(each)]
         for instance in varying:
             instance.readiness_changed = self._wake
@@ -55,7 +59,7 @@ class ReadinessWatch:
     def _wake(self) -> None:
         try:
             self._loop.call_soon_threadsafe(self._changed.set)
-        except RuntimeError:  # the loop is closed: the replica is ending
+        except RuntimeError:  # the loop is closed: the replica is shutting down
             pass
 
     async def _run(self) -> None:
@@ -69,14 +73,14 @@ class ReadinessWatch:
             await self._check()
 
     async def _check(self) -> None:
-        ready = await self._loop.run_in_executor(None, self._ask)
+        ready = await self._loop.run_in_executor(None, self._poll)
         if ready != self._ready:
             self._ready = ready
             self._announce(ready)
 
-    def _ask(self) -> bool:
+    def _poll(self) -> bool:
         try:
             return all(self._backend.instance_ready(instance) for instance in self._instances())
         except Exception:
-            logger.exception("asking whether an instance is ready")
+            logger.exception("polling the readiness of an instance")
             return False

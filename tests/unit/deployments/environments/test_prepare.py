@@ -176,12 +176,12 @@ def test_requirements_are_not_installed_by_default(folder: Path) -> None:
     environment = prepared(folder)
     assert environment.python is None
     missing = internal("ModuleNotFoundError: No module named 'x'")
-    assert environment.explained(missing).message == (
+    assert environment.explain(missing).message == (
         f"{missing.message}\n'{folder}/1/requirements.txt' is not installed by default;"
         " --backend-config=python,requirements=install gives each such model an environment of its own"
     )
     other = internal("ValueError: x")
-    assert environment.explained(other) is other
+    assert environment.explain(other) is other
     assert "must be 'install' or 'ignore', got 'yes'" in error_of(folder, requirements="yes").message
 
 
