@@ -297,7 +297,7 @@ class Backend(ABC):
         return False
 
     def may_call_models(self, instance: Instance) -> bool:
-        """Whether an execution on the event loop may wait for responses of other models (`Calls.ask`).
+        """Whether an execution on the event loop may wait for other models, in `Calls.send_and_wait`.
 
         Called once, if `runs_on_event_loop` returned True.
         """

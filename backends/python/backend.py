@@ -1,9 +1,8 @@
 """Backend `python`: a model is a class `TritonPythonModel` in model.py.
 
-Triton starts a stub process for each instance; here a replica process is the instance's, so nothing has to
-cross a process boundary between the scheduler and the model, unless the model has an environment of its own:
-then a process of that environment executes it. What a model sees and what its clients read when it fails is
-Triton's.
+Triton starts a stub process for each instance. Here the replica process executes the instance itself, so
+that nothing crosses a process boundary between the scheduler and the model; only a model with an environment
+of its own is executed by a worker process of that environment. Interface and error texts are Triton's.
 """
 
 import json
@@ -118,13 +117,13 @@ def _start_seconds(model: Model) -> float:
 
 
 def _described(model: Model, instance: Instance | None = None) -> PythonInstance:
-    """The model, and one instance of it, as its code is loaded.
+    """Return the description by which the code of a model, or of one instance of it, is loaded.
 
     Raises:
         InferError: INVALID_ARG when the model's file is outside its directory.
     """
     file = model.common_file or model.artifact("model.py").absolute()
-    # A link may lead elsewhere: what runs in the server is what lies in the repository.
+    # A symbolic link may lead out of the repository, whose files alone the server executes.
     if not model.common_file and not file.resolve().is_relative_to(model.directory.resolve()):
         raise invalid_arg(f"model file '{file.name}' escapes the directory of model '{model.name}'")
     config = json.dumps(config_to_json(model.config))
@@ -145,7 +144,7 @@ def _described(model: Model, instance: Instance | None = None) -> PythonInstance
 
 
 def _merged(declared: mc.ModelConfig, returned: dict[str, Any]) -> mc.ModelConfig:
-    """The configuration with what `auto_complete_config` may change of it."""
+    """Return the configuration with the fields that `auto_complete_config` may change."""
     parsed = json_format.ParseDict(returned, mc.ModelConfig())
     config = mc.ModelConfig()
     config.CopyFrom(declared)

@@ -1,4 +1,4 @@
-"""One call of a Python model to another model. Everything here runs on the data-plane loop."""
+"""A call of a Python model to another model. Everything here runs on the data-plane loop."""
 
 from collections.abc import Sequence
 from time import monotonic_ns
@@ -11,7 +11,7 @@ from deployments.execution.request_activity import RequestActivity
 
 
 class BlsCall:
-    """A call made while `callers` were executed: as one batch, so that it may be for any of them."""
+    """A call made during an execution of `callers`, one batch: it may be for any of them."""
 
     __slots__ = ("_call", "_callers", "_cancelled", "_sent_ns", "_sink", "_trace", "request")
 

@@ -1,7 +1,7 @@
-"""What a Python model may ask of the server: calls to other models, and the model repository.
+"""The server's side of `pb_utils`: calls to other models, and the model repository.
 
-A replica whose model asks gets a router of its own, at its first call: it follows the repository manager as
-an ingress does, so a call goes straight to a replica of the model called.
+A replica opens a router of its own at its model's first call. The router follows the repository manager as
+that of an ingress does, so a call goes straight to a replica of the called model.
 """
 
 import asyncio
@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextvars import Context
-from functools import partial
 from typing import Any, Final, TypeVar
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError, internal, invalid_arg, unavailable
@@ -44,7 +43,7 @@ _SHUTTING_DOWN: Final = Failure(ErrorCode.UNAVAILABLE, "the replica is shutting 
 
 
 class Connection:
-    """A router, and the manager that it follows. Lives on the data-plane loop."""
+    """A router and the manager that it follows; used on the data-plane loop."""
 
     def __init__(self, router: Router, manager: ManagerClient) -> None:
         self.router = router
@@ -60,7 +59,7 @@ class Connection:
             InferError: UNAVAILABLE when the manager does not answer.
         """
         loop = asyncio.get_running_loop()
-        # Making a handle asks the controller, and blocks.
+        # Opening a handle calls the controller, and blocks.
         handle = await loop.run_in_executor(None, open_handle, MANAGER, spec.manager)
         transport = TransportSettings(arena_bytes=spec.arena_bytes, arena_threshold=spec.arena_threshold)
         router = Router(node_id(), spec.key, transport)
@@ -77,14 +76,14 @@ class Connection:
         return made
 
     async def close(self) -> None:
-        """Stop following and close every channel."""
+        """Stop following the manager and close every channel."""
         if self._following is not None:
             self._following.cancel()
         await self.router.close(1.0)
 
 
 class ModelCalls(Calls):
-    """Implements `backends.python.api.server_api.Services` for the model of this replica."""
+    """The `backends.python.api.server_api.ServerApi` of the model of this replica."""
 
     def __init__(self, spec: ModelSpec, plane: LoopThread) -> None:
         super().__init__(spec.identifier)
@@ -93,20 +92,23 @@ class ModelCalls(Calls):
         self._opening: asyncio.Task[Any] | None = None
         self._inline_loop: InlineEventLoop | None = None
         self.loaded = False
-        """The model is; until then, what it loads is part of its own load."""
+        """Whether the model is loaded; until then, the models that it loads are part of its own load."""
 
     def submit(
         self, infer: InferRequest, sink: Sink, decoupled: bool, callers: Sequence[Request] = ()
     ) -> Callable[[], None]:
-        nested = BlsCall(infer, sink, callers)
-        # Not in the execution's context: what a call opens outlives it, and would keep its requests.
+        call = BlsCall(infer, sink, callers)
+        # In an empty context: a connection that the call opens would keep the execution's requests alive.
         if self._plane.here:
-            Context().run(self._begin_call, nested, decoupled)
+            Context().run(self._start_call, call, decoupled)
         else:
-            self._plane.loop.call_soon_threadsafe(self._begin_call, nested, decoupled, context=Context())
-        return partial(self._later, nested.cancel)
+            self._plane.loop.call_soon_threadsafe(self._start_call, call, decoupled, context=Context())
+        return lambda: self._cancel(call)
 
-    def ask(self, infer: InferRequest, callers: Sequence[Request]) -> InferResponse:
+    def _cancel(self, call: BlsCall) -> None:
+        self._plane.loop.call_soon_threadsafe(call.cancel)
+
+    def send_and_wait(self, infer: InferRequest, callers: Sequence[Request]) -> InferResponse:
         response: ResponseFuture[InferResponse] = ResponseFuture()
         self.submit(infer, response.set, False, callers)
         return response.wait()
@@ -124,13 +126,13 @@ class ModelCalls(Calls):
 
     def unload_model(self, name: str, unload_dependents: bool) -> None:
         unloading = self._unload(name, unload_dependents)
-        if name in (self._spec.name, self.caller):  # it is drained first, of the request that asks for it too
-            self._begin(unloading).add_done_callback(_log_failure)
+        if name in (self._spec.name, self.caller):  # draining waits for the request that unloads: do not wait
+            self._schedule(unloading).add_done_callback(_log_failure)
         else:
             self._manage(unloading)
 
     def is_model_ready(self, name: str, version: str) -> bool:
-        return self._wait(self._ready(name, version))
+        return self._run(self._ready(name, version))
 
     def ensembles(self) -> EnsembleReports:
         """Return the counters of the ensembles that the calls ran here; on the data-plane loop."""
@@ -138,7 +140,7 @@ class ModelCalls(Calls):
         return [] if opened is None else opened.ensembles.reports()
 
     async def close(self) -> None:
-        """Close what the calls have opened; on the data-plane loop."""
+        """Close the connection, if a call opened one; on the data-plane loop."""
         opened = self._opened()
         if opened is not None:
             await opened.close()
@@ -153,26 +155,23 @@ class ModelCalls(Calls):
         return connection
 
     @property
-    def _asker(self) -> str:
+    def _requester(self) -> str:
         return self._spec.application if self.loaded else self._spec.identifier
 
-    def _later(self, work: Callable[[], None]) -> None:
-        self._plane.loop.call_soon_threadsafe(work)
-
-    def _begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+    def _schedule(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         return asyncio.run_coroutine_threadsafe(work, self._plane.loop)
 
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._begin(work).result()
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._schedule(work).result()
 
     def _manage(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            self._wait(work)
+            self._run(work)
         except InferError as error:
             raise TritonModelException(error.message) from error
 
     async def _connection(self) -> Connection:
-        """The connection, made at the first call; a failure is not kept."""
+        """Return the connection; open it at the first call, and again after a failure."""
         if self._opening is None:
             made = Connection.open(self._spec)
             self._opening = asyncio.get_running_loop().create_task(made, context=Context())
@@ -185,41 +184,46 @@ class ModelCalls(Calls):
             raise
         return connection
 
-    def _begin_call(self, nested: BlsCall, decoupled: bool) -> None:
-        """Make a call; a task is needed only while there is no connection."""
+    def _start_call(self, call: BlsCall, decoupled: bool) -> None:
+        """Send a call; only while there is no connection, in a task."""
         opened = self._opened()
         if opened is not None:
-            self._send(opened.router, nested, decoupled)
+            self._send(opened.router, call, decoupled)
             return
         task = asyncio.get_running_loop().create_task(self._connection())
 
         def connected(opening: asyncio.Task[Connection]) -> None:
             error = None if opening.cancelled() else opening.exception()
             if opening.cancelled():
-                nested.on_response(failed(_SHUTTING_DOWN))
+                call.on_response(failed(_SHUTTING_DOWN))
             elif error is not None:
-                nested.on_response(failed(error))
+                call.on_response(failed(error))
             else:
-                self._send(opening.result().router, nested, decoupled)
+                self._send(opening.result().router, call, decoupled)
 
         task.add_done_callback(connected)
 
-    def _send(self, router: Router, nested: BlsCall, decoupled: bool) -> None:
-        request = nested.request
+    def _send(self, router: Router, call: BlsCall, decoupled: bool) -> None:
+        request = call.request
         try:
             entry = self._resolve(router, request, decoupled)
-            if nested.unwanted:
-                nested.on_response(failed(_CANCELLED))
+            if call.unwanted:
+                call.on_response(failed(_CANCELLED))
                 return
-            call = router.submit(entry, request, nested.on_response)
+            sent = router.submit(entry, request, call.on_response)
         except Exception as error:
-            nested.on_response(failed(error))
+            call.on_response(failed(error))
             return
-        nested.on_sent(call)
+        call.on_sent(sent)
 
     @staticmethod
     def _resolve(router: Router, infer: InferRequest, decoupled: bool) -> VersionEntry:
-        """Choose the version that answers a call; refuse circular calls and unexpected decoupled models."""
+        """Return the version to call.
+
+        Raises:
+            InferError: INTERNAL for a model that is not ready, or decoupled although `decoupled` is False;
+                INVALID_ARG for a circular call.
+        """
         name = infer.model_name
         if name in infer.chain:
             raise _circular(infer.chain, name)
@@ -240,12 +244,12 @@ class ModelCalls(Calls):
         return entry
 
     async def _load(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
-        asker = self._asker
-        await (await self._connection()).manager.load(name, config or None, files, asker)
+        requester = self._requester
+        await (await self._connection()).manager.load(name, config or None, files, requester)
 
     async def _unload(self, name: str, unload_dependents: bool) -> None:
-        asker = self._asker
-        await (await self._connection()).manager.unload(name, unload_dependents, asker)
+        requester = self._requester
+        await (await self._connection()).manager.unload(name, unload_dependents, requester)
 
     async def _ready(self, name: str, version: str) -> bool:
         try:

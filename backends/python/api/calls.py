@@ -1,4 +1,4 @@
-"""Calls of a Python model to other models: from its requests to those of the server, and back."""
+"""Calls of a Python model to other models: conversion of requests and responses, `exec`, `async_exec`."""
 
 import asyncio
 import json
@@ -18,30 +18,30 @@ from backends.python.api.response import InferenceResponse
 from backends.python.api.tensor import Tensor
 
 executing: ContextVar[Sequence[Request]] = ContextVar("executing", default=())
-"""The batch that the current thread, or the coroutine that it has started, executes."""
+"""The batch that the current thread, or a coroutine that it started, executes."""
 
-MAX_WAITING: Final = 16384
-"""Responses of one call that its model has not read."""
+MAX_QUEUED: Final = 16384
+"""Most responses of one call that are queued for its model."""
 
 
 def callers() -> tuple[Request, ...]:
-    """The requests in whose execution a call is made, as far as they are not answered."""
+    """Return the unanswered requests of the batch that makes a call."""
     return tuple([request for request in executing.get() if not request.answered])
 
 
 def wire_request(
     request: InferenceRequest, caller: str, callers: Sequence[Request], waits: bool = False
 ) -> InferRequest:
-    """The request as the server passes it on.
+    """Return the request in the form that the server routes.
 
-    A call may be for any request of the batch: it lives as long as the one with the most time, is as urgent
-    as the most urgent, and part of the trace of the one that is traced.
+    A call may be for any request of the batch: it has the latest of their deadlines, the highest of their
+    priorities, and the trace of the one that is traced.
 
     Args:
-        request: what the model made.
-        caller: identifier of that model.
-        callers: the requests it executes.
-        waits: it does nothing until the call has ended.
+        request: the request that the model made.
+        caller: identifier of the model.
+        callers: the requests that the model executes.
+        waits: the model is blocked until the call ends, so its tensors need not be copied.
     """
     name, version = request.target()
     flags = request.flags()
@@ -66,7 +66,7 @@ def wire_request(
 
 
 def _inherited(callers: Sequence[Request]) -> tuple[int, float, str, tuple[str, ...]]:
-    """Priority, deadline, trace and chain of what is called for these."""
+    """Return priority, deadline, trace and chain of a call for these requests."""
     if len(callers) == 1:
         infer = callers[0].infer
         return infer.priority, infer.deadline, infer.trace, infer.chain
@@ -81,7 +81,7 @@ def _inherited(callers: Sequence[Request]) -> tuple[int, float, str, tuple[str, 
 
 
 def model_response(response: InferResponse) -> InferenceResponse:
-    """A response as the model reads it."""
+    """Return a response in the form that the model reads."""
     if response.failure is not None:
         return InferenceResponse(error=TritonError._from_failure(response.failure))
     tensors = [Tensor._received(tensor) for tensor in response.outputs]
@@ -89,10 +89,10 @@ def model_response(response: InferResponse) -> InferenceResponse:
 
 
 class ResponseIterator:
-    """The responses of a call with `decoupled=True`, as they come; the last may be empty."""
+    """Iterator over the responses of a call with `decoupled=True`; blocks. The last may be empty."""
 
     def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[InferResponse] = queue.SimpleQueue()
+        self._queued: queue.SimpleQueue[InferResponse] = queue.SimpleQueue()
         self._cancel: Callable[[], None] | None = None
         self._ended = False
 
@@ -102,34 +102,34 @@ class ResponseIterator:
     def __next__(self) -> InferenceResponse:
         if self._ended:
             raise StopIteration
-        response = self._waiting.get()
+        response = self._queued.get()
         self._ended = response.final
         return model_response(response)
 
     def cancel(self) -> None:
-        """Ask for cancellation; the last response is then an error."""
+        """Cancel the call; its last response is then an error."""
         if self._cancel is not None:
             self._cancel()
 
     def put(self, response: InferResponse) -> None:
-        """Take a response; called on the data-plane loop."""
-        if self._waiting.qsize() < MAX_WAITING or response.final:
-            self._waiting.put(response)
+        """Queue a response; called on the data-plane loop."""
+        if self._queued.qsize() < MAX_QUEUED or response.final:
+            self._queued.put(response)
             return
         self.cancel()
-        text = f"more than {MAX_WAITING} responses wait to be read"
-        self._waiting.put(failed(Failure(ErrorCode.UNAVAILABLE, text, FailureReason.REJECTED)))
+        text = f"more than {MAX_QUEUED} responses are queued for the caller"
+        self._queued.put(failed(Failure(ErrorCode.UNAVAILABLE, text, FailureReason.REJECTED)))
 
-    def cancels(self, cancel: Callable[[], None]) -> None:
-        """Say how the call is cancelled, from any thread."""
+    def set_cancel(self, cancel: Callable[[], None]) -> None:
+        """Set the function that cancels the call, from any thread."""
         self._cancel = cancel
 
 
 class Calls(ABC):
-    """`exec` and `async_exec` of requests, over one way to send them."""
+    """`exec` and `async_exec` in terms of one abstract method, `submit`."""
 
     def __init__(self, caller: str) -> None:
-        """`caller` is the model that calls."""
+        """Set the identifier of the calling model."""
         self.caller = caller
 
     @abstractmethod
@@ -140,41 +140,44 @@ class Calls(ABC):
         decoupled: bool,
         callers: Sequence[Request] = (),
     ) -> Callable[[], None]:
-        """Send a request, from any thread, without waiting; returns what cancels it.
+        """Send a request from any thread without waiting; return the function that cancels it.
 
-        `callers` are the requests of this process that it may be for. `sink` is called once with a final
-        response, whatever becomes of the request, and with others before where `decoupled` allows them; on
-        any thread, also before this returns.
+        Args:
+            infer: the request.
+            sink: called with each response, the last of which is final and always comes; on any thread, also
+                before this returns.
+            decoupled: whether other responses than the final one are allowed.
+            callers: the requests of this process that the call may be for.
         """
 
     def exec(self, request: InferenceRequest, decoupled: bool) -> InferenceResponse | ResponseIterator:
-        """Send and wait for the response, or return an iterator over the responses to come."""
+        """Send a request and return its response, or with `decoupled` an iterator over its responses."""
         executing = callers()
         infer = wire_request(request, self.caller, executing, waits=not decoupled)
         if decoupled:
             return self._start(infer, decoupled, executing)
-        return model_response(self.ask(infer, executing))
+        return model_response(self.send_and_wait(infer, executing))
 
-    def ask(self, infer: InferRequest, callers: Sequence[Request]) -> InferResponse:
-        """Send a request and wait for its only response."""
-        answer: queue.SimpleQueue[InferResponse] = queue.SimpleQueue()
-        self.submit(infer, answer.put, False, callers)
-        return answer.get()
+    def send_and_wait(self, infer: InferRequest, callers: Sequence[Request]) -> InferResponse:
+        """Send a request and return its only response."""
+        responses: queue.SimpleQueue[InferResponse] = queue.SimpleQueue()
+        self.submit(infer, responses.put, False, callers)
+        return responses.get()
 
     def run(self, coroutine: Coroutine[Any, Any, Any], loop: EventLoop) -> Any:
-        """Wait for what an `async def execute` returns; see `Services.run`."""
+        """Return the result of an `async def execute`; see `ServerApi.run`."""
         return loop.run(coroutine)
 
     def async_exec(
         self, request: InferenceRequest, decoupled: bool
     ) -> Awaitable[InferenceResponse | ResponseIterator]:
-        """`exec` for a running event loop; giving up on it cancels the request."""
+        """Return an awaitable `exec`; cancelling it cancels the request."""
         executing = callers()
         return self._exec_async(wire_request(request, self.caller, executing), decoupled, executing)
 
     def _start(self, infer: InferRequest, decoupled: bool, executing: Sequence[Request]) -> ResponseIterator:
         responses = ResponseIterator()
-        responses.cancels(self.submit(infer, responses.put, decoupled, executing))
+        responses.set_cancel(self.submit(infer, responses.put, decoupled, executing))
         return responses
 
     async def _exec_async(
@@ -183,21 +186,21 @@ class Calls(ABC):
         if decoupled:
             return self._start(infer, decoupled, executing)
         loop = asyncio.get_running_loop()
-        answered: asyncio.Future[InferResponse] = loop.create_future()
+        future: asyncio.Future[InferResponse] = loop.create_future()
 
-        def settle(response: InferResponse) -> None:
-            if not answered.done():
-                answered.set_result(response)
+        def set_result(response: InferResponse) -> None:
+            if not future.done():
+                future.set_result(response)
 
         def sink(response: InferResponse) -> None:
             try:
-                loop.call_soon_threadsafe(settle, response)
-            except RuntimeError:  # the model's loop is closed: nobody waits
+                loop.call_soon_threadsafe(set_result, response)
+            except RuntimeError:  # the model's loop is closed
                 pass
 
         cancel = self.submit(infer, sink, False, executing)
         try:
-            return model_response(await answered)
+            return model_response(await future)
         except asyncio.CancelledError:
             cancel()
             raise

@@ -1,4 +1,4 @@
-"""Errors of Python models, and how Triton words what a model raises."""
+"""Errors of Python models, in Triton's words."""
 
 import traceback
 from types import TracebackType
@@ -6,7 +6,7 @@ from typing import Final
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError, internal
 
-# The numbers are those of TRITONSERVER_Error_Code.
+# The positions are the numbers of TRITONSERVER_Error_Code.
 _CODES: Final = (
     ErrorCode.UNKNOWN,
     ErrorCode.INTERNAL,
@@ -44,11 +44,11 @@ class TritonError:
         return cls(failure.message, _CODES.index(failure.code))
 
     def message(self) -> str:
-        """The text."""
+        """Return the text."""
         return self._message
 
     def code(self) -> int:
-        """One of the codes of this class."""
+        """Return one of the codes of this class."""
         return self._code
 
     def _failure(self) -> Failure:
@@ -59,10 +59,10 @@ class TritonError:
 
 
 class TritonModelException(Exception):
-    """What a model raises, and what the functions of `pb_utils` raise, when something goes wrong."""
+    """Exception of the functions of `pb_utils`, which models raise too."""
 
     def message(self) -> str:
-        """The text."""
+        """Return the text."""
         return str(self)
 
 
@@ -81,7 +81,7 @@ def execution_failed(instance_name: str, error: BaseException, skip: str) -> Fai
 
 
 def stub_failed(instance_name: str, text: str) -> Failure:
-    """Return the failure of a request without a process; Triton words it unlike what a model raises."""
+    """Return the failure of a request whose worker process ended, in Triton's words."""
     return Failure(
         ErrorCode.INTERNAL,
         f"Failed to process the request(s) for model instance '{instance_name}', message: {text}",
@@ -90,15 +90,15 @@ def stub_failed(instance_name: str, text: str) -> Failure:
 
 
 def loading_failed(error: BaseException, skip: str) -> InferError:
-    """The error of a model that could not be imported or initialised."""
+    """Return the error of a model whose import or initialisation raised."""
     return error if isinstance(error, InferError) else internal(describe(error, skip))
 
 
 def describe(error: BaseException, skip: str) -> str:
-    """Word an exception as Triton does: `ValueError: text`, and the frames it came through, innermost first.
+    """Return an exception in Triton's words: `ValueError: text`, and its frames, innermost first.
 
     Args:
-        error: what was raised.
+        error: the exception.
         skip: frames of files under this folder (ours) are left out.
     """
     if isinstance(error, ContractError):

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for models whose functions are coroutines."""
+"""An event loop on a thread of its own, for models whose functions are coroutines."""
 
 import asyncio
 import threading
@@ -9,9 +9,9 @@ from typing import Any
 
 
 class EventLoop:
-    """One loop for an instance, started when it is first needed.
+    """The loop of an instance, started at the first coroutine.
 
-    It runs between executions too, so that tasks a model started there go on.
+    It also runs between executions, for tasks that a model left running.
     """
 
     def __init__(self, name: str) -> None:
@@ -20,7 +20,7 @@ class EventLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, Any], timeout: float | None = None) -> Any:
-        """Wait for the coroutine's result.
+        """Return the coroutine's result; block until then.
 
         Raises:
             TimeoutError: it took longer than `timeout` seconds, and was cancelled.
@@ -28,16 +28,16 @@ class EventLoop:
         future = self._submit(coroutine)
         try:
             return future.result(timeout)
-        except FutureTimeout as error:  # before Python 3.11 not the built-in one
+        except FutureTimeout as error:  # not the built-in class before Python 3.11
             future.cancel()
             raise TimeoutError(f"no result within {timeout} s") from error
 
     def start(self, coroutine: Coroutine[Any, Any, Any], done: Callable[["Future[Any]"], None]) -> None:
-        """Run the coroutine in the background and call `done`, in the loop's thread, when it has ended."""
+        """Run the coroutine in the background; call `done` on the loop's thread when it has ended."""
         self._submit(coroutine).add_done_callback(done)
 
     def close(self) -> None:
-        """Cancel what still runs and stop the thread."""
+        """Cancel the remaining tasks and stop the thread."""
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None:
@@ -65,5 +65,5 @@ def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
-    # One more round lets the cancelled tasks see it.
+    # The cancelled tasks run before a callback that is scheduled now.
     loop.call_soon(loop.stop)

@@ -1,8 +1,7 @@
 """Custom metrics of a Python model: `pb_utils.MetricFamily`, with the texts of Triton's python_backend.
 
-They are kept where the model is, and read when somebody asks for them (`snapshot`). A family lives as long as
-the model holds it or one of its metrics; families of one name share their metrics, metrics of equal labels
-their value.
+They are stored in the model's process and read by `snapshot`. A family exists as long as the model references
+it or one of its metrics; families of one name share their metrics, metrics of equal labels their value.
 """
 
 import re
@@ -18,7 +17,7 @@ from backends.python.api.errors import TritonModelException
 
 KINDS: Final = ("counter", "gauge", "histogram")
 MAX_METRICS: Final = 4096
-"""Metrics of a family, families of a model and buckets of a histogram."""
+"""Limit of the metrics of a family, the families of a model and the buckets of a histogram."""
 
 _COUNTER, _GAUGE, _HISTOGRAM = range(3)
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -29,12 +28,12 @@ _lock = threading.Lock()
 
 
 class _Value:
-    """What one set of labels has been told."""
+    """The value of one set of labels."""
 
     def __init__(self, labels: dict[str, str], bounds: list[float]) -> None:
         self.labels = labels
-        self.value = 0.0  # of a histogram: the sum
-        self.set_ns = 0  # when `set` was called last, `time.monotonic_ns`
+        self.value = 0.0  # a histogram's sum
+        self.set_ns = 0  # time of the last `set`, `time.monotonic_ns`
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1) if bounds else []
 
@@ -58,10 +57,10 @@ class Metric:
         self._value = value
 
     def increment(self, value: float) -> None:
-        """Add to a counter, or to a gauge; the latter may be negative.
+        """Add to a counter or a gauge; a gauge accepts negative values.
 
         Raises:
-            TritonModelException: a histogram, or a negative value for a counter.
+            TritonModelException: for a histogram, and for a negative value of a counter.
         """
         self._check("Increment", _COUNTER, _GAUGE)
         if self._family.kind == _COUNTER and not value >= 0:
@@ -76,7 +75,7 @@ class Metric:
         """Set a gauge.
 
         Raises:
-            TritonModelException: not a gauge.
+            TritonModelException: for a metric that is no gauge.
         """
         self._check("Set", _GAUGE)
         with _lock:
@@ -87,7 +86,7 @@ class Metric:
         """Count a value in its bucket of a histogram.
 
         Raises:
-            TritonModelException: not a histogram.
+            TritonModelException: for a metric that is no histogram.
         """
         self._check("Observe", _HISTOGRAM)
         with _lock:
@@ -95,10 +94,10 @@ class Metric:
             self._value.counts[bisect_left(self._value.bounds, value)] += 1
 
     def value(self) -> float:
-        """The value of a counter or gauge, as far as this model's process knows.
+        """Return the value of a counter or gauge in this process.
 
         Raises:
-            TritonModelException: a histogram.
+            TritonModelException: for a histogram.
         """
         self._check("Value", _COUNTER, _GAUGE)
         return self._value.value
@@ -120,11 +119,11 @@ class MetricFamily:
     HISTOGRAM: Final = _HISTOGRAM
 
     def __init__(self, name: str, description: str, kind: int) -> None:
-        """Make a family, or join the one of that name; its first description stands.
+        """Create a family, or use the existing one of that name with its description.
 
         Raises:
-            TritonModelException: an unknown kind, a name that Prometheus does not allow, or one that a family
-                of another kind has.
+            TritonModelException: for an unknown kind, a name that Prometheus does not allow, and one that a
+                family of another kind has.
         """
         if kind not in (_COUNTER, _GAUGE, _HISTOGRAM):
             raise TritonModelException("Error when creating MetricFamily: Unknown metric kind")
@@ -144,11 +143,11 @@ class MetricFamily:
     def Metric(
         self, labels: Mapping[str, str] | None = None, buckets: Sequence[float] | None = None
     ) -> Metric:
-        """Make the metric of these labels, or find it; `buckets` are the upper bounds of a histogram's.
+        """Return the metric of these labels, new or existing; `buckets` are upper bounds of a histogram's.
 
         Raises:
-            TritonModelException: labels that are not strings, or buckets that are missing, not sorted or out
-                of place.
+            TritonModelException: for labels that are not strings, and for buckets that are missing, not
+                sorted, or given for another kind.
         """
         bounds = self._bounds(buckets)
         known = _checked_labels(labels)
@@ -179,8 +178,11 @@ class MetricFamily:
 
 
 def snapshot() -> list[Any]:
-    """Every family as plain values: name, description, kind, and for each metric its labels, value (of a
-    histogram the sum), time of the last `set` (`time.monotonic_ns`, 0 for never), bounds and counts."""
+    """Return every family as plain values.
+
+    A family is [name, description, kind, metrics]; a metric is [labels, value (a histogram's sum), time of
+    the last `set` (`time.monotonic_ns`, 0 for never), bounds, counts].
+    """
     with _lock:
         return [
             [

@@ -1,4 +1,4 @@
-"""`pb_utils.ModelConfig`: what `auto_complete_config` of a Python model may change, with Triton's texts."""
+"""`pb_utils.ModelConfig`: the changes that `auto_complete_config` may make, with Triton's texts."""
 
 import json
 from typing import Any, Final
@@ -10,16 +10,16 @@ Properties = dict[str, Any]
 
 
 class ModelConfig:
-    """A model configuration under completion. What the configuration file says cannot be contradicted.
+    """A model configuration that is being completed.
 
-    Every method that changes something raises ValueError when it would.
+    Methods that change it raise ValueError for a contradiction of the configuration file.
     """
 
     def __init__(self, model_config: str) -> None:
         self._model_config: Properties = json.loads(model_config)
 
     def as_dict(self) -> Properties:
-        """The configuration as it stands."""
+        """Return the configuration."""
         return self._model_config
 
     @property
@@ -27,7 +27,7 @@ class ModelConfig:
         return str(self._model_config["name"])
 
     def set_max_batch_size(self, max_batch_size: int) -> None:
-        """Set the largest batch; not below what the configuration says."""
+        """Set the largest batch size, not below that of the configuration file."""
         specified = self._model_config["max_batch_size"]
         if specified > max_batch_size:
             raise ValueError(
@@ -37,7 +37,7 @@ class ModelConfig:
         self._model_config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
-        """Choose the dynamic batcher, unless it is chosen already."""
+        """Choose the dynamic batcher, if no scheduler is chosen."""
         for scheduler in ("sequence_batching", "ensemble_scheduling"):
             if scheduler in self._model_config:
                 raise ValueError(
@@ -69,7 +69,7 @@ class ModelConfig:
         self._complete("output", output)
 
     def set_model_transaction_policy(self, transaction_policy_dict: Properties) -> None:
-        """Set `decoupled`, unless the configuration says otherwise."""
+        """Set `decoupled`, if the configuration file does not contradict."""
         if any(key != "decoupled" for key in transaction_policy_dict):
             raise ValueError(
                 "model transaction property in auto-complete-config function for model"
@@ -100,7 +100,7 @@ class ModelConfig:
                 raise ValueError(f"{kind} '{name}' {where} is missing '{key}' property.")
 
     def _complete(self, kind: str, tensor: Properties) -> Properties | None:
-        """Complete the tensor the configuration has under this name and return it; otherwise add it."""
+        """Complete the tensor of this name and return it; add it and return None if there is none."""
         tensors = self._model_config[kind]
         existing: Properties | None = next((t for t in tensors if t["name"] == tensor["name"]), None)
         if existing is None:

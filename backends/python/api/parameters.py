@@ -1,4 +1,4 @@
-"""Parameters of requests and responses as models give them, with the texts of Triton's python_backend."""
+"""Checks of request and response parameters that models set, with Triton's texts."""
 
 from typing import Any, Final
 
@@ -7,14 +7,14 @@ from backends.python.api.errors import TritonModelException
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _PLAIN: Final[dict[type, Any]] = {bool: bool, int: int, float: float, str: str.__str__}
-"""What makes a plain value of one whose type is derived from these, as numpy's float64 is."""
+"""Conversions of subclasses, such as numpy's float64, to the plain types."""
 
 
 def checked(parameters: Any) -> Parameters:
-    """A copy of a model's parameters.
+    """Return a copy of a model's parameters with plain values.
 
     Raises:
-        TritonModelException: no dict, or one with what no protocol carries.
+        TritonModelException: for a value that is no dict, or a parameter of a type without a wire form.
     """
     if not isinstance(parameters, dict):
         raise TritonModelException(f"Expect dict, got {type(parameters)}")

@@ -100,49 +100,49 @@ Properties = dict[str, Any]
 
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
-    """The input of that name, or None."""
+    """Return the input of that name, or None."""
     if inference_request.__class__ is ReceivedRequest:
         return inference_request.find(name)
     return next((tensor for tensor in inference_request.inputs() if tensor.name() == name), None)
 
 
 def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:
-    """The output of that name, or None."""
+    """Return the output of that name, or None."""
     return next((tensor for tensor in inference_response.output_tensors() if tensor.name() == name), None)
 
 
 def get_input_config_by_name(model_config: Properties, name: str) -> Properties | None:
-    """The input of that name in a configuration (as a dict), or None."""
+    """Return the input of that name in a configuration (as a dict), or None."""
     return next((io for io in model_config.get("input", ()) if io["name"] == name), None)
 
 
 def get_output_config_by_name(model_config: Properties, name: str) -> Properties | None:
-    """The output of that name in a configuration (as a dict), or None."""
+    """Return the output of that name in a configuration (as a dict), or None."""
     return next((io for io in model_config.get("output", ()) if io["name"] == name), None)
 
 
 def using_decoupled_model_transaction_policy(model_config: Properties) -> bool:
-    """Whether the configuration (as a dict) says decoupled."""
+    """Whether a configuration (as a dict) is decoupled."""
     return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
 
 
 def triton_to_numpy_type(data_type: int) -> Any:
-    """The numpy type for a number of the configuration's DataType, or None."""
+    """Return the numpy type for a number of the configuration's DataType, or None."""
     return _TRITON_TO_NUMPY.get(data_type)
 
 
 def numpy_to_triton_type(data_type: Any) -> int | None:
-    """The number of the configuration's DataType for a numpy type or dtype, or None."""
+    """Return the number of the configuration's DataType for a numpy type or dtype, or None."""
     return NUMPY_TO_TRITON.get(np.dtype(data_type).type)
 
 
 def triton_string_to_numpy(triton_type_string: str) -> Any:
-    """The numpy type for a name such as "TYPE_FP32"."""
+    """Return the numpy type for a name such as "TYPE_FP32"."""
     return TRITON_STRING_TO_NUMPY[triton_type_string]
 
 
 def serialize_byte_tensor(input_tensor: npt.NDArray[Any]) -> bytes | tuple[()] | None:
-    """Join the elements of a string array, each behind its length; None for an array of another type."""
+    """Join the elements of a string array, each behind its length; return None for other types."""
     if not input_tensor.size:
         return ()
     if input_tensor.dtype.kind not in "OS":
@@ -152,7 +152,7 @@ def serialize_byte_tensor(input_tensor: npt.NDArray[Any]) -> bytes | tuple[()] |
 
 
 def deserialize_bytes_tensor(encoded_tensor: bytes) -> npt.NDArray[np.object_]:
-    """Undo `serialize_byte_tensor`: a 1-D object array of bytes."""
+    """Undo `serialize_byte_tensor`; return a 1-D object array of bytes."""
     elements = unpack_bytes(encoded_tensor)
     array = np.empty(len(elements), dtype=np.object_)
     array[:] = elements
@@ -160,7 +160,7 @@ def deserialize_bytes_tensor(encoded_tensor: bytes) -> npt.NDArray[np.object_]:
 
 
 def get_model_dir() -> str:
-    """The folder that holds model.py."""
+    """Return the directory of model.py."""
     return model_directory.current()
 
 
@@ -170,7 +170,7 @@ def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | N
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-    """Unload a model. One that unloads itself does not wait: it ends when its requests are answered."""
+    """Unload a model. A model that unloads itself does not wait; its requests are answered first."""
     server_api.for_repository(model_name).unload_model(model_name, unload_dependents)
 
 
@@ -180,10 +180,10 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
 
 
 class Logger:
-    """Writes to the server's log, with the place in model.py that called."""
+    """Writes to the server's log, with the calling line of model.py."""
 
     class LogLevel(IntEnum):
-        """How important a message is."""
+        """Severity of a message."""
 
         INFO = 0
         WARNING = 1
@@ -220,5 +220,5 @@ class Logger:
 
     @staticmethod
     def log_verbose(message: str) -> None:
-        """Log when the server is verbose."""
+        """Log at level VERBOSE."""
         Logger._logger.debug("%s", message, stacklevel=2)

@@ -1,4 +1,4 @@
-"""`pb_utils.InferenceRequest`: what a model executes, and what it makes to call another model."""
+"""`pb_utils.InferenceRequest`: requests that a model executes, and requests that it sends."""
 
 import json
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
@@ -23,22 +23,22 @@ NO_PARAMETERS: Final = "{}"
 
 
 class InferenceTrace:
-    """The trace of a request; only the OpenTelemetry mode has a context to hand on."""
+    """The trace of a request; only the OpenTelemetry mode has a context to propagate."""
 
     __slots__ = ("_traceparent",)
 
     def __init__(self, traceparent: str = "") -> None:
-        """Made by the server; `traceparent` is what `InferRequest.trace` holds."""
+        """Set the `InferRequest.trace` of a request; called by the server."""
         self._traceparent = traceparent
 
     def get_context(self) -> str | None:
-        """The W3C trace context as JSON, `{"traceparent": "00-..."}`; None where there is none."""
+        """Return the W3C trace context as JSON, `{"traceparent": "00-..."}`, or None."""
         known = self._traceparent not in ("", UNNAMED_TRACE, TENSORS_TRACE)
         return json.dumps({"traceparent": self._traceparent}) if known else None
 
 
 class PreferredMemory:
-    """Where a called model should put its outputs."""
+    """Preferred memory of a called model's outputs."""
 
     __slots__ = ("device_id", "memory_type")
 
@@ -94,39 +94,39 @@ class InferenceRequest:
         self._timeout = timeout
         self._preferred_memory = preferred_memory
         self._trace = trace
-        if isinstance(parameters, str):  # as another request's `parameters` gives them
+        if isinstance(parameters, str):  # the result of another request's `parameters()`
             parameters = json.loads(parameters)
         self._parameters = NO_PARAMETERS if parameters is None else json.dumps(checked(parameters))
         self._release_flags = RELEASE_ALL
 
     def inputs(self) -> list[Tensor]:
-        """The inputs, always the same objects."""
+        """Return the inputs, the same objects at each call."""
         return self._inputs or []
 
     def request_id(self) -> str:
-        """The client's id, or ""."""
+        """Return the client's id, or ""."""
         return self._request_id
 
     def correlation_id(self) -> int | str:
-        """The sequence's id, or 0."""
+        """Return the sequence's id, or 0."""
         return self._correlation_id
 
     def requested_output_names(self) -> set[str]:
-        """Names of the outputs to return; a set, as Triton's is."""
+        """Return the names of the requested outputs; a set, as in Triton."""
         return self._requested
 
     def target(self) -> tuple[str, int]:
-        """Model and version to call; -1 lets the version policy choose."""
+        """Return the model and version to call; -1 lets the version policy choose."""
         return self._target
 
     def preferred_memory(self) -> PreferredMemory:
-        """Where the outputs should be."""
+        """Return the preferred memory of the outputs."""
         if self._preferred_memory is None:
             self._preferred_memory = PreferredMemory()
         return self._preferred_memory
 
     def flags(self) -> int:
-        """Sequence flags: TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END."""
+        """Return the flags TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END."""
         return self._flags
 
     def set_flags(self, flags: int) -> None:
@@ -134,61 +134,61 @@ class InferenceRequest:
         self._flags = flags
 
     def timeout(self) -> int:
-        """The request's timeout in microseconds, 0 for none."""
+        """Return the timeout in microseconds, 0 for none."""
         return self._timeout
 
     def parameters(self) -> str:
-        """The custom parameters as JSON."""
+        """Return the custom parameters as JSON."""
         return self._parameters
 
     def trace(self) -> InferenceTrace:
-        """The trace of the request."""
+        """Return the trace of the request."""
         if self._trace is None:
             self._trace = InferenceTrace()
         return self._trace
 
     def set_release_flags(self, flags: int) -> None:
-        """Ask for the request to be executed again: TRITONSERVER_REQUEST_RELEASE_RESCHEDULE.
+        """Have the request executed again with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE.
 
         Raises:
-            TritonModelException: an unknown flag.
+            TritonModelException: for an unknown flag.
         """
         if flags not in (RELEASE_ALL, RELEASE_RESCHEDULE):
             raise TritonModelException("Unable to set release flags. Unsupported flag provided.")
         self._release_flags = flags
 
     def is_cancelled(self) -> bool:
-        """Whether the client has gone or asked to cancel."""
+        """Whether the client cancelled or disconnected."""
         return False
 
     def get_response_sender(self) -> InferenceResponseSender:
-        """What answers the request.
+        """Return the sender of the request's responses.
 
         Raises:
-            TritonModelException: this request was made by the model itself.
+            TritonModelException: for a request that the model itself made.
         """
         raise TritonModelException("only a request given to 'execute' has a response sender")
 
     def exec(self, decoupled: bool = False) -> Any:
-        """Execute on another model and wait: its response, or with `decoupled` an iterator of them.
+        """Execute the request on another model; return its response, or with `decoupled` an iterator.
 
         Raises:
-            TritonModelException: the model is not executing, but being loaded or unloaded.
+            TritonModelException: while the calling model is being loaded or unloaded.
         """
         return server_api.for_call(self.target()[0]).exec(self, decoupled)
 
     def async_exec(self, decoupled: bool = False) -> Awaitable[Any]:
-        """`exec` from a running event loop."""
+        """Return an awaitable `exec`."""
         return server_api.for_call(self.target()[0]).async_exec(self, decoupled)
 
 
 class ReceivedRequest(InferenceRequest):
-    """A request in `execute`; what the model does not ask for is never made."""
+    """A request in `execute`; its inputs and sender are created at the first access."""
 
     __slots__ = ("_context", "_request", "_sender")
 
     def __init__(self, request: Request, context: "Context") -> None:
-        # The fields of a request made by a model stay unset: each is read from the request instead.
+        # The fields of `InferenceRequest` stay unset: its methods are overridden to read the request.
         self._request = request
         self._context = context
         self._inputs = None
@@ -202,7 +202,7 @@ class ReceivedRequest(InferenceRequest):
         return inputs
 
     def find(self, name: str) -> Tensor | None:
-        """The input of that name; the others are not made."""
+        """Return the input of that name without creating the others."""
         wires: tuple[WireTensor, ...] = self._request.infer.inputs
         if self._inputs is None and len(wires) > 1:
             self.inputs()
@@ -255,7 +255,7 @@ class ReceivedRequest(InferenceRequest):
 
 
 class Context:
-    """What the requests of a model share."""
+    """Values shared by the requests of a model."""
 
     __slots__ = ("decoupled", "encoder", "output_names")
 
@@ -265,5 +265,5 @@ class Context:
         self.decoupled = decoupled
 
     def eager_sender(self, request: Request) -> InferenceResponseSender:
-        """The sender of a decoupled request, there from the start: dropping the request ends it."""
+        """Return the sender of a decoupled request, whose end is that of its last reference."""
         return InferenceResponseSender(request, self.encoder, True)

@@ -1,4 +1,4 @@
-"""`pb_utils.InferenceResponse`, and the sender with which a model answers by itself."""
+"""`pb_utils.InferenceResponse`, and the sender with which a model sends responses itself."""
 
 import json
 import logging
@@ -35,7 +35,7 @@ class InferenceResponse:
         self._parameters = None if parameters is None else checked(parameters)
 
     def output_tensors(self) -> list[Tensor]:
-        """The outputs."""
+        """Return the outputs."""
         return list(self._tensors)
 
     def has_error(self) -> bool:
@@ -43,31 +43,31 @@ class InferenceResponse:
         return self._error is not None
 
     def error(self) -> TritonError | None:
-        """The error, if any."""
+        """Return the error, if any."""
         return self._error
 
     def parameters(self) -> str:
-        """The response parameters as JSON."""
+        """Return the response parameters as JSON."""
         return json.dumps(self._parameters or {})
 
 
 class Encoder:
-    """Turns a model's responses into answers."""
+    """Converts a model's responses to `InferResponse`."""
 
     def __init__(self, model_name: str, version: str, outputs: Iterable[str], bf16: Iterable[str]) -> None:
-        """Make one for the outputs there are; `bf16` names those of that type, of which numpy has none."""
+        """Set the model's outputs; `bf16` names those of type BF16, which numpy has not."""
         self._model_name = model_name
         self._version = version
         self._names = frozenset(outputs)
         self._bf16 = frozenset(bf16)
 
     def encode(self, response: InferenceResponse, infer: InferRequest, final: bool = True) -> InferResponse:
-        """Make the answer: the outputs the request asked for, or the error.
+        """Return the response with the requested outputs, or the error.
 
-        What is no output of the configuration is dropped, as in Triton.
+        Tensors that are no outputs of the configuration are dropped, as in Triton.
 
         Raises:
-            InferError: INVALID_ARG for an array that no data type corresponds to.
+            InferError: INVALID_ARG for an array of a dtype without a data type.
         """
         if response._error is not None:
             return failed(response._error._failure(), infer.id, final)
@@ -86,8 +86,8 @@ class Encoder:
 class InferenceResponseSender:
     """Sends the responses of one request, from any thread, during `execute` or later.
 
-    Whoever drops the last reference without having closed it closes it: a decoupled request then ends, any
-    other fails. So a model that forgets a request cannot keep its client waiting for ever.
+    Dropping the last reference closes the sender: a decoupled request then ends, any other fails. So a model
+    that loses a request does not leave its client waiting.
     """
 
     __slots__ = ("_closed", "_decoupled", "_encoder", "_lock", "_request", "_sent")
@@ -104,7 +104,7 @@ class InferenceResponseSender:
         """Send a response, or with TRITONSERVER_RESPONSE_COMPLETE_FINAL alone, end the request.
 
         Raises:
-            TritonModelException: with Triton's text, when the rules of the transaction policy forbid it.
+            TritonModelException: the transaction policy forbids it; Triton's texts.
         """
         if flags not in (0, COMPLETE_FINAL):
             raise TritonModelException("Unable to send response. Unsupported flag provided.")
@@ -114,7 +114,7 @@ class InferenceResponseSender:
             )
         if response is not None and not isinstance(response, InferenceResponse):
             raise TypeError(f"send() takes an InferenceResponse, found type '{type(response)}'")
-        # A model that is not decoupled has one response, and that one is the end.
+        # The only response of a model that is not decoupled is final.
         final = bool(flags) or not self._decoupled
         answer = self._answer(response, final)
         with self._lock:
@@ -125,11 +125,11 @@ class InferenceResponseSender:
                 self._request.reply(answer)
 
     def is_cancelled(self) -> bool:
-        """Whether the client has gone or asked to cancel."""
+        """Whether the client cancelled or disconnected."""
         return self._request.is_cancelled()
 
     def _release(self) -> None:
-        """Leave the request to someone else: it is executed again, or was failed."""
+        """Give up the request, which is executed again or has failed."""
         self._closed = True
 
     def _answer(self, response: InferenceResponse | None, final: bool) -> InferResponse:

@@ -1,7 +1,6 @@
-"""The seam between Python models and the rest of the server: calls to other models, and their repository.
+"""Interface of the server for Python models: calls to other models, and the model repository.
 
-A replica that can offer them installs an implementation before the model is initialised; without one, each
-call raises an error that says what is missing.
+A replica installs an implementation before it initialises the model; without one, each call raises an error.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
@@ -16,18 +15,18 @@ from backends.python.api.event_loop import EventLoop
 
 
 class ServerApi(Protocol):
-    """What `pb_utils` offers a model beyond its own requests. Every method may be called from any thread.
+    """Functions of the server that `pb_utils` gives a model. Every method may be called from any thread.
 
-    `caller` is what the chain of a call says of this model.
+    `caller` is the identifier of the model in the chain of a call.
     """
 
     caller: str
 
     def exec(self, request: Any, decoupled: bool) -> Any:
-        """Execute an `InferenceRequest` on another model: its response, or an iterator of responses."""
+        """Execute an `InferenceRequest`; return its response, or with `decoupled` an iterator."""
 
     def async_exec(self, request: Any, decoupled: bool) -> Awaitable[Any]:
-        """`exec` for a running event loop."""
+        """Return an awaitable `exec`."""
 
     def submit(
         self,
@@ -36,26 +35,26 @@ class ServerApi(Protocol):
         decoupled: bool,
         callers: Sequence[Request] = (),
     ) -> Callable[[], None]:
-        """What `exec` and `async_exec` send; see `backends.python.api.calls.Calls`."""
+        """Send a request; see `backends.python.api.calls.Calls.submit`."""
 
     def run(self, coroutine: Coroutine[Any, Any, Any], loop: EventLoop) -> Any:
-        """Wait for what an `async def execute` returns: on `loop`, unless it can run where it began."""
+        """Return the result of an `async def execute`, which runs on `loop` unless it can run inline."""
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
-        """Load a model, `config` (JSON) and `files` overriding what the repository holds."""
+        """Load a model; `config` (JSON) and `files` override those of the repository."""
 
     def unload_model(self, name: str, unload_dependents: bool) -> None:
         """Unload a model."""
 
     def is_model_ready(self, name: str, version: str) -> bool:
-        """Whether the model (its version, or any) can be called now."""
+        """Whether the version of the model, "" for any, can be called now."""
 
 
 _NO_CALLS = "BLS is only supported during the 'execute' function."
 
 
 class NoServerApi:
-    """Stands in until a replica installs its services."""
+    """The interface before a replica installs its own: every call fails."""
 
     caller = ""
 
@@ -93,25 +92,25 @@ def _not_available(function: str) -> TritonModelException:
 
 
 class _Installed:
-    services: ServerApi = NoServerApi()
+    api: ServerApi = NoServerApi()
     refused_in = ""
 
 
-def install(services: ServerApi) -> None:
-    """Offer these services to the Python model of this process."""
-    _Installed.services = services
+def install(api: ServerApi) -> None:
+    """Set the interface for the Python model of this process."""
+    _Installed.api = api
 
 
 def current() -> ServerApi:
-    """The services installed."""
-    return _Installed.services
+    """Return the installed interface."""
+    return _Installed.api
 
 
 @contextmanager
 def no_calls(where: str) -> Iterator[None]:
-    """Refuse calls of other models meanwhile, on every thread; `where` says what the model does.
+    """Refuse calls of other models, on every thread, within the context; `where` names it in errors.
 
-    As in Triton: a model that is not loaded yet may be the one that another, or itself, waits for.
+    As in Triton: the called model may be waiting for the load of this one.
     """
     outer, _Installed.refused_in = _Installed.refused_in, where
     try:
@@ -121,25 +120,25 @@ def no_calls(where: str) -> Iterator[None]:
 
 
 def for_repository(model: str) -> ServerApi:
-    """The services installed, to load or unload a model.
+    """Return the interface to load or unload a model.
 
     Raises:
-        TritonModelException: within `no_calls` and of the model itself, which would wait for its own end.
+        TritonModelException: within `no_calls`, for the model itself, which would wait for its own end.
     """
-    services = _Installed.services
-    if _Installed.refused_in and model == services.caller:
+    api = _Installed.api
+    if _Installed.refused_in and model == api.caller:
         raise TritonModelException(
             f"Model '{model}' cannot load or unload itself in {_Installed.refused_in}."
         )
-    return services
+    return api
 
 
 def for_call(model: str) -> ServerApi:
-    """The services installed, for a call of a model.
+    """Return the interface to call a model.
 
     Raises:
         TritonModelException: within `no_calls`.
     """
     if _Installed.refused_in:
         raise TritonModelException(f"{_NO_CALLS} Model '{model}' was called in {_Installed.refused_in}.")
-    return _Installed.services
+    return _Installed.api

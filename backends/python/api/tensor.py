@@ -1,4 +1,4 @@
-"""`pb_utils.Tensor`: a named array; one that came with a request becomes numpy when the model asks."""
+"""`pb_utils.Tensor`: a named array; that of a request is converted to numpy at the first access."""
 
 from sys import getrefcount
 from typing import Any, Final
@@ -32,7 +32,7 @@ NUMPY_TO_TRITON: Final[dict[Any, int]] = {
     np.bytes_: 13,
 }
 _BF16: Final = 14
-# Below this a copy costs no more than finding out whether one is needed.
+# Up to this many bytes, a copy costs no more than the check whether one is needed.
 _COPIED_ANYWAY: Final = 4096
 _NOT_CONTIGUOUS: Final = (
     "DLPack tensor is not contiguous."
@@ -72,11 +72,11 @@ class Tensor:
         return tensor
 
     def name(self) -> str:
-        """The tensor's name."""
+        """Return the tensor's name."""
         return self._name
 
     def as_numpy(self) -> Array:
-        """The array, always the same one and writable; BYTES as an object array of bytes.
+        """Return the array, the same one at each call, writable; BYTES as an object array of bytes.
 
         Raises:
             TritonModelException: the tensor is in GPU memory.
@@ -88,7 +88,7 @@ class Tensor:
         return array
 
     def triton_dtype(self) -> int:
-        """The number of the configuration's DataType."""
+        """Return the number of the configuration's DataType."""
         if self._is_bf16():
             return _BF16
         if self._device is not None:
@@ -96,7 +96,7 @@ class Tensor:
         return NUMPY_TO_TRITON[self.as_numpy().dtype.type]
 
     def shape(self) -> list[int]:
-        """Sizes of the dimensions."""
+        """Return the sizes of the dimensions."""
         if self._device is not None:
             return list(self._device.shape)
         return list(self._wire.shape if self._wire is not None else self.as_numpy().shape)
@@ -106,12 +106,12 @@ class Tensor:
         return self._device is None or self._device.device.type == "cpu"
 
     def to_dlpack(self) -> Any:
-        """A DLPack capsule of the data, which a framework's `from_dlpack` takes once."""
+        """Return a DLPack capsule of the data, for one call of a framework's `from_dlpack`."""
         return self.__dlpack__()
 
     @staticmethod
     def from_dlpack(name: str, tensor: Any) -> "Tensor":
-        """Make a tensor of an object with `__dlpack__`, or of a DLPack capsule, without a copy on the CPU.
+        """Return a tensor of an object with `__dlpack__` or of a DLPack capsule, without a copy on the CPU.
 
         Raises:
             TritonModelException: the data is not contiguous, or not in a form that can be read here.
@@ -124,7 +124,7 @@ class Tensor:
         if self._is_bf16():
             return _as_bfloat16(self.as_numpy()).__dlpack__()
         array = self.as_numpy()
-        # DLPack has no way to say "read only" that every framework knows, so nobody is given our view.
+        # No read-only flag of DLPack is known to every framework, so a read-only view is copied.
         return (array if array.flags.writeable else array.copy()).__dlpack__()
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -136,11 +136,11 @@ class Tensor:
         return self._wire is not None and self._wire.datatype == "BF16"
 
     def _to_wire(self, expected: str | None = None, viewed: bool = False) -> WireTensor:
-        """The tensor as a response carries it.
+        """Return the tensor in the form of requests and responses.
 
         Args:
-            expected: the configuration's data type; it tells BF16 patterns from UINT16.
-            viewed: the model waits and cannot change the array meanwhile, so it need not be copied.
+            expected: the configuration's data type; it distinguishes BF16 bit patterns from UINT16.
+            viewed: the model is blocked and cannot change the array, so it need not be copied.
         """
         if self._wire is not None:
             return self._wire
@@ -159,7 +159,7 @@ class Tensor:
 
 
 def _from_wire(wire: WireTensor) -> Array:
-    """View the bytes; read-only memory is copied, because models do change their inputs in place."""
+    """Return an array of the bytes; read-only memory is copied, because models change inputs in place."""
     array: Array = wire.array()
     if array.flags.writeable:
         return array
@@ -173,10 +173,10 @@ def _from_device(device: Any) -> Array:
 
 
 def _own_bytes(array: Array) -> memoryview | bytes:
-    """The bytes of an output: copied unless nobody else can still change the array.
+    """Return the bytes of an output, copied unless there is no other reference to the array.
 
-    A response is sent while the model may already execute the next request; a model that fills the same
-    array each time would put that request's data into this response.
+    A response is sent while the model may execute the next request; a model that fills the same array each
+    time would put that request's data into this response.
     """
     if array.nbytes <= _COPIED_ANYWAY or not _is_exclusive(array):
         return array.tobytes() if array.nbytes <= _COPIED_ANYWAY else flat_bytes(array.copy())
@@ -185,29 +185,29 @@ def _own_bytes(array: Array) -> memoryview | bytes:
 
 def _is_exclusive(array: Array) -> bool:
     base: Any = array.base
-    # Held by the tensor, the two callers' and this function's variables, and the argument of getrefcount.
+    # References: the tensor, the two callers' and this function's variables, and getrefcount's argument.
     if getrefcount(array) > 5:
         return False
     if type(base) is np.ndarray:
-        # A view of an array that only the view holds: `result[None]`, `result.reshape(...)`.
+        # A view of an array without other references: `result[None]`, `result.reshape(...)`.
         if getrefcount(base) > 3:
             return False
         base = base.base
-    # An input's memory, which the request may hold too, but does not change.
+    # An input's memory, which the request may reference too, but does not change.
     return base is None or (
         type(base) is memoryview and getrefcount(base) <= 3 and isinstance(base.obj, OwnedArray)
     )
 
 
 def _packed(array: Array) -> bytes:
-    """Pack string elements; those that are neither bytes nor str are printed, as Triton does."""
+    """Pack string elements; those that are neither bytes nor str are converted by str(), as in Triton."""
     return pack_bytes(
         element if isinstance(element, bytes | str) else str(element) for element in array.ravel().tolist()
     )
 
 
 class _Capsule:
-    """Gives a bare capsule the two methods numpy asks for; a bare capsule is CPU memory or fails there."""
+    """Adds the two methods that numpy needs to a bare capsule, which must be CPU memory."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -221,12 +221,12 @@ class _Capsule:
 
 def _imported(name: str, source: Any) -> Tensor:
     if type(source) is Tensor and source._wire is not None and source._array is None:
-        wire = source._wire  # nobody has looked at it yet: it stays where it is
+        wire = source._wire  # not accessed yet: no conversion is needed
         return Tensor._received(WireTensor(name, wire.datatype, wire.shape, wire.data))
     tensor = Tensor.__new__(Tensor)
     tensor._name, tensor._array, tensor._wire, tensor._device = name, None, None, None
     if type(source).__module__.partition(".")[0] == "torch":
-        # Torch tensors are kept as they are: numpy knows neither their bfloat16 nor their devices.
+        # Torch tensors are kept: numpy has neither their bfloat16 nor their devices.
         if not source.is_contiguous():
             raise TritonModelException(_NOT_CONTIGUOUS)
         tensor._device = source.detach()
@@ -242,7 +242,7 @@ def _imported(name: str, source: Any) -> Tensor:
 
 
 def _host_array(source: Any) -> Array:
-    """The numpy array of a torch tensor; bfloat16 as its 16-bit patterns."""
+    """Return the numpy array of a torch tensor; bfloat16 as uint16 bit patterns."""
     import torch
 
     host = source.cpu()

@@ -1,4 +1,4 @@
-"""Loading a Python model's class, and executing requests with it, in whatever process this is."""
+"""Loads a Python model and executes its requests; in a replica or in a worker process."""
 
 import asyncio
 import logging
@@ -25,20 +25,20 @@ logger = logging.getLogger(__name__)
 
 
 class Clocked(Protocol):
-    """What notes when the model computed, in `time.monotonic_ns`; an `Instance` does."""
+    """Records the times of a model's computation, in `time.monotonic_ns`, as an `Instance` does."""
 
     compute_start_ns: int
     compute_end_ns: int
 
 
 class Execution:
-    """A model object and what executes it."""
+    """A loaded model."""
 
     def __init__(self, instance: PythonInstance) -> None:
         """Import the model's file and initialise the model.
 
         Raises:
-            InferError: with the text and the place of what the model raised.
+            InferError: INTERNAL with the text and place of the model's exception.
         """
         self.instance = instance
         kind = loader.acquire(instance)
@@ -69,12 +69,12 @@ class Execution:
             loader.release(self.instance)
 
     def finalize_sequence(self, sequence_id: SequenceId) -> None:
-        """Tell the model, if it has a method `finalize_sequence`, that a sequence is over."""
+        """Call the model's `finalize_sequence`, if it has one, for a sequence that ended."""
         if hasattr(self.model, "finalize_sequence"):
             self.model.finalize_sequence(sequence_id)
 
     def execute(self, requests: Sequence[Request], clock: Clocked) -> None:
-        """Execute one batch and reply to each of its requests, now or later as the model will."""
+        """Execute one batch; the model replies to its requests now or later."""
         calls.executing.set(requests)
         try:
             self._execute(requests, clock)
@@ -98,8 +98,9 @@ class Execution:
             clock.compute_end_ns = time.monotonic_ns()
             self._fail(received, requests, error)
             return
-        _senders = [mine._sender for mine in received]  # to drop one would end its request
-        del received  # an input that nobody else holds may be the output's memory
+        # Dropping the last reference of a sender would end its request.
+        _senders = [mine._sender for mine in received]
+        del received  # with the last reference gone, the output may use the input's memory
         for request, response in zip(requests, answers, strict=True):
             if response is None:
                 continue
@@ -110,7 +111,7 @@ class Execution:
                 request.reply(self._encoded(response, request.infer))
 
     def _checked(self, received: list[ReceivedRequest], returned: Any) -> Sequence[InferenceResponse | None]:
-        """Hold what `execute` returned against Triton's rules; None where a sender or a next turn answers."""
+        """Return the checked result of `execute`, with None for requests that are answered otherwise."""
         if self._decoupled and returned is not None:
             raise ContractError(
                 f"Python model '{self.instance.name}' is using the decoupled mode and the execute"
@@ -146,7 +147,7 @@ class Execution:
                 request.reply(failed(failure, request.infer.id))
 
     def _encoded(self, response: InferenceResponse, infer: InferRequest) -> InferResponse:
-        """Encode; an output that cannot be encoded fails its own request and no other."""
+        """Encode a response; an output that cannot be encoded fails this request only."""
         try:
             return self._encoder.encode(response, infer)
         except Exception as error:
@@ -155,7 +156,7 @@ class Execution:
 
 
 class _Background:
-    """What becomes of the requests of a decoupled `async def execute` when it ends in an exception."""
+    """Fails the requests of a decoupled `async def execute` that ends in an exception."""
 
     def __init__(self, name: str, requests: Sequence[Request]) -> None:
         self._name = name
@@ -172,10 +173,10 @@ class _Background:
 
 
 def completed(instance: PythonInstance) -> dict[str, Any] | None:
-    """What `auto_complete_config` of the model makes of its configuration; None for a model without.
+    """Return the configuration after the model's `auto_complete_config`; None for a model without one.
 
     Raises:
-        InferError: with the text and the place of what the model raised.
+        InferError: INTERNAL with the text and place of the model's exception.
     """
     kind = loader.acquire(instance)
     try:
@@ -205,7 +206,7 @@ def _initialised(kind: Any, instance: PythonInstance) -> Any:
 
 
 def _check_unusual(request: ReceivedRequest, response: Any, decoupled: bool) -> None:
-    """Everything but a plain response: none, a rescheduled request, or something that is no response."""
+    """Check a result other than a response: None, a rescheduled request, or a value of another type."""
     if request._release_flags == RELEASE_RESCHEDULE:
         if response is not None:
             raise ContractError(

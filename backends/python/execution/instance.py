@@ -1,4 +1,4 @@
-"""What the code of a Python model is loaded with: plain values, which can be told to another process."""
+"""Description of a Python model or instance in plain values, which are sent to worker processes too."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PythonInstance:
-    """One instance of a Python model, or the model alone where its configuration is to be completed.
+    """One instance of a Python model, or the model alone for the completion of its configuration.
 
     Attributes:
         model_name: the model.
@@ -16,13 +16,13 @@ class PythonInstance:
         file: the file of class `TritonPythonModel`, absolute, checked to be inside `directory` unless it is a
             Python-based backend's.
         config: the configuration as JSON.
-        name: of the instance, as Triton names them.
+        name: the instance's name, as Triton names them.
         kind: "CPU", "GPU" or "MODEL".
         device_id: CUDA ordinal for kind GPU.
         outputs: names in the order of the configuration.
         states: names of the outputs that are a sequence's state.
-        bf16: those of them that the configuration declares BF16.
-        decoupled: the model answers a request any number of times.
+        bf16: names of the outputs that the configuration declares BF16.
+        decoupled: whether a request has any number of responses.
     """
 
     model_name: str
@@ -40,11 +40,11 @@ class PythonInstance:
 
     @property
     def returned(self) -> tuple[str, ...]:
-        """Names of everything that the model may return."""
+        """Names of all tensors that the model may return."""
         return self.outputs + self.states
 
     def initialize_arguments(self) -> dict[str, str]:
-        """What `initialize` is given; `model_repository` is the model's own directory, as in Triton."""
+        """Return the argument of `initialize`; `model_repository` is the model's directory, as in Triton."""
         return {
             "model_config": self.config,
             "model_instance_kind": self.kind,

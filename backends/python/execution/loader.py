@@ -1,8 +1,8 @@
-"""Importing a model's `model.py` as Triton's stub does, without leaving anything behind.
+"""Import of a model's `model.py` as Triton's stub does it, and its complete removal.
 
-It is module `<version>.model`, and `model` for a Python-based backend; the version's and the model's
-directory are at the end of `sys.path`. A process serves one Python model, but the module is imported for
-auto-completion as well as for the instance, so loads of the same file are counted and share the import.
+The module's name is `<version>.model`, and `model` for a Python-based backend; the version's and the model's
+directory are appended to `sys.path`. A process serves one Python model, but imports the module for
+auto-completion as well as for the instance, so loads of the same file share the import and are counted.
 """
 
 import sys
@@ -38,8 +38,8 @@ def acquire(model: PythonInstance) -> Any:
     """Import the model's file, unless it is imported, and return its class `TritonPythonModel`.
 
     Raises:
-        InferError: UNAVAILABLE when the file is not there, INTERNAL with the text and place of whatever
-            importing it raised.
+        InferError: UNAVAILABLE when there is no such file, INTERNAL with the text and place of an exception
+            of the import.
     """
     path = Path(model.file)
     with _lock:
@@ -98,7 +98,7 @@ def _import(model: PythonInstance, path: Path) -> _Loaded:
 
 
 def _package(model: PythonInstance, path: Path) -> ModuleType | None:
-    """The version directory as a package; none for the file of a Python-based backend, which is `model`."""
+    """Return the version directory as a package; None for a Python-based backend, whose module is `model`."""
     if not path.is_relative_to(model.directory):
         return None
     package = ModuleType(model.version)
@@ -108,7 +108,7 @@ def _package(model: PythonInstance, path: Path) -> ModuleType | None:
 
 def _register_utils() -> None:
     sys.modules["triton_python_backend_utils"] = pb_utils
-    # The compiled half of Triton's module; some models import it by name.
+    # Triton's module has a compiled half, which some models import by name.
     sys.modules["c_python_backend_utils"] = pb_utils
 
 
@@ -118,7 +118,7 @@ def _remove(loaded: _Loaded) -> None:
         if folder in sys.path:
             sys.path.remove(folder)
     for name, module in list(sys.modules.items()):
-        # Helpers imported from the model's folders must not be found by the next model that has such names.
+        # The next model may import modules of the same names from its own folders.
         origin = str(getattr(module, "__file__", None))
         if module is loaded.package or origin.startswith(folders):
             del sys.modules[name]

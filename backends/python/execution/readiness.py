@@ -1,4 +1,4 @@
-"""Asking a Python model's own `is_ready`, with Triton's limit of five seconds."""
+"""Calls of a Python model's own `is_ready`, with Triton's timeout of five seconds."""
 
 import asyncio
 import logging
@@ -15,9 +15,9 @@ LIMIT_S: Final = 5.0
 
 
 class Readiness:
-    """Calls `is_ready` in a thread beside the instance's, at most one call at a time.
+    """Calls `is_ready` on a thread beside the instance's, at most one call at a time.
 
-    A call that has not returned in time counts as "not ready", and so does every question until it returns.
+    The model is not ready from a call's timeout until that call returns.
     """
 
     def __init__(self, model: Any, loop: EventLoop, name: str, limit_s: float = LIMIT_S) -> None:
@@ -29,7 +29,7 @@ class Readiness:
         self._running: Future[bool] | None = None
 
     def __call__(self) -> bool:
-        """Whether the model says it is ready; True for a model without `is_ready`."""
+        """Return the result of `is_ready`; True for a model without it."""
         if self._is_ready is None:
             return True
         with self._lock:
@@ -38,24 +38,24 @@ class Readiness:
             running: Future[bool] = Future()
             self._running = running
         threading.Thread(
-            target=self._ask, args=(running,), name=f"{self._name} is_ready", daemon=True
+            target=self._call, args=(running,), name=f"{self._name} is_ready", daemon=True
         ).start()
         try:
             return running.result(self._limit_s)
-        except (TimeoutError, FutureTimeout):  # before Python 3.11 they are two
+        except (TimeoutError, FutureTimeout):  # two classes before Python 3.11
             logger.warning("is_ready of instance '%s' did not return in %g s", self._name, self._limit_s)
         except Exception:
             logger.exception("is_ready of instance '%s' failed", self._name)
         return False
 
-    def _ask(self, running: "Future[bool]") -> None:
+    def _call(self, running: "Future[bool]") -> None:
         assert self._is_ready is not None
         try:
-            answer = self._is_ready()
-            if asyncio.iscoroutine(answer):
-                answer = self._loop.run(answer, self._limit_s)
-            if not isinstance(answer, bool):
-                raise TypeError(f"is_ready must return a bool, found type '{type(answer)}'")
-            running.set_result(answer)
+            ready = self._is_ready()
+            if asyncio.iscoroutine(ready):
+                ready = self._loop.run(ready, self._limit_s)
+            if not isinstance(ready, bool):
+                raise TypeError(f"is_ready must return a bool, found type '{type(ready)}'")
+            running.set_result(ready)
         except BaseException as error:
             running.set_exception(error)

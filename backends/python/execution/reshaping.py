@@ -1,4 +1,4 @@
-"""`reshape` of a configuration: a Python model sees and returns other shapes than its clients do.
+"""`reshape` of a configuration, by which a Python model sees other shapes than its clients.
 
 Triton's core does so for every backend (InferenceRequest::Normalize, InferenceResponse::AddOutput).
 """
@@ -13,7 +13,7 @@ from backends.signature import Signature
 
 
 class Reshaped(Request):
-    """A request in the model's shapes; all but its tensors is that of the request it stands for."""
+    """A request in the model's shapes; everything else is delegated to the original request."""
 
     __slots__ = ("_request", "_signature")
 
@@ -43,7 +43,7 @@ class Reshaped(Request):
 
 
 def _shared(name: str) -> property:
-    """An attribute of the request that a `Reshaped` stands for."""
+    """Return a property that delegates to the original request."""
 
     def get(self: Reshaped) -> Any:
         return getattr(self._request, name)

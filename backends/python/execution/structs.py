@@ -1,4 +1,4 @@
-"""What our modules use of msgspec, for environments that have no msgspec: structs that are only values."""
+"""Replacement of `msgspec.Struct` in worker processes, whose environment may have no msgspec."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a process sees that is started with the interpreter of an environment: its variables."""
+"""Environment variables of a process that runs in a Python environment of its own."""
 
 import os
 import subprocess
@@ -13,10 +13,10 @@ _ACTIVATION_S: Final = 30.0
 
 
 def environment_variables(python: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """What a process of the environment of this interpreter sees, as after its `activate`.
+    """Return the variables after the `activate` of the interpreter's environment.
 
     Raises:
-        InferError: INTERNAL when a script of a conda environment fails; with what the scripts have printed.
+        InferError: INTERNAL with the output of the scripts, when a script of a conda environment fails.
     """
     root = python.parent.parent
     known = {name: value for name, value in inherited.items() if name not in _FOREIGN}
@@ -26,7 +26,7 @@ def environment_variables(python: Path, inherited: Mapping[str, str]) -> dict[st
         known["VIRTUAL_ENV"] = str(root)
     elif (root / "conda-meta").is_dir():
         known["CONDA_PREFIX"] = str(root)
-        # As Triton: libraries of the environment before those of the machine.
+        # As in Triton, libraries of the environment come before those of the machine.
         libraries = filter(None, (str(root / "lib"), known.get("LD_LIBRARY_PATH")))
         known["LD_LIBRARY_PATH"] = os.pathsep.join(libraries)
         return _activated(root, known)
@@ -34,7 +34,7 @@ def environment_variables(python: Path, inherited: Mapping[str, str]) -> dict[st
 
 
 def _activated(root: Path, known: dict[str, str]) -> dict[str, str]:
-    """The variables after the scripts with which packages of a conda environment are activated."""
+    """Return the variables after the activation scripts of a conda environment's packages."""
     scripts = sorted(map(str, (root / "etc" / "conda" / "activate.d").glob("*.sh")))
     if not scripts:
         return known
@@ -44,7 +44,8 @@ def _activated(root: Path, known: dict[str, str]) -> dict[str, str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise internal(f"unable to activate the environment {root}: {error}") from error
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip()
-        raise internal(f"activating the environment {root} ended with exit status {done.returncode}: {said}")
+        output = done.stderr.decode(errors="replace").strip()
+        status = f"exit status {done.returncode}"
+        raise internal(f"activating the environment {root} ended with {status}: {output}")
     pairs = (os.fsdecode(pair).partition("=") for pair in done.stdout.split(b"\0") if pair)
     return {name: value for name, _, value in pairs}

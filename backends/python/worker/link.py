@@ -1,8 +1,11 @@
-"""The link between a replica and the process that executes its model: messages with tensors, both ways.
+"""The link between a replica and the worker process of its model: messages with tensors, both ways.
 
-A message is a JSON object; the bytes of its tensors lie behind it, or from `SHARED_BYTES` on in anonymous
-shared memory (memfd) that is sealed and passed along, so that neither side can change or shrink what the
-other reads. Nothing of a client is ever unpickled.
+A message is a JSON object, followed by the bytes of its tensors. From `SHARED_BYTES` on, these are in
+anonymous shared memory (memfd), whose descriptor is passed along, sealed so that neither side can change or
+shrink what the other reads. Data of clients is never unpickled.
+
+The framing of `app.transport.wire` is not shared: it needs msgspec, which the environment of a worker may
+lack, and it reads ahead, which would separate descriptors from their messages. 30 lines are in common.
 
     u32 size of the JSON | u64 size of the tensors' bytes | 1: they are in shared memory | JSON | bytes
 """
@@ -35,61 +38,61 @@ _EMPTY: Final = memoryview(b"")
 
 
 class LinkClosed(Exception):
-    """The other process is gone, or this side has closed the link."""
+    """The other process has ended, or this side has closed the link."""
 
 
 class Payload:
-    """The bytes of a message's tensors, taken in the order in which they were put."""
+    """The bytes of a message's tensors, read in the order in which they were added."""
 
     def __init__(self, data: memoryview = _EMPTY) -> None:
         self._data = data
         self._position = 0
 
-    def take(self, nbytes: int) -> memoryview:
-        """The next buffer, a view that keeps the memory alive.
+    def read(self, nbytes: int) -> memoryview:
+        """Return the next buffer, a view that keeps the memory alive.
 
         Raises:
-            ValueError: there is not so much.
+            ValueError: fewer bytes are left.
         """
         end = self._position + nbytes
         if nbytes < 0 or end > len(self._data):
             raise ValueError("a message has less data than its tensors claim")
-        taken = self._data[self._position : end]
+        view = self._data[self._position : end]
         self._position = _padded(end)
-        return taken
+        return view
 
 
 class _Packed(NamedTuple):
-    """A message as it is sent: its bytes, and the memory that goes with the first of them, -1 for none."""
+    """A message to send: its bytes, and the descriptor sent with the first of them, -1 for none."""
 
     data: bytes
     descriptor: int
 
 
 class Link:
-    """One end. `ask` and `send` may be called from any thread; one thread runs `serve`."""
+    """One end of the link. `request` and `send` may be called from any thread; one thread runs `serve`."""
 
     def __init__(self, sock: socket.socket, handle: Callable[[Message, Payload], None]) -> None:
-        """Use a connected stream socket; `handle` gets every message but answers, on the serving thread."""
+        """Use a connected stream socket; `handle` receives all messages but replies, in `serve`."""
         self._socket = sock
         self._handle = handle
         self._lock = threading.Lock()
         self._sender = 0
         self._deferred: deque[_Packed] = deque()
         self._numbers = itertools.count(1)
-        self._asked: dict[int, Future[tuple[Any, Payload]]] = {}
+        self._pending: dict[int, Future[tuple[Any, Payload]]] = {}
         self._closed = False
 
     def send(self, message: Message, buffers: Sequence[Buffer] = ()) -> None:
         """Send a message.
 
         Raises:
-            LinkClosed: the other side is gone.
-            TypeError: the message has no form in JSON.
-            OSError: there is no shared memory for the tensors.
+            LinkClosed: the other process has ended.
+            TypeError: the message cannot be written as JSON.
+            OSError: shared memory for the tensors cannot be allocated.
         """
         packed = _packed(message, buffers)
-        if self._sender == threading.get_ident():  # a destructor, run while this thread is sending
+        if self._sender == threading.get_ident():  # called by a destructor while this thread is sending
             self._deferred.append(packed)
             return
         with self._lock:
@@ -103,75 +106,75 @@ class Link:
             finally:
                 self._sender = 0
 
-    def ask(
+    def request(
         self, message: Message, buffers: Sequence[Buffer] = (), timeout: float | None = None
     ) -> tuple[Any, Payload]:
-        """Send a message and wait for its answer: a value, and the bytes of the tensors in it.
+        """Send a message and wait for its reply: a value, and the bytes of the tensors in it.
 
         Raises:
-            InferError: the answer is an error.
-            LinkClosed: the other side is gone.
-            TimeoutError: no answer within `timeout` seconds.
+            InferError: the reply is an error.
+            LinkClosed: the other process has ended.
+            TimeoutError: no reply within `timeout` seconds.
         """
         number = next(self._numbers)
         future: Future[tuple[Any, Payload]] = Future()
-        self._asked[number] = future
+        self._pending[number] = future
         try:
             if self._closed:
                 raise LinkClosed("closed")
-            self.send({**message, "ask": number}, buffers)
+            self.send({**message, "id": number}, buffers)
             return future.result(timeout)
         except FutureTimeout as error:  # before Python 3.11 not the built-in one
-            raise TimeoutError(f"no answer within {timeout} s") from error
+            raise TimeoutError(f"no reply within {timeout} s") from error
         finally:
-            self._asked.pop(number, None)
+            self._pending.pop(number, None)
 
-    def answer(self, message: Message, value: Any = None, buffers: Sequence[Buffer] = ()) -> None:
-        """Answer a message that asks."""
-        self.send({"do": "answer", "to": message["ask"], "value": value}, buffers)
+    def reply(self, message: Message, value: Any = None, buffers: Sequence[Buffer] = ()) -> None:
+        """Reply to a message that was sent by `request`."""
+        self.send({"do": "reply", "id": message["id"], "value": value}, buffers)
 
-    def refuse(self, message: Message, failure: Failure) -> None:
-        """Answer a message that asks with an error."""
-        self.send({"do": "answer", "to": message["ask"], "error": failure_fields(failure)})
+    def reply_error(self, message: Message, failure: Failure) -> None:
+        """Reply with an error."""
+        self.send({"do": "reply", "id": message["id"], "error": failure_fields(failure)})
 
     def serve(self) -> None:
-        """Take messages until the other side is gone; then fail whoever waits for an answer.
+        """Receive messages until the other process has ended; then fail the pending requests.
 
         Raises:
-            Exception: a message that cannot be understood, or what `handle` raised.
+            Exception: for a malformed message, or raised by `handle`.
         """
         try:
             while (received := self._receive()) is not None:
                 message, payload = received
-                if message["do"] == "answer":
-                    self._answered(message, payload)
+                if message["do"] == "reply":
+                    self._on_reply(message, payload)
                 else:
                     self._handle(message, payload)
         except (OSError, LinkClosed):
             pass
         finally:
             self._closed = True
-            for future in list(self._asked.values()):
+            for future in list(self._pending.values()):
                 if not future.done():
                     future.set_exception(LinkClosed("the process has ended"))
 
     def shutdown(self) -> None:
-        """End `serve` on both sides."""
+        """Make `serve` return on both sides."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
 
     def close(self) -> None:
-        """Close the socket, once nobody serves it."""
+        """Close the socket, after `serve` has returned."""
         self._socket.close()
 
-    def _answered(self, message: Message, payload: Payload) -> None:
-        future = self._asked.get(message["to"])
+    def _on_reply(self, message: Message, payload: Payload) -> None:
+        future = self._pending.get(message["id"])
         if future is None or future.done():
             return
         if "error" in message:
-            future.set_exception(failure_of(message["error"]).error())
+            future.set_exception(read_failure(message["error"]).error())
         else:
             future.set_result((message["value"], payload))
 
@@ -219,7 +222,7 @@ def failure_fields(failure: Failure) -> list[str]:
     return [failure.code.value, failure.message, failure.reason.value]
 
 
-def failure_of(fields: Sequence[str]) -> Failure:
+def read_failure(fields: Sequence[str]) -> Failure:
     """Undo `failure_fields`."""
     code, message, reason = fields
     return Failure(ErrorCode(code), message, FailureReason(reason))
@@ -241,14 +244,14 @@ def _padded(nbytes: int) -> int:
 
 
 def _shared(buffers: Sequence[Buffer], size: int) -> int:
-    """Shared memory with a copy of the buffers, which nobody can change any more."""
+    """Return a descriptor of sealed shared memory with a copy of the buffers."""
     descriptor = os.memfd_create("nereid-tensors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, size)
         position = 0
         for buffer in buffers:
             view = memoryview(buffer).cast("B") if len(buffer) else _EMPTY
-            for start in range(0, len(view), _MAX_JSON):  # the kernel writes less than 2 GiB at a time
+            for start in range(0, len(view), _MAX_JSON):  # the kernel writes less than 2 GiB at once
                 part = view[start : start + _MAX_JSON]
                 if os.pwrite(descriptor, part, position + start) != len(part):
                     raise OSError("the machine has no memory for the tensors of a message")
@@ -261,8 +264,8 @@ def _shared(buffers: Sequence[Buffer], size: int) -> int:
 
 
 def _mapped(descriptor: int, size: int) -> memoryview:
-    """View shared memory; what is written to the view stays in this process."""
-    # Without the seals the other side could cut the memory away under us, which would end this process.
+    """Return a view of shared memory; writes to it are private to this process."""
+    # Without the seals the other process could truncate the memory, and reading it would end this one.
     if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
         raise ValueError("shared memory that is not sealed")
     if os.fstat(descriptor).st_size < size:

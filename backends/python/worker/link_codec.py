@@ -1,10 +1,10 @@
-"""Requests and responses as plain values and buffers, for a `Link`."""
+"""Encodes requests and responses as plain values and buffers, for a `Link`."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from app.core.tensors import Buffer, InferRequest, InferResponse, RequestedOutput, Tensor
-from backends.python.worker.link import Payload, failure_fields, failure_of
+from backends.python.worker.link import Payload, failure_fields, read_failure
 
 _REQUEST: Final = (
     "model_name",
@@ -25,7 +25,7 @@ Fields = dict[str, Any]
 
 
 def request_fields(request: InferRequest, buffers: list[Buffer]) -> Fields:
-    """A request; the bytes of its inputs are appended to `buffers`."""
+    """Return a request as plain values; append the bytes of its inputs to `buffers`."""
     fields = {name: getattr(request, name) for name in _REQUEST}
     fields["inputs"] = _tensor_fields(request.inputs, buffers)
     fields["outputs"] = [output.name for output in request.outputs]
@@ -33,7 +33,7 @@ def request_fields(request: InferRequest, buffers: list[Buffer]) -> Fields:
     return fields
 
 
-def request_of(fields: Fields, payload: Payload) -> InferRequest:
+def read_request(fields: Fields, payload: Payload) -> InferRequest:
     """Undo `request_fields`."""
     inputs = _tensors(fields.pop("inputs"), payload)
     outputs = tuple(RequestedOutput(name) for name in fields.pop("outputs"))
@@ -41,7 +41,7 @@ def request_of(fields: Fields, payload: Payload) -> InferRequest:
 
 
 def response_fields(response: InferResponse, buffers: list[Buffer]) -> Fields:
-    """A response; the bytes of its outputs are appended to `buffers`."""
+    """Return a response as plain values; append the bytes of its outputs to `buffers`."""
     fields = {name: getattr(response, name) for name in _RESPONSE}
     fields["outputs"] = _tensor_fields(response.outputs, buffers)
     if response.failure is not None:
@@ -49,11 +49,11 @@ def response_fields(response: InferResponse, buffers: list[Buffer]) -> Fields:
     return fields
 
 
-def response_of(fields: Fields, payload: Payload) -> InferResponse:
+def read_response(fields: Fields, payload: Payload) -> InferResponse:
     """Undo `response_fields`."""
     outputs = _tensors(fields.pop("outputs"), payload)
     failure = fields.pop("failure", None)
-    return InferResponse(outputs=outputs, failure=failure and failure_of(failure), **fields)
+    return InferResponse(outputs=outputs, failure=failure and read_failure(failure), **fields)
 
 
 def _tensor_fields(tensors: Iterable[Tensor], buffers: list[Buffer]) -> list[tuple[Any, ...]]:
@@ -66,5 +66,5 @@ def _tensor_fields(tensors: Iterable[Tensor], buffers: list[Buffer]) -> list[tup
 
 def _tensors(heads: Sequence[Any], payload: Payload) -> tuple[Tensor, ...]:
     return tuple(
-        Tensor(name, datatype, tuple(shape), payload.take(nbytes)) for name, datatype, shape, nbytes in heads
+        Tensor(name, datatype, tuple(shape), payload.read(nbytes)) for name, datatype, shape, nbytes in heads
     )

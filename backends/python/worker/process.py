@@ -1,4 +1,4 @@
-"""A process that executes a Python model in an environment of its own, as its replica sees it."""
+"""The worker process of a Python model with an environment of its own: the replica's side."""
 
 import itertools
 import logging
@@ -22,7 +22,7 @@ from backends.python.execution.execution import Clocked
 from backends.python.execution.instance import PythonInstance
 from backends.python.worker.activation import environment_variables
 from backends.python.worker.link import Link, LinkClosed, Message, Payload
-from backends.python.worker.link_codec import request_fields, response_of
+from backends.python.worker.link_codec import read_response, request_fields
 from backends.python.worker.process_calls import ProcessCalls
 
 logger = logging.getLogger(__name__)
@@ -34,32 +34,32 @@ _KILLED_S: Final = 5.0
 
 
 def not_healthy(name: str) -> str:
-    """Triton's text of a process that is not there."""
+    """Return Triton's text for a process that does not run."""
     return f"Stub process '{name}' is not healthy."
 
 
 class Process:
-    """One run of the process. Started by a thread that outlives it: the process ends with that thread."""
+    """One run of the worker process. It ends with the thread that started it (PR_SET_PDEATHSIG)."""
 
     def __init__(self, instance: PythonInstance, python: Path, start_s: float) -> None:
-        """Start it and wait, at most `start_s` seconds, until it takes messages.
+        """Start the process and wait, at most `start_s` seconds, until it receives messages.
 
         Raises:
-            InferError: INTERNAL with what it has printed, when it ended or did not get so far.
+            InferError: INTERNAL with its output when it ended, or when the time is over.
         """
         self._instance = instance
         self._name = instance.name
         self._python = python
         self._ending = threading.Lock()
-        self._open: dict[int, Request] = {}
+        self._in_flight: dict[int, Request] = {}
         self._numbers = itertools.count(1)
         self.ended = False
-        self._greeted = False
-        self._here = threading.Event()  # greeted, or gone
-        self._said: deque[str] = deque(maxlen=_LAST_LINES)
+        self._said_hello = False
+        self._started = threading.Event()  # said hello, or ended
+        self._output: deque[str] = deque(maxlen=_LAST_LINES)
         ours, theirs = socket.socketpair()
         self.link = Link(ours, self._handle)
-        self._calls = ProcessCalls(self.link, self._name, self._open)
+        self._calls = ProcessCalls(self.link, self._name, self._in_flight)
         try:
             self._process = self._spawn(theirs)
         except OSError as error:
@@ -67,79 +67,79 @@ class Process:
             raise internal(f"unable to start {python} for model '{instance.model_name}': {error}") from error
         finally:
             theirs.close()
-        self._printer = self._thread(self._print, "output")
+        self._printer = self._thread(self._log_output, "output")
         self._reader = self._thread(self._serve, "messages")
-        self._here.wait(start_s)
+        self._started.wait(start_s)
         self._check_start(start_s)
 
     def begin(self) -> None:
         """Import and initialise the model.
 
         Raises:
-            InferError: what the model raised, or INTERNAL when the process ended.
+            InferError: INTERNAL with the model's exception, or when the process ended.
         """
-        self._asked("start")
+        self._request("start")
 
     def complete(self) -> dict[str, Any] | None:
-        """What `auto_complete_config` makes of the configuration; see `execution.completed`."""
-        completed: dict[str, Any] | None = self._asked("complete")
+        """Return the configuration after `auto_complete_config`; see `execution.completed`."""
+        completed: dict[str, Any] | None = self._request("complete")
         return completed
 
     @property
     def pid(self) -> int:
-        """The process's id."""
+        """Return the process's id."""
         return self._process.pid
 
     def execute(self, requests: Sequence[Request], clock: Clocked) -> None:
-        """Execute one batch; see `Execution.execute`. A process that ends meanwhile fails its requests."""
+        """Execute one batch; see `Execution.execute`. If the process ends, the requests fail."""
         numbered = {next(self._numbers): request for request in requests}
-        self._open.update(numbered)
+        self._in_flight.update(numbered)
         buffers: list[Buffer] = []
-        told = [(number, request_fields(request.infer, buffers)) for number, request in numbered.items()]
+        sent = [(number, request_fields(request.infer, buffers)) for number, request in numbered.items()]
         try:
-            value, payload = self.link.ask({"do": "execute", "requests": told}, buffers)
+            value, payload = self.link.request({"do": "execute", "requests": sent}, buffers)
         except LinkClosed:
-            self._lost()
+            self._fail_in_flight()
             return
         except BaseException:
             for number in numbered:
-                self._open.pop(number, None)
+                self._in_flight.pop(number, None)
             raise
         clock.compute_start_ns, clock.compute_end_ns = value["start_ns"], value["end_ns"]
         for number, detached, rescheduled in value["flags"]:
             numbered[number].detached = detached
             numbered[number].rescheduled = rescheduled
         for number, fields in value["responses"]:
-            self._answer(number, response_of(fields, payload))
+            self._reply(number, read_response(fields, payload))
         for number, request in numbered.items():
             if request.rescheduled or not (self._instance.decoupled or request.detached):
-                self._open.pop(number, None)
+                self._in_flight.pop(number, None)
 
     def finalize_sequence(self, sequence_id: SequenceId) -> None:
-        """Tell the model that a sequence is over; before the batches to come."""
+        """Report the end of a sequence to the model, before the next batch."""
         try:
             self.link.send({"do": "finalize_sequence", "sequence": sequence_id})
         except LinkClosed:
             pass
 
     def is_ready(self, timeout: float) -> bool:
-        """What the model says of itself; False when the process does not answer."""
+        """Return the result of the model's `is_ready`; False when the process does not reply in time."""
         try:
-            return bool(self.link.ask({"do": "ready"}, timeout=timeout)[0])
+            return bool(self.link.request({"do": "ready"}, timeout=timeout)[0])
         except (LinkClosed, TimeoutError):
             return False
 
     def metrics(self, timeout: float) -> list[Any]:
-        """Custom metrics, see `metrics.snapshot`.
+        """Return the custom metrics; see `metrics.snapshot`.
 
         Raises:
-            LinkClosed, TimeoutError: the process is gone, or does not answer.
+            LinkClosed, TimeoutError: the process has ended, or does not reply in time.
         """
-        families: list[Any] = self.link.ask({"do": "metrics"}, timeout=timeout)[0]
+        families: list[Any] = self.link.request({"do": "metrics"}, timeout=timeout)[0]
         return families
 
     def wait(self) -> str:
-        """Wait for the end and say how it came; requests under way are failed."""
+        """Wait for the end of the process; return its exit status or signal. Requests in flight fail."""
         self._reader.join()
         self._kill()
         self._printer.join(_KILLED_S)
@@ -149,9 +149,9 @@ class Process:
         return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
 
     def stop(self, timeout: float) -> None:
-        """Have the model finalized, and end the process; killed when that takes longer than `timeout`."""
+        """Finalize the model and end the process; kill it after `timeout` seconds."""
         try:
-            self.link.ask({"do": "finalize"}, timeout=timeout)
+            self.link.request({"do": "finalize"}, timeout=timeout)
             self._reader.join(_KILLED_S)
         except (LinkClosed, InferError, TimeoutError) as error:
             logger.warning("process of instance '%s' is killed: %s", self._name, error)
@@ -171,8 +171,8 @@ class Process:
         )
 
     def _check_start(self, start_s: float) -> None:
-        ended = self._here.is_set()
-        if self._greeted:
+        ended = self._started.is_set()
+        if self._said_hello:
             return
         self._kill()
         how = self.wait()
@@ -184,13 +184,13 @@ class Process:
         )
 
     def _ended(self, how: str) -> InferError:
-        said = "\n".join(self._said)
-        return internal(f"{not_healthy(self._name)} {self._python} ended with {how}: {said}")
+        output = "\n".join(self._output)
+        return internal(f"{not_healthy(self._name)} {self._python} ended with {how}: {output}")
 
-    def _asked(self, verb: str) -> Any:
+    def _request(self, verb: str) -> Any:
         try:
             caller = server_api.current().caller or self._instance.model_name
-            return self.link.ask({"do": verb, "instance": asdict(self._instance), "caller": caller})[0]
+            return self.link.request({"do": verb, "instance": asdict(self._instance), "caller": caller})[0]
         except LinkClosed:
             raise self._ended(self.wait()) from None
 
@@ -203,59 +203,59 @@ class Process:
         try:
             self.link.serve()
         except Exception:
-            logger.exception("the process of instance '%s' sent what cannot be understood", self._name)
+            logger.exception("the process of instance '%s' sent a malformed message", self._name)
         self.ended = True
-        self._here.set()
-        self._lost()
+        self._started.set()
+        self._fail_in_flight()
         self._calls.cancel()
 
-    def _print(self) -> None:
+    def _log_output(self) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as output:
             while line := output.readline(_LINE_BYTES):
                 text = line.decode(errors="replace").rstrip()
-                self._said.append(text)
+                self._output.append(text)
                 logger.info("%s: %s", self._name, text)
 
     def _kill(self) -> None:
         with self._ending:
-            if self._process.returncode is None:  # its id is its own, and its group's, until it is waited for
+            if self._process.returncode is None:  # until it is waited for, no other process has its id
                 os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
 
-    def _lost(self) -> None:
-        """Fail what is under way."""
+    def _fail_in_flight(self) -> None:
+        """Fail the requests in flight."""
         failure = stub_failed(self._name, not_healthy(self._name))
-        for number in list(self._open):
-            request = self._open.pop(number, None)
+        for number in list(self._in_flight):
+            request = self._in_flight.pop(number, None)
             if request is not None and not request.answered:
                 request.reply(failed(failure, request.infer.id))
 
-    def _answer(self, number: int, response: InferResponse) -> None:
-        request = (self._open.pop if response.final else self._open.get)(number, None)
+    def _reply(self, number: int, response: InferResponse) -> None:
+        request = (self._in_flight.pop if response.final else self._in_flight.get)(number, None)
         if request is not None and not request.answered:
             request.reply(response)
 
     def _handle(self, message: Message, payload: Payload) -> None:
         verb = message["do"]
         if verb == "response":
-            self._answer(message["request"], response_of(message["response"], payload))
+            self._reply(message["request"], read_response(message["response"], payload))
         elif verb == "cancelled":
-            request = self._open.get(message["request"])
-            self.link.answer(message, request is not None and request.is_cancelled())
+            request = self._in_flight.get(message["request"])
+            self.link.reply(message, request is not None and request.is_cancelled())
         elif verb == "log":
             _log(message)
         elif verb == "hello":
             about = (self._name, self._process.pid, message["python"], message["prefix"])
             logger.info("instance '%s' is process %d: Python %s of %s", *about)
-            self._greeted = True
-            self._here.set()
+            self._said_hello = True
+            self._started.set()
         else:
             self._calls.handle(message, payload)
 
 
 def _log(message: Message) -> None:
-    """Write a record of the other process to our log, as if it came from here."""
+    """Write a log record of the worker process to the log of this one."""
     target = logging.getLogger(message["name"])
     level, (path, line) = message["level"], message["place"]
     if target.isEnabledFor(level):

@@ -1,4 +1,4 @@
-"""What a model in a process of its own asks of the rest of the server."""
+"""Calls of a model in a worker process to the rest of the server."""
 
 import logging
 import queue
@@ -10,19 +10,19 @@ from app.core.errors import ErrorCode, Failure, FailureReason, InferError
 from app.core.tensors import Buffer, InferRequest, InferResponse, failed
 from backends.base import Request
 from backends.python.api import server_api
-from backends.python.api.calls import MAX_WAITING
+from backends.python.api.calls import MAX_QUEUED
 from backends.python.api.errors import TritonModelException
 from backends.python.worker.link import Link, LinkClosed, Message, Payload
-from backends.python.worker.link_codec import request_of, response_fields
+from backends.python.worker.link_codec import read_request, response_fields
 
 logger = logging.getLogger(__name__)
 
 
 class ProcessCalls:
-    """What a model in another process asks of the rest of the server."""
+    """Executes the calls that arrive over a link."""
 
     def __init__(self, link: Link, name: str, requests: Mapping[int, Request]) -> None:
-        """`requests` are those that the model has, by their numbers."""
+        """Use the requests that the model executes, by their numbers, as callers."""
         self._link = link
         self._name = name
         self._requests = requests
@@ -36,10 +36,10 @@ class ProcessCalls:
         }
 
     def handle(self, message: Message, payload: Payload) -> None:
-        """Take a message; on the thread that serves the link, which may not wait."""
+        """Handle a message, on the thread that serves the link, without blocking it."""
         verb = message["do"]
         if verb == "call":
-            self._call(message, request_of(message["request"], payload))
+            self._call(message, read_request(message["request"], payload))
         elif verb == "cancel":
             cancel = self._cancels.get(message["call"])
             if cancel is not None:
@@ -48,26 +48,26 @@ class ProcessCalls:
             threading.Thread(target=self._manage, args=(message, payload), name=verb, daemon=True).start()
 
     def cancel(self) -> None:
-        """Cancel what is under way: nobody waits for it."""
+        """Cancel the calls in flight."""
         for cancel in list(self._cancels.values()):
             cancel()
 
     def close(self) -> None:
-        """End the thread that sends responses."""
+        """Stop the thread that sends responses."""
         self._responses.put(None)
 
     def _call(self, message: Message, infer: InferRequest) -> None:
         number = message["call"]
-        if self._sender is None:  # responses come on the data-plane loop, which may not wait for a socket
+        if self._sender is None:  # responses arrive on the data-plane loop, which a socket must not block
             self._sender = threading.Thread(target=self._send, name=f"{self._name} responses", daemon=True)
             self._sender.start()
 
         def sink(response: InferResponse) -> None:
-            if response.final or self._responses.qsize() < MAX_WAITING:
+            if response.final or self._responses.qsize() < MAX_QUEUED:
                 self._responses.put((number, response))
                 return
             self._cancels[number]()
-            text = f"more than {MAX_WAITING} responses wait to be read"
+            text = f"more than {MAX_QUEUED} responses are queued for the caller"
             busy = Failure(ErrorCode.UNAVAILABLE, text, FailureReason.REJECTED)
             self._responses.put((number, failed(busy)))
 
@@ -96,17 +96,17 @@ class ProcessCalls:
 
     def _manage(self, message: Message, payload: Payload) -> None:
         try:
-            self._link.answer(message, self._verbs[message["do"]](message, payload))
+            self._link.reply(message, self._verbs[message["do"]](message, payload))
         except LinkClosed:
             pass
         except InferError as error:
-            self._link.refuse(message, error.failure)
+            self._link.reply_error(message, error.failure)
         except Exception as error:
             if not isinstance(error, TritonModelException):
                 logger.exception("%s of instance '%s'", message["do"], self._name)
-            self._link.refuse(message, Failure(ErrorCode.UNAVAILABLE, str(error)))
+            self._link.reply_error(message, Failure(ErrorCode.UNAVAILABLE, str(error)))
 
 
 def _load_model(message: Message, payload: Payload) -> None:
-    files = {path: bytes(payload.take(size)) for path, size in message["files"]}
+    files = {path: bytes(payload.read(size)) for path, size in message["files"]}
     server_api.current().load_model(message["name"], message["config"], files)

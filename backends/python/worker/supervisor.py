@@ -1,4 +1,4 @@
-"""Keeping a process for an instance of a Python model: started, asked, and started again when it dies."""
+"""Supervision of an instance's worker process, which is restarted when it dies."""
 
 import logging
 import threading
@@ -20,22 +20,22 @@ from backends.python.worker.process import Process, not_healthy
 logger = logging.getLogger(__name__)
 
 _STABLE_S: Final = 60.0
-"""A process that lived so long is started again as if it were the first to die."""
+"""After so long a run, a crash counts as the first: the process is restarted at once."""
 _LONGEST_S: Final = 30.0
 _METRICS_S: Final = 1.0
 _FINALIZE_S: Final = 30.0
 
 
 def delay(crashes: int) -> float:
-    """Seconds until the process is started again, after so many crashes in a row."""
+    """Return the seconds until the restart after so many crashes in a row."""
     return 0.0 if crashes <= 1 else min(_LONGEST_S, 0.5 * 2.0 ** min(crashes - 2, 16))
 
 
 class Supervisor:
-    """An instance that is executed by a process; takes the place of an `Execution`.
+    """An instance that a worker process executes; has the interface of an `Execution`.
 
-    While the process is being started again, requests wait for it; while that is put off, because it dies
-    again and again, they are refused.
+    Requests wait while the process is restarted. They are refused while the restart is delayed, which happens
+    after several crashes in a row.
     """
 
     def __init__(
@@ -45,15 +45,15 @@ class Supervisor:
         start_s: float,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start the process and initialise the model; `changed` is called when the process comes or goes.
+        """Start the process and initialise the model; call `changed` when the process starts or ends.
 
         Raises:
-            InferError: why the model cannot be executed.
+            InferError: INTERNAL when the process or the model cannot be started.
         """
         self._instance = instance
         self._python = python
         self._start_s = start_s
-        self._tell = changed
+        self._on_change = changed
         self._changed = threading.Condition()
         self._process: Process | None = None
         self._starting = True
@@ -69,7 +69,7 @@ class Supervisor:
 
     @property
     def pid(self) -> int:
-        """The process's id, 0 while there is none."""
+        """Return the process's id, 0 while there is none."""
         process = self._process
         return 0 if process is None else process.pid
 
@@ -81,25 +81,25 @@ class Supervisor:
         """
         process = self._process
         if process is None or process.ended:
-            process = self._awaited()
+            process = self._wait_started()
         if process is None:
             failure = stub_failed(self._instance.name, not_healthy(self._instance.name))
             raise InferError(ErrorCode.UNAVAILABLE, failure.message, FailureReason.BACKEND)
         process.execute(requests, clock)
 
     def finalize_sequence(self, sequence_id: SequenceId) -> None:
-        """See `Execution.finalize_sequence`; a process that has ended has forgotten its sequences."""
+        """See `Execution.finalize_sequence`; the state of sequences ends with the process."""
         process = self._process
         if process is not None and not process.ended:
             process.finalize_sequence(sequence_id)
 
     def is_ready(self) -> bool:
-        """Whether there is a process and its model says it is ready."""
+        """Whether there is a process and its model is ready."""
         process = self._process
         return process is not None and process.is_ready(LIMIT_S)
 
     def metrics(self) -> list[Any]:
-        """Custom metrics; of a process that is busy those it last told of, of none none."""
+        """Return the custom metrics: the last ones if the process is busy, none without a process."""
         process = self._process
         try:
             self._metrics = [] if process is None else process.metrics(_METRICS_S)
@@ -110,7 +110,7 @@ class Supervisor:
         return self._metrics
 
     def close(self) -> None:
-        """Have the model finalized and end the process."""
+        """Finalize the model and end the process."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -119,7 +119,7 @@ class Supervisor:
             process.stop(_FINALIZE_S)
         self._thread.join(_FINALIZE_S)
 
-    def _awaited(self) -> Process | None:
+    def _wait_started(self) -> Process | None:
         with self._changed:
             self._changed.wait_for(lambda: self._closed or not (self._starting or self._dying()))
             return self._process
@@ -131,18 +131,18 @@ class Supervisor:
         crashes = 0
         while not self._closed:
             began = time.monotonic()
-            process = self._begin()
+            process = self._start_process()
             if process is None and crashes == 0:
-                return  # it never worked: the load fails
+                return  # the first start failed, and so does the load
             if process is not None:
                 how = process.wait()
                 if self._closed:
                     return
                 logger.error("process of instance '%s' ended with %s", self._instance.name, how)
             crashes = 1 if time.monotonic() - began > _STABLE_S else crashes + 1
-            self._pause(delay(crashes))
+            self._wait_before_restart(delay(crashes))
 
-    def _begin(self) -> Process | None:
+    def _start_process(self) -> Process | None:
         process: Process | None = None
         try:
             process = Process(self._instance, self._python, self._start_s)
@@ -159,18 +159,18 @@ class Supervisor:
             self._process = None if closed else process
             self._starting = False
             self._changed.notify_all()
-        self._tell()
+        self._on_change()
         if closed and process is not None:
             process.stop(_FINALIZE_S)
         return process
 
-    def _pause(self, seconds: float) -> None:
+    def _wait_before_restart(self, seconds: float) -> None:
         with self._changed:
             self._process = None
             self._starting = seconds == 0
             self._changed.notify_all()
-            self._tell()
+            self._on_change()
             if seconds:
-                logger.warning("it is started again in %g s", seconds)
+                logger.warning("it is restarted in %g s", seconds)
                 self._changed.wait_for(lambda: self._closed, seconds)
             self._starting = True

@@ -1,6 +1,6 @@
-"""The process that executes a Python model in an environment of its own: the end of the link in that process.
+"""The worker process of a Python model with an environment of its own: the process's side.
 
-The main thread does what the replica asks, one thing at a time; another thread takes the messages meanwhile.
+The main thread executes the requests of the replica, one at a time; another thread receives messages.
 """
 
 import ctypes
@@ -26,20 +26,20 @@ from backends.python.execution import loader
 from backends.python.execution.execution import Execution, completed
 from backends.python.execution.instance import PythonInstance
 from backends.python.worker.link import Link, LinkClosed, Message, Payload
-from backends.python.worker.link_codec import request_fields, request_of, response_fields, response_of
+from backends.python.worker.link_codec import read_request, read_response, request_fields, response_fields
 
 _PR_SET_PDEATHSIG: Final = 1
 
 
 class Clock:
-    """When the model computed."""
+    """Times of a model's computation, `time.monotonic_ns`."""
 
     compute_start_ns = 0
     compute_end_ns = 0
 
 
 class RemoteRequest(Request):
-    """A request of the replica, which knows it by a number."""
+    """A request of the replica, identified by a number."""
 
     __slots__ = ("number",)
 
@@ -56,7 +56,7 @@ class Worker:
         self._jobs: queue.SimpleQueue[tuple[Message, Payload]] = queue.SimpleQueue()
         self._execution: Execution | None = None
         self._calls: RemoteCalls | None = None
-        self._held: list[tuple[int, InferResponse]] | None = None
+        self._batched: list[tuple[int, InferResponse]] | None = None
         self._verbs: dict[str, Callable[[Message, Payload], None]] = {
             "start": self._start,
             "complete": self._complete,
@@ -66,7 +66,7 @@ class Worker:
         }
 
     def run(self) -> None:
-        """Do what the replica asks until it asks for the end, or is gone."""
+        """Execute the requests of the replica until `finalize`, or until the replica has ended."""
         threading.Thread(target=self._serve, name="replica", daemon=True).start()
         self.link.send({"do": "hello", "python": sys.version.split()[0], "prefix": sys.prefix})
         while True:
@@ -74,15 +74,15 @@ class Worker:
             try:
                 self._verbs[message["do"]](message, payload)
             except InferError as error:
-                self.link.refuse(message, error.failure)
+                self.link.reply_error(message, error.failure)
             except (Exception, SystemExit) as error:
-                self.link.refuse(message, internal(describe(error, loader.OUR_FOLDER)).failure)
+                self.link.reply_error(message, internal(describe(error, loader.OUR_FOLDER)).failure)
 
     def _serve(self) -> None:
         try:
             self.link.serve()
         finally:
-            os._exit(1)  # the replica is gone
+            os._exit(1)  # the replica has ended
 
     def _handle(self, message: Message, payload: Payload) -> None:
         verb = message["do"]
@@ -90,29 +90,29 @@ class Worker:
             self._jobs.put((message, payload))
         elif verb == "response":
             assert self._calls is not None
-            self._calls.answered(message, payload)
+            self._calls.on_response(message, payload)
         elif verb == "metrics":
-            self.link.answer(message, metrics.snapshot())
+            self.link.reply(message, metrics.snapshot())
         elif verb == "ready":
-            threading.Thread(target=self._say_ready, args=(message,), name="is_ready", daemon=True).start()
+            threading.Thread(target=self._report_ready, args=(message,), name="is_ready", daemon=True).start()
 
     def _start(self, message: Message, payload: Payload) -> None:
         instance = _instance(message["instance"])
         self._calls = RemoteCalls(self.link, message["caller"])
         server_api.install(self._calls)
         self._execution = Execution(instance)
-        self.link.answer(message)
+        self.link.reply(message)
 
     def _complete(self, message: Message, payload: Payload) -> None:
-        self.link.answer(message, completed(_instance(message["instance"])))
+        self.link.reply(message, completed(_instance(message["instance"])))
 
     def _finalize(self, message: Message, payload: Payload) -> None:
         if self._execution is not None:
             self._execution.close()
-        self.link.answer(message)
+        self.link.reply(message)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)  # threads that the model has left behind do not keep the process
+        os._exit(0)  # do not wait for threads that the model left running
 
     def _finalize_sequence(self, message: Message, payload: Payload) -> None:
         assert self._execution is not None
@@ -121,33 +121,33 @@ class Worker:
         except Exception:
             logging.getLogger(__name__).exception("ending sequence %s", message["sequence"])
 
-    def _say_ready(self, message: Message) -> None:
+    def _report_ready(self, message: Message) -> None:
         assert self._execution is not None
-        self.link.answer(message, self._execution.is_ready())
+        self.link.reply(message, self._execution.is_ready())
 
     def _execute(self, message: Message, payload: Payload) -> None:
         assert self._execution is not None
         numbers = [number for number, _ in message["requests"]]
         requests = [self._request(number, fields, payload) for number, fields in message["requests"]]
         clock = Clock()
-        # Responses that are there when the model returns go in one message.
-        self._held = None if self._execution.instance.decoupled else []
+        # Responses sent before the model returns are sent in one message.
+        self._batched = None if self._execution.instance.decoupled else []
         try:
             self._execution.execute(requests, clock)
         finally:
-            held, self._held = self._held or [], None
+            batched, self._batched = self._batched or [], None
         value, buffers = _executed(numbers, requests, clock), list[Buffer]()
-        value["responses"] = [(number, response_fields(response, buffers)) for number, response in held]
-        self.link.answer(message, value, buffers)
+        value["responses"] = [(number, response_fields(response, buffers)) for number, response in batched]
+        self.link.reply(message, value, buffers)
 
     def _request(self, number: int, fields: dict[str, Any], payload: Payload) -> Request:
-        return RemoteRequest(number, request_of(fields, payload), self)
+        return RemoteRequest(number, read_request(fields, payload), self)
 
     def reply(self, number: int, response: InferResponse) -> None:
-        """Answer a request, at once or with those that are answered when the model returns."""
-        held = self._held
-        if held is not None and threading.current_thread() is threading.main_thread():
-            held.append((number, response))
+        """Send a response, at once or, during an execution, together with others when the model returns."""
+        batched = self._batched
+        if batched is not None and threading.current_thread() is threading.main_thread():
+            batched.append((number, response))
             return
         buffers: list[Buffer] = []
         fields = response_fields(response, buffers)
@@ -155,11 +155,11 @@ class Worker:
 
     def cancelled(self, number: int) -> bool:
         """Whether a request was cancelled."""
-        return bool(self.link.ask({"do": "cancelled", "request": number})[0])
+        return bool(self.link.request({"do": "cancelled", "request": number})[0])
 
 
 class RemoteCalls(Calls):
-    """Implements `backends.python.api.server_api.Services` by those of the replica."""
+    """The `backends.python.api.server_api.ServerApi` of this process: calls over the link."""
 
     def __init__(self, link: Link, caller: str) -> None:
         super().__init__(caller)
@@ -188,9 +188,9 @@ class RemoteCalls(Calls):
             raise
         return lambda: self._link.send({"do": "cancel", "call": number})
 
-    def answered(self, message: Message, payload: Payload) -> None:
-        """A response to a call."""
-        response = response_of(message["response"], payload)
+    def on_response(self, message: Message, payload: Payload) -> None:
+        """Pass a response to its call."""
+        response = read_response(message["response"], payload)
         sink = (self._sinks.pop if response.final else self._sinks.get)(message["call"], None)
         if sink is not None:
             sink(response)
@@ -203,17 +203,17 @@ class RemoteCalls(Calls):
         self._manage({"do": "unload_model", "name": name, "dependents": unload_dependents})
 
     def is_model_ready(self, name: str, version: str) -> bool:
-        return bool(self._link.ask({"do": "is_model_ready", "name": name, "version": version})[0])
+        return bool(self._link.request({"do": "is_model_ready", "name": name, "version": version})[0])
 
     def _manage(self, message: Message, buffers: Sequence[Buffer] = ()) -> None:
         try:
-            self._link.ask(message, buffers)
+            self._link.request(message, buffers)
         except InferError as error:
             raise TritonModelException(error.message) from error
 
 
 class LogSender(logging.Handler):
-    """Sends records to the replica, whose log they join."""
+    """Sends log records to the replica."""
 
     def __init__(self, link: Link) -> None:
         super().__init__()
@@ -233,8 +233,8 @@ class LogSender(logging.Handler):
 
 
 def run(descriptor: int) -> None:
-    """Serve the replica at the other end of a socket; does not return."""
-    # The replica may be killed; without this a model that never lets go of the interpreter would stay.
+    """Serve the replica at the other end of a socket; never return."""
+    # If the replica is killed, this ends a model that never releases the interpreter lock.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     worker = Worker(socket.socket(fileno=descriptor))
     log = logging.getLogger("backends")

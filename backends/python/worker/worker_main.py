@@ -1,9 +1,9 @@
 """The program of a process that executes a Python model in an environment of its own.
 
 `<environment>/bin/python worker_main.py DESCRIPTOR`, where the descriptor is a socket to the replica. The
-environment has the model's packages and none of ours, so those modules of ours that a model needs are found
-by their place, and `sys.path` stays the environment's. Nothing here is newer than Python 3.6, so that an
-interpreter that is too old can say so.
+environment has the model's packages and none of ours, so our modules are found by their location, and
+`sys.path` stays the environment's. The syntax here is that of Python 3.6, so that an interpreter that is too
+old can report it.
 """
 
 import os
@@ -14,15 +14,15 @@ OLDEST = (3, 10)
 
 
 def fail(text: str) -> None:
-    """Say why nothing can be executed and end the process."""
+    """Print why nothing can be executed, and end the process."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
     os._exit(1)
 
 
 def find_our_modules() -> None:
-    """Make `app` and `backends` importable, and nothing beside them."""
-    sys.path.pop(0)  # the folder of this file, whose modules are no one's business but ours
+    """Make `app` and `backends` importable, and nothing else of ours."""
+    sys.path.pop(0)  # the folder of this file, whose modules the model must not find
     root = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
     for name in ("app", "backends"):
         package = types.ModuleType(name)
@@ -31,7 +31,7 @@ def find_our_modules() -> None:
 
 
 def import_worker() -> types.ModuleType:
-    """Import the worker; `msgspec`, which the environment may not have, is stood in for meanwhile."""
+    """Import the worker, with a replacement for `msgspec`, which the environment may not have."""
     from backends.python.execution import structs
 
     theirs = sys.modules.get("msgspec")
@@ -47,7 +47,7 @@ def import_worker() -> types.ModuleType:
 
 
 def main() -> None:
-    """Serve the replica until it ends, or ends this."""
+    """Serve the replica until either process ends."""
     if sys.version_info < OLDEST:
         version = ".".join(map(str, sys.version_info[:3]))
         fail(f"Python {version} of {sys.prefix} is too old: 3.10 is the oldest that works")

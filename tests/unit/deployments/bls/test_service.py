@@ -72,7 +72,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         return Connection(cast(Any, made.models), cast(Any, made.loading))
 
     monkeypatch.setattr(Connection, "open", open_connection)
-    monkeypatch.setattr(server_api._Installed, "services", ModelCalls(SPEC, plane))
+    monkeypatch.setattr(server_api._Installed, "api", ModelCalls(SPEC, plane))
     yield made
     plane.stop()
 
@@ -152,12 +152,13 @@ def test_cancelling_a_decoupled_call(bench: Bench) -> None:
 
 
 def test_a_reader_that_never_reads_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "MAX_WAITING", 2)
+    monkeypatch.setattr(calls, "MAX_QUEUED", 2)
     responses = calls.ResponseIterator()
     for _ in range(3):
         responses.put(InferResponse(final=False))
     found = list(responses)
-    assert len(found) == 3 and found[-1].error().message() == "more than 2 responses wait to be read"
+    assert len(found) == 3
+    assert found[-1].error().message() == "more than 2 responses are queued for the caller"
 
 
 def test_async_exec(bench: Bench) -> None:

@@ -72,7 +72,7 @@ async def calling(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Calling]:
         return Connection(cast(Any, made.models), cast(Any, None))
 
     monkeypatch.setattr(Connection, "open", open_connection)
-    monkeypatch.setattr(server_api._Installed, "services", calls)
+    monkeypatch.setattr(server_api._Installed, "api", calls)
     # Whatever the machine.
     monkeypatch.setattr(policy, "SHORT_NS", 10**12)
     monkeypatch.setattr(policy, "LONG_NS", 10**12)

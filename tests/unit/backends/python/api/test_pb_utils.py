@@ -37,7 +37,7 @@ def test_services_can_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         def exec(self, request: Any, decoupled: bool) -> Any:
             return request.target(), request.inputs()[0].name(), decoupled
 
-    monkeypatch.setattr(server_api._Installed, "services", Offered())
+    monkeypatch.setattr(server_api._Installed, "api", Offered())
     request = pb_utils.InferenceRequest(
         model_name="n", model_version=2, inputs=[pb_utils.Tensor("I", np.ones(1))]
     )
@@ -91,7 +91,7 @@ class Called(server_api.NoServerApi):
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> Called:
     made = Called()
-    monkeypatch.setattr(server_api._Installed, "services", made)
+    monkeypatch.setattr(server_api._Installed, "api", made)
     return made
 
 

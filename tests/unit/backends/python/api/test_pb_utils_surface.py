@@ -30,7 +30,7 @@ def served(
 
 @pytest.mark.parametrize("expression", EVERYTHING)
 def test_each(expression: str, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_api._Installed, "services", Answering())
+    monkeypatch.setattr(server_api._Installed, "api", Answering())
     (call,) = served(infer({"I": [[b"x"]]}, parameters={"evaluate": expression}, id="asked"))
     assert json.loads(call.arrays["O"][0, 0]) == EVERYTHING[expression]
 
@@ -42,7 +42,7 @@ def members(owner: Any) -> set[str]:
 OURS = {
     "InferenceRequest": {"target", "preferred_memory"},
     "PreferredMemory": {"device_id", "memory_type"},
-    "ResponseIterator": {"put", "cancels"},
+    "ResponseIterator": {"put", "set_cancel"},
     "TritonError": {"of", "as_infer_error"},
     "TritonModelException": {"add_note", "args", "with_traceback", "message"},
 }

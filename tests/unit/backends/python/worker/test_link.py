@@ -39,10 +39,10 @@ class Ends:
 
     def _answer(self, message: Message, payload: Payload) -> None:
         if message["do"] == "refuse":
-            self.there.refuse(message, not_found("nobody"))
+            self.there.reply_error(message, not_found("nobody"))
         elif message["do"] == "echo":
-            parts = [payload.take(size) for size in message["sizes"]]
-            self.there.answer(message, message["value"], parts)
+            parts = [payload.read(size) for size in message["sizes"]]
+            self.there.reply(message, message["value"], parts)
 
     def end(self) -> None:
         self.here.shutdown()
@@ -61,11 +61,11 @@ def ends() -> Iterator[Ends]:
 @pytest.mark.parametrize("buffers", [[], [b""], [b"abc", b"", LARGE[:100]], [LARGE, b"x", LARGE]])
 def test_messages_and_their_tensors(buffers: list[bytes], ends: Ends) -> None:
     sizes = [len(buffer) for buffer in buffers]
-    value, payload = ends.here.ask({"do": "echo", "value": [1, "ü"], "sizes": sizes}, buffers, 30)
+    value, payload = ends.here.request({"do": "echo", "value": [1, "ü"], "sizes": sizes}, buffers, 30)
     assert value == [1, "ü"]
-    assert [bytes(payload.take(size)) for size in sizes] == buffers
+    assert [bytes(payload.read(size)) for size in sizes] == buffers
     with pytest.raises(ValueError, match="less data than its tensors claim"):
-        payload.take(1)
+        payload.read(1)
 
 
 def test_many_threads(ends: Ends) -> None:
@@ -73,8 +73,8 @@ def test_many_threads(ends: Ends) -> None:
 
     def ask(number: int) -> None:
         data = bytes([number]) * (number * 5000)
-        _, payload = ends.here.ask({"do": "echo", "value": None, "sizes": [len(data)]}, [data], 60)
-        if payload.take(len(data)) != data:
+        _, payload = ends.here.request({"do": "echo", "value": None, "sizes": [len(data)]}, [data], 60)
+        if payload.read(len(data)) != data:
             wrong.append(number)
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(30)]
@@ -87,23 +87,23 @@ def test_many_threads(ends: Ends) -> None:
 
 def test_errors_and_ends(ends: Ends) -> None:
     with pytest.raises(InferError, match="nobody") as caught:
-        ends.here.ask({"do": "refuse"}, timeout=30)
+        ends.here.request({"do": "refuse"}, timeout=30)
     assert caught.value.code is ErrorCode.NOT_FOUND
     with pytest.raises(TimeoutError):
-        ends.here.ask({"do": "nothing"}, timeout=0.01)
+        ends.here.request({"do": "nothing"}, timeout=0.01)
     threading.Timer(0.05, ends.there.shutdown).start()
     with pytest.raises(LinkClosed):
-        ends.here.ask({"do": "nothing"}, timeout=30)
+        ends.here.request({"do": "nothing"}, timeout=30)
     with pytest.raises(LinkClosed):
-        ends.here.ask({"do": "echo"}, timeout=30)
+        ends.here.request({"do": "echo"}, timeout=30)
 
 
 def test_a_destructor_that_sends_while_its_thread_does(ends: Ends) -> None:
     ends.here._sender = threading.get_ident()  # as in the middle of a message
-    ends.here.send({"do": "echo", "value": 1, "sizes": [], "ask": 99})
+    ends.here.send({"do": "echo", "value": 1, "sizes": [], "id": 99})
     assert len(ends.here._deferred) == 1
     ends.here._sender = 0
-    ends.here.ask({"do": "echo", "value": 2, "sizes": []}, timeout=30)
+    ends.here.request({"do": "echo", "value": 2, "sizes": []}, timeout=30)
     assert not ends.here._deferred
 
 

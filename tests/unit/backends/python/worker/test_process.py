@@ -146,7 +146,7 @@ def test_rescheduled_and_detached_requests(served: Served) -> None:
 
 def test_calls_of_other_models(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     rest = Answering()
-    monkeypatch.setattr(server_api._Installed, "services", rest)
+    monkeypatch.setattr(server_api._Installed, "api", rest)
     assert told(ask(served, "calls", trace="-")) == [0, 2, 4]
     assert (rest.asked[0].model_name, rest.asked[0].trace, rest.asked[0].chain) == ("m2", "-", ("m",))
     assert told(ask(served, "calls_twice")) == [1, 1]
@@ -185,7 +185,7 @@ def test_is_ready_and_auto_complete(python: Path, tmp_path: Path) -> None:
 
 
 def test_no_calls_in_initialize(python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_api._Installed, "services", Answering())
+    monkeypatch.setattr(server_api._Installed, "api", Answering())
     body = 'pb_utils.InferenceRequest(model_name="m2", inputs=[pb_utils.Tensor("I", np.ones(1))]).exec()'
     source = (
         f"class TritonPythonModel:\n    def initialize(self, args):\n        {body}\n    execute = None\n"
@@ -225,7 +225,7 @@ for request in requests:
     served = Served(PythonBackend, config(DECOUPLED), write(tmp_path, source), interpreter=python)
     (call,) = served(infer({"I": np.ones((1, 1), np.float32)}))
     assert call.rescheduled and [response.final for response in call.responses] == [False]
-    assert not served.instance.state._process._open
+    assert not served.instance.state._process._in_flight
     served.close()
 
 
@@ -245,7 +245,7 @@ def test_giving_up_on_an_async_call_cancels_it(
         def submit(self, *_: Any) -> Callable[[], None]:
             return cancelled.set
 
-    monkeypatch.setattr(server_api._Installed, "services", Silent())
+    monkeypatch.setattr(server_api._Installed, "api", Silent())
     source = execute("""
 async def hurry():
     try:
