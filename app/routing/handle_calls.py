@@ -5,8 +5,7 @@ For Serve applications of users; requests of clients and of other models come ov
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from contextlib import aclosing, contextmanager
 from typing import Any, Final
 
 import numpy as np
@@ -15,13 +14,13 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.model_config import input_specs
 from app.core.errors import InferError, unavailable
+from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, Parameters, RequestedOutput, Tensor, failed
-from app.routing.answer import await_single_response
 from app.transport.event_loop_thread import LoopThread
 from nereid import errors as public
 
 Arrays = dict[str, npt.NDArray[Any]]
-Submit = Callable[[InferRequest, Callable[[InferResponse], None]], Callable[[], None]]
+Submit = Callable[[InferRequest, Sink], Callable[[], None]]
 """Sends a request, on the data-plane loop; returns the function that cancels it there."""
 
 MAX_WAITING: Final = 1024
@@ -79,21 +78,19 @@ class HandleCalls:
             request = InferRequest(*self._target, tensors, wanted, request_id, parameters or {})
             if self._decoupled:
                 return self._stream(request)
-            return _arrays(await self._plane.run(self._answer(request)))
+            async with aclosing(self._stream(request)) as responses:
+                return await anext(responses, {})
 
     def _tensor(self, name: str, values: npt.ArrayLike) -> Tensor:
         array = np.asarray(values)
         bit_patterns = self._datatypes.get(name) == "BF16" and array.dtype == np.uint16
         return Tensor.of(name, array, "BF16" if bit_patterns else "")
 
-    async def _answer(self, request: InferRequest) -> InferResponse:
-        return await await_single_response(partial(self._submit, request))
-
     async def _stream(self, request: InferRequest) -> AsyncGenerator[Arrays, None]:
         responses = _Responses(asyncio.get_running_loop())
-        cancel = await self._plane.run(self._begin(request, responses))
         response = None
         try:
+            await self._plane.run(responses.start(self._submit, request))
             while response is None or not response.final:
                 response = await responses.next()
                 if response.outputs or response.failure is not None:
@@ -102,18 +99,25 @@ class HandleCalls:
                     yield arrays
         finally:
             if response is None or not response.final:
-                self._plane.loop.call_soon_threadsafe(cancel)
-
-    async def _begin(self, request: InferRequest, responses: "_Responses") -> Any:
-        return self._submit(request, responses.put)
+                self._plane.loop.call_soon_threadsafe(responses.cancel)
 
 
 class _Responses:
-    """Buffer of responses between two event loops; over its limit it ends in an error."""
+    """A request and the buffer of its responses between two event loops, which has a limit."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: asyncio.Queue[InferResponse] = asyncio.Queue()
+        self._cancel: Callable[[], None] | None = None
+
+    async def start(self, submit: Submit, request: InferRequest) -> None:
+        """Submit the request; runs on the data-plane loop."""
+        self._cancel = submit(request, self.put)
+
+    def cancel(self) -> None:
+        """Cancel the request if it was submitted; called on the data-plane loop."""
+        if self._cancel is not None:
+            self._cancel()
 
     async def next(self) -> InferResponse:
         """Wait for the next response."""
@@ -121,6 +125,8 @@ class _Responses:
 
     def put(self, response: InferResponse) -> None:
         """Add a response; called on the data-plane loop."""
+        if response.final:
+            self._cancel = None  # the call refers to this object through its sink: a cycle
         try:
             self._loop.call_soon_threadsafe(self._append, response)
         except RuntimeError:  # the caller's loop is closed

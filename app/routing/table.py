@@ -186,8 +186,7 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
     def resolve(self, name: str, version: str = "") -> VersionEntry:
         """Choose the version that answers a request; "" is the highest READY version.
 
-        The only place that chooses a version. Called once for each request, at the edge; what follows goes
-        by the entry it returned.
+        The only place that chooses a version. A request calls it once, at the edge, and carries the entry.
 
         Raises:
             InferError: Triton's texts; NOT_FOUND for an unknown model or version, UNAVAILABLE for a version

@@ -111,7 +111,7 @@ MAY_NOT_IMPORT = {
 }
 """Packages that a folder and those below it do without."""
 
-CIRCLES_LEFT: set[frozenset[str]] = {}
+CIRCLES_LEFT: set[frozenset[str]] = set()
 """Modules that import each other, counting what is imported for annotations alone. Only ever shorter."""
 
 

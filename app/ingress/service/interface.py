@@ -23,7 +23,7 @@ class InferenceService(Protocol):
     """
 
     def resolve(self, name: str, version: str = "") -> VersionEntry:
-        """Choose the version that answers a request, once; decoding, `submit` and encoding go by it.
+        """Choose the version that answers a request, once, for decoding, `submit` and encoding.
 
         Raises:
             InferError: see `RoutingTable.resolve`.

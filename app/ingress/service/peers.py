@@ -38,7 +38,7 @@ class Peers:
 
     def submit(self, request: InferRequest, reply: Callable[[InferResponse], None]) -> Callable[[], None]:
         """Refuse the request: an ingress accepts requests from clients only."""
-        raise InferError(ErrorCode.UNSUPPORTED, "an ingress takes no requests over a channel")
+        raise InferError(ErrorCode.UNSUPPORTED, "an ingress accepts no requests over a channel")
 
     async def control(self, verb: str, payload: Any) -> Any:
         """Answer a CONTROL frame; `ensembles` returns the counters of this ingress."""

@@ -1,9 +1,10 @@
-"""What a Serve handle of a model version answers, without Serve."""
+"""Calls of a model version as through a Serve handle, without Serve."""
 
 import asyncio
 import inspect
 import pickle
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from ray.exceptions import RayTaskError
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.normalise import normalise
+from app.core.errors import invalid_arg
+from app.core.inference import Sink
+from app.core.tensors import InferRequest, InferResponse, Tensor, failed
 from app.routing import handle_calls
 from app.routing.handle_calls import HandleCalls
 from app.transport.event_loop_thread import LoopThread
@@ -22,6 +26,7 @@ from deployments.replica.served_model import ServedModel
 from deployments.spec import ModelSpec
 from nereid import InferError
 from tests.unit.scheduling_fakes import FakeServeBatch
+from tests.waiting import until
 
 CONFIG = """
     backend: "{backend}" max_batch_size: 4
@@ -108,6 +113,55 @@ async def test_a_refusal_is_typed_on_the_other_side(load: Loader) -> None:
     assert isinstance(carried, InferError)
     assert (carried.code, carried.message) == ("INVALID_ARG", caught.value.message)
     assert "'INPUT0' data-type is 'INT32'" in carried.message
+
+
+class Submissions:
+    """Keeps the sink of a request, and whether the request was cancelled."""
+
+    def __init__(self) -> None:
+        self.sinks: list[Sink] = []
+        self.cancelled = threading.Event()
+
+    def submit(self, request: InferRequest, sink: Sink) -> Callable[[], None]:
+        self.sinks.append(sink)
+        return self.cancelled.set
+
+
+@pytest.fixture
+def plane() -> Iterator[LoopThread]:
+    made = LoopThread("test-plane")
+    yield made
+    made.stop()
+
+
+async def test_first_response_is_the_answer(plane: LoopThread) -> None:
+    submitted = Submissions()
+    call = asyncio.create_task(HandleCalls(mc.ModelConfig(name="m"), submitted.submit, plane).call({}))
+    await until(lambda: bool(submitted.sinks))
+    for value in (1, 2):  # the second is late, and ignored
+        output = Tensor.of("OUTPUT0", np.array([value]))
+        plane.loop.call_soon_threadsafe(submitted.sinks[0], InferResponse("m", "1", (output,)))
+    assert await call == {"OUTPUT0": [1]}
+    assert not submitted.cancelled.is_set()
+
+
+async def test_failed_response_is_raised(plane: LoopThread) -> None:
+    submitted = Submissions()
+    call = asyncio.create_task(HandleCalls(mc.ModelConfig(name="m"), submitted.submit, plane).call({}))
+    await until(lambda: bool(submitted.sinks))
+    plane.loop.call_soon_threadsafe(submitted.sinks[0], failed(invalid_arg("a bad input")))
+    with pytest.raises(InferError, match="a bad input"):
+        await call
+
+
+async def test_cancelled_call_cancels_its_request(plane: LoopThread) -> None:
+    submitted = Submissions()
+    call = asyncio.create_task(HandleCalls(mc.ModelConfig(name="m"), submitted.submit, plane).call({}))
+    await until(lambda: bool(submitted.sinks))
+    call.cancel()
+    await asyncio.wait([call])
+    assert call.cancelled() and submitted.cancelled.wait(10)
+    plane.loop.call_soon_threadsafe(submitted.sinks[0], failed(invalid_arg("cancelled")))  # ignored
 
 
 async def test_a_decoupled_model_streams(load: Loader) -> None:

@@ -93,7 +93,7 @@ async def test_statistics_include_ensembles_called_by_models(peers: list[Peers])
 
 
 async def test_ingress_refuses_requests_over_a_channel(peers: list[Peers]) -> None:
-    with pytest.raises(InferError, match="takes no requests"):
+    with pytest.raises(InferError, match="accepts no requests"):
         peers[0].submit(InferRequest("e", "", ()), lambda _: None)
     with pytest.raises(InferError, match="unknown control verb 'x'"):
         await peers[0].control("x", None)

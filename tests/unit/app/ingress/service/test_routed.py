@@ -7,10 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from app.core.errors import ErrorCode, FailureReason, InferError, invalid_arg, not_found
-from app.core.tensors import InferRequest, InferResponse, failed
+from app.core.errors import ErrorCode, FailureReason, InferError, not_found
 from app.ingress.service.routed import EXTENSIONS, RoutedInferenceService
-from app.routing.answer import await_single_response
 from app.routing.manager_client import MAX_CALLS, MAX_FILE_BYTES, ManagerClient
 from app.routing.router import Router
 from app.routing.table import NO_VERSION, ModelState, VersionEntry
@@ -165,43 +163,6 @@ async def test_repository() -> None:
     await service.load_model("m", "{}", {"1/f": b"x"})
     await service.unload_model("m", unload_dependents=True)
     assert repository.calls == [("load", "m", "{}", {"1/f": b"x"}), ("unload", "m", True)]
-
-
-REQUEST = InferRequest("m", "", (), id="x")
-
-
-async def begin_infer(router: FakeRouter, request: InferRequest = REQUEST) -> "asyncio.Task[InferResponse]":
-    service = service_of(router)
-    submit = lambda sink: service.submit(service.resolve("m"), request, sink).cancel  # noqa: E731
-    task = asyncio.create_task(await_single_response(submit))
-    await asyncio.sleep(0)
-    return task
-
-
-async def test_infer() -> None:
-    router = FakeRouter(entry("m"))
-    task = await begin_infer(router)
-    response = InferResponse("m", "1", id="x")
-    router.sinks[0](response)
-    router.sinks[0](InferResponse("m", "1", id="late"))  # ignored
-    assert await task is response
-
-
-async def test_infer_returns_a_failed_response() -> None:
-    router = FakeRouter(entry("m"))
-    task = await begin_infer(router)
-    router.sinks[0](failed(invalid_arg("a bad input")))
-    with pytest.raises(InferError, match="a bad input"):
-        (await task).raise_error()
-
-
-async def test_cancelled_infer_cancels_the_call() -> None:
-    router = FakeRouter(entry("m"))
-    task = await begin_infer(router)
-    task.cancel()
-    await asyncio.wait([task])
-    assert task.cancelled() and router.calls[0].cancelled
-    router.sinks[0](failed(invalid_arg("cancelled")))  # nobody minds
 
 
 def test_resolve_single_refuses_a_decoupled_model() -> None:
