@@ -34,7 +34,7 @@ class InputParameters(_TensorParameters, gc=False):
 
 
 class InputHeader(msgspec.Struct, gc=False):
-    """One entry of `inputs`; `data` is undecoded JSON from the struct decoder, a list from `read_header`."""
+    """One entry of `inputs`; `data` is any JSON value."""
 
     name: str
     shape: list[_UInt]

@@ -32,19 +32,7 @@ MAX_ENTRIES: Final = 4096
 MAX_ARRAYS: Final = 1 << 21
 """Arrays and objects in a request's JSON."""
 _UNSET: Final = msgspec.UNSET
-
-
-class _RawInput(InputHeader, gc=False):
-    data: msgspec.Raw | msgspec.UnsetType = _UNSET
-
-
-class _RawHeader(InferHeader, gc=False):
-    """A header whose tensor data stays undecoded."""
-
-    inputs: list[_RawInput]  # type: ignore[assignment]
-
-
-_decode: Final = msgspec.json.Decoder(_RawHeader).decode
+_decode: Final = msgspec.json.Decoder(InferHeader).decode
 _NO_PARAMETERS: Final = InputParameters()
 
 
@@ -110,9 +98,10 @@ def parse_header(data: bytes | memoryview) -> InferHeader:
     Raises:
         InferError: INTERNAL for JSON errors of syntax or type, INVALID_ARG where Triton says invalid.
     """
-    strict_json.check_count(data, b"[{", MAX_ARRAYS)
+    if len(data) > MAX_ARRAYS:
+        strict_json.check_count(data, b"[{", MAX_ARRAYS)
     try:
-        header: InferHeader = _decode(data)
+        header = _decode(data)
     except RecursionError:
         raise strict_json.too_deep() from None
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -190,8 +179,7 @@ def _make_input(entry: InputHeader, position: int, max_input_size: int) -> Input
     elif isinstance(size, int):
         end = position + size
     else:
-        value = strict_json.parse(bytes(entry.data)) if isinstance(entry.data, msgspec.Raw) else entry.data
-        data = tensor_bytes(entry.name, entry.datatype, count, value, max_input_size)
+        data = tensor_bytes(entry.name, entry.datatype, count, entry.data, max_input_size)
     return InputTemplate(entry.name, entry.datatype, shape, position, end, data)
 
 

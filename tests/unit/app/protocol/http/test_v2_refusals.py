@@ -175,7 +175,7 @@ REFUSALS = [
     (
         b'{"inputs":[{"name":"I","shape":[1],"datatype":"FP32","data":[1e400]}]}',
         INT,
-        "failed to parse the request JSON buffer: Number too big to be stored in double. at 1",
+        "failed to parse the request JSON buffer: Number too big to be stored in double. at 61",
     ),
     (
         {"inputs": [an_input(parameters={"binary_data_size": -1})]},
