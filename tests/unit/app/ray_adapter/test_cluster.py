@@ -1,4 +1,4 @@
-"""What a user hears when there is no Ray cluster to serve on."""
+"""Errors without a Ray cluster to serve on."""
 
 import os
 import socket
@@ -17,7 +17,7 @@ def closed_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def test_a_cluster_that_does_not_answer() -> None:
+def test_unreachable_cluster_is_reported() -> None:
     address = f"127.0.0.1:{closed_port()}"
     with pytest.raises(ClusterError) as raised:
         wait_reachable(address, 0.0)
@@ -26,7 +26,7 @@ def test_a_cluster_that_does_not_answer() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_a_cluster_that_answers(host: str) -> None:
+def test_reachable_cluster_is_accepted(host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         wait_reachable(f"{host}:{listener.getsockname()[1]}", 0.0)
     wait_reachable("auto", 0.0)
@@ -40,7 +40,9 @@ def test_a_cluster_that_answers(host: str) -> None:
     ],
 )
 @pytest.mark.parametrize("module", ["nereid", "app.serve_run"])
-def test_one_line_and_status_1(tmp_path: Path, module: str, name: str, value: str, reason: str) -> None:
+def test_failed_start_prints_one_line_and_exits_with_1(
+    tmp_path: Path, module: str, name: str, value: str, reason: str
+) -> None:
     ports = [f"--{front}-port={free_port()}" for front in ("http", "grpc", "metrics")]
     arguments = [f"--model-repository={tmp_path}", *ports] if module == "nereid" else ["serve_config.yaml"]
     env = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}

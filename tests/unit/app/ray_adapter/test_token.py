@@ -1,4 +1,4 @@
-"""Ray's token is this user's alone."""
+"""Ray's token is private to this user."""
 
 import os
 import stat
@@ -22,7 +22,7 @@ def _mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_token_is_made_that_nobody_else_can_read(home: Path) -> None:
+def test_token_file_is_private(home: Path) -> None:
     require_token()
     token = home / ".ray" / "auth_token"
     assert os.environ["RAY_AUTH_MODE"] == "token"
@@ -33,7 +33,7 @@ def test_a_token_is_made_that_nobody_else_can_read(home: Path) -> None:
     assert token.read_text() == first
 
 
-def test_a_token_that_ray_has_made_is_closed_to_others(home: Path) -> None:
+def test_existing_token_file_is_made_private(home: Path) -> None:
     token = home / ".ray" / "auth_token"
     token.parent.mkdir()
     token.write_text("secret")
@@ -45,7 +45,7 @@ def test_a_token_that_ray_has_made_is_closed_to_others(home: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("RAY_AUTH_MODE", "disabled"), ("RAY_AUTH_TOKEN", "x"), ("RAY_ADDRESS", "a:1")]
 )
-def test_where_the_token_is_not_ours_to_make(
+def test_token_of_another_source_is_kept(
     home: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(name, value)
@@ -54,7 +54,7 @@ def test_where_the_token_is_not_ours_to_make(
     assert os.environ[name] == value
 
 
-def test_without_a_home_ray_says_what_is_wrong(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_home_is_left_to_ray(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/dev/null")
     require_token()
     assert os.environ["RAY_AUTH_MODE"] == "token"

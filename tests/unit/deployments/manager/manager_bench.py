@@ -1,4 +1,4 @@
-"""Repository managers over a Serve that is made up, and what a test asks of them."""
+"""Repository managers over a fake of Serve."""
 
 import asyncio
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.unit.deployments.model_directories import CONFIG, KEY, add
 
 
 class FakeServe:
-    """Stands for the functions of `deployments.manager.applications`."""
+    """Replaces the functions of `deployments.manager.applications`."""
 
     def __init__(self) -> None:
         self.running: dict[str, Description] = {}
@@ -125,13 +125,13 @@ class Bench:
         return add(self.repository, name, config, versions)
 
     def begin(self, key: bytes = KEY, **settings: Any) -> RepositoryManager:
-        """A manager whose start-up is under way once somebody asks it something."""
+        """Make a manager, which starts at its first call."""
         arguments = {"model_repository": [str(self.repository)], **settings}
         self.managers.append(RepositoryManager(from_args(arguments), key, ("nereid", "ingress")))
         return self.managers[-1]
 
     async def start(self, **settings: Any) -> RepositoryManager:
-        """A manager that has started up."""
+        """Make a manager and wait until it has started."""
         made = self.begin(**settings)
         await made.check_health()
         await started(made)

@@ -117,7 +117,7 @@ SPEC = ModelSpec("m", 1, "", TWO_INSTANCES.SerializeToString(), "m:1", "", b"k" 
 
 
 class FakeServe:
-    """Lists replicas and tells the status as the test says; `deployed` are the applications run."""
+    """Lists the replicas and reports the status that the test sets; `deployed` are the applications run."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.deployed: list[str] = []
@@ -161,7 +161,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeServe:
 async def test_serve_configurations_are_made_one_at_a_time(
     fake: FakeServe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its way of pickling request routers fails in two threads at a time: a load, an update, or a status."""
+    """Serve fails to pickle request routers in two threads at once: of a load, an update, or a status."""
     begun, may_go = threading.Semaphore(0), threading.Event()
 
     def wait(*_: Any, **__: Any) -> Any:
@@ -171,7 +171,7 @@ async def test_serve_configurations_are_made_one_at_a_time(
 
     monkeypatch.setattr(serve, "run_many", wait)
     monkeypatch.setattr(serve, "status", wait)
-    monkeypatch.setattr(applications, "update_replicas", told)
+    monkeypatch.setattr(applications, "update_replicas", accept_update)
     calls = (deploy(SPEC), deploy(SPEC), update(SPEC, SPEC), applications.listed())
     tasks = [asyncio.ensure_future(each) for each in calls]
     assert await asyncio.to_thread(begun.acquire, timeout=30)
@@ -186,7 +186,7 @@ async def test_serve_configurations_are_made_one_at_a_time(
 async def test_cancelled_load_starts_nothing_after_its_deletion(
     fake: FakeServe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One waits for its turn to start, one is being started: the deletion of either comes last."""
+    """One load waits for the lock, one is being started: the deletion of either comes last."""
     done: list[str] = []
     begun, may_go = threading.Event(), threading.Event()
 
@@ -211,14 +211,14 @@ async def test_cancelled_load_starts_nothing_after_its_deletion(
     assert done == ["started m:1", "deleted m:1", "deleted m:1"]
 
 
-async def told(spec: ModelSpec) -> None:
-    """Replicas that change as they are told."""
+async def accept_update(spec: ModelSpec) -> None:
+    """Accept the update."""
 
 
 async def test_update_returns_when_serve_reports_running(
     fake: FakeServe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(applications, "update_replicas", told)
+    monkeypatch.setattr(applications, "update_replicas", accept_update)
     fake.status = "DEPLOYING"
     updating = asyncio.create_task(update(SPEC, SPEC))
     await until(lambda: bool(fake.deployed))

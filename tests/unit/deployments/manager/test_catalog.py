@@ -1,4 +1,4 @@
-"""From a repository on disk to what can be loaded, and whether a load would change anything."""
+"""Candidates read from a repository, and whether their load would change anything."""
 
 import json
 import os
@@ -194,7 +194,7 @@ def test_override_and_its_removal_are_changes(repository: Path) -> None:
 
 
 def test_spec_of_another_deployment_is_a_change(repository: Path) -> None:
-    """Its channels want the old key, and its replicas have the old settings."""
+    """Its channels have the old key, and its replicas the old settings."""
     spec = loaded(catalog_of(repository).candidate("m", None))
     assert not Catalog(settings_of(repository), b"k" * 32).candidate("m", None).unchanged(spec)
     other = catalog_of(repository, backend_config=["identity,x=1"])

@@ -40,26 +40,26 @@ A, B = entry("a", model()), entry("b", model())
 
 
 class TestState:
-    def test_ready_with_its_steps(self) -> None:
+    def test_ready_when_its_steps_are(self) -> None:
         assert state_of(entry("e", CHAIN), A, B).state is ModelState.READY
 
-    def test_loading_with_a_step(self) -> None:
+    def test_loading_while_a_step_loads(self) -> None:
         assert state_of(entry("e", CHAIN), A, LOADING).state is ModelState.LOADING
 
-    def test_unloaded_with_a_step(self) -> None:
+    def test_unloaded_when_a_step_is(self) -> None:
         assert state_of(entry("e", CHAIN), A, UNLOADED).unloaded_by_request
 
-    def test_decoupled_with_a_step(self) -> None:
+    def test_decoupled_when_a_step_is(self) -> None:
         assert not state_of(entry("e", CHAIN), A, B).decoupled
         assert state_of(entry("e", CHAIN), A, entry("b", model(more=DECOUPLED))).decoupled
 
-    def test_an_ensemble_of_an_ensemble(self) -> None:
+    def test_ensemble_may_call_an_ensemble(self) -> None:
         outer = entry("outer", ensemble(step({"IN": "IN"}, {"OUT": "OUT"}, "e")))
         assert state_of(outer, entry("e", CHAIN), A, B, name="outer").state is ModelState.READY
         gone = state_of(outer, entry("e", CHAIN), A, FAILED, name="outer")
         assert "'outer' depends on 'e' which has no loaded version." in gone.reason
 
-    def test_a_step_is_of_the_own_namespace_first(self) -> None:
+    def test_step_prefers_the_ensembles_namespace(self) -> None:
         own, other = entry("/x::m", model()), entry("/y::m", model(outputs="z"))
         config = ensemble(step({"x": "IN"}, {"y": "OUT"}, "m"))
         found = state_of(entry("/x::e", config), own, other, name="/x::e")
@@ -67,7 +67,7 @@ class TestState:
         assert [step.model for step in EnsembleGraph.from_config(found.model_config).steps] == ["/x::m"]
         assert "non-existing output y in model /y::m" in reason_in("/y::e", config, own, other)
 
-    def test_a_step_may_be_the_only_one_of_its_name(self) -> None:
+    def test_step_may_be_the_only_model_of_its_name(self) -> None:
         config = ensemble(step({"x": "IN"}, {"y": "OUT"}, "m"))
         unloaded = VersionEntry("/x::m", 1, ModelState.UNAVAILABLE, "unloaded")
         found = state_of(entry("/x::e", config), unloaded, entry("/y::m", model()), name="/x::e")
@@ -76,7 +76,7 @@ class TestState:
         text = "Invalid argument: ensemble /x::e contains models that are not available or ambiguous: m"
         assert reason_in("/x::e", config, *others) == text
 
-    def test_labels_come_from_the_step_that_writes_the_output(self) -> None:
+    def test_labels_come_from_the_step_that_produces_the_output(self) -> None:
         labelled = entry("b", model(), labels={"y": ("cat", "dog")})
         assert state_of(entry("e", CHAIN), A, labelled).labels == {"OUT": ("cat", "dog")}
         own = entry("e", CHAIN, labels={"OUT": ("own",)})
@@ -84,22 +84,22 @@ class TestState:
 
 
 class TestReasons:
-    def test_a_step_that_failed(self) -> None:
+    def test_failed_step_makes_it_unavailable(self) -> None:
         assert reason(CHAIN, A, FAILED) == (
             "Invalid argument: ensemble 'e' depends on 'b' which has no loaded version. Model 'b' loading "
             "failed with error: version 1 is at UNAVAILABLE state: Internal: no file;"
         )
 
-    def test_a_step_that_is_nowhere(self) -> None:
+    def test_unknown_step_makes_it_unavailable(self) -> None:
         text = "Invalid argument: ensemble e contains models that are not available or ambiguous: b"
         assert reason(CHAIN, A) == text
 
-    def test_a_version_that_is_not_loaded(self) -> None:
+    def test_unloaded_version_makes_it_unavailable(self) -> None:
         config = ensemble(step({"x": "IN"}, {"y": "OUT"}, "a", version=3))
         text = "Invalid argument: ensemble 'e' depends on 'a' whose required version 3 is not loaded."
         assert reason(config, A) == text
 
-    def test_a_circle(self) -> None:
+    def test_cycle_of_ensembles_is_reported(self) -> None:
         one = ensemble(step({"IN": "IN"}, {"OUT": "OUT"}, "f"))
         other = entry("f", ensemble(step({"IN": "IN"}, {"OUT": "OUT"}, "e")))
         assert "circular dependency between ensembles: e -> ... -> f -> e" in reason(one, other)
@@ -142,17 +142,17 @@ class TestReasons:
             ),
         ],
     )
-    def test_what_does_not_fit(self, config: str, step_model: str, text: str) -> None:
+    def test_mismatched_tensors_are_reported(self, config: str, step_model: str, text: str) -> None:
         assert reason(config, entry("m", step_model)) == f"Invalid argument: {text}"
 
-    def test_a_cache_and_a_decoupled_step(self) -> None:
+    def test_cache_with_a_decoupled_step_is_refused(self) -> None:
         config = ensemble(step({"x": "IN"}, {"y": "OUT"}, "m"), more="response_cache { enable: true }")
         assert reason(config, entry("m", model(more=DECOUPLED))) == (
             "Invalid argument: Response Cache does not currently support model e with 'decoupled' transaction"
             " policy. Please disable the response cache."
         )
 
-    def test_responses_of_two_decoupled_steps(self) -> None:
+    def test_inputs_of_two_decoupled_steps_are_refused(self) -> None:
         both = step({"x": "IN"}, {"y": "P"}, "m"), step({"x": "IN"}, {"y": "Q"}, "m")
         models = entry("m", model(more=DECOUPLED)), entry("b", model("x z"))
         joined = ensemble(step({"x": "P", "z": "Q"}, {"y": "OUT"}, "b"), *both)
@@ -171,7 +171,7 @@ class TestReasons:
         config = ensemble(step({"x": "IN"}, {"y": "MID"}, "a"), step({"x": "MID"}, {"y": "OUT"}, "b"))
         assert state_of(entry("e", config), A, entry("b", model(batch=8))).state is ModelState.READY
 
-    def test_an_optional_input_need_not_be_mapped(self) -> None:
+    def test_optional_input_need_not_be_mapped(self) -> None:
         config = ensemble(step({"x": "IN"}, {"y": "OUT"}, "m"))
         assert state_of(entry("e", config), entry("m", model("x z?"))).state is ModelState.READY
 
@@ -199,21 +199,21 @@ class TestManager:
         )
         assert sorted(bench.serve.deployed) == ["a:1", "b:1"]
 
-    async def test_explicit_load_loads_what_it_calls(self, bench: Bench) -> None:
+    async def test_explicit_load_loads_its_steps(self, bench: Bench) -> None:
         bench.add("other", model())
         manager = await bench.start_explicit()
         await manager.load("e", None, {})
         assert sorted(bench.serve.deployed) == ["a:1", "b:1"]
         assert (await states(manager))["e"] == ("READY", "")
 
-    async def test_unloading_a_step_and_loading_it_again(self, bench: Bench) -> None:
+    async def test_step_is_unloaded_and_loaded_again(self, bench: Bench) -> None:
         manager = await bench.start_explicit("e")
         await manager.unload("b")
         assert (await states(manager))["e"] == ("UNAVAILABLE", "unloaded")
         await manager.load("b", None, {})
         assert (await states(manager))["e"] == ("READY", "")
 
-    async def test_unload_with_dependents_spares_what_others_need(self, bench: Bench) -> None:
+    async def test_unload_with_dependents_keeps_models_that_others_call(self, bench: Bench) -> None:
         bench.add("f", ensemble(step({"x": "IN"}, {"y": "OUT"}, "a")))
         manager = await bench.start_explicit()
         await manager.load("e", None, {})
@@ -222,7 +222,7 @@ class TestManager:
         found = await states(manager)
         assert [found[name][0] for name in "abef"] == ["READY", "UNAVAILABLE", "UNAVAILABLE", "READY"]
 
-    async def test_unload_with_dependents_spares_what_was_asked_for(self, bench: Bench) -> None:
+    async def test_unload_with_dependents_keeps_requested_models(self, bench: Bench) -> None:
         manager = await bench.start_explicit()
         await manager.load("b", None, {})
         await manager.load("e", None, {})
@@ -230,14 +230,14 @@ class TestManager:
         found = await states(manager)
         assert [found[name][0] for name in "abe"] == ["UNAVAILABLE", "READY", "UNAVAILABLE"]
 
-    async def test_plain_unload_leaves_what_it_called(self, bench: Bench) -> None:
+    async def test_plain_unload_keeps_its_steps(self, bench: Bench) -> None:
         manager = await bench.start_explicit("e")
         await manager.unload("e")
         found = await states(manager)
         assert [found[name][0] for name in "abe"] == ["READY", "READY", "UNAVAILABLE"]
 
-    async def test_what_a_load_needs_is_unloaded_behind_it(self, bench: Bench) -> None:
-        """A client that unloads a step waits for the load of the ensemble; a model that does so does not."""
+    async def test_unload_of_a_step_waits_for_the_load(self, bench: Bench) -> None:
+        """A client's unload of a step waits for the load of the ensemble; a model's does not."""
         bench.serve.gates["a"] = asyncio.Event()
         manager = await bench.start_explicit()
         loading = asyncio.create_task(manager.load("e", None, {}))
@@ -260,7 +260,7 @@ class TestManager:
         await loading
         assert (await states(manager))["e"] == ("UNAVAILABLE", "unloaded")
 
-    async def test_a_load_whose_step_fails_says_so(self, bench: Bench) -> None:
+    async def test_load_with_a_failed_step_reports_it(self, bench: Bench) -> None:
         bench.serve.failures["b:1"] = "Internal: no file"
         manager = await bench.start_explicit()
         with pytest.raises(InferError) as caught:
@@ -270,7 +270,7 @@ class TestManager:
             "depends on 'b' which has no loaded version. Model 'b' loading failed with error:"
         )
 
-    async def test_ensembles_that_call_each_other_do_not_hang(self, bench: Bench) -> None:
+    async def test_ensembles_that_call_each_other_do_not_deadlock(self, bench: Bench) -> None:
         bench.add("f", ensemble(step({"IN": "IN"}, {"OUT": "OUT"}, "g")))
         bench.add("g", ensemble(step({"IN": "IN"}, {"OUT": "OUT"}, "f")))
         manager = await bench.start_explicit()
@@ -280,7 +280,7 @@ class TestManager:
             )
         assert all("circular dependency" in str(answer) for answer in answers)
 
-    async def test_an_ensemble_that_can_never_be(self, bench: Bench) -> None:
+    async def test_invalid_ensemble_is_reported(self, bench: Bench) -> None:
         bench.add("bad", 'platform: "ensemble"')
         manager = await bench.start()
         state, text = (await states(manager))["bad"]
@@ -289,14 +289,14 @@ class TestManager:
             True,
         )
 
-    async def test_a_restarted_manager_serves_it_from_its_first_table(self, bench: Bench) -> None:
+    async def test_restarted_manager_serves_it_from_its_first_table(self, bench: Bench) -> None:
         await bench.start_explicit("e")
         again = bench.begin(model_control_mode="explicit")
         await again.check_health()
         await started(again)
         assert (await states(again))["e"] == ("READY", "")
 
-    async def test_a_restarted_manager_leaves_out_what_no_ingress_routes_to(self, bench: Bench) -> None:
+    async def test_restarted_manager_omits_unrouted_ensembles(self, bench: Bench) -> None:
         bench.add("f", ensemble(step({"x": "IN"}, {"y": "OUT"}, "a")))
         await bench.start_explicit("e", "f")
         bench.serve.routed = {("f", 1)}
@@ -306,7 +306,7 @@ class TestManager:
         found = await states(again)
         assert found["f"] == ("READY", "") and found.get("e", ("", ""))[0] != "READY"
 
-    async def test_an_ensemble_takes_the_place_of_a_model(self, bench: Bench) -> None:
+    async def test_ensemble_replaces_a_model(self, bench: Bench) -> None:
         bench.add("m", model())
         manager = await bench.start_explicit("a", "b", "m")
         bench.add("m", CHAIN)
@@ -314,7 +314,7 @@ class TestManager:
         assert (await states(manager))["m"] == ("READY", "")
         assert bench.serve.deleted == ["m:1"] and sorted(manager._lifecycle.loaded) == ["a:1", "b:1"]
 
-    async def test_a_model_takes_the_place_of_an_ensemble(self, bench: Bench) -> None:
+    async def test_model_replaces_an_ensemble(self, bench: Bench) -> None:
         manager = await bench.start_explicit("e")
         bench.add("e", model())
         await manager.load("e", None, {})

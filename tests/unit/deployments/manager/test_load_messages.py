@@ -1,4 +1,4 @@
-"""What the manager tells of loads: the entries of versions, and the table that the log of a start shows."""
+"""Entries of loaded versions, and the status table in the log of a start."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The repository manager over a Serve that is made up: its state, its tables, what it deploys and deletes."""
+"""The repository manager over a fake of Serve: its state, tables, deployments and deletions."""
 
 import asyncio
 from typing import Any

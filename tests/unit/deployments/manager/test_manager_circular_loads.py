@@ -1,4 +1,4 @@
-"""Models that load and unload others while they load or execute: what would wait for itself does not."""
+"""Models that load and unload others while they load or execute: deadlocks are refused."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -18,7 +18,7 @@ WHY = "; a model that waits for its own load or unload, directly or through othe
 
 @pytest.fixture
 def initialize(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> dict[str, Initialize]:
-    """What models do in `initialize`, by name; what that raises fails their load."""
+    """The `initialize` of models by name; an exception fails the load."""
     work: dict[str, Initialize] = {}
     deploy = bench.serve.deploy
 
@@ -66,7 +66,7 @@ async def test_model_that_loads_itself_fails(bench: Bench, initialize: dict[str,
 async def test_client_loads_of_both_models_of_a_cycle_end(
     bench: Bench, initialize: dict[str, Initialize]
 ) -> None:
-    """Neither load began for the other. Both are refused; one may find the other's next try under way."""
+    """Neither load was requested by the other model. Both are refused; one may meet the other's retry."""
     made = await explicit(bench)
     begun: set[str] = set()
 
@@ -87,7 +87,7 @@ async def test_client_loads_of_both_models_of_a_cycle_end(
 async def test_client_and_model_may_load_the_same_model(
     bench: Bench, initialize: dict[str, Initialize]
 ) -> None:
-    """Which is no circle: one waits for the other."""
+    """No cycle: one waits for the other."""
     made = await explicit(bench)
     initialize["a"] = loads(made, "a", "b")
     bench.serve.gates["b"] = asyncio.Event()
@@ -106,7 +106,7 @@ async def test_loads_that_wait_for_others_free_their_slots(
     gate = bench.serve.gates["d"] = asyncio.Event()
     first = asyncio.create_task(load(made, "d"))
     await until(lambda: bench.serve.loading == 1)
-    waiting = [asyncio.create_task(load(made, name)) for name in "ca"]  # c has its turn, and no place
+    waiting = [asyncio.create_task(load(made, name)) for name in "ca"]  # c has its lock, but no load slot
     await until(lambda: made._lifecycle.locks.users("a") == 1)
     assert bench.serve.deployed == ["d:1"]
     gate.set()
@@ -118,7 +118,7 @@ async def test_loads_that_wait_for_others_free_their_slots(
 async def test_model_reloaded_by_a_model_it_loads_fails(
     bench: Bench, initialize: dict[str, Initialize]
 ) -> None:
-    """Its new version does not wait for the old one, whose request loads."""
+    """The new version does not wait for the old one, whose request loads a model."""
     made = await explicit(bench, "a")
     config = '{"backend": "identity", "max_batch_size": 2}'
     initialize["b"] = lambda: made.load("a", config, {}, "b")
@@ -129,7 +129,7 @@ async def test_model_reloaded_by_a_model_it_loads_fails(
 async def test_model_unloaded_by_a_model_it_loads_fails(
     bench: Bench, initialize: dict[str, Initialize], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It can only go when its request has been answered, which loads."""
+    """It can end only when its request, which loads a model, is answered."""
     made = await explicit(bench, "a", "c")
     answered = asyncio.Event()
     delete = applications.delete
@@ -155,7 +155,7 @@ async def test_model_unloaded_by_a_model_it_loads_fails(
 async def test_model_loads_a_model_that_is_being_unloaded(
     bench: Bench, initialize: dict[str, Initialize], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client unloads it, and its last request asks to load it."""
+    """A client unloads it, and its last request loads it."""
     made = await explicit(bench, "a")
     refused: list[InferError] = []
     delete = applications.delete

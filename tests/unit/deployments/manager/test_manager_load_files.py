@@ -1,4 +1,4 @@
-"""Loads whose request brings the model's files."""
+"""Load requests with the model's files."""
 
 import asyncio
 from pathlib import Path
@@ -26,7 +26,7 @@ async def test_files_of_a_request_are_served_and_reverted(bench: Bench) -> None:
     assert sorted(path.name for path in directory.iterdir()) == ["1", "2"], "nothing of the repository's copy"
     assert directory.stat().st_mode & 0o077 == 0
     await load_files(made, "m", OVERRIDE, "1/model", "2/model")
-    assert bench.serve.deployed == ["m:3", "m:2"], "the same request twice is no change"
+    assert bench.serve.deployed == ["m:3", "m:2"], "a repeated request changes nothing"
     await load(made, "m")
     assert await states(made) == [("m", "2", "UNAVAILABLE"), ("m", "3", "READY")]
     assert not directory.exists()
@@ -79,6 +79,6 @@ async def test_files_survive_a_restart_of_the_manager(bench: Bench) -> None:
     second = await bench.start_explicit("m")
     assert list(second._publisher.table.applications) == ["m:1@2"]
     first._overrides.retain([])
-    assert directory.exists(), "the second holds it"
+    assert directory.exists(), "the second manager leases it"
     await second.unload("m")
     assert not directory.exists()

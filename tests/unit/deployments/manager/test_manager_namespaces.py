@@ -28,7 +28,7 @@ class TestNamespaces:
         repositories = [str(bench.repository), str(tmp_path / "more")]
         return {"model_repository": repositories, "model_namespacing": True}
 
-    async def test_both_are_served(self, bench: Bench, two: dict[str, Any]) -> None:
+    async def test_both_models_are_served(self, bench: Bench, two: dict[str, Any]) -> None:
         made = await bench.start(**two)
         one, other = two["model_repository"]
         assert await states(made) == [
@@ -40,7 +40,7 @@ class TestNamespaces:
         directories = {running.spec.directory for running in bench.serve.running.values()}
         assert directories == {f"{one}/m", f"{one}/only", f"{other}/m"}
 
-    async def test_load_and_unload_mean_every_namespace(self, bench: Bench, two: dict[str, Any]) -> None:
+    async def test_load_and_unload_apply_to_every_namespace(self, bench: Bench, two: dict[str, Any]) -> None:
         made = await bench.start_explicit(**two)
         await load(made, "m")
         assert [state for _, _, state in await states(made)] == ["READY", "", "READY"]
@@ -49,13 +49,11 @@ class TestNamespaces:
         error = await load_error(made, "absent")
         assert error.message == "failed to load 'absent', failed to poll from model repository"
 
-    async def test_loading_at_the_start_means_every_namespace(
-        self, bench: Bench, two: dict[str, Any]
-    ) -> None:
+    async def test_start_loads_the_models_of_every_namespace(self, bench: Bench, two: dict[str, Any]) -> None:
         made = await bench.start_explicit("m", **two)
         assert [state for _, _, state in await states(made)] == ["READY", "", "READY"]
 
-    async def test_a_restarted_manager_knows_them(self, bench: Bench, two: dict[str, Any]) -> None:
+    async def test_restarted_manager_adopts_both(self, bench: Bench, two: dict[str, Any]) -> None:
         first = await bench.start(**two)
         again = await bench.start(**two)
         assert await states(again) == await states(first)

@@ -1,4 +1,4 @@
-"""Loads of what is loaded already: reloads, versions that come and go, changed instances."""
+"""Loads of loaded models: reloads, added and removed versions, changed instances."""
 
 import asyncio
 from typing import Any
@@ -52,7 +52,7 @@ async def test_failed_reload_keeps_the_served_version(bench: Bench) -> None:
 
 
 async def test_failed_reload_waits_for_the_other_versions(bench: Bench) -> None:
-    """Otherwise the next load of the model would start while versions of this one still come up."""
+    """Otherwise the next load of the model would start while versions of this one still load."""
     policy = "version_policy { all {} }"
     bench.add("m", CONFIG + policy)
     made = await bench.start_explicit("m")
@@ -75,7 +75,7 @@ async def test_failed_reload_waits_for_the_other_versions(bench: Bench) -> None:
     gates[2].set()
     assert "version 1: Internal: no such file" in (await loading).message
     assert await states(made) == [("m", "1", "READY"), ("m", "2", "READY")]
-    assert [entry.version for entry in made._publisher.table.ready] == [1, 2], "and the ingresses know"
+    assert [entry.version for entry in made._publisher.table.ready] == [1, 2], "and is published"
 
 
 async def test_failed_new_version_keeps_the_old_one_served(bench: Bench) -> None:
@@ -121,7 +121,7 @@ THREE = TWO.replace("2", "3")
 
 
 def counts(made: RepositoryManager, name: str = "m") -> list[int]:
-    """Of the first instance group of each version, as clients see it."""
+    """Return the count of the first instance group of each version, as clients see it."""
     entries = made._lifecycle.versions(name)
     return [mc.ModelConfig.FromString(entry.config).instance_group[0].count for entry in entries]
 
@@ -135,7 +135,7 @@ async def test_change_of_instances_deploys_nothing(bench: Bench) -> None:
     assert [(spec.application, spec.revision) for spec in bench.serve.updated] == [("m:1", 1)]
     assert counts(made) == [3]
     await load(made, "m")
-    assert len(bench.serve.updated) == 1, "nothing was changed any more"
+    assert len(bench.serve.updated) == 1, "nothing changed again"
     bench.add("m", CONFIG + TWO)
     await load(made, "m")
     assert [spec.revision for spec in bench.serve.updated] == [1, 2]
@@ -143,7 +143,7 @@ async def test_change_of_instances_deploys_nothing(bench: Bench) -> None:
 
 
 async def test_change_of_the_complete_configuration_updates_instances(bench: Bench) -> None:
-    """They get it completed from the model file, change the count and send it back."""
+    """Clients receive the complete configuration, change the count and send it back."""
     bench.add("m", CONFIG + TWO)
     made = await bench.start_explicit("m")
     (entry,) = made._lifecycle.versions("m")

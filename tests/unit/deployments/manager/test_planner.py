@@ -1,4 +1,4 @@
-"""Load plans as functions of what is wanted and what is served."""
+"""Load plans as functions of wanted and served versions."""
 
 from app.routing.table import ModelState, VersionEntry
 from deployments.manager.planner import plan_load

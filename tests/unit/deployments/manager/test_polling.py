@@ -49,7 +49,7 @@ def test_reverted_change_is_not_reported() -> None:
 
 
 class Polled:
-    """A manager in POLL mode whose polls happen when the test says so."""
+    """A manager in POLL mode that polls when the test requests it."""
 
     def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         self.bench = bench
@@ -89,7 +89,7 @@ async def test_polling_loads_added_and_changed_and_unloads_removed_models(
     bench.add("changed", CONFIG.replace("4", "8"))
     removed.rename(bench.repository.parent / "elsewhere")
     await polled.poll()
-    assert sorted(bench.serve.deployed) == ["changed:1", "removed:1", "same:1"], "not at rest yet"
+    assert sorted(bench.serve.deployed) == ["changed:1", "removed:1", "same:1"], "still changing"
     await polled.poll()
     assert sorted(bench.serve.deployed[3:]) == ["added:1", "changed:1@2"]
     assert [*await states(made)] == [
@@ -131,7 +131,7 @@ async def test_polling_keeps_served_version_when_a_change_fails(bench: Bench, po
 async def test_polling_unloads_a_model_found_in_two_repositories(
     bench: Bench, polled: Polled, tmp_path: Path
 ) -> None:
-    """Neither is served while both are there; a load request that finds two keeps what it has."""
+    """Neither is served while both exist; a load request that finds two keeps the served version."""
     bench.add("m")
     second = tmp_path / "second"
     second.mkdir()

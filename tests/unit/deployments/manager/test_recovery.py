@@ -1,4 +1,4 @@
-"""A repository manager that starts anew: what runs is its state."""
+"""A restarted repository manager recovers its state from Serve."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ async def test_restarted_manager_adopts_running_applications(bench: Bench) -> No
     number = first._publisher.table.number
     await asyncio.sleep(0.002)
     second = await bench.start_explicit("m", "n")
-    assert bench.serve.deployed == ["m:1", "n:1"], "what runs unchanged is not loaded again"
+    assert bench.serve.deployed == ["m:1", "n:1"], "running models are not loaded again"
     assert await states(second) == [("m", "1", "READY"), ("n", "1", "READY")]
     assert second._publisher.table.number > number
 
@@ -51,7 +51,7 @@ async def test_recovery_picks_the_newest_generation(bench: Bench) -> None:
     await until(lambda: sorted(bench.serve.deleted) == ["m:1", "m:1@9"])
     bench.add("m")
     await load(made, "m")
-    assert bench.serve.deployed == ["m:1@11"], "a name that was in use is not used again"
+    assert bench.serve.deployed == ["m:1@11"], "a used name is not reused"
 
 
 async def test_recovery_skips_a_generation_that_does_not_serve(bench: Bench) -> None:
@@ -68,7 +68,7 @@ async def test_recovery_skips_a_generation_that_does_not_serve(bench: Bench) -> 
 
 
 async def test_models_of_another_deployment_are_reloaded(bench: Bench) -> None:
-    """Their channels want the key of before; no ingress of now can reach them."""
+    """Their channels have the former key, so that no ingress can connect."""
     bench.add("m")
     await bench.start_explicit("m")
     made = await bench.start_explicit(key=b"k" * 32)

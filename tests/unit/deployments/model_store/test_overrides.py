@@ -1,4 +1,4 @@
-"""Models of the files of a load request: what may be named, where it is kept and for how long."""
+"""Files of load requests: valid names, location and lifetime."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from app.core.errors import ErrorCode, InferError
 from deployments.model_store.overrides import Overrides, checked_files
-from deployments.replica import materialize as localise_module
+from deployments.replica import materialize as materialize_module
 from deployments.replica.materialize import materialize_model
 from deployments.spec import ModelSpec
 
@@ -16,7 +16,7 @@ FILES = {"1/model.py": b"code", "1/weights/w": b"123"}
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(localise_module, "private_root", lambda: tmp_path)
+    monkeypatch.setattr(materialize_module, "private_root", lambda: tmp_path)
     tmp_path.chmod(0o700)
     return tmp_path / "overrides"
 
@@ -102,7 +102,7 @@ def test_files_used_by_a_replica_outlive_the_manager(overrides: Overrides, root:
     local = materialize_model(spec)
     overrides.close(bundle)
     overrides.retain([])
-    assert files_below(bundle.directory), "the replica holds them"
+    assert files_below(bundle.directory), "the replica leases them"
     successor = Overrides(root, 1000)
     successor.adopt(bundle.digest)
     assert successor.listing(bundle.digest) == [("m/1/model.py", 4), ("m/1/weights/w", 3)]
