@@ -145,13 +145,13 @@ class Ingress:
         await self._routing.wait()
         latencies = settings.metrics.config
         machine = Machine(settings.metrics.cpu, settings.metrics.gpu, settings.metrics.interval_ms)
-        unsent = SendBufferLimit(settings.ingress.send_buffer_bytes)
+        send_buffers = SendBufferLimit(settings.ingress.send_buffer_bytes)
         self._fronts = await open_fronts(
             settings,
             self._service,
-            lambda: render(self._service, latencies, machine, unsent),
+            lambda: render(self._service, latencies, machine, send_buffers),
             self._observer,
-            unsent,
+            send_buffers,
         )
 
     async def _open_peers(self) -> None:

@@ -21,7 +21,7 @@ async def open_fronts(
     service: InferenceService,
     metrics: Callable[[], Awaitable[bytes]],
     observer: Observer,
-    unsent: SendBufferLimit,
+    send_buffers: SendBufferLimit,
 ) -> list[Front]:
     """Listen for HTTP, gRPC and metrics; a front that is disabled is not imported.
 
@@ -31,31 +31,31 @@ async def open_fronts(
     """
     fronts: list[Front] = []
     if settings.grpc.enabled:
-        fronts.append(await _open_grpc(settings.grpc, service, observer, unsent))
+        fronts.append(await _open_grpc(settings.grpc, service, observer, send_buffers))
     if settings.metrics.enabled:
         fronts.append(await _open_metrics(settings.metrics, metrics))
     if settings.http.enabled:  # Last: a client that is told "ready" over HTTP may use the others.
-        fronts.append(await _open_http(settings.http, service, observer, unsent))
+        fronts.append(await _open_http(settings.http, service, observer, send_buffers))
     return fronts
 
 
 async def _open_http(
-    settings: HttpSettings, service: InferenceService, observer: Observer, unsent: SendBufferLimit
+    settings: HttpSettings, service: InferenceService, observer: Observer, send_buffers: SendBufferLimit
 ) -> Front:
     from app.ingress.rest.front import HttpFront
 
-    front = HttpFront(service, settings, observer, unsent)
+    front = HttpFront(service, settings, observer, send_buffers)
     tls = settings.certificates.context() if settings.certificates else None
     await front.start(settings.address, settings.port, tls=tls)
     return front
 
 
 async def _open_grpc(
-    settings: GrpcSettings, service: InferenceService, observer: Observer, unsent: SendBufferLimit
+    settings: GrpcSettings, service: InferenceService, observer: Observer, send_buffers: SendBufferLimit
 ) -> Front:
     from app.ingress.grpc.front import GrpcFront
 
-    front = GrpcFront(service, settings, observer, unsent)
+    front = GrpcFront(service, settings, observer, send_buffers)
     await front.start(settings.address, settings.port)
     return front
 

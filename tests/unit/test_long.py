@@ -51,7 +51,7 @@ def test_what_a_client_tries_again() -> None:
     assert Refusal("503", "anything").transient
     assert Refusal(NO_ANSWER, "ConnectionResetError()").transient
     assert Refusal("", "model 'm': connection to its replica lost: closed").transient
-    assert not Refusal("", "the stream's responses are read too slowly").transient
+    assert not Refusal("", "client reads responses too slowly: send buffer limit exceeded").transient
     assert not Refusal("500", "is not at ready state").transient
     assert not Refusal("400", "").transient
 

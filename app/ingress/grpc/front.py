@@ -12,7 +12,7 @@ from app.core.tensors import Buffer, InferRequest, InferResponse
 from app.ingress.grpc.health import HealthService
 from app.ingress.grpc.management import management_rpcs
 from app.ingress.grpc.rpc import Method
-from app.ingress.grpc.stream import Forward, InferStream, StreamCall
+from app.ingress.grpc.stream import Forward, InferStream, StreamOptions
 from app.ingress.http2.call import GrpcCall, UnaryCall
 from app.ingress.http2.server import Http2Server
 from app.ingress.http2.streaming_call import StreamingCall
@@ -39,9 +39,9 @@ class GrpcFront:
         service: InferenceService,
         settings: GrpcSettings = _DEFAULTS,
         observer: Observer | None = None,
-        unsent: SendBufferLimit | None = None,
+        send_buffers: SendBufferLimit | None = None,
     ) -> None:
-        self._unsent = unsent or SendBufferLimit()
+        self._send_buffers = send_buffers or SendBufferLimit()
         self._observer = observer or Observer(LiveSettings())
         self._service = service
         self._settings = settings
@@ -69,7 +69,7 @@ class GrpcFront:
         methods, required = self.methods(), settings.restrictions
         restricted = {p: required[m.category] for p, m in methods.items() if m.category in required}
         openers = {path: method.open_call for path, method in methods.items()}
-        self._server = Http2Server(settings.http2, openers, restricted, self._unsent)
+        self._server = Http2Server(settings.http2, openers, restricted, self._send_buffers)
         tls = settings.certificates.context("h2") if settings.certificates else None
         return await self._server.listen(address, port, reuse_port, tls)
 
@@ -147,14 +147,14 @@ class GrpcFront:
             self._service,
             partial(encode_stream, max_bytes=self._max_bytes),
             self._settings.stream,
-            StreamCall(
+            StreamOptions(
                 call.deadline,
                 fail_fast=_has_metadata(call, "triton_grpc_error", "true"),
                 forward=self._forward_of(call),
                 traceparent=_traceparent(call),
             ),
             self._observer,
-            self._unsent,
+            self._send_buffers,
         )
         self._streams.add(stream)
         return stream
@@ -170,7 +170,7 @@ class GrpcFront:
                 if self._is_stopping():
                     stream.drain(unavailable(SHUTDOWN_TEXT).failure)
                 stream.accept(data)
-                await stream.room()
+                await stream.wait_for_slot()
             stream.end()
         except Exception as error:
             stream.fail(error)
@@ -195,5 +195,5 @@ def _has_metadata(call: GrpcCall, key: str, value: str) -> bool:
 
 
 def _text_metadata(call: GrpcCall) -> list[tuple[str, str]]:
-    """Return the call's metadata without binary values, which are no request parameters."""
+    """Return the call's metadata without binary values, which cannot be request parameters."""
     return [(name, value) for name, value in call.metadata if isinstance(value, str)]

@@ -1,11 +1,9 @@
-"""One ModelStreamInfer call: requests in, serialised responses out, in the order the protocol promises.
+"""One ModelStreamInfer call: serialised requests in, serialised responses out.
 
-Responses of ordinary models leave in the order of their requests; those of decoupled models leave as they
-come, between the others. A request's slot is free again once its last response was taken by the writer, so
-what a slow reader can make the server hold is bounded: no further request is read while the slots are taken
-or as many responses wait, and a decoupled request that goes on filling the buffer is cancelled.
-
-Nothing here knows gRPC; `grpc_front` moves the bytes.
+Responses of ordinary models are sent in the order of their requests, those of decoupled models as they
+arrive. A request occupies a slot until its last response is sent. Back-pressure bounds what a slow client can
+make the server buffer: no further request is read while all slots are occupied or as many responses are
+buffered, and a decoupled request that goes on filling the buffer is cancelled.
 """
 
 import asyncio
@@ -35,15 +33,15 @@ Forward = Callable[[InferRequest], InferRequest]
 
 
 @dataclass(frozen=True)
-class StreamCall:
-    """What the RPC of a stream says of all its requests.
+class StreamOptions:
+    """Options of a stream that hold for all its requests.
 
     Attributes:
-        deadline: `time.monotonic` seconds at which they expire; 0 for none.
+        deadline: `time.monotonic` seconds at which the requests expire; 0 for none.
         fail_fast: end the stream with the first error of a model instead of sending it in-band. As in Triton,
-            that of a request that reached no model is in-band all the same.
+            the error of a request that reached no model is sent in-band even so.
         forward: adds the call's metadata to a request.
-        traceparent: the trace of the client that they are part of.
+        traceparent: trace context of the client.
     """
 
     deadline: float = 0.0
@@ -53,20 +51,20 @@ class StreamCall:
 
 
 @dataclass(eq=False)
-class _Pending:
-    """A request whose last response the writer has not taken yet."""
+class _StreamRequest:
+    """A request whose last response has not been sent."""
 
     id: str
-    # None when no model answers it; the client gets a refusal.
+    # None when no version serves it: the client gets an error.
     entry: VersionEntry | None
     # Whether the client wants the empty final response.
     empty_final: bool = False
-    # None until the request was decoded, and until it reached its model.
+    # None until the request is decoded, and until it is submitted.
     request: InferRequest | None = None
     call: Call | None = None
-    # Responses of an ordinary request that wait for their turn.
-    held: list[InferResponse] = field(default_factory=list)
-    # The last response came, or none is wanted any more.
+    # Responses of an ordinary request that wait for those of earlier requests.
+    waiting: list[InferResponse] = field(default_factory=list)
+    # The last response has arrived, or the request is cancelled.
     closed: bool = False
 
     @property
@@ -74,72 +72,72 @@ class _Pending:
         return self.entry is not None and self.entry.decoupled
 
     def cancel(self) -> None:
-        closed, self.closed = self.closed, True  # first: the model may answer from within
+        closed, self.closed = self.closed, True  # first: `cancel` may call the sink
         if self.call is not None and not closed:
             self.call.cancel()
 
     def is_empty_final(self, response: InferResponse) -> bool:
-        """Whether a decoupled model only says that nothing more comes."""
+        """Return whether a response is the empty final one of a decoupled model."""
         return self.decoupled and response.ends_only
 
 
 class InferStream:
-    """The state of one stream; every method runs on the event loop of the service's sinks."""
+    """The state of one stream; all methods run on the service's event loop."""
 
     def __init__(
         self,
         service: InferenceService,
         encode: Encoder,
         limits: StreamLimits,
-        call: StreamCall,
+        options: StreamOptions,
         observer: Observer,
-        unsent: SendBufferLimit,
+        send_buffers: SendBufferLimit,
     ) -> None:
         """
         Args:
-            service: where requests go.
-            encode: makes the message of a response, or of its in-band error.
-            limits: bounds of this stream.
-            call: what holds for every request.
-            observer: takes note of requests.
-            unsent: bounds what waits in all streams together.
+            service: answers requests.
+            encode: serialises a response or its in-band error.
+            limits: limits of this stream.
+            options: options of all requests.
+            observer: traces and logs requests.
+            send_buffers: limit on the buffered bytes of all streams and connections.
         """
         self._service = service
         self._encode = encode
         self._limits = limits
-        self._call = call
+        self._options = options
         self._observer = observer
-        self._unsent = unsent
-        self._behind = False
-        # Requests under way, and of those the ordinary ones in the order their responses must leave.
-        self._open: set[_Pending] = set()
-        self._ordered: deque[_Pending] = deque()
-        # Responses the writer may take.
-        self._ready: deque[tuple[_Pending, InferResponse]] = deque()
+        self._send_buffers = send_buffers
+        self._is_counted = False  # `_send_buffers` counts this stream
+        # Requests that occupy a slot, and the ordinary ones among them in the order of their responses.
+        self._open: set[_StreamRequest] = set()
+        self._ordered: deque[_StreamRequest] = deque()
+        # Responses to send.
+        self._ready: deque[tuple[_StreamRequest, InferResponse]] = deque()
         self._ready_bytes = 0
-        # The client sent its last request; or the stream must end with an error, at once or when idle.
+        # The client has sent its last request; the stream ends with an error, at once or when idle.
         self._ended = False
         self._broken: Exception | None = None
         self._draining: Failure | None = None
-        self._room = asyncio.Event()
-        self._news = asyncio.Event()
+        self._slot_freed = asyncio.Event()
+        self._changed = asyncio.Event()
 
-    async def room(self) -> None:
+    async def wait_for_slot(self) -> None:
         """Wait until another request may be read."""
         limit = self._limits.requests
         while len(self._open) >= limit or len(self._ready) >= limit:
-            self._room.clear()
-            await self._room.wait()
+            self._slot_freed.clear()
+            await self._slot_freed.wait()
 
     def accept(self, data: Buffer) -> None:
-        """Start one serialised ModelInferRequest; its errors become its response.
+        """Submit a serialised ModelInferRequest; its errors become its response.
 
         Raises:
-            InferError: INTERNAL when `data` is no such message.
+            InferError: INTERNAL for a malformed message.
         """
         message, raw = parse_infer(data)
         resolved = self._resolve(message)
-        pending = _Pending(message.id, None if isinstance(resolved, Failure) else resolved)
+        pending = _StreamRequest(message.id, None if isinstance(resolved, Failure) else resolved)
         self._open.add(pending)
         if not pending.decoupled:
             self._ordered.append(pending)
@@ -152,42 +150,42 @@ class InferStream:
             self._receive(pending, failed(error, pending.id))
 
     def end(self) -> None:
-        """The client will send no more; what is under way still finishes."""
+        """Note that the client has sent its last request; requests in flight still finish."""
         self._ended = True
-        self._news.set()
+        self._changed.set()
 
     def fail(self, error: Exception) -> None:
-        """Reading broke: end the stream with `error`."""
+        """End the stream with `error`."""
         self._broken = error
-        self._news.set()
+        self._changed.set()
 
     def drain(self, reason: Failure) -> None:
-        """Refuse further requests, and end the stream with `reason` once nothing is under way."""
+        """Refuse further requests, and end the stream with `reason` once no request is in flight."""
         self._draining = reason
-        self._news.set()
+        self._changed.set()
 
     def cancel(self) -> None:
-        """Cancel everything under way: the client is gone, or the stream ended early."""
+        """Cancel all requests in flight: the client has disconnected, or the stream ended early."""
         for pending in self._open:
             pending.cancel()
         self._open.clear()
         self._ordered.clear()
         self._ready.clear()
         self._ready_bytes = 0
-        self._unsent.forget(self)
+        self._send_buffers.remove(self)
 
-    def unsent(self) -> int:
-        """Bytes of responses that the writer has not taken."""
+    def buffered_bytes(self) -> int:
+        """Return the bytes of responses that have not been sent."""
         return self._ready_bytes + RESPONSE_BYTES * len(self._ready)
 
-    def give_up(self) -> None:
-        """Cancel everything, and end the stream with an error in place of what waits."""
+    def evict(self) -> None:
+        """Cancel all requests, and end the stream with an error instead of the buffered responses."""
         self.cancel()
         self.fail(unavailable(TOO_SLOW))
-        self._room.set()
+        self._slot_freed.set()
 
     async def next(self) -> bytes | None:
-        """Wait for the next message to write; None when the stream is complete.
+        """Wait for the next message to send; None when the stream is complete.
 
         Raises:
             InferError: the stream must end with this error.
@@ -195,9 +193,9 @@ class InferStream:
         while not self._ready:
             if self._is_complete():
                 return None
-            self._news.clear()
-            await self._news.wait()
-        return self._take()
+            self._changed.clear()
+            await self._changed.wait()
+        return self._next_message()
 
     def _is_complete(self) -> bool:
         if self._broken is not None:
@@ -208,19 +206,19 @@ class InferStream:
             raise self._draining.error()
         return self._ended
 
-    def _take(self) -> bytes:
+    def _next_message(self) -> bytes:
         pending, response = self._ready.popleft()
         self._ready_bytes -= _byte_size(response)
         if response.final:
             self._open.discard(pending)
-        self._room.set()
-        if self._behind and not self._ready:
-            self._behind = False
-            self._unsent.forget(self)
+        self._slot_freed.set()
+        if self._is_counted and not self._ready:
+            self._is_counted = False
+            self._send_buffers.remove(self)
         if pending.request is None or pending.entry is None or pending.call is None:
             assert response.failure is not None, "a request that reached no model has failed"
             return encode_stream_error(pending.id, response.failure)
-        if self._call.fail_fast:
+        if self._options.fail_fast:
             response.raise_error()
         return self._encoded(pending.request, response, pending.entry)
 
@@ -228,12 +226,12 @@ class InferStream:
         try:
             return self._encode(request, response, entry)
         except InferError as error:
-            if self._call.fail_fast:
+            if self._options.fail_fast:
                 raise
             return encode_stream_failure(request, error.failure, response.final)
 
     def _resolve(self, message: pb.ModelInferRequest) -> VersionEntry | Failure:
-        """Return the version that answers a request, or why none does."""
+        """Return the version that serves a request, or why there is none."""
         if self._draining is not None:
             return self._draining
         try:
@@ -242,42 +240,46 @@ class InferStream:
             return error.failure
 
     def _submit(
-        self, pending: _Pending, entry: VersionEntry, message: pb.ModelInferRequest, raw: Sequence[Buffer]
+        self,
+        pending: _StreamRequest,
+        entry: VersionEntry,
+        message: pb.ModelInferRequest,
+        raw: Sequence[Buffer],
     ) -> None:
-        pending.request = decode_infer(message, raw, self._call.deadline)
-        if self._call.forward is not None:
-            pending.request = self._call.forward(pending.request)
+        pending.request = decode_infer(message, raw, self._options.deadline)
+        if self._options.forward is not None:
+            pending.request = self._options.forward(pending.request)
         pending.empty_final = wants_empty_final(message.parameters)
         sink = partial(self._receive, pending)
         if self._observer.enabled:
-            arrival = RequestOrigin("grpc", monotonic_ns(), self._call.traceparent)
+            arrival = RequestOrigin("grpc", monotonic_ns(), self._options.traceparent)
             pending.call = self._observer.submit(self._service, entry, pending.request, sink, arrival)
         else:
             pending.call = self._service.submit(entry, pending.request, sink)
 
-    def _receive(self, pending: _Pending, response: InferResponse) -> None:
-        """The service's sink of one request."""
+    def _receive(self, pending: _StreamRequest, response: InferResponse) -> None:
+        """Receive a response: the sink of one request."""
         if pending.closed:
             return
         pending.closed = response.final
         if pending.decoupled:
-            self._put(pending, response)
+            self._buffer(pending, response)
         else:
-            pending.held.append(response)
-            self._release()
-        self._news.set()
+            pending.waiting.append(response)
+            self._release_in_order()
+        self._changed.set()
 
-    def _release(self) -> None:
+    def _release_in_order(self) -> None:
         while self._ordered and self._ordered[0].closed:
             pending = self._ordered.popleft()
-            for response in pending.held:
-                self._put(pending, response)
+            for response in pending.waiting:
+                self._buffer(pending, response)
 
-    def _put(self, pending: _Pending, response: InferResponse) -> None:
+    def _buffer(self, pending: _StreamRequest, response: InferResponse) -> None:
         if pending.is_empty_final(response):
             if not pending.empty_final:
                 self._open.discard(pending)
-                self._room.set()
+                self._slot_freed.set()
                 return
             response = _named_like(pending, response)
         if not response.final and self._is_full():
@@ -285,16 +287,16 @@ class InferStream:
             response = failed(unavailable(TOO_SLOW), pending.id)
         self._ready.append((pending, response))
         self._ready_bytes += _byte_size(response)
-        if len(self._ready) > 1:  # the writer is behind
-            self._behind = self._unsent.note(self)
+        if len(self._ready) > 1:  # the client reads more slowly than responses arrive
+            self._is_counted = self._send_buffers.update(self)
 
     def _is_full(self) -> bool:
         limits = self._limits
         return len(self._ready) >= limits.responses or self._ready_bytes >= limits.byte_size
 
 
-def _named_like(pending: _Pending, response: InferResponse) -> InferResponse:
-    """As in Triton, an empty final response repeats the request's model and version, "" included."""
+def _named_like(pending: _StreamRequest, response: InferResponse) -> InferResponse:
+    """Return an empty final response with the model and version of the request, "" included, as in Triton."""
     assert pending.request is not None, "only a model responds"
     return InferResponse(pending.request.model_name, pending.request.model_version, final=response.final)
 

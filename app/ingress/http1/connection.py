@@ -59,7 +59,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.remove(self)
-        self._state.send_buffers.forget(self)
+        self._state.send_buffers.remove(self)
         self._release()
         if self._in_place is not None:  # what came of a body, and a cycle: it would wait for the collector
             self._in_place.receiving = None
@@ -73,10 +73,10 @@ class HttpConnection(asyncio.Protocol):
         self._blocked_since = self._state.now()
         self._blocked_bytes = self._transport.get_write_buffer_size()
         self._transport.pause_reading()
-        self._state.send_buffers.note(self)
+        self._state.send_buffers.update(self)
 
     def resume_writing(self) -> None:
-        self._state.send_buffers.forget(self)
+        self._state.send_buffers.remove(self)
         self._blocked_since = 0.0
         self._wake()
         self._transport.resume_reading()
@@ -274,11 +274,11 @@ class HttpConnection(asyncio.Protocol):
         """Close at once."""
         self._transport.abort()
 
-    def unsent(self) -> int:
+    def buffered_bytes(self) -> int:
         """Bytes of responses that the client has not taken."""
         return self._transport.get_write_buffer_size()
 
-    give_up = abort
+    evict = abort
 
     def check_time(self, now: float) -> None:
         """Close a connection whose client is too slow to send a request or to take a response."""

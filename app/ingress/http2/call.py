@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any, Final
 
@@ -23,23 +23,6 @@ logger = logging.getLogger(__name__)
 # A status travels in trailers, which clients refuse from 8 to 16 KB on; a character may take 3 bytes there.
 _MAX_DETAILS: Final = 4000
 _UNEXPECTED: Final = "the server failed to handle the request; its log has the details"
-
-
-def refuse(stream: Stream, head: CallHead, unknown: bool) -> None:
-    """Answer a request that cannot become a call."""
-    if head.refusal:
-        stream.send(b"", (), wire.refusal_headers(head.refusal))
-    elif unknown:
-        stream.send(b"", (), wire.RESPONSE_HEADERS + wire.trailers(wire.UNIMPLEMENTED, "Method not found!"))
-    else:
-        text = "Concurrent RPC limit exceeded!"
-        stream.send(b"", (), wire.RESPONSE_HEADERS + wire.trailers(wire.RESOURCE_EXHAUSTED, text))
-
-
-def refuse_restricted(stream: Stream, restriction: Restriction) -> None:
-    """Answer a call without the metadata that its category requires, with Triton's text."""
-    text = f"This protocol is restricted, expecting header '{restriction.header}'"
-    stream.send(b"", (), wire.RESPONSE_HEADERS + wire.trailers(wire.UNAVAILABLE, text))
 
 
 def _allocate_shared(size: int, beginning: Buffer) -> memoryview:
@@ -285,3 +268,44 @@ def coroutine_handler(respond: Callable[[Buffer], Awaitable[bytes]]) -> UnaryHan
 
 OpenCall = Callable[[Http2State, Stream, CallHead], GrpcCall]
 """Opens a call of one gRPC method: `UnaryCall` or `StreamingCall` with its handler."""
+
+
+def open_call(
+    state: Http2State,
+    methods: Mapping[str, OpenCall],
+    restricted: Mapping[str, Restriction],
+    stream: Stream,
+    head: CallHead,
+) -> GrpcCall | None:
+    """Open a call; None if it was refused.
+
+    Args:
+        methods: by path.
+        restricted: metadata required by methods, by path.
+    """
+    method = methods.get(head.path)
+    restriction = restricted.get(head.path)
+    if restriction is not None and not restriction.met_by(_metadata_value(head, restriction.header)):
+        text = f"This protocol is restricted, expecting header '{restriction.header}'"
+        _refuse(stream, wire.UNAVAILABLE, text)
+    elif head.refusal:
+        stream.send(b"", (), wire.refusal_headers(head.refusal))
+    elif method is None:
+        _refuse(stream, wire.UNIMPLEMENTED, "Method not found!")
+    elif state.calls >= state.settings.max_calls:
+        _refuse(stream, wire.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!")
+    else:
+        return method(state, stream, head)
+    return None
+
+
+def _refuse(stream: Stream, status: int, text: str) -> None:
+    stream.send(b"", (), wire.RESPONSE_HEADERS + wire.trailers(status, text))
+
+
+def _metadata_value(head: CallHead, name: str) -> bytes | None:
+    name = name.lower()
+    for key, value in head.metadata:
+        if key == name:
+            return value if isinstance(value, bytes) else value.encode("latin-1")
+    return None

@@ -84,7 +84,7 @@ class Http2Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.remove(self)
-        self._state.send_buffers.forget(self)
+        self._state.send_buffers.remove(self)
         streams = list(self._streams.values())
         self._streams.clear()
         for stream in streams:
@@ -337,14 +337,14 @@ class Http2Connection(asyncio.Protocol):
         """Close at once."""
         self._transport.abort()
 
-    def unsent(self) -> int:
+    def buffered_bytes(self) -> int:
         """Bytes of answers that wait for windows, or that the client has not taken."""
         return self._output.queued + self._transport.get_write_buffer_size()
 
-    give_up = abort
+    evict = abort
 
     def _report_buffered(self) -> bool:
-        return self._state.send_buffers.note(self)
+        return self._state.send_buffers.update(self)
 
     def check_time(self, now: float) -> None:
         """Ping an idle client, close a dead, an old or a stuck one."""

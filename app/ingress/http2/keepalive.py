@@ -1,10 +1,10 @@
-"""What the clock has to say about an HTTP/2 connection."""
+"""Keepalive pings, idle time and frame rates of an HTTP/2 connection."""
 
 from app.protocol.grpc import http2 as h2
 
 
 class Keepalive:
-    """Control frames a second, pings, and when the peer was last heard. All in seconds."""
+    """Counts control frames per second and decides about pings; all times are seconds of one clock."""
 
     def __init__(self, now: float) -> None:
         self.born = self.heard = now
@@ -15,7 +15,7 @@ class Keepalive:
         self._counts = [0, 0]
 
     def count(self, is_reset: bool, limit: int, frames: int = 1) -> None:
-        """Count control frames; raises ENHANCE_YOUR_CALM above `limit` of their sort a second."""
+        """Count control frames, resets separately; raise ENHANCE_YOUR_CALM above `limit` per second."""
         if int(self.heard) != self._second:
             self._second, self._counts = int(self.heard), [0, 0]
         self._counts[is_reset] += frames
@@ -23,18 +23,18 @@ class Keepalive:
             raise h2.Http2Error(h2.ENHANCE_YOUR_CALM, "too many resets" if is_reset else "too many frames")
 
     def too_many_pings(self, interval: float, strikes: int) -> bool:
-        """Count a ping that came too early after the last one, and say whether those are too many."""
+        """Count a ping if it came less than `interval` after the last; return whether that is too often."""
         self.strikes += self.heard - self._last_ping < interval
         self._last_ping = self.heard
         return bool(strikes) and self.strikes > strikes
 
     def wants_ping(self, now: float, interval: float) -> bool:
-        """Whether it is time to ask whether the client is there; notes that it was asked."""
+        """Return whether to ping an idle client, and if so record the ping as sent."""
         if self.ping_sent or now - self.heard < interval:
             return False
         self.ping_sent = now
         return True
 
     def is_dead(self, now: float, timeout: float) -> bool:
-        """Whether the client has not answered a ping in time."""
+        """Return whether a ping has not been answered in time."""
         return bool(self.ping_sent) and now - self.ping_sent > timeout

@@ -6,14 +6,13 @@ a tenth of that.
 
 import ssl
 from collections.abc import Mapping
+from functools import partial
 
-from app.ingress.http2.call import GrpcCall, OpenCall, refuse, refuse_restricted
+from app.ingress.http2.call import OpenCall, open_call
 from app.ingress.http2.connection import Http2Connection
 from app.ingress.http2.state import Http2State
-from app.ingress.http2.stream import Stream
 from app.ingress.net.listener import Listener
 from app.ingress.net.slow_clients import SendBufferLimit
-from app.protocol.grpc.framing import CallHead
 from app.protocol.restrictions import Restriction
 from app.settings.fronts import Http2Settings
 
@@ -36,8 +35,7 @@ class Http2Server(Listener):
     ) -> None:
         self.state = Http2State(settings, send_buffers)
         super().__init__(self.state)
-        self._methods = methods
-        self._restricted = restricted or {}
+        self._open_call = partial(open_call, self.state, methods, restricted or {})
 
     async def listen(
         self, address: str, port: int, reuse_port: bool = True, context: ssl.SSLContext | None = None
@@ -58,23 +56,3 @@ class Http2Server(Listener):
     async def stop(self, grace_s: float) -> None:
         await super().stop(grace_s)
         self.state.close()
-
-    def _open_call(self, stream: Stream, head: CallHead) -> GrpcCall | None:
-        """Open a call; None when it was refused."""
-        method = self._methods.get(head.path)
-        restriction = self._restricted.get(head.path)
-        if restriction is not None and not restriction.met_by(_sent(head, restriction)):
-            refuse_restricted(stream, restriction)
-            return None
-        if method is None or head.refusal or self.state.calls >= self.state.settings.max_calls:
-            refuse(stream, head, unknown=method is None)
-            return None
-        return method(self.state, stream, head)
-
-
-def _sent(head: CallHead, restriction: Restriction) -> bytes | None:
-    wanted = restriction.header.lower()
-    for name, value in head.metadata:
-        if name == wanted:
-            return value if isinstance(value, bytes) else value.encode("latin-1")
-    return None

@@ -31,7 +31,7 @@ SLOW_CLIENTS: Final[tuple[Family[SendBufferLimit], ...]] = (
         "nereid_slow_client_ended",
         "counter",
         "Connections and streams closed because the limit on buffered response bytes was reached",
-        value(lambda limit: limit.ended),
+        value(lambda limit: limit.evicted),
     ),
 )
 

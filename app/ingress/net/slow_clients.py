@@ -1,4 +1,4 @@
-"""What an ingress keeps for clients that are slow to take their answers: one bound over all of them."""
+"""Global limit on response bytes buffered for slow clients."""
 
 import logging
 import time
@@ -8,107 +8,105 @@ from typing import Final, Protocol
 logger = logging.getLogger(__name__)
 
 DEFAULT_BYTES: Final = 4 << 30
-TOO_SLOW: Final = "the stream's responses are read too slowly"
-"""What ends a stream whose client is too far behind."""
+TOO_SLOW: Final = "client reads responses too slowly: send buffer limit exceeded"
+"""Error of a stream whose buffered responses exceed a limit."""
+RESPONSE_BYTES: Final = 1 << 10
+"""Approximate size of a buffered response besides its tensors."""
+_KERNEL_BYTES: Final = 1 << 20
+"""Bytes that the kernel accepts for any client: they say nothing about how fast it reads."""
 
 
 class BufferedSender(Protocol):
-    """A connection or a stream."""
+    """A connection or stream that buffers responses."""
 
-    def unsent(self) -> int:
-        """Bytes of answers that wait for its client now."""
+    def buffered_bytes(self) -> int:
+        """Return the response bytes buffered now."""
 
-    def give_up(self) -> None:
-        """Drop them, and tell the client in the way that is left: an error, or the end of the connection."""
-
-
-RESPONSE_BYTES: Final = 1 << 10
-"""What a response that waits takes besides its tensors, roughly."""
-
-_TAKEN_AT_ONCE: Final = 1 << 20
-"""What the kernel takes for any client, the slowest too: it says nothing of the pace."""
+    def evict(self) -> None:
+        """Drop the buffered responses; end with an error if possible, else close the connection."""
 
 
-class _Held:
-    __slots__ = ("since", "size", "taken")
+class _Usage:
+    """What one sender buffers."""
+
+    __slots__ = ("drained", "since", "size")
 
     def __init__(self, since: float) -> None:
         self.since = since
-        self.size = self.taken = 0
+        self.size = self.drained = 0
+
+    def seconds_left(self, now: float) -> float:
+        """Return how long the client needs for the rest at the rate at which it has read so far."""
+        return self.size * (now - self.since) / (self.drained + _KERNEL_BYTES)
 
 
 class SendBufferLimit:
-    """Counts the answers that wait, and above `limit` bytes ends who would take the longest over them.
+    """Counts buffered response bytes; above `limit`, evicts senders, slowest drain rate first.
 
-    Not who holds most, which may be a quick client of a large model; nor who has taken nothing for longest,
-    which a byte now and then disproves. Only those that wait come here: a connection reports when its
-    transport is full or a window is closed, a stream when its writer is behind. Less than that, up to the
-    transports' own buffers, a connection may hold uncounted.
+    Neither the largest sender is evicted first, which may be a fast client of a large model, nor the one that
+    has read nothing for longest: reading a byte now and then would avoid that. Only senders that are blocked
+    are counted: connections with a full transport or closed windows, streams whose writer is behind. Every
+    connection may buffer less than that uncounted.
 
     Attributes:
-        total: bytes that wait, as last reported.
-        ended: holders that were given up.
+        total: buffered bytes, as last updated.
+        evicted: number of senders evicted.
     """
 
     def __init__(self, limit: int = DEFAULT_BYTES, now: Callable[[], float] = time.monotonic) -> None:
         self.total = 0
-        self.ended = 0
+        self.evicted = 0
         self._limit = limit
         self._now = now
-        self._held: dict[BufferedSender, _Held] = {}
+        self._usage: dict[BufferedSender, _Usage] = {}
 
-    def note(self, holder: BufferedSender) -> bool:
-        """Take note of what a holder holds now; returns whether that is anything. It may end in here."""
-        self._measure(holder)
+    def update(self, sender: BufferedSender) -> bool:
+        """Count what a sender buffers now, which may evict it; return whether it buffers anything."""
+        self._count(sender)
         if self.total > self._limit:
-            self._make_room()
-        return holder in self._held
+            self._evict_slowest()
+        return sender in self._usage
 
-    def forget(self, holder: BufferedSender) -> None:
-        """A holder holds nothing any more."""
-        held = self._held.pop(holder, None)
-        if held is not None:
-            self.total -= held.size
+    def remove(self, sender: BufferedSender) -> None:
+        """Count nothing for a sender any more."""
+        usage = self._usage.pop(sender, None)
+        if usage is not None:
+            self.total -= usage.size
 
     def measure(self) -> int:
-        """The bytes that wait now."""
-        for holder in list(self._held):
-            self._measure(holder)
+        """Update all senders; return the buffered bytes."""
+        for sender in list(self._usage):
+            self._count(sender)
         return self.total
 
-    def _measure(self, holder: BufferedSender) -> None:
-        size = holder.unsent()
+    def _count(self, sender: BufferedSender) -> None:
+        size = sender.buffered_bytes()
         if not size:
-            self.forget(holder)
+            self.remove(sender)
             return
-        held = self._held.get(holder)
-        if held is None:
-            held = self._held[holder] = _Held(self._now())
-        held.taken += max(0, held.size - size)
-        self.total += size - held.size
-        held.size = size
+        usage = self._usage.get(sender)
+        if usage is None:
+            usage = self._usage[sender] = _Usage(self._now())
+        usage.drained += max(0, usage.size - size)
+        self.total += size - usage.size
+        usage.size = size
 
-    def _make_room(self) -> None:
+    def _evict_slowest(self) -> None:
         before = self.measure()
-        ended = self.ended
+        evicted = self.evicted
         now = self._now()
-        for holder in sorted(self._held, key=lambda each: _seconds_left(self._held[each], now), reverse=True):
+        for sender in sorted(self._usage, key=lambda each: self._usage[each].seconds_left(now), reverse=True):
             if self.total <= self._limit:
                 break
-            self.forget(holder)
-            self.ended += 1
-            holder.give_up()
-        if self.ended > ended:
+            self.remove(sender)
+            self.evicted += 1
+            sender.evict()
+        if self.evicted > evicted:
             logger.warning(
-                "%d bytes of answers waited for slow clients, more than --max-unsent-bytes=%d: "
-                "ended %d connections or streams, which held %d of them",
-                before,
+                "send buffer limit (--max-unsent-bytes=%d) reached with %d bytes: "
+                "evicted %d slow connections or streams, which buffered %d bytes",
                 self._limit,
-                self.ended - ended,
+                before,
+                self.evicted - evicted,
                 before - self.total,
             )
-
-
-def _seconds_left(held: _Held, now: float) -> float:
-    """How long a holder would take over what it holds, at its pace so far."""
-    return held.size * (now - held.since) / (held.taken + _TAKEN_AT_ONCE)

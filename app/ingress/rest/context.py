@@ -29,7 +29,7 @@ class RouteContext:
         forwarder: copies headers into request parameters; None when none are forwarded.
         max_input_size: bytes of JSON or raw input that a request may have.
         limits: limits of connections and streams.
-        unsent: the limit on response bytes buffered for slow clients.
+        send_buffers: the limit on response bytes buffered for slow clients.
         tasks: running tasks, kept so that they are not garbage collected.
     """
 
@@ -38,7 +38,7 @@ class RouteContext:
     forwarder: HeaderForwarder | None
     max_input_size: int
     limits: Http1Settings
-    unsent: SendBufferLimit
+    send_buffers: SendBufferLimit
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def submit(

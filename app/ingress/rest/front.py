@@ -31,7 +31,7 @@ class HttpFront:
         service: answers requests.
         settings: address, limits, restrictions and the like.
         observer: traces and logs requests, and has the settings of both.
-        unsent: limit on response bytes buffered for slow clients, shared with other fronts.
+        send_buffers: limit on response bytes buffered for slow clients, shared with other fronts.
     """
 
     def __init__(
@@ -39,15 +39,15 @@ class HttpFront:
         service: InferenceService,
         settings: HttpSettings = _DEFAULTS,
         observer: Observer | None = None,
-        unsent: SendBufferLimit | None = None,
+        send_buffers: SendBufferLimit | None = None,
     ) -> None:
-        observer, unsent = observer or Observer(LiveSettings()), unsent or SendBufferLimit()
+        observer, send_buffers = observer or Observer(LiveSettings()), send_buffers or SendBufferLimit()
         self._restrictions = settings.restrictions
         self._rest_api = build_rest_api(service, settings.max_input_size, observer)
         self._context = RouteContext(
-            service, observer, settings.forwarder, settings.max_input_size, settings.http1, unsent
+            service, observer, settings.forwarder, settings.max_input_size, settings.http1, send_buffers
         )
-        self._server = HttpServer(self.route, settings.http1, unsent)
+        self._server = HttpServer(self.route, settings.http1, send_buffers)
 
     @property
     def connections(self) -> int:

@@ -155,7 +155,7 @@ class _StreamWriter(_ResponseWriter):
         self._closed = True
         self._buffered.clear()
         self._buffered_bytes = 0
-        self._context.unsent.forget(self)
+        self._context.send_buffers.remove(self)
         self._changed.set()
 
     def on_response(self, response: InferResponse) -> None:
@@ -169,13 +169,13 @@ class _StreamWriter(_ResponseWriter):
         self._buffered_bytes += _byte_size(response)
         self._changed.set()
         if len(self._buffered) > 1:  # the client reads slowly
-            self._behind = self._context.unsent.note(self)
+            self._behind = self._context.send_buffers.update(self)
 
-    def unsent(self) -> int:
+    def buffered_bytes(self) -> int:
         """Return the bytes of buffered responses."""
         return self._buffered_bytes + RESPONSE_BYTES * len(self._buffered)
 
-    def give_up(self) -> None:
+    def evict(self) -> None:
         """End with an error in place of all buffered responses."""
         closed, self._closed = self._closed, True
         if not closed:
@@ -201,7 +201,7 @@ class _StreamWriter(_ResponseWriter):
             self._buffered_bytes -= _byte_size(response)
             if self._behind and not self._buffered:
                 self._behind = False
-                self._context.unsent.forget(self)
+                self._context.send_buffers.remove(self)
             await self._write_one(response)
             await exchange.drained()
 

@@ -118,9 +118,9 @@ class FakeService:
 class Running:
     """A front on an event loop in a thread of its own."""
 
-    def __init__(self, settings=None, observer=None, unsent=None):
+    def __init__(self, settings=None, observer=None, send_buffers=None):
         self.service = FakeService()
-        self.front = GrpcFront(self.service, settings or GrpcSettings(), observer, unsent)
+        self.front = GrpcFront(self.service, settings or GrpcSettings(), observer, send_buffers)
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
@@ -145,8 +145,8 @@ class Running:
 
 
 @contextmanager
-def running(settings=None, unsent=None):
-    server = Running(settings, unsent=unsent)
+def running(settings=None, send_buffers=None):
+    server = Running(settings, send_buffers=send_buffers)
     try:
         yield server
     finally:

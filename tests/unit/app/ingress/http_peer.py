@@ -42,10 +42,10 @@ class Peer:
 
 
 @asynccontextmanager
-async def fronted(service=None, unsent=None, settings=None, **limits):
+async def fronted(service=None, send_buffers=None, settings=None, **limits):
     http1, settings = Http1Settings(**({"linger_s": 0.2} | limits)), settings or {}
     service = service or FakeService()
-    front = HttpFront(service, HttpSettings(**settings, http1=http1), unsent=unsent)
+    front = HttpFront(service, HttpSettings(**settings, http1=http1), send_buffers=send_buffers)
     port = await front.start("127.0.0.1", 0)
     peers = []
 

@@ -136,7 +136,7 @@ def test_a_decoupled_request_that_overruns_its_reader_is_cancelled(server):
     settings = GrpcSettings(stream=StreamLimits(byte_size=1 << 20))
     with running(settings) as server, grpc.insecure_channel(server.url) as channel:
         *_, last = overrun(server, channel)
-        assert last.error_message == "the stream's responses are read too slowly"
+        assert last.error_message == "client reads responses too slowly: send buffer limit exceeded"
 
 
 def test_bytes_that_are_no_message_end_the_stream(server):
@@ -147,11 +147,11 @@ def test_bytes_that_are_no_message_end_the_stream(server):
 
 
 def test_what_waits_in_all_streams_together_is_bounded():
-    unsent = SendBufferLimit(1 << 20)
-    with running(unsent=unsent) as server, grpc.insecure_channel(server.url) as channel:
+    send_buffers = SendBufferLimit(1 << 20)
+    with running(send_buffers=send_buffers) as server, grpc.insecure_channel(server.url) as channel:
         responses = overrun(server, channel)
         with pytest.raises(grpc.RpcError) as ended:
             list(responses)
         assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
-        assert ended.value.details() == "the stream's responses are read too slowly"
-        assert unsent.ended == 1
+        assert ended.value.details() == "client reads responses too slowly: send buffer limit exceeded"
+        assert send_buffers.evicted == 1

@@ -187,16 +187,16 @@ def test_slow_readers_are_bounded_together(run):
     async def scenario():
         service = FakeService()
         service.large_output = bytes(30 << 20)
-        unsent = SendBufferLimit(100 << 20)
-        async with fronted(service, unsent) as front:
+        send_buffers = SendBufferLimit(100 << 20)
+        async with fronted(service, send_buffers) as front:
             peers = [await front.connect() for _ in range(6)]
             for number, peer in enumerate(peers, 1):
                 await peer.send(binary_infer(np.ones((1, 1), np.float32)))
                 await until(lambda number=number: service.requests == number)
-            await until(lambda: 1 <= unsent.ended == 6 - front.connections)
-            assert 0 < unsent.measure() <= 100 << 20
+            await until(lambda: 1 <= send_buffers.evicted == 6 - front.connections)
+            assert 0 < send_buffers.measure() <= 100 << 20
             assert (await peers[-1].response())[0] == 200  # the last that came, and reads now
-        assert unsent.measure() == 0
+        assert send_buffers.measure() == 0
 
     run(scenario())
 

@@ -15,8 +15,8 @@ from tests.unit.app.ingress.http2.http2_running import Running, Start
 def start() -> Iterator[Start]:
     made: list[Running] = []
 
-    def make(unsent: SendBufferLimit | None = None, **settings: Any) -> Running:
-        made.append(Running(Http2Settings(**settings), unsent))
+    def make(send_buffers: SendBufferLimit | None = None, **settings: Any) -> Running:
+        made.append(Running(Http2Settings(**settings), send_buffers))
         return made[-1]
 
     yield make

@@ -89,16 +89,16 @@ class Handlers:
 class Running:
     """A server on a loop of its own."""
 
-    def __init__(self, settings: Http2Settings, unsent: SendBufferLimit | None = None) -> None:
+    def __init__(self, settings: Http2Settings, send_buffers: SendBufferLimit | None = None) -> None:
         self.handlers = Handlers()
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
-        self.server: Http2Server = self.run(self._start(settings, unsent))
+        self.server: Http2Server = self.run(self._start(settings, send_buffers))
         self.port: int = self.run(self.server.listen("127.0.0.1", 0))
 
-    async def _start(self, settings: Http2Settings, unsent: SendBufferLimit | None) -> Http2Server:
-        return Http2Server(settings, self.handlers.methods(), send_buffers=unsent)
+    async def _start(self, settings: Http2Settings, send_buffers: SendBufferLimit | None) -> Http2Server:
+        return Http2Server(settings, self.handlers.methods(), send_buffers=send_buffers)
 
     def run(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(WAIT_S)

@@ -315,8 +315,8 @@ def test_long_messages_within_windows_of_any_size(raw: Raw, size: int) -> None:
 
 
 def test_answers_without_a_window_are_bounded_over_all_connections(start: Start) -> None:
-    unsent = SendBufferLimit(3_000_000)
-    running = start(unsent=unsent)
+    send_buffers = SendBufferLimit(3_000_000)
+    running = start(send_buffers=send_buffers)
     clients = [Raw(running.port) for _ in range(4)]
     for raw in clients:
         raw.send(h2.settings_frame({h2.INITIAL_WINDOW_SIZE: 0}))
@@ -330,9 +330,9 @@ def test_answers_without_a_window_are_bounded_over_all_connections(start: Start)
         raw.send(h2.window_update(1, 1_000_000) + h2.window_update(0, 1_000_000))
         frames = raw.frames(lambda frame: bool(frame.flags & h2.END_STREAM) and frame.kind == h2.HEADERS)
         assert sum(len(frame.payload) for frame in frames if frame.kind == h2.DATA) == 900_005
-    assert unsent.ended == 1
-    assert not running.run(_measured(unsent))
+    assert send_buffers.evicted == 1
+    assert not running.run(_measured(send_buffers))
 
 
-async def _measured(unsent: SendBufferLimit) -> int:
-    return unsent.measure()
+async def _measured(send_buffers: SendBufferLimit) -> int:
+    return send_buffers.measure()

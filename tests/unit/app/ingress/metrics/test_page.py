@@ -190,13 +190,13 @@ async def test_cache_families_are_of_models_that_use_it() -> None:
 
 async def test_send_buffers_are_reported() -> None:
     class Client:
-        def unsent(self) -> int:
+        def buffered_bytes(self) -> int:
             return 7
 
-        def give_up(self) -> None: ...
+        def evict(self) -> None: ...
 
     buffers = SendBufferLimit()
-    buffers.note(Client())
+    buffers.update(Client())
     text = (await render(service_of(FakeRouter()), send_buffers=buffers)).decode()
     assert "\nnereid_unsent_bytes 7\n" in text
     assert "\nnereid_slow_client_ended 0\n" in text

@@ -1,4 +1,4 @@
-"""What waits for slow clients is bounded over all of them, and those that are slowest lose first."""
+"""The limit on buffered responses evicts the slowest senders first."""
 
 import logging
 
@@ -8,18 +8,18 @@ from app.ingress.net.slow_clients import SendBufferLimit
 
 
 class Client:
-    """One that is owed answers."""
+    """A sender that buffers `size` bytes."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.gone = False
+        self.evicted = False
 
-    def unsent(self) -> int:
+    def buffered_bytes(self) -> int:
         return self.size
 
-    def give_up(self) -> None:
+    def evict(self) -> None:
         self.size = 0
-        self.gone = True
+        self.evicted = True
 
 
 class Clock:
@@ -30,47 +30,47 @@ class Clock:
         return self.now
 
 
-def test_who_would_take_the_longest_goes_first(caplog: pytest.LogCaptureFixture) -> None:
-    """Not the quick client of a large answer, which holds most; not only one that takes nothing at all."""
+def test_slowest_drain_rate_is_evicted_first(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither the fast client of a large response, nor only a client that reads nothing."""
     clock = Clock()
-    unsent = SendBufferLimit(1000, clock)
+    send_buffers = SendBufferLimit(1000, clock)
     trickle, stalled, quick = Client(300), Client(200), Client(900)
-    unsent.note(trickle)
-    unsent.note(stalled)
+    send_buffers.update(trickle)
+    send_buffers.update(stalled)
     clock.now = 60.0
     trickle.size -= 1
-    unsent.note(trickle)
+    send_buffers.update(trickle)
     with caplog.at_level(logging.WARNING):
-        unsent.note(quick)
-    assert (trickle.gone, stalled.gone, quick.gone) == (True, True, False)
-    assert (unsent.total, unsent.ended) == (900, 2)
+        send_buffers.update(quick)
+    assert (trickle.evicted, stalled.evicted, quick.evicted) == (True, True, False)
+    assert (send_buffers.total, send_buffers.evicted) == (900, 2)
     [record] = caplog.records
-    assert "1399 bytes" in record.message and "ended 2 connections" in record.message
+    assert "1399 bytes" in record.message and "evicted 2 slow connections" in record.message
 
 
-def test_what_was_taken_meanwhile_makes_room() -> None:
-    unsent = SendBufferLimit(1000, Clock())
+def test_drained_bytes_are_not_counted() -> None:
+    send_buffers = SendBufferLimit(1000, Clock())
     first, second = Client(900), Client(900)
-    unsent.note(first)
+    send_buffers.update(first)
     first.size = 50
-    unsent.note(second)
-    assert not first.gone and not second.gone and unsent.total == 950
+    send_buffers.update(second)
+    assert not first.evicted and not second.evicted and send_buffers.total == 950
     first.size = second.size = 0
-    assert unsent.measure() == 0
-    assert not unsent.note(first)
+    assert send_buffers.measure() == 0
+    assert not send_buffers.update(first)
 
 
-def test_nobody_holds_more_than_the_bound_alone() -> None:
-    unsent = SendBufferLimit(1000, Clock())
+def test_single_sender_over_the_limit_is_evicted() -> None:
+    send_buffers = SendBufferLimit(1000, Clock())
     client = Client(1001)
-    assert not unsent.note(client)
-    assert client.gone and unsent.total == 0
+    assert not send_buffers.update(client)
+    assert client.evicted and send_buffers.total == 0
 
 
-def test_forgotten_holders_count_no_more() -> None:
-    unsent = SendBufferLimit(1000, Clock())
+def test_removed_sender_is_not_counted() -> None:
+    send_buffers = SendBufferLimit(1000, Clock())
     client = Client(600)
-    assert unsent.note(client)
-    unsent.forget(client)
-    unsent.forget(client)
-    assert unsent.total == 0 and not client.gone
+    assert send_buffers.update(client)
+    send_buffers.remove(client)
+    send_buffers.remove(client)
+    assert send_buffers.total == 0 and not client.evicted

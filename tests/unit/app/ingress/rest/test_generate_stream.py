@@ -151,7 +151,7 @@ def test_buffer_of_a_slow_reader_is_limited(run, limits):
                 await asyncio.sleep(0)
             await head(peer)
             *full, last = await events(peer)
-            assert last == {"error": "the stream's responses are read too slowly"}
+            assert last == {"error": "client reads responses too slowly: send buffer limit exceeded"}
             assert 50 <= len(full) < sent
             assert (await peer.ask(request("/v2/health/live", method="GET")))[0] == 200
 
@@ -192,19 +192,19 @@ def test_a_stream_ends_before_the_server_does(run):
 
 def test_buffers_of_all_streams_together_are_limited(run):
     async def scenario():
-        unsent = SendBufferLimit(1 << 20)
-        async with decoupled(unsent=unsent, write_buffer_bytes=1000) as (front, peer):
+        send_buffers = SendBufferLimit(1 << 20)
+        async with decoupled(send_buffers=send_buffers, write_buffer_bytes=1000) as (front, peer):
             model = await asked(front, peer, asking(STREAM))
             for _ in range(1000):
                 if model.call.cancelled:
                     break
                 model.answer(sized(50_000))
-                assert unsent.total <= 1 << 20
+                assert send_buffers.total <= 1 << 20
                 await asyncio.sleep(0)
             assert model.call.cancelled
             await head(peer)
             *_, last = await events(peer)
-            assert last == {"error": "the stream's responses are read too slowly"}
-        assert unsent.measure() == 0
+            assert last == {"error": "client reads responses too slowly: send buffer limit exceeded"}
+        assert send_buffers.measure() == 0
 
     run(scenario())
