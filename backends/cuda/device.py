@@ -67,8 +67,8 @@ class CudaDevice:
 
     def stage(self, name: str, array: Array) -> torch.Tensor:
         """Return the bytes of an input, uint8[n], in page-locked host memory if that is enabled."""
-        held = np.ascontiguousarray(array) if self.inputs is None else self.inputs.hold(name, array)
-        return torch.from_numpy(held.reshape(-1).view(np.uint8))
+        staged = np.ascontiguousarray(array) if self.inputs is None else self.inputs.copy_in(name, array)
+        return torch.from_numpy(staged.reshape(-1).view(np.uint8))
 
     def upload(self, name: str, array: Array, target: torch.Tensor) -> None:
         """Start to copy an input to the beginning of device memory."""

@@ -35,11 +35,11 @@ class HostBuffers:
             block = self._blocks[name] = self._allocate(max(_SMALLEST, 1 << (nbytes - 1).bit_length()))
         return np.ndarray(shape, dtype, block)
 
-    def hold(self, name: str, array: Array) -> Array:
+    def copy_in(self, name: str, array: Array) -> Array:
         """Return the array itself if it lies in the input's block, else a copy there."""
         block = self._blocks.get(name)
         if block is not None and array.ctypes.data == block.ctypes.data and array.flags.c_contiguous:
             return array
-        held = self(name, array.shape, array.dtype)
-        held[...] = array
-        return held
+        copy = self(name, array.shape, array.dtype)
+        copy[...] = array
+        return copy

@@ -136,11 +136,11 @@ def _respond(model: Model, state: _State, request: Request) -> InferResponse:
 
 def _missing(model: Model, state: _State, infer: InferRequest, requested: Container[str]) -> list[Tensor]:
     """Return zeros for the inputs that the client left out, with 1 for a variable dimension."""
-    given = {_output_name(tensor.name) for tensor in infer.inputs}
+    present = {_output_name(tensor.name) for tensor in infer.inputs}
     batch = infer.inputs[0].shape[:1] if model.signature.batched and infer.inputs else ()
     tensors = []
     for name, spec in state.optional.items():
-        if name in requested and name not in given:
+        if name in requested and name not in present:
             dims = spec.dims if spec.reshape is None else spec.reshape
             shape = (*batch, *(1 if dim == WILDCARD else dim for dim in dims))
             data = bytes(math.prod(shape) * (spec.itemsize or _EMPTY_BYTES))

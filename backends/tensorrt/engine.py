@@ -115,11 +115,11 @@ def complete(config: mc.ModelConfig, io: EngineIO) -> mc.ModelConfig:
     config.max_batch_size = config.max_batch_size or largest
     if config.max_batch_size > 1 and not config.WhichOneof("scheduling_choice"):
         config.dynamic_batching.SetInParent()
-    taken = _taken(config)
+    reserved = _server_tensors(config)
     if not config.input:
-        config.input.extend(mc.ModelInput(name=name) for name in io.inputs if name not in taken)
+        config.input.extend(mc.ModelInput(name=name) for name in io.inputs if name not in reserved)
     if not config.output:
-        config.output.extend(mc.ModelOutput(name=name) for name in io.outputs if name not in taken)
+        config.output.extend(mc.ModelOutput(name=name) for name in io.outputs if name not in reserved)
     for tensor, known in _pairs(config, io):
         _fill(tensor, known, config.max_batch_size > 0)
     return config
@@ -131,7 +131,7 @@ def _copy(config: mc.ModelConfig) -> mc.ModelConfig:
     return copy
 
 
-def _taken(config: mc.ModelConfig) -> set[str]:
+def _server_tensors(config: mc.ModelConfig) -> set[str]:
     """Return the names of tensors that the server makes or keeps, which requests do not have."""
     names = {name for name, _ in controls(config)}
     for state in config.sequence_batching.state:
@@ -240,7 +240,7 @@ def check(config: mc.ModelConfig, io: EngineIO) -> None:
         if name not in io.inputs:
             raise unexpected("input", name, io.inputs)
         _check_type(config.name, "input", name, kind, io.inputs[name])
-    present = _taken(config) | {tensor.name for tensor in (*config.input, *config.output)}
+    present = _server_tensors(config) | {tensor.name for tensor in (*config.input, *config.output)}
     for direction, tensors in (("input", io.inputs), ("output", io.outputs)):
         for name in tensors:
             if name not in present:

@@ -14,7 +14,7 @@ class Range(NamedTuple):
     best: Shape
     high: Shape
 
-    def holds(self, actual: Shape) -> bool:
+    def contains(self, actual: Shape) -> bool:
         """Whether sizes, or values, are in range."""
         return len(actual) == len(self.high) and all(
             low <= size <= high for low, size, high in zip(self.low, actual, self.high, strict=True)
@@ -68,8 +68,8 @@ def choose(profiles: Sequence[Profile], shapes: Mapping[str, Shape], values: Map
     possible = [
         profile
         for profile in profiles
-        if all(profile.shapes[name].holds(shape) for name, shape in shapes.items())
-        and all(profile.values[name].holds(value) for name, value in values.items())
+        if all(profile.shapes[name].contains(shape) for name, shape in shapes.items())
+        and all(profile.values[name].contains(value) for name, value in values.items())
     ]
     if not possible:
         raise _refusal(profiles[0], shapes, values)

@@ -116,13 +116,13 @@ class InferenceResponseSender:
             raise TypeError(f"send() takes an InferenceResponse, found type '{type(response)}'")
         # The only response of a model that is not decoupled is final.
         final = bool(flags) or not self._decoupled
-        answer = self._answer(response, final)
+        encoded = self._encoded(response, final)
         with self._lock:
             self._check(response)
             self._sent += 1
             self._closed = bool(flags)
             if response is not None or self._decoupled:
-                self._request.reply(answer)
+                self._request.reply(encoded)
 
     def is_cancelled(self) -> bool:
         """Whether the client cancelled or disconnected."""
@@ -132,7 +132,7 @@ class InferenceResponseSender:
         """Give up the request, which is executed again or has failed."""
         self._closed = True
 
-    def _answer(self, response: InferenceResponse | None, final: bool) -> InferResponse:
+    def _encoded(self, response: InferenceResponse | None, final: bool) -> InferResponse:
         infer = self._request.infer
         if response is None:
             return InferResponse(id=infer.id, final=True)

@@ -93,7 +93,7 @@ class Execution:
                     return
                 returned = server_api.current().run(returned, self._loop)
             clock.compute_end_ns = time.monotonic_ns()
-            answers = self._checked(received, returned)
+            responses = self._checked(received, returned)
         except (Exception, SystemExit) as error:
             clock.compute_end_ns = time.monotonic_ns()
             self._fail(received, requests, error)
@@ -101,7 +101,7 @@ class Execution:
         # Dropping the last reference of a sender would end its request.
         _senders = [mine._sender for mine in received]
         del received  # with the last reference gone, the output may use the input's memory
-        for request, response in zip(requests, answers, strict=True):
+        for request, response in zip(requests, responses, strict=True):
             if response is None:
                 continue
             if request.answered:

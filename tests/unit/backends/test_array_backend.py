@@ -237,7 +237,7 @@ def test_outputs_that_contradict_the_configuration(produced: dict[str, Any], tex
         call.arrays  # noqa: B018
 
 
-def test_too_few_rows_are_never_shared_out() -> None:
+def test_too_few_output_rows_fail_the_batch() -> None:
     class Short(Recorder):
         def execute(self, loaded: Any, inputs: Any, outputs: Any) -> Any:
             array = inputs["I"][:1]

@@ -78,7 +78,7 @@ def row(*values: float) -> Any:
     return np.array([values], np.float32)
 
 
-def test_one_request(served: Served) -> None:
+def test_one_request_is_answered(served: Served) -> None:
     (call,) = served(infer({"INPUT0": row(1, 2)}, id="7"))
     assert call.arrays["OUTPUT0"].tolist() == [[1, 2]]
     response = call.responses[0]
@@ -116,5 +116,5 @@ def test_responses_stay_as_they_were(served: Served) -> None:
     assert first.arrays["OUTPUT0"].tolist() == [[1, 2]]
 
 
-def test_it_is_ready(served: Served) -> None:
+def test_loaded_instance_is_ready(served: Served) -> None:
     assert served.backend.instance_ready(served.instance)

@@ -45,12 +45,12 @@ def test_every_kind_of_batch_input(kind: str, expected: Any, datatype: str) -> N
         ragged.batch_inputs({})
 
 
-def test_every_kind_is_known() -> None:
+def test_every_kind_of_triton_is_implemented() -> None:
     assert {kind for kind, _ in KINDS} == set(mc.BatchInput.Kind.keys())
     assert list(mc.BatchOutput.Kind.keys()) == ["BATCH_SCATTER_WITH_INPUT_SHAPE"]
 
 
-def test_nothing_ragged() -> None:
+def test_config_without_ragged_inputs() -> None:
     assert Ragged.from_config(config('input { name: "A" dims: 1 }')) is None
 
 

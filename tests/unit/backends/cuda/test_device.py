@@ -46,14 +46,14 @@ def test_blocks_grow_and_are_used_again() -> None:
     assert made == [4096, 8192, 4096]
 
 
-def test_what_is_in_its_block_is_not_copied_again() -> None:
+def test_input_in_its_block_is_not_copied_again() -> None:
     buffers = HostBuffers(lambda nbytes: np.empty(nbytes, np.uint8))
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
-    held = buffers.hold("A", array)
+    held = buffers.copy_in("A", array)
     assert held is not array and (held == array).all()
-    assert buffers.hold("A", held) is held
+    assert buffers.copy_in("A", held) is held
     turned = array.T
-    assert (buffers.hold("A", turned) == turned).all()
+    assert (buffers.copy_in("A", turned) == turned).all()
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_torch_results_outlive_the_next_execution(gpu: None, tmp_path: Path) -> 
     ("kind", "datatype", "dtype"),
     [("TYPE_BF16", "BF16", np.uint16), ("TYPE_BOOL", "BOOL", np.bool_), ("TYPE_INT64", "INT64", np.int64)],
 )
-def test_types(gpu: None, kind: str, datatype: str, dtype: Any, tmp_path: Path) -> None:
+def test_data_types_of_bound_tensors(gpu: None, kind: str, datatype: str, dtype: Any, tmp_path: Path) -> None:
     array = np.array([[0, 1], [1, 0], [1, 1]], dtype)
     tensor = Tensor("I", datatype, array.shape, array.tobytes())
     folder = test_torch.save(test_torch.Same(), tmp_path / "torch")
@@ -121,7 +121,7 @@ def test_onnx_tensors_are_bound(gpu: None, tmp_path: Path) -> None:
     assert served.instance.state.on_gpu.device.waits == 3
 
 
-def test_onnx_outputs_that_nobody_wants_are_not_bound(gpu: None, tmp_path: Path) -> None:
+def test_onnx_outputs_that_are_not_requested_are_not_bound(gpu: None, tmp_path: Path) -> None:
     served = onnx_served(test_onnxruntime.ADD_SUB, test_onnxruntime.add_sub(tmp_path))
     array = np.full((1, 16), 3, np.int32)
     (call,) = served(infer({"INPUT0": array, "INPUT1": array}, ["OUTPUT1"]))

@@ -67,7 +67,7 @@ BOUND = (
         ),
     ],
 )
-def test_what_cannot_be_is_refused(text: str, message: str) -> None:
+def test_impossible_graphs_are_refused(text: str, message: str) -> None:
     with pytest.raises(InferError) as caught:
         graph_specs(config(text))
     assert (caught.value.code, caught.value.message) == (ErrorCode.INVALID_ARG, message)
@@ -86,7 +86,7 @@ def table(*specs: GraphSpec) -> GraphTable[int]:
     return found
 
 
-def test_the_exact_graph_else_the_smallest_that_covers() -> None:
+def test_find_prefers_the_exact_graph_then_the_smallest_that_covers() -> None:
     graphs = table(GraphSpec(2, {}, 2), GraphSpec(4, {}, 3), GraphSpec(8, {}, 1))
     found = {rows: graphs.find({"A": (rows, 5)}) for rows in range(1, 10)}
     assert {rows: one and one.graph for rows, one in found.items()} == {

@@ -133,7 +133,7 @@ def test_every_numeric_type(kind: str, dtype: Any, tmp_path: Path) -> None:
         assert call.responses[0].outputs[0].datatype == kind
 
 
-def test_strings(tmp_path: Path) -> None:
+def test_string_tensors_round_trip(tmp_path: Path) -> None:
     served = serve(one("TYPE_STRING", "dims: 2"), identity(tmp_path, TensorProto.STRING, ("b", 2)))
     calls = served(
         *(infer({"I": np.array([[text, b""]], dtype=object)}) for text in (b"a", "é".encode(), b"\xff"))
@@ -174,7 +174,7 @@ def test_failure_is_one_plain_line(tmp_path: Path) -> None:
     assert "\n" not in call.error
 
 
-def test_what_the_model_returns_is_sent_in_its_own_shape(tmp_path: Path) -> None:
+def test_outputs_keep_the_shape_that_the_model_returns(tmp_path: Path) -> None:
     nodes = [helper.make_node("Concat", ["I", "I"], ["O"], axis=1)]
     shape = ("b", "n")
     folder = save(tmp_path, nodes, [("I", FLOAT, shape)], [("O", FLOAT, shape)])

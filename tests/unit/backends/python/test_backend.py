@@ -26,7 +26,7 @@ def test_identity_of_a_batch(load: Load) -> None:
 
 
 @pytest.mark.parametrize("kind", ["BOOL", "INT8", "UINT64", "FP16", "FP64", "STRING", "BF16"])
-def test_data_types(kind: str, load: Load) -> None:
+def test_every_data_type_round_trips(kind: str, load: Load) -> None:
     served = load(IDENTITY, text(f"TYPE_{kind}"))
     if kind == "STRING":
         array: Any = np.array([[b"a\xff", b""]], dtype=object)
@@ -81,7 +81,7 @@ def test_imports_beside_the_model(load: Load, tmp_path: Path) -> None:
     load(source + "assert __name__ == '1.model'\n" + IDENTITY)
 
 
-def test_what_a_request_tells(load: Load) -> None:
+def test_request_returns_every_field(load: Load) -> None:
     source = execute("""
 r = requests[0]
 told = [r.request_id(), r.correlation_id(), r.flags(), r.timeout(), r.parameters(),
@@ -178,7 +178,7 @@ return [pb_utils.InferenceResponse([output]) for output in (bad, np.ones(1), goo
     assert good.arrays["O"].tolist() == [[1]]
 
 
-def test_what_is_no_output_of_the_configuration_is_dropped(load: Load) -> None:
+def test_tensors_that_are_no_outputs_are_dropped(load: Load) -> None:
     source = execute("""
 tensors = [pb_utils.Tensor(name, np.ones((1, 1), np.float32)) for name in ("X", "O")]
 return [pb_utils.InferenceResponse(tensors)]

@@ -102,7 +102,9 @@ def serve(text: str, folder: Path, **options: Any) -> Served:
         (("a__one", "b__1"), ("sum__x", "difference")),
     ],
 )
-def test_names(inputs: tuple[str, str], outputs: tuple[str, str], tmp_path: Path) -> None:
+def test_tensor_names_select_arguments(
+    inputs: tuple[str, str], outputs: tuple[str, str], tmp_path: Path
+) -> None:
     served = serve(add_sub(inputs, outputs), save(AddSub(), tmp_path))
     arrays = {inputs[0]: np.full((1, 2), 5, np.float32), inputs[1]: np.full((1, 2), 3, np.float32)}
     calls = served(infer(arrays), infer(arrays))

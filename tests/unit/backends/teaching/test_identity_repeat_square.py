@@ -244,7 +244,7 @@ def test_repeat_interleaves_requests_and_stops_when_cancelled() -> None:
     assert values_of(slow, "OUT") == [1]
 
 
-def test_square() -> None:
+def test_square_sends_n_responses() -> None:
     served = Served(SquareBackend, config(SQUARE))
     calls = served(*(infer({"IN": np.array([n], np.int32)}) for n in (3, 0, 2)))
     assert [values_of(call, "OUT") for call in calls] == [[3, 3, 3], [], [2, 2]]

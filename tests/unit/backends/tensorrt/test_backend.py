@@ -95,7 +95,7 @@ def test_inputs_are_merged_into_the_memory_that_is_copied(serve: Serve) -> None:
     served(infer({"X": rows(2)}), infer({"X": rows(1)}))
     held = device.inputs("X", (3, 3), np.dtype(np.float32))
     assert (held == np.concatenate([rows(2), rows(1)])).all()
-    assert device.inputs.hold("X", held) is held
+    assert device.inputs.copy_in("X", held) is held
     assert device.waits == 2  # one for the context's profile
 
 
@@ -285,9 +285,7 @@ def test_a_missing_file_and_one_that_is_no_engine(backend: Any, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("module", "title"), [("tensorrt", "TensorRT"), ("torch", "PyTorch")])
-def test_without_its_packages_the_extra_is_named(
-    module: str, title: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_packages_name_the_extra(module: str, title: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorrt", trt)  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, module, None)  # type: ignore[arg-type]
     monkeypatch.delitem(sys.modules, MODULE, raising=False)
@@ -300,7 +298,7 @@ def test_without_its_packages_the_extra_is_named(
     )
 
 
-def test_the_stand_in_has_no_name_that_tensorrt_lacks() -> None:
+def test_fake_has_no_name_that_tensorrt_lacks() -> None:
     real = pytest.importorskip("tensorrt")
     kinds = [kind for kind in vars(trt).values() if isinstance(kind, type) and hasattr(real, kind.__name__)]
     assert {kind.__name__ for kind in kinds} >= {

@@ -46,7 +46,7 @@ def test_an_engine_completes_an_empty_configuration() -> None:
     assert found == config(WHOLE + "dynamic_batching {}")
 
 
-def test_what_is_there_stays() -> None:
+def test_completion_keeps_what_is_set() -> None:
     text = 'name: "m" max_batch_size: 4 sequence_batching {} input { name: "X" dims: 3 }'
     found = complete(config(text), read_io(trt.add_one(high=8)))
     assert found.max_batch_size == 4
@@ -69,7 +69,7 @@ def test_whole_dims_turn_batching_off() -> None:
     assert (found.max_batch_size, list(found.output[0].dims)) == (0, [-1, 3])
 
 
-def test_nothing_behind_the_batch_dimension_is_a_reshape() -> None:
+def test_input_without_further_dimensions_becomes_a_reshape() -> None:
     engine = io_of(X=Io(INPUT, (-1,), [((1,), (2,), (4,))]), Y=Io(OUTPUT, (-1,)))
     found = complete(config('name: "m"'), engine)
     assert list(found.input[0].dims) == [1]

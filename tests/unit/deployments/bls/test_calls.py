@@ -121,14 +121,14 @@ def test_a_cancelled_request_cancels_its_call(caller: Caller) -> None:
     caller.answer(response())
 
 
-def test_what_the_deadline_and_priority_of_a_request_are_for_its_call(caller: Caller) -> None:
+def test_call_inherits_deadline_and_priority(caller: Caller) -> None:
     caller.infer(deadline=1e12, timeout_us=5)
     asked = caller.asked()
     assert asked.request.deadline == 1e12
     assert caller.answer(response()).failure is None
 
 
-def test_a_traced_request_tells_of_its_call(caller: Caller) -> None:
+def test_trace_of_a_request_contains_its_call(caller: Caller) -> None:
     caller.infer(trace=UNNAMED_TRACE, id="outer")
     assert caller.asked().request.trace == UNNAMED_TRACE
     answer = caller.answer(response(timestamps=Timestamps(5, request_end=7)))
@@ -141,7 +141,7 @@ def test_a_traced_request_tells_of_its_call(caller: Caller) -> None:
     assert answer.timestamps.compute_start <= times.request_start <= answer.timestamps.compute_end
 
 
-def test_where_tensors_are_traced_the_call_tells_of_its_own(caller: Caller) -> None:
+def test_trace_with_tensors_contains_those_of_the_call(caller: Caller) -> None:
     caller.infer(trace=TENSORS_TRACE)
     assert caller.asked().request.trace == TENSORS_TRACE
     answered = response(timestamps=Timestamps(5, request_end=7))
@@ -182,7 +182,7 @@ def infer_on(bench: Bench, model: ServedModel, trace: str) -> InferResponse:  # 
     return answered.result(20)
 
 
-def test_an_ordinary_request_tells_nothing(caller: Caller) -> None:
+def test_untraced_request_records_no_call(caller: Caller) -> None:
     caller.infer()
     answer = caller.answer(response())
     assert (answer.calls, answer.timestamps) == ((), None)

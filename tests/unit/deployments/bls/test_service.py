@@ -94,7 +94,7 @@ def test_exec(bench: Bench) -> None:
     assert pb_utils.get_output_tensor_by_name(response, "y").as_numpy().tolist() == [7] * 4
 
 
-def test_what_travels_with_a_call(bench: Bench) -> None:
+def test_call_inherits_fields_of_its_request(bench: Bench) -> None:
     seen: list[Asked] = []
 
     def answer(asked: Asked) -> None:
@@ -118,7 +118,7 @@ def test_an_error_is_a_response(bench: Bench) -> None:
     assert (error.message(), error.code()) == ("busy", pb_utils.TritonError.UNAVAILABLE)
 
 
-def test_a_model_that_is_not_there(bench: Bench) -> None:
+def test_call_of_an_unknown_model_fails(bench: Bench) -> None:
     response = request("nobody").exec()
     text = "Failed for execute the inference request. Model 'nobody' is not ready."
     assert response.error().message() == f"Model nobody - Error when running inference: {text}"
@@ -219,7 +219,9 @@ OTHER = f"00-{'12' * 16}-{'34' * 8}-01"
         ([], (0.0, 0, "")),
     ],
 )
-def test_a_call_goes_by_the_batch_that_makes_it(requests: list[Call], expected: tuple[Any, ...]) -> None:
+def test_call_inherits_from_all_requests_of_the_batch(
+    requests: list[Call], expected: tuple[Any, ...]
+) -> None:
     found: list[InferRequest] = []
     during(requests, lambda: found.append(calls.wire_request(request(), "caller", calls.callers())))
     assert (found[0].deadline, found[0].priority, found[0].trace) == expected
@@ -245,7 +247,7 @@ def test_models_that_call_each_other(bench: Bench) -> None:
     assert found[0].startswith("circular call of models: m -> caller -> m")
 
 
-def test_the_repository(bench: Bench) -> None:
+def test_models_are_loaded_and_unloaded(bench: Bench) -> None:
     pb_utils.load_model("m", "{}", {"file:1/model.py": b""})
     pb_utils.unload_model("m", True)
     calls = [("load", "m", "{}", {"file:1/model.py": b""}), ("unload", "m", True)]
@@ -256,13 +258,13 @@ def test_the_repository(bench: Bench) -> None:
     assert not pb_utils.is_model_ready("nobody") and not pb_utils.is_model_ready("m", "9")
 
 
-def test_once_loaded_a_model_asks_as_what_serves(bench: Bench) -> None:
+def test_loads_are_requested_by_the_application_once_loaded(bench: Bench) -> None:
     server_api.current().loaded = True  # type: ignore[attr-defined]
     pb_utils.load_model("m")
     assert bench.loading.asked == [("load", "m", None, {}, "caller:1")]
 
 
-def test_what_waits_for_its_call_is_not_copied(bench: Bench) -> None:
+def test_tensors_of_a_blocking_call_are_not_copied(bench: Bench) -> None:
     array = np.zeros((1, 5000), np.float32)
     made = pb_utils.InferenceRequest(model_name="m", inputs=[pb_utils.Tensor("x", array)])
     waits, goes_on = (calls.wire_request(made, "caller", (), waits).inputs[0] for waits in (True, False))
@@ -279,7 +281,7 @@ def test_a_response_handed_on_stays_where_it_is(bench: Bench) -> None:
     assert pb_utils.Tensor.from_dlpack("x", received).as_numpy()[0] == 7
 
 
-def test_later_calls_go_by_the_connection_of_the_first(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_share_one_connection(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     for fill in (1, 2, 3):
         bench.answers.append(lambda asked, fill=fill: asked.answer(output(fill)))  # type: ignore[misc]
         assert request().exec().output_tensors()[0].as_numpy().tolist() == [fill] * 4
@@ -308,7 +310,7 @@ def test_a_model_cannot_load_itself_while_it_is_loaded(bench: Bench, function: C
 
 
 @pytest.mark.parametrize("on_loop", [False, True])
-def test_what_a_call_opens_does_not_keep_the_caller(
+def test_connection_does_not_keep_the_first_caller_alive(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, on_loop: bool
 ) -> None:
     """Tasks and transports keep the context they are made in: the requests of the first call, for ever."""

@@ -41,7 +41,7 @@ def test_histogram() -> None:
     assert snapshot() == [["h", "spreads", "histogram", [[{}, 12.5, 0, [1, 2.5], [2, 1, 1]]]]]
 
 
-def test_a_family_lives_as_long_as_somebody_holds_it() -> None:
+def test_family_exists_while_it_is_referenced() -> None:
     first, second = MetricFamily("f", "first", COUNTER), MetricFamily("f", "second", COUNTER)
     metric, same = first.Metric({"a": "b"}), second.Metric({"a": "b"})
     metric.increment(1)
@@ -114,13 +114,13 @@ def counter() -> Any:
         ),
     ],
 )
-def test_what_is_refused(do: Callable[[], Any], message: str) -> None:
+def test_invalid_metrics_are_refused(do: Callable[[], Any], message: str) -> None:
     with pytest.raises(TritonModelException) as caught:
         do()
     assert str(caught.value) == message
 
 
-def test_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_metrics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "MAX_METRICS", 2)
     family = MetricFamily("c", "", COUNTER)
     assert family.Metric({"a": "1"}) and family.Metric({"a": "2"}) and family.Metric({"a": "1"})
@@ -128,7 +128,7 @@ def test_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         family.Metric({"a": "3"})
 
 
-def test_they_end_with_the_model(load: Load) -> None:
+def test_metrics_end_with_the_model(load: Load) -> None:
     source = execute("self.c.increment(1)\nreturn [pb_utils.InferenceResponse([])]") + (
         "    def initialize(self, args):\n"
         "        self.c = pb_utils.MetricFamily('mine', '', pb_utils.MetricFamily.COUNTER).Metric()\n"

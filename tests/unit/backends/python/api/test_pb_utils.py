@@ -101,7 +101,7 @@ def refusal(where: str) -> str:
 
 @pytest.mark.parametrize("call", ["call", "call_on_a_thread"])
 @pytest.mark.parametrize("how", ["exec()", "exec(decoupled=True)", "async_exec()"])
-def test_no_calls_in_initialize(how: str, call: str, load: Load, called: Called) -> None:
+def test_calls_are_refused_in_initialize(how: str, call: str, load: Load, called: Called) -> None:
     with pytest.raises(InferError) as caught:
         load(calling("initialize(self, args)", how, call))
     assert refusal("'initialize'") in caught.value.message
@@ -112,13 +112,13 @@ def test_no_calls_in_initialize(how: str, call: str, load: Load, called: Called)
     assert called.count == 1
 
 
-def test_no_calls_when_the_file_is_imported(load: Load, called: Called) -> None:
+def test_calls_are_refused_during_the_import(load: Load, called: Called) -> None:
     with pytest.raises(InferError) as caught:
         load(calling("initialize(self, args)") + "\ncall()\n")
     assert refusal("the import of model.py") in caught.value.message
 
 
-def test_no_calls_in_finalize(load: Load, called: Called, caplog: pytest.LogCaptureFixture) -> None:
+def test_calls_are_refused_in_finalize(load: Load, called: Called, caplog: pytest.LogCaptureFixture) -> None:
     served = load(calling("finalize(self)"))
     served(row(1))[0].wait()
     assert called.count == 1
@@ -127,14 +127,14 @@ def test_no_calls_in_finalize(load: Load, called: Called, caplog: pytest.LogCapt
     assert refusal("'finalize'") in caplog.text
 
 
-def test_no_calls_in_auto_completion(tmp_path: Path, called: Called) -> None:
+def test_calls_are_refused_during_auto_completion(tmp_path: Path, called: Called) -> None:
     folder = write(tmp_path, calling("auto_complete_config(config)"))
     with pytest.raises(InferError) as caught:
         PythonBackend.auto_complete(Model(config('name: "m" backend: "python"'), 1, folder))
     assert refusal("'auto_complete_config'") in caught.value.message
 
 
-def test_helpers() -> None:
+def test_numpy_helpers() -> None:
     array = np.array([b"a", b""], dtype=object)
     packed = pb_utils.serialize_byte_tensor(array)
     assert isinstance(packed, bytes)

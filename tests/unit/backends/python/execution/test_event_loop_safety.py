@@ -31,13 +31,13 @@ def source(line: str = "pass", imports: str = "") -> bytes:
     return MODEL.format(line=line, imports=imports).encode()
 
 
-def test_plain_computing_is_portable() -> None:
+def test_plain_computing_is_safe() -> None:
     assert is_safe_on_event_loop(source())
     assert is_safe_on_event_loop(source("array = array + len(self.config)", "from collections import deque"))
     assert is_safe_on_event_loop((EXAMPLES / "identity_fp32" / "1" / "model.py").read_bytes())
 
 
-def test_a_plain_call_of_another_model_is_portable() -> None:
+def test_plain_call_of_another_model_is_safe() -> None:
     assert is_safe_on_event_loop(source("pb_utils.InferenceRequest(model_name='other').exec()"))
 
 
@@ -68,7 +68,7 @@ def test_a_plain_call_of_another_model_is_portable() -> None:
         "yield 1",
     ],
 )
-def test_what_may_wait_or_belongs_to_a_thread_is_not(line: str) -> None:
+def test_blocking_or_thread_local_code_is_unsafe(line: str) -> None:
     assert not is_safe_on_event_loop(source(line))
 
 
@@ -89,7 +89,7 @@ def coroutine(line: str) -> bytes:
         f"await asyncio.gather(*[{CALL}.async_exec() for _ in range(3)], return_exceptions=True)",
     ],
 )
-def test_coroutines_that_await_calls_are_portable(line: str) -> None:
+def test_coroutines_that_await_calls_are_safe(line: str) -> None:
     assert is_safe_on_event_loop(coroutine(line))
 
 
@@ -111,10 +111,10 @@ def test_coroutines_that_await_calls_are_portable(line: str) -> None:
         "async for each in self: pass",
     ],
 )
-def test_coroutines_that_do_more_are_not(line: str) -> None:
+def test_coroutines_that_do_more_are_unsafe(line: str) -> None:
     assert not is_safe_on_event_loop(coroutine(line))
 
 
 @pytest.mark.parametrize("name", ["repeat_int32", "image_preprocess"])
-def test_examples_that_sleep_or_import_more_are_not(name: str) -> None:
+def test_examples_that_sleep_or_import_more_are_unsafe(name: str) -> None:
     assert not is_safe_on_event_loop((EXAMPLES / name / "1" / "model.py").read_bytes())

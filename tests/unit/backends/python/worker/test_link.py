@@ -59,7 +59,7 @@ def ends() -> Iterator[Ends]:
 
 
 @pytest.mark.parametrize("buffers", [[], [b""], [b"abc", b"", LARGE[:100]], [LARGE, b"x", LARGE]])
-def test_messages_and_their_tensors(buffers: list[bytes], ends: Ends) -> None:
+def test_messages_and_tensors_round_trip(buffers: list[bytes], ends: Ends) -> None:
     sizes = [len(buffer) for buffer in buffers]
     value, payload = ends.here.request({"do": "echo", "value": [1, "ü"], "sizes": sizes}, buffers, 30)
     assert value == [1, "ü"]
@@ -127,7 +127,7 @@ def memory(seal: bool) -> int:
         (HEAD.pack(2, 0, 0)[:5], None, ""),
     ],
 )
-def test_peers_that_lie(head: bytes, make: Callable[[], int] | None, message: str) -> None:
+def test_malformed_messages_are_refused(head: bytes, make: Callable[[], int] | None, message: str) -> None:
     ours, theirs = socket.socketpair()
     link = Link(ours, lambda *_: pytest.fail("taken"))
     descriptors: list[Any] = [make()] if make else []

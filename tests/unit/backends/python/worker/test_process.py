@@ -79,7 +79,7 @@ def served(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     ],
     ids=lambda array: f"{array.dtype}-{array.size}",
 )
-def test_tensors(array: Any, served: Served) -> None:
+def test_tensors_round_trip(array: Any, served: Served) -> None:
     call = ask(served, "identity", array)
     assert call.arrays["O"].tolist() == array.tolist()
     assert call.responses[0].parameters == {"did": "identity"}
@@ -100,7 +100,7 @@ def test_a_batch(served: Served) -> None:
     assert served.instance.compute_end_ns >= served.instance.compute_start_ns > 0
 
 
-def test_what_the_model_sees(served: Served, python: Path) -> None:
+def test_model_receives_every_field_of_a_request(served: Served, python: Path) -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     call = ask(served, "about", id="9", sequence_id="s", sequence_start=True, timeout_us=5, trace=trace)
     root = str(python.parent.parent)
@@ -110,7 +110,7 @@ def test_what_the_model_sees(served: Served, python: Path) -> None:
     ]  # fmt: skip
 
 
-def test_errors(served: Served) -> None:
+def test_errors_of_the_model_are_reported(served: Served) -> None:
     prefix = "Failed to process the request(s) for model 'm_0_0', message: ValueError: no\n\nAt:\n  "
     assert ask(served, "fails").error.startswith(prefix + str(served.model.version_directory / "model.py"))
     refused = ask(served, "refuses").responses[0].failure
@@ -128,7 +128,7 @@ def test_is_cancelled(served: Served) -> None:
         assert told(call) == [cancelled]
 
 
-def test_its_log_is_ours(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_records_join_the_log_of_the_replica(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="backends"):
         ask(served, "logs")
         until(lambda: caplog.records, "the record")
@@ -164,7 +164,7 @@ def test_custom_metrics(served: Served) -> None:
     assert (labels, value) == ({"of": "m"}, family[3][0][1] + 1)
 
 
-def test_requests_under_way_when_it_is_killed(served: Served) -> None:
+def test_kill_fails_the_requests_in_flight(served: Served) -> None:
     pid = served.instance.state.pid
     threading.Timer(0.2, os.kill, (pid, signal.SIGKILL)).start()
     assert ask(served, "hangs").error.endswith("Stub process 'm_0_0' is not healthy.")
@@ -194,7 +194,9 @@ def test_no_calls_in_initialize(python: Path, tmp_path: Path, monkeypatch: pytes
         Served(PythonBackend, config(text()), write(tmp_path, source), interpreter=python)
 
 
-def test_decoupled(python: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_decoupled_responses_are_streamed(
+    python: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     source = execute("""
 def answer(sender, values):
     for value in values:
@@ -229,7 +231,7 @@ for request in requests:
     served.close()
 
 
-def test_what_it_prints_is_logged(python: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_printed_output_is_logged(python: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="backends"):
         served = Served(PythonBackend, config(text()), write(tmp_path, MODEL), interpreter=python)
         served.close()

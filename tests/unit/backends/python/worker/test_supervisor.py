@@ -103,7 +103,7 @@ def test_models_that_do_not_load(python: Path, tmp_path: Path) -> None:
     assert "must be a number" in error_of(folder, python, **{"stub-timeout-seconds": "soon"})
 
 
-def test_it_ends_with_its_replica(python: Path, tmp_path: Path) -> None:
+def test_process_ends_with_its_replica(python: Path, tmp_path: Path) -> None:
     folder = write(tmp_path, MODEL)
     source = f"""
 import os, signal
