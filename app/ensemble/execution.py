@@ -131,9 +131,10 @@ class EnsembleExecution:
     def _has_inputs(self, step: Step, scope: TensorScope, entry: VersionEntry) -> bool:
         """Return whether skipped steps left out no input that the model requires."""
         # An input that the client left out is refused by the model itself, with its own text.
-        inner = [pair for pair in step.inputs if pair[1] not in self._entry.inputs]
-        absent = [name for name, tensor in inner if scope.get(tensor) is None]
-        return all(name in entry.inputs and entry.inputs[name].optional for name in absent)
+        for name, tensor in step.fed_by_steps:
+            if scope.get(tensor) is None and not (name in entry.inputs and entry.inputs[name].optional):
+                return False
+        return True
 
     def _send_queued(self) -> None:
         """Send queued calls, as far as `max_inflight_requests` allows."""

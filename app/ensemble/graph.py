@@ -19,6 +19,8 @@ class Step(NamedTuple):
         model: identifier of the model to call.
         version: "" when the model's version policy decides.
         inputs: pairs of the model's input and the ensemble tensor it is fed from.
+        fed_by_steps: those of `inputs` that come from other steps, rather than from the client.
+        reads: ensemble tensors that must be known before the step can start.
         outputs: ensemble tensor by the model's output.
         requested: the same outputs, as a request names them.
         when: condition on which the step runs; None when it always does.
@@ -28,15 +30,11 @@ class Step(NamedTuple):
     model: str
     version: str
     inputs: tuple[tuple[str, str], ...]
+    fed_by_steps: tuple[tuple[str, str], ...]
+    reads: tuple[str, ...]
     outputs: dict[str, str]
     requested: tuple[RequestedOutput, ...]
     when: Condition | None = None
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Ensemble tensors that must be known before the step can start."""
-        read = tuple(tensor for _, tensor in self.inputs)
-        return read if self.when is None else (*read, self.when.tensor)
 
 
 class EnsembleGraph:
@@ -58,7 +56,10 @@ class EnsembleGraph:
         """Make the whole graph of a validated configuration."""
         when = conditions(config)
         scheduling = config.ensemble_scheduling
-        steps = tuple(_step(index, step, when.get(index)) for index, step in enumerate(scheduling.step))
+        given = {tensor.name for tensor in config.input}
+        steps = tuple(
+            _step(number, step, when.get(number), given) for number, step in enumerate(scheduling.step)
+        )
         outputs = tuple(output.name for output in config.output)
         return cls(config.name, steps, outputs, scheduling.max_inflight_requests)
 
@@ -82,14 +83,19 @@ class EnsembleGraph:
         )
 
 
-def _step(index: int, step: mc.ModelEnsembling.Step, when: Condition | None) -> Step:
+def _step(number: int, step: mc.ModelEnsembling.Step, when: Condition | None, given: Collection[str]) -> Step:
+    """Read a step of an ensemble whose own inputs are `given`."""
+    inputs = tuple(sorted(step.input_map.items()))
     outputs = dict(sorted(step.output_map.items()))
+    reads = tuple(tensor for _, tensor in inputs)
     return Step(
-        index,
-        identifier(step.model_namespace, step.model_name),
-        str(step.model_version) if step.model_version > 0 else "",
-        tuple(sorted(step.input_map.items())),
-        outputs,
-        tuple(RequestedOutput(name) for name in outputs),
-        when,
+        number=number,
+        model=identifier(step.model_namespace, step.model_name),
+        version=str(step.model_version) if step.model_version > 0 else "",
+        inputs=inputs,
+        fed_by_steps=tuple(pair for pair in inputs if pair[1] not in given),
+        reads=reads if when is None else (*reads, when.tensor),
+        outputs=outputs,
+        requested=tuple(RequestedOutput(name) for name in outputs),
+        when=when,
     )

@@ -12,16 +12,16 @@ class TensorScope:
     scopes around it, and the steps that follow from the response write into it.
     """
 
-    __slots__ = ("_parent", "_started", "_tensors", "answered", "children")
+    __slots__ = ("_answered", "_children", "_parent", "_started", "_tensors")
 
     def __init__(self, parent: "TensorScope | None" = None) -> None:
         self._parent = parent
         self._tensors: dict[str, Tensor | None] = {}
         self._started: set[int] = set()
-        self.children: list[TensorScope] = []
-        self.answered = False
+        self._children: list[TensorScope] = []
+        self._answered = False
         if parent is not None:
-            parent.children.append(self)
+            parent._children.append(self)
 
     def set(self, name: str, tensor: Tensor | None) -> None:
         """Store a tensor, or None when it will never exist."""
@@ -29,45 +29,47 @@ class TensorScope:
 
     def is_set(self, name: str) -> bool:
         """Return whether a tensor is known, here or further out."""
-        return any(name in scope._tensors for scope in self._with_ancestors())
+        return name in self._tensors or (self._parent is not None and self._parent.is_set(name))
 
     def get(self, name: str) -> Tensor | None:
         """Return a tensor that is set."""
-        return next(scope._tensors[name] for scope in self._with_ancestors() if name in scope._tensors)
+        if self._parent is None or name in self._tensors:
+            return self._tensors[name]
+        return self._parent.get(name)
 
     def mark_started(self, step: int) -> bool:
         """Mark a step as started; return False when it already was, here or further out."""
-        if any(step in scope._started for scope in self._with_ancestors()):
+        if self._has_started(step):
             return False
         self._started.add(step)
         return True
 
     def mark_answered(self) -> bool:
         """Mark that the outputs were sent; return False when they already were, here or further out."""
-        if any(scope.answered for scope in self._with_ancestors()):
+        if self._is_answered():
             return False
-        self.answered = True
+        self._answered = True
         return True
 
     def with_descendants(self) -> Iterator["TensorScope"]:
         """Yield this scope and all within it."""
         yield self
-        for child in list(self.children):
+        for child in list(self._children):
             yield from child.with_descendants()
 
     def detach(self) -> None:
         """Remove an answered scope from the one around it, so that its tensors are released."""
-        if self._parent is not None and not self.children:
-            self._parent.children.remove(self)
+        if self._parent is not None and not self._children:
+            self._parent._children.remove(self)
 
     def unlink(self) -> None:
         """Break the reference cycles between scopes; nothing may be looked up in them any more."""
-        for child in self.children:
+        for child in self._children:
             child.unlink()
             child._parent = None
 
-    def _with_ancestors(self) -> Iterator["TensorScope"]:
-        scope: TensorScope | None = self
-        while scope is not None:
-            yield scope
-            scope = scope._parent
+    def _has_started(self, step: int) -> bool:
+        return step in self._started or (self._parent is not None and self._parent._has_started(step))
+
+    def _is_answered(self) -> bool:
+        return self._answered or (self._parent is not None and self._parent._is_answered())
