@@ -42,6 +42,7 @@ SIGNATURES = [
         ("self",),
         LOCK,
     ),
+    ("ray.job_config:JobConfig.__init__", ("self", "_client_job"), JOIN),
     ("ray.util:get_node_ip_address", (), "node.listen_host"),
     ("ray:nodes", (), "node.gpus_by_node"),
     ("ray.serve.scripts:cli.main", ("args", "standalone_mode"), "cluster.run_serve_cli"),
