@@ -37,7 +37,7 @@ class ReplicaPool:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._channels: dict[str, Channel] = {}
         self._open: list[Channel] = []
-        self._update_preferredred: list[Channel] = []  # the open ones whose model is ready, or all if none is
+        self._preferred: list[Channel] = []  # the open ones whose model is ready, or all if none is
         self._changed = asyncio.Event()
         self._closed = False
         self._lost_at = -math.inf
@@ -70,14 +70,14 @@ class ReplicaPool:
     def submit(self, request: InferRequest, sink: Sink) -> ChannelCall | None:
         """Send to the replica with the fewest requests in flight; return None when no replica is usable."""
         best: Channel | None = None
-        for channel in self._update_preferredred:
+        for channel in self._preferred:
             if channel.draining or channel.closing:
                 continue
             if best is None or channel.outstanding < best.outstanding:
                 best = channel
         if best is None:
             return None
-        if request.regions and not best.local:
+        if request.regions and not best.local:  # a replica on another node cannot map the client's memory
             request, sink = with_inlined_regions(request, sink)
         return best.submit(request, sink)
 
@@ -188,6 +188,7 @@ class ReplicaPool:
                 self._lost_at = self._loop.time()
             closed.set()
 
+        # Unix sockets are faster than TCP, and let both processes share tensors in memory.
         address = replica.unix if replica.node_id == self._node_id and replica.unix else replica.tcp
         return await Channel.connect(
             address,
@@ -215,7 +216,7 @@ class ReplicaPool:
 
     def _update_preferred(self, _: Channel) -> None:
         """Update the preferred channels: one was added or removed, or its model's readiness changed."""
-        self._update_preferredred = [channel for channel in self._open if channel.ready] or self._open
+        self._preferred = [channel for channel in self._open if channel.ready] or self._open
         self._changed.set()
 
     def _remove_channel(self, replica_id: str, channel: Channel) -> None:

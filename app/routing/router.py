@@ -66,6 +66,7 @@ class Router:
         ]
         if added:
             await asyncio.gather(*(pool.wait_available(_CONNECT_S) for pool in added))
+        # From here on requests resolve to pools that are connected; closed pools finish those in flight.
         self.table = table
         if self.ensembles is not None:
             self.ensembles.retain(table.ready)
@@ -153,6 +154,7 @@ class Router:
         """Run an ensemble, or send to what replaced a version since it was resolved (a reload, say)."""
         if self.table.is_current(entry):
             return self._submit_ensemble(entry, request, sink)
+        # A front may decode in a thread after it has resolved: the pool can be closed in between.
         current = self.table.resolve(request.model_name, request.model_version)
         if current.decoupled != entry.decoupled:  # the caller is prepared for the other kind of responses
             raise not_ready(entry)
@@ -194,7 +196,7 @@ class Router:
             return
 
     def _watch_replicas(self, deployment: str, application: str) -> Any:
-        """Open a handle, which makes Serve update our `DirectRouter`; no request goes through it.
+        """Open a handle, which makes Serve report replicas to this process; no request goes through it.
 
         Blocks on a call to the controller.
         """
