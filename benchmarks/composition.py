@@ -53,7 +53,7 @@ STEPS = range({BLS_STEPS})
 
 class TritonPythonModel:
 """
-_SOURCES: Final = {
+SOURCES: Final = {
     "bls": f"""{_MODEL}
     def execute(self, requests):
         return [self._respond(request) for request in requests]
@@ -85,13 +85,13 @@ _SOURCES: Final = {
         return pb_utils.InferenceResponse(outputs)
 """,
 }
-BLS_MODELS: Final = tuple(_SOURCES)
+BLS_MODELS: Final = tuple(SOURCES)
 MODELS: Final = (*(f"step{i}" for i in range(STEPS)), *BLS_MODELS)
 
 
 def config(name: str) -> mc.ModelConfig:
     """Return the configuration of a single model; "bls_gather" has an output for each of its calls."""
-    backend = "python" if name in _SOURCES else "identity"
+    backend = "python" if name in SOURCES else "identity"
     outputs = BLS_STEPS if name == "bls_gather" else 1
     return normalise(_parsed(name, outputs, f'backend: "{backend}"'))
 
@@ -210,10 +210,10 @@ def serve(directory: Path, name: str, pipe: Pipe) -> None:
     """Run a replica until the parent closes the pipe."""
     plane = LoopThread("data-plane")
     (directory / name / "1").mkdir(parents=True)
-    (directory / name / "1" / "model.py").write_text(_SOURCES.get(name, ""))
+    (directory / name / "1" / "model.py").write_text(SOURCES.get(name, ""))
     spec = ModelSpec(name, 1, str(directory / name), config(name).SerializeToString(), name, "", KEY, "")
     fleet = None
-    if name in _SOURCES:
+    if name in SOURCES:
         fleet = plane.call(Fleet.connect(directory, MODELS[:BLS_STEPS]))
         server_api.install(Calls(spec, plane, fleet))
     model = load_model(spec, plane, without_serve)
