@@ -57,7 +57,8 @@ def model_handle(name: str, version: str | int = "", application: str = "nereid"
         application: the Serve application of the server.
 
     Raises:
-        ray.serve.exceptions.RayServeException: no such application runs.
+        KeyError: no such application runs.
+        ray.serve.exceptions.RayServeException: Serve does not run in this cluster.
     """
     from ray import serve
 

@@ -25,15 +25,11 @@ def load_internals() -> None:
         loaded = sys.modules.get(name)
         if loaded is None:
             _load(name, folder)
-        elif str(folder) not in map(_resolved, loaded.__path__):
+        elif folder not in [Path(path).resolve() for path in getattr(loaded, "__path__", ())]:
             raise ImportError(
-                f"the package '{name}' of this process is {list(loaded.__path__)}, not that of the Nereid"
-                " server: start the server in a process of its own, with the command `nereid`"
+                f"the package '{name}' of this process is {loaded}, not that of the Nereid server: start the"
+                " server in a process of its own, with the command `nereid`"
             )
-
-
-def _resolved(folder: str) -> str:
-    return str(Path(folder).resolve())
 
 
 def _load(name: str, folder: Path) -> None:

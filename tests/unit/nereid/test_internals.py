@@ -37,8 +37,14 @@ def test_public_names_leave_packages_of_the_same_names_alone(hostile: Path) -> N
 
 def test_server_refuses_to_share_a_process_with_another_app(hostile: Path) -> None:
     done = run("import app, nereid; nereid.build({})", hostile)
-    text = f"the package 'app' of this process is ['{hostile}/app'], not that of the Nereid server"
+    text = f"the package 'app' of this process is <module 'app' from '{hostile}/app/__init__.py'>, not that"
     assert text in done.stderr
+
+
+def test_server_refuses_to_share_a_process_with_a_module_of_its_names(tmp_path: Path) -> None:
+    (tmp_path / "app.py").touch()
+    done = run("import app, nereid; nereid.build({})", tmp_path)
+    assert "ImportError: the package 'app' of this process is <module 'app'" in done.stderr
 
 
 def test_loading_twice_changes_nothing() -> None:
