@@ -1,4 +1,4 @@
-"""Models served over a backend of the tests' own, without a cluster."""
+"""Models served by the tests' backend, without a cluster."""
 
 import sys
 from collections.abc import Callable
@@ -90,7 +90,7 @@ BATCHING = "dynamic_batching {}\n"
 
 
 def model_spec(directory: Path, config: str, **fields: Any) -> ModelSpec:
-    """The model in `directory / "m"`, with the backends of `directory / "backends"`."""
+    """Return the spec of the model in `directory / "m"`, with the backends of `directory / "backends"`."""
     parsed = normalise(text_format.Parse(config, mc.ModelConfig()))
     return ModelSpec(
         name="m",
@@ -107,7 +107,7 @@ def model_spec(directory: Path, config: str, **fields: Any) -> ModelSpec:
 
 
 class Bench:
-    """Loads models into one data plane, and talks to the last one."""
+    """Loads models into one data plane, and calls the last one."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -134,7 +134,7 @@ class Bench:
         return [call[2] for call in self.backend.calls if call[0] == "execute"]
 
     def submit(self, request: InferRequest) -> "tuple[Future[InferResponse], Callable[[], None]]":
-        """Submit on the loop; returns the final response to come and what cancels the request."""
+        """Submit on the loop; return a future of the final response and the function that cancels."""
         answer: Future[InferResponse] = Future()
         model = self.model
         assert model is not None

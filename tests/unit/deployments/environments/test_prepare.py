@@ -1,4 +1,4 @@
-"""Where a Python model's own environment comes from."""
+"""Sources of a Python model's environment."""
 
 import io
 import json
@@ -28,7 +28,7 @@ PATH = 'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{}" }} }
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A model's directory; what is unpacked and installed goes beside it."""
+    """Make a model's directory; environments are unpacked and installed beside it."""
     monkeypatch.setattr(prepare_module, "private_root", lambda: tmp_path / "node")
     (tmp_path / "m" / "1").mkdir(parents=True)
     return tmp_path / "m"
@@ -257,7 +257,7 @@ def test_settings_of_a_python_based_backend() -> None:
 
 
 def conda_archive(folder: Path, archive: Path) -> None:
-    """Have conda's tools make it, in an environment of their own; nothing but the archive remains."""
+    """Make an archive with conda's tools, in an environment that is removed afterwards."""
     tools = folder / "tools"
     subprocess.run([sys.executable, "-m", "venv", tools], check=True)
     python = str(tools / "bin" / "python")

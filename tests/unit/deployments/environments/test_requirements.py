@@ -1,4 +1,4 @@
-"""What counts as a change of a requirements.txt."""
+"""Contents of a requirements.txt that count as a change."""
 
 from pathlib import Path
 

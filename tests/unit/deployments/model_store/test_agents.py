@@ -1,4 +1,4 @@
-"""Repository agents: digests are compared, and what is asked of an agent there is not is refused."""
+"""Repository agents: checksums are compared, and unknown agents refused."""
 
 from hashlib import md5
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Directories of a node: made once, leased, removed in the order of their use."""
+"""Cached directories of a node: made once, leased, evicted in the order of their use."""
 
 import os
 import shutil
@@ -33,7 +33,7 @@ def test_directory_is_made_once(tmp_path: Path) -> None:
 
 
 def test_parent_directories_are_private_too(tmp_path: Path) -> None:
-    """The sockets of replicas are there as well, and refuse a directory that others may enter."""
+    """The sockets of replicas are there too, and need a directory that others cannot enter."""
     NodeCache(tmp_path / "user" / "c", 100).fill("a", 1, writes(1))
     assert (tmp_path / "user").stat().st_mode & 0o777 == 0o700
 

@@ -1,4 +1,4 @@
-"""Whether a model's files changed."""
+"""Fingerprints of a model's files."""
 
 import os
 from pathlib import Path

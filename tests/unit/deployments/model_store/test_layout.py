@@ -1,4 +1,4 @@
-"""Reading repositories from disk: models and versions, and nothing outside them."""
+"""Models and versions found in a repository, and links and names that are refused."""
 
 from pathlib import Path
 

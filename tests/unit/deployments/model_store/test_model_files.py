@@ -1,4 +1,4 @@
-"""What a model's files say, and paths that lead out of it."""
+"""Configurations and labels read from a model's files, and paths that lead out of it."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Repositories in S3 (a real server, of the moto package): what is there, what is copied to a node."""
+"""Repositories in S3, on a real server of the moto package: listing and local copies."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ from tests.unit.deployments.model_directories import CONFIG, KEY
 
 
 class Bucket:
-    """A bucket of an S3 server, with a repository below `models/`. Its client takes a while to make."""
+    """A bucket of an S3 server, with a repository below `models/`. Its client is slow to make."""
 
     def __init__(self, host: str) -> None:
         keys = {"aws_access_key_id": "id", "aws_secret_access_key": "secret"}

@@ -58,7 +58,7 @@ def emulator(
 
 @pytest.fixture
 def cloud(emulator: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
-    """An emulator with one model, and the environment that leads to it."""
+    """An emulator with one model, and the environment variables that address it."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     set_all(monkeypatch, emulator.variables)
@@ -135,7 +135,7 @@ def test_credentials_reach_the_service(
 
 @pytest.fixture
 def cable(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cable]:
-    """On the way to the emulator, whatever name of a host leads there."""
+    """A proxy that leads every host name to the emulator."""
     address = socket.getaddrinfo
 
     def here(_host: Any, *arguments: Any, **options: Any) -> Any:
@@ -203,7 +203,7 @@ def test_storage_failure_during_a_download(
 
 
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clients' own pauses between tries, which add up to half a minute, become short."""
+    """Shorten the clients' pauses between retries, which add up to half a minute."""
     import asyncio
 
     async def pause(delay: float, result: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""Instances that come and go while a model serves, and instances that wait for their turn."""
+"""Instances added and removed while a model serves, and instances with a rate limiter."""
 
 import os
 import shutil
@@ -40,7 +40,7 @@ def sockets() -> Iterator[str]:
 
 
 def update(bench: Bench, config: str) -> None:
-    """As the manager does, by a control call."""
+    """Update the instances as the manager does, by a control call."""
     asked = text_format.Parse(config, mc.ModelConfig()).SerializeToString()
     bench.control(UPDATE, asked)
 
@@ -66,7 +66,7 @@ def test_added_instance_executes(bench: Bench) -> None:
     held = bench.hold()
     waiting, _ = bench.submit(request("a"))
     update(bench, CONFIG + group(2))
-    assert waiting.result(5).failure is None, "the new instance has it, the old one is held"
+    assert waiting.result(5).failure is None, "the new instance executes it, the old one is busy"
     assert not held.done() and count(bench.model) == 2
     assert calls(bench, "load") == ["g_0", "g_1"] and calls(bench, "unload") == []
     bench.backend.gate.set()
@@ -98,15 +98,15 @@ def test_no_request_is_lost_while_all_instances_change(bench: Bench) -> None:
             answers.append(bench.submit(request(f"r{len(answers)}"))[0])
             time.sleep(0.0005)
 
-    asker = threading.Thread(target=ask)
-    asker.start()
+    client = threading.Thread(target=ask)
+    client.start()
     for number in range(6):
         before = len(answers)
         until(lambda before=before: len(answers) > before)  # type: ignore[misc]
         kind = group(2).replace("KIND_CPU", "KIND_MODEL" if number % 2 == 0 else "KIND_CPU")
         update(bench, CONFIG + BATCHING + kind)
     done.set()
-    asker.join()
+    client.join()
     assert [answer.result(10).failure for answer in answers] == [None] * len(answers)
     until(lambda: len(calls(bench, "unload")) == 12)
     assert len(calls(bench, "load")) == 14
@@ -119,7 +119,7 @@ def test_failed_new_instance_changes_nothing(bench: Bench) -> None:
         update(bench, CONFIG + breaks + group(3))
     assert count(model) == 1 and model.healthy
     assert bench.infer(request("a")).failure is None
-    assert calls(bench, "unload") == ["g_1"], "the one that did load"
+    assert calls(bench, "unload") == ["g_1"], "the one that loaded"
 
 
 def test_update_with_an_invalid_configuration_is_refused(bench: Bench) -> None:
@@ -149,7 +149,7 @@ def test_removed_instance_finishes_its_sequences(bench: Bench) -> None:
     assert calls(bench, "unload") == [] and not waiting.done()
     step(2, sequence_end=True)
     until(lambda: calls(bench, "unload") == ["g_1"])
-    assert not waiting.done(), "the slot of the instance that has gone is no slot"
+    assert not waiting.done(), "the slot of the removed instance is not used"
     step(1, sequence_end=True)
     assert waiting.result(5).failure is None
 
@@ -168,7 +168,7 @@ def test_host_policy_sets_affinity(bench: Bench) -> None:
 
 
 class Other:
-    """Another replica of the node that takes the resource, on a loop of its own."""
+    """Another replica of the node that needs the resource, on a loop of its own."""
 
     def __init__(self, bench: Bench, config: str, sockets: str) -> None:
         self.plane = LoopThread("other-replica")
@@ -183,12 +183,12 @@ class Other:
 
         self.limiter, self.permits = self.plane.call(join(), 60)
 
-    def take(self) -> None:
-        taken = threading.Event()
-        self.plane.loop.call_soon_threadsafe(self.permits.acquire, taken.set)
-        assert taken.wait(60)
+    def acquire(self) -> None:
+        acquired = threading.Event()
+        self.plane.loop.call_soon_threadsafe(self.permits.acquire, acquired.set)
+        assert acquired.wait(60)
 
-    def give(self) -> None:
+    def release(self) -> None:
         self.plane.loop.call_soon_threadsafe(self.permits.release)
 
     def close(self) -> None:
@@ -198,7 +198,7 @@ class Other:
 
 @pytest.fixture
 def limited(bench: Bench, sockets: str) -> Iterator[Other]:
-    """A model whose executions take the resource, and another replica that wants it too."""
+    """A model whose executions need the resource, and another replica that needs it too."""
     config = CONFIG + BATCHING + group(2, LIMITED)
     bench.load(config, socket_directory=sockets, rate_limits={})
     other = Other(bench, config, sockets)
@@ -208,13 +208,13 @@ def limited(bench: Bench, sockets: str) -> Iterator[Other]:
 
 def test_executions_wait_for_the_resource(bench: Bench, limited: Other) -> None:
     assert bench.infer(request("a")).failure is None
-    limited.take()
+    limited.acquire()
     waiting = [bench.submit(request(f"w{number}"))[0] for number in range(3)]
     time.sleep(0.05)
     assert bench.executed() == [["a"]]
-    limited.give()
+    limited.release()
     assert [answer.result(30).failure for answer in waiting] == [None] * 3
-    limited.take()
+    limited.acquire()
 
 
 def test_instances_of_one_model_share_the_resource(bench: Bench, limited: Other) -> None:
@@ -227,23 +227,23 @@ def test_instances_of_one_model_share_the_resource(bench: Bench, limited: Other)
 
 
 def test_cancelled_request_stops_waiting(bench: Bench, limited: Other) -> None:
-    limited.take()
+    limited.acquire()
     waiting, cancel = bench.submit(request("a"))
     cancel()
     error = waiting.result(30).failure
     assert error is not None and error.code is ErrorCode.CANCELLED
-    limited.give()
-    limited.take()
-    limited.give()
+    limited.release()
+    limited.acquire()
+    limited.release()
     assert bench.infer(request("b")).failure is None
     assert bench.executed() == [["b"]]
 
 
 def test_wait_for_a_permit_counts_as_queueing(bench: Bench, limited: Other) -> None:
-    limited.take()
+    limited.acquire()
     waiting, _ = bench.submit(request("a"))
     time.sleep(0.05)
-    limited.give()
+    limited.release()
     waiting.result(30)
     stats = bench.report()
     assert stats.queue.ns >= 50_000_000 > stats.compute_infer.ns
@@ -253,7 +253,7 @@ def test_warm_up_waits_for_the_resource(bench: Bench, limited: Other, sockets: s
     warm_up = """model_warmup { name: "w" batch_size: 1 inputs {
         key: "INPUT0" value { data_type: TYPE_UINT8 dims: [ 4 ] zero_data: true } } }
     """
-    limited.take()
+    limited.acquire()
     spec = bench.spec(CONFIG + group(1, LIMITED) + warm_up, socket_directory=sockets, rate_limits={})
     loaded: Future[ServedModel] = Future()
     load = threading.Thread(
@@ -263,18 +263,18 @@ def test_warm_up_waits_for_the_resource(bench: Bench, limited: Other, sockets: s
     until(lambda: len(calls(bench, "load")) == 3)
     time.sleep(0.05)
     assert not loaded.done() and bench.executed() == []
-    limited.give()
+    limited.release()
     load.join(60)
     loaded.result(0).close(timeout=5)
     assert len(bench.executed()) == 1
-    limited.take()
+    limited.acquire()
 
 
 def test_removed_instance_requests_no_permit(bench: Bench, limited: Other) -> None:
     config = CONFIG + BATCHING + group(1)
     update(bench, config)
     until(lambda: len(calls(bench, "unload")) == 2)
-    limited.take()
+    limited.acquire()
     assert bench.infer(request("a")).failure is None
 
 

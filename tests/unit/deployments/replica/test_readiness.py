@@ -1,4 +1,4 @@
-"""Watching whether a model says that it is ready."""
+"""The readiness watch of a model."""
 
 import asyncio
 import threading

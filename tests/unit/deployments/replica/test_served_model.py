@@ -1,4 +1,4 @@
-"""A served model over a backend of its own: loading, statistics, failures, shared memory."""
+"""A served model over the tests' backend: statistics, failures, shared memory."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""Which requests a served model executes together, in which order, and which wait too long."""
+"""Batches of a served model: composition, order, and queue timeouts."""
 
 import time
 

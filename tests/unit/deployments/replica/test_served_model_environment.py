@@ -1,4 +1,4 @@
-"""A Python model whose environment is not the replica's."""
+"""A Python model with an environment of its own."""
 
 import queue
 
