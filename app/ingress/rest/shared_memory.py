@@ -2,73 +2,72 @@
 
 import base64
 import binascii
-from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
+from fastapi import Request, Response
 
 from app.core.errors import invalid_arg
 from app.ingress.client_memory.region_files import Region
+from app.ingress.rest import schemas
+from app.ingress.rest.api import Body, RestApi, RestRoute
+from app.ingress.rest.bodies import JsonBodies, json_response
+from app.ingress.rest.schemas import RegionName
 from app.ingress.service.interface import InferenceService
 from app.protocol.http.strict_json import as_text, as_uint
 
-_JSON: Final = "application/json"
 _REGION: Final = ("", "/region/{region:segment}")
-
-Document = Callable[[Request], Awaitable[Any]]
-Route = tuple[str, str, Callable[[Request], Awaitable[Response]]]
-
-
-def shared_memory_routes(service: InferenceService, document: Document) -> list[Route]:
-    """Method, path and endpoint of each route; `document` reads a request's JSON."""
-    routes: list[Route] = []
-    for path, cuda in (("/v2/systemsharedmemory", False), ("/v2/cudasharedmemory", True)):
-        api = _SharedMemoryApi(service, document, cuda)
-        for region in _REGION:
-            routes += [
-                ("GET", f"{path}{region}/status", api.status),
-                ("POST", f"{path}{region}/register", api.register),
-                ("POST", f"{path}{region}/unregister", api.unregister),
-            ]
-    return routes
+_KINDS: Final[tuple[tuple[str, bool, Body, Body], ...]] = (
+    ("/v2/systemsharedmemory", False, schemas.SystemRegions, schemas.RegisterSystemRegion),
+    ("/v2/cudasharedmemory", True, schemas.CudaRegions, schemas.RegisterCudaRegion),
+)
+"""Path, whether it is CUDA memory, and schemas of status and registration."""
 
 
-class _SharedMemoryApi:
+def add_shared_memory_routes(api: RestApi, service: InferenceService, bodies: JsonBodies) -> None:
+    """Register the routes."""
+    for path, cuda, status, registration in _KINDS:
+        memory = _SharedMemory(service, bodies, cuda)
+        for place in (f"{path}{region}" for region in _REGION):
+            api.add(RestRoute("shared-memory", "GET", f"{place}/status", memory.status, response=status))
+            api.add(
+                RestRoute("shared-memory", "POST", f"{place}/register", memory.register, request=registration)
+            )
+            api.add(RestRoute("shared-memory", "POST", f"{place}/unregister", memory.unregister))
+
+
+class _SharedMemory:
     """The endpoints of one kind of memory."""
 
-    def __init__(self, service: InferenceService, document: Document, cuda: bool) -> None:
+    def __init__(self, service: InferenceService, bodies: JsonBodies, cuda: bool) -> None:
         self._service = service
-        self._document = document
+        self._bodies = bodies
         self._cuda = cuda
 
-    async def status(self, request: Request) -> Response:
-        regions = self._service.shared_memory.status(_name(request), self._cuda)
-        described = [_described(region) for region in regions]
-        return Response(msgspec.json.encode(described), media_type=_JSON)
+    async def status(self, region: RegionName = "") -> Response:
+        """Registered regions, or one of them."""
+        regions = self._service.shared_memory.status(region, self._cuda)
+        return json_response(msgspec.json.encode([_described(found) for found in regions]))
 
-    async def register(self, request: Request) -> Response:
-        name, memory = _name(request), self._service.shared_memory
-        memory.check_name(name, self._cuda)
-        document = await self._document(request)
+    async def register(self, request: Request, region: RegionName = "") -> Response:
+        """Register a region, whose name the path must have."""
+        memory = self._service.shared_memory
+        memory.check_name(region, self._cuda)
+        document = await self._bodies.required(request)
         if self._cuda:
             handle = _handle(_field(document, "raw_handle"))
             size = as_uint(_field(document, "byte_size"))
-            memory.register_cuda(name, handle, as_uint(_field(document, "device_id")), size)
+            memory.register_cuda(region, handle, as_uint(_field(document, "device_id")), size)
         else:
             key = as_text(_field(document, "key"))
             offset = as_uint(document.get("offset", 0))
-            memory.register_system(name, key, offset, as_uint(_field(document, "byte_size")))
-        return Response(media_type=_JSON)
+            memory.register_system(region, key, offset, as_uint(_field(document, "byte_size")))
+        return json_response()
 
-    async def unregister(self, request: Request) -> Response:
-        self._service.shared_memory.unregister(_name(request), self._cuda)
-        return Response(media_type=_JSON)
-
-
-def _name(request: Request) -> str:
-    return str(request.path_params.get("region", ""))
+    async def unregister(self, region: RegionName = "") -> Response:
+        """Unregister a region, or all of them without a name."""
+        self._service.shared_memory.unregister(region, self._cuda)
+        return json_response()
 
 
 def _field(document: Any, key: str) -> Any:

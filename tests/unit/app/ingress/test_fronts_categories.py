@@ -10,8 +10,9 @@ from tritonclient.grpc import service_pb2 as pb
 from app.core.observability.live_settings import LiveSettings
 from app.ingress.grpc.front import GrpcFront
 from app.ingress.http1.exchange import FixedRoute
+from app.ingress.rest.api import RestApi, RestRoute
 from app.ingress.rest.front import HttpFront
-from app.ingress.rest.management import RestApi, RestRoute, build_rest_api
+from app.ingress.rest.management import build_rest_api
 from app.ingress.tracing.observer import Observer
 from app.protocol.http.http1 import RequestHead
 from app.protocol.restrictions import CATEGORIES, Category, Restriction
@@ -67,9 +68,9 @@ def test_every_rest_route_has_a_category(rest_api: RestApi) -> None:
 
 
 def test_a_rest_route_without_a_category_is_refused(rest_api: RestApi) -> None:
-    add: Any = rest_api.add
+    route: Any = RestRoute
     with pytest.raises(TypeError):
-        add("GET", "/v2/new", print)
+        route(method="GET", path="/v2/new", endpoint=print)
 
 
 def head_of(path: str) -> RequestHead:

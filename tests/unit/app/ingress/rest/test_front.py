@@ -96,8 +96,8 @@ ROUTES = [
     ),
     ("GET", "/v2/models/none", 404, "Request for unknown model: 'none' is not found"),
     ("GET", "/v2/models/identity/versions/x", 404, "Not Found"),
-    ("GET", "/docs", 404, "Not Found"),
-    ("GET", "/openapi.json", 404, "Not Found"),
+    ("GET", "/redoc", 404, "Not Found"),
+    ("GET", "/openapi.yaml", 404, "Not Found"),
     ("DELETE", "/v2", 405, "Method Not Allowed"),
 ]
 

@@ -1,0 +1,160 @@
+"""The REST API as an application: routes with their categories and schemas, and the OpenAPI document.
+
+Paths are matched whole and raw, as Triton matches them: no trailing slash, no redirect, no percent-decoding.
+"""
+
+import inspect
+from collections.abc import Callable, Coroutine, Sequence
+from functools import wraps
+from typing import Any, Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.exceptions import HTTPException
+
+from app.core.errors import InferError
+from app.ingress.rest.schemas import Error
+from app.protocol.http.v2 import encode_error
+from app.protocol.restrictions import Category
+from app.protocol.status import http_status
+
+Endpoint = Callable[..., Coroutine[Any, Any, Response]]
+Body = type[BaseModel]
+
+_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    "4XX": {"model": Error, "description": "The request cannot be answered as it is."},
+    "5XX": {"model": Error, "description": "The server cannot answer."},
+}
+_ABOUT: Final = "The v2 inference protocol with Triton's extensions."
+_JSON: Final = "application/json"
+_REFERENCE: Final = "#/components/schemas/{model}"
+
+
+class _Segment(Convertor[str]):
+    regex = "[^/]+"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+class _Digits(_Segment):
+    regex = "[0-9]+"
+
+
+register_url_convertor("segment", _Segment())
+register_url_convertor("digits", _Digits())
+
+
+class RestRoute(APIRoute):
+    """A route of one method and path.
+
+    Args:
+        category: what restricts it.
+        method, path: of its requests.
+        endpoint: answers; an argument with a default that the path does not name keeps its default.
+        response, request: schemas of the bodies; None for an empty one.
+        documented: whether the OpenAPI document has it.
+    """
+
+    def __init__(
+        self,
+        category: Category,
+        method: str,
+        path: str,
+        endpoint: Endpoint,
+        response: Body | None = None,
+        request: Body | None = None,
+        documented: bool = True,
+    ) -> None:
+        super().__init__(
+            path,
+            _of_path(endpoint, path),
+            methods=[method],
+            tags=[category],
+            response_model=None,
+            response_class=JSONResponse if response else Response,
+            responses={**({200: {"model": response}} if response else {}), **_ERRORS},
+            openapi_extra=_request_body(request) if request else None,
+            include_in_schema=documented,
+        )
+        self.category = category
+        self.request = request
+
+
+def _of_path(endpoint: Endpoint, path: str) -> Endpoint:
+    """Return an endpoint that FastAPI gives the parameters that its path has."""
+    signature = inspect.signature(endpoint)
+    named = [
+        parameter.replace(default=parameter.empty)
+        for parameter in signature.parameters.values()
+        if parameter.default is parameter.empty or f"{{{parameter.name}:" in path
+    ]
+
+    @wraps(endpoint)
+    async def answer(**arguments: Any) -> Response:
+        return await endpoint(**arguments)
+
+    answer.__signature__ = signature.replace(parameters=named)  # type: ignore[attr-defined]
+    return answer
+
+
+def _request_body(model: Body) -> dict[str, Any]:
+    schema = {"$ref": _REFERENCE.format(model=model.__name__)}
+    return {"requestBody": {"content": {_JSON: {"schema": schema}}}}
+
+
+class RestApi(FastAPI):
+    """ASGI application whose routes each belong to a restriction category.
+
+    Args:
+        described: routes of the document that are served elsewhere.
+    """
+
+    def __init__(self, described: Sequence[RestRoute] = ()) -> None:
+        # No routes of FastAPI's own: each of ours is registered with its category.
+        super().__init__(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+        self._described = described
+        self.add_exception_handler(HTTPException, _answer_http_error)
+        self.add_exception_handler(InferError, _answer_error)
+
+    def add(self, route: RestRoute) -> None:
+        """Register a route."""
+        self.router.routes.append(route)
+
+    def category(self, path: str) -> Category | None:
+        """Return the category of the first route that matches a path, None if no route does."""
+        for route in self.routes:
+            if isinstance(route, RestRoute) and route.path_regex.match(path):
+                return route.category
+        return None
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the OpenAPI document."""
+        if not self.openapi_schema:
+            routes = [*self.routes, *self._described]
+            document = get_openapi(title="Nereid", version="2", description=_ABOUT, routes=routes)
+            requests = [route.request for route in routes if isinstance(route, RestRoute) and route.request]
+            # FastAPI adds the models of responses; those of requests it would also validate by.
+            _, models = models_json_schema(
+                [(model, "validation") for model in requests], ref_template=_REFERENCE
+            )
+            document["components"]["schemas"] |= models["$defs"]
+            self.openapi_schema = document
+        return self.openapi_schema
+
+
+async def _answer_http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return Response(encode_error(error.detail), error.status_code, media_type=_JSON)
+
+
+async def _answer_error(_: Request, error: Exception) -> Response:
+    return Response(encode_error(str(error)), http_status(error), media_type=_JSON)

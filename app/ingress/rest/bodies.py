@@ -1,0 +1,56 @@
+"""JSON bodies of management requests, read by Triton's rules."""
+
+import asyncio
+from typing import Any, Final
+
+from fastapi import Request, Response
+
+from app.core.errors import invalid_arg
+from app.protocol.http import strict_json
+
+_JSON: Final = "application/json"
+_HEAVY: Final = 32 << 10
+"""Bytes of JSON from which a thread parses it."""
+_MAX_VALUES: Final = 1 << 18
+"""Of a document, including the commas in the text of a configuration."""
+
+
+class JsonBodies:
+    """Reads the bodies of requests, up to a size in bytes."""
+
+    def __init__(self, max_size: int) -> None:
+        self._max_size = max_size
+
+    async def optional(self, request: Request) -> Any:
+        """Return the request's JSON, an empty object without a body."""
+        body = await _body(request)
+        return await self._parsed(body) if body else {}
+
+    async def required(self, request: Request) -> Any:
+        """Return the request's JSON; an empty body is not JSON."""
+        return await self._parsed(await _body(request))
+
+    async def _parsed(self, body: bytes) -> Any:
+        if len(body) > self._max_size:
+            raise invalid_arg(
+                f"request JSON size of {len(body)} bytes exceeds the maximum allowed input size of "
+                f"{self._max_size} bytes. Use --http-max-input-size to increase the limit."
+            )
+        return await asyncio.to_thread(_parse, body) if len(body) > _HEAVY else _parse(body)
+
+
+def _parse(body: bytes) -> Any:
+    strict_json.check_count(body, b",[{", _MAX_VALUES)
+    document = strict_json.parse(body)
+    strict_json.check_depth(document)
+    return document
+
+
+async def _body(request: Request) -> bytes:
+    # Not `request.body()`, which would keep the body for the minutes that a load may take.
+    return b"".join([piece async for piece in request.stream()])
+
+
+def json_response(body: bytes = b"") -> Response:
+    """Return a response of encoded JSON; empty where Triton's is."""
+    return Response(body, media_type=_JSON)

@@ -1,0 +1,42 @@
+"""Inference in the OpenAPI document; the HTTP front serves it without the REST application."""
+
+from typing import Final
+
+from fastapi import Response
+
+from app.ingress.rest import schemas
+from app.ingress.rest.api import RestRoute
+from app.ingress.rest.schemas import ModelName, ModelVersion
+
+
+async def infer(model: ModelName, version: ModelVersion = "") -> Response:
+    """Run inference.
+
+    Tensors may follow the JSON as raw bytes: the header `Inference-Header-Content-Length` then gives the
+    length of the JSON, and the parameter `binary_data_size` of a tensor its bytes. Without any JSON, the body
+    is the only input of the model.
+    """
+    raise NotImplementedError
+
+
+async def generate(model: ModelName, version: ModelVersion = "") -> Response:
+    """Run inference with inputs and outputs as plain JSON fields."""
+    raise NotImplementedError
+
+
+async def generate_stream(model: ModelName, version: ModelVersion = "") -> Response:
+    """Run inference; each response is a server-sent event, `data: <JSON>`."""
+    raise NotImplementedError
+
+
+_MODELS: Final = ("/v2/models/{model:segment}", "/v2/models/{model:segment}/versions/{version:digits}")
+
+INFERENCE_ROUTES: Final = [
+    RestRoute("inference", "POST", f"{model}/{endpoint.__name__}", endpoint, response, request)
+    for model in _MODELS
+    for endpoint, response, request in (
+        (infer, schemas.InferResponse, schemas.InferRequest),
+        (generate, schemas.GenerateResponse, schemas.GenerateRequest),
+        (generate_stream, None, schemas.GenerateRequest),
+    )
+]
