@@ -127,7 +127,7 @@ class Bench:
     async def _call(self, model: str) -> int:
         loop = asyncio.get_running_loop()
         data = np.ones((1, ELEMENTS), np.float32)
-        request = InferRequest(model, "", (Tensor.of("INPUT0", data),))
+        request = InferRequest(model, "", (Tensor.from_array("INPUT0", data),))
         done, end = 0, loop.time() + self._seconds
         while loop.time() < end:
             answer: asyncio.Future[InferResponse] = loop.create_future()

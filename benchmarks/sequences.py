@@ -44,7 +44,7 @@ SCHEDULERS = {
     "controls": "sequence_batching { direct {} " + CONTROLS + "}",
     "oldest": "sequence_batching { oldest { max_candidate_sequences: 64 } }",
 }
-INPUT = Tensor.of("INPUT0", np.zeros((1, 16), np.float32))
+INPUT = Tensor.from_array("INPUT0", np.zeros((1, 16), np.float32))
 
 
 def straight(execute: Execute, max_rows: int, concurrent: int) -> ServeBatched:

@@ -63,7 +63,7 @@ class Load:
     def __init__(self, channel: Channel, nbytes: int) -> None:
         data = np.ones((1, nbytes // 4), np.float32)
         self.request = InferRequest(
-            "identity", "", (Tensor.of("INPUT0", data),), (RequestedOutput("OUTPUT0"),)
+            "identity", "", (Tensor.from_array("INPUT0", data),), (RequestedOutput("OUTPUT0"),)
         )
         self.channel = channel
 

@@ -1,7 +1,7 @@
-"""Responses of a model version kept by the content of their requests.
+"""Responses of a model version, cached by the content of their requests.
 
-`--cache-config=local,size=BYTES` bounds each process's own entries; `redis,host=...` shares them between
-replicas and restarts. A cache that fails is a miss, never a failed request.
+`--cache-config=local,size=BYTES` bounds the entries of each process; `redis,host=...` shares entries between
+replicas and restarts. A failure of the cache is a miss, never a failed request.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from app.core.tensors import InferRequest, InferResponse, ParameterValue, Tensor
 logger = logging.getLogger(__name__)
 
 _ENTRY_OVERHEAD = 512
-"""Bytes an entry takes beside its tensors, roughly: keys, names, shapes, objects."""
+"""Approximate bytes of an entry beside its tensors: keys, names, shapes, objects."""
 
 _PAUSE_S = 5.0
-"""How long a Redis that did not answer is left alone."""
+"""Seconds without requests to a Redis server after it has failed."""
 
 
 class CachedTensor(msgspec.Struct, frozen=True, gc=False):
-    """An output as it is kept: its bytes belong to the cache."""
+    """A cached output, whose bytes belong to the cache."""
 
     name: str
     datatype: str
@@ -38,19 +38,19 @@ class CachedTensor(msgspec.Struct, frozen=True, gc=False):
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """A response without what belongs to one request."""
+    """A cached response, without what is specific to one request."""
 
     outputs: tuple[CachedTensor, ...]
     parameters: dict[str, ParameterValue] = {}
 
     @classmethod
-    def of(cls, response: InferResponse) -> "Entry":
+    def from_response(cls, response: InferResponse) -> "Entry":
         """Copy a response's tensors."""
         outputs = (CachedTensor(t.name, t.datatype, t.shape, bytes(t.data)) for t in response.outputs)
         return cls(tuple(outputs), dict(response.parameters))
 
     def response(self) -> InferResponse:
-        """The response for another request of the same content."""
+        """Return the response for another request of the same content."""
         tensors = tuple(Tensor(t.name, t.datatype, t.shape, t.data) for t in self.outputs)
         return InferResponse(outputs=tensors, parameters=dict(self.parameters))
 
@@ -59,23 +59,23 @@ Found = Callable[[Entry | None], None]
 
 
 class ResponseCache(ABC):
-    """Where entries are kept. All methods run on the data-plane loop."""
+    """Storage of entries. All methods run on the data-plane loop."""
 
     @abstractmethod
     def lookup(self, key: bytes, found: Found) -> None:
-        """Call `found` with the entry or None, at once or later."""
+        """Call `found` with the entry, or None, at once or later."""
 
     @abstractmethod
     def insert(self, key: bytes, entry: Entry) -> None:
-        """Keep an entry, or not: failures are logged."""
+        """Store an entry; failures are logged."""
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         return None
 
 
 class LocalCache(ResponseCache):
-    """In this process; the least recently used entries go when `size` bytes are exceeded."""
+    """Entries of this process; above `size` bytes the least recently used are evicted."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -109,7 +109,7 @@ class LocalCache(ResponseCache):
 
 
 class RedisCache(ResponseCache):
-    """In a Redis server, whose own `maxmemory` policy bounds it. Keys begin with `nereid:`."""
+    """Entries in a Redis server, bounded by its `maxmemory` policy. Keys begin with `nereid:`."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._client = _redis_client(settings)
@@ -164,9 +164,9 @@ _REDIS_KEYS = ("host", "port", "user", "password", "db", "connect_timeout", "soc
 
 
 def _redis_client(settings: Mapping[str, str]) -> Any:
-    """The client for `--cache-config=redis,KEY=VALUE`; names are those of Triton's Redis cache.
+    """Make the client for `--cache-config=redis,KEY=VALUE`; names are those of Triton's Redis cache.
 
-    Times are in milliseconds there; without them an answer may take half a second.
+    Timeouts are in milliseconds, half a second by default.
 
     Raises:
         InferError: UNSUPPORTED without the package, INVALID_ARG for a setting.
@@ -205,18 +205,17 @@ def _number(settings: Mapping[str, str], name: str, default: int) -> int:
 
 
 def make_cache(settings: Mapping[str, Mapping[str, str]]) -> ResponseCache | None:
-    """The cache of `--cache-config`, already checked by the settings; None without one."""
+    """Make the cache of `--cache-config`, which the settings have checked; None without one."""
     for name, values in settings.items():
         return LocalCache(int(values["size"])) if name == "local" else RedisCache(values)
     return None
 
 
 def request_key(request: InferRequest, *identity: str) -> bytes:
-    """Digest of what decides a response: 20 bytes.
+    """Return a digest (20 bytes) of all that determines the response of a request.
 
-    Triton's key has model, version and the inputs' names and bytes. Datatype, shape and requested outputs are
-    here as well: without them a request may be answered with a tensor of another shape, or with outputs it
-    did not ask for.
+    Triton's key has model, version and the inputs' names and bytes. This one has datatype, shape and
+    requested outputs too: without them a cached response may have another shape or other outputs.
     """
     digest = hashlib.blake2b(digest_size=20)
     outputs = sorted(output.name for output in request.outputs)

@@ -1,7 +1,7 @@
-"""Memory for large arrays, from wherever the process that this is has a use for them.
+"""Allocation of large arrays, by an allocator that each process chooses.
 
-A replica makes them in shared memory (`app/transport/memory/shared_pool.py`): what a model returns of them
-then leaves without a copy. Backends know nothing of that.
+A replica allocates them in shared memory (`app/transport/memory/shared_pool.py`), from which a model's
+outputs are sent without a copy. Backends need not know.
 """
 
 from collections.abc import Callable
@@ -12,25 +12,25 @@ import numpy.typing as npt
 
 
 class OwnedArray(np.ndarray[Any, np.dtype[np.uint8]]):
-    """Memory made here, which nobody else has: who holds its only view holds it alone."""
+    """Memory allocated by this process: the only view of it is the only access to it."""
 
 
-def private(nbytes: int) -> memoryview:
-    """Memory of this process's own: aligned for every data type, and not cleared first."""
+def allocate_private(nbytes: int) -> memoryview:
+    """Allocate private memory of `nbytes`, aligned for every data type and not zeroed."""
     return np.empty(nbytes, np.uint8).view(OwnedArray).data
 
 
-_make: Callable[[int], memoryview] = private
+_allocate: Callable[[int], memoryview] = allocate_private
 
 
-def set_allocator(make: Callable[[int], memoryview]) -> None:
-    """Have arrays made in what `make` returns: writable memory of so many bytes, there as long as a view."""
-    global _make
-    _make = make
+def set_allocator(allocate: Callable[[int], memoryview]) -> None:
+    """Set the function that allocates writable memory of so many bytes, valid as long as any view of it."""
+    global _allocate
+    _allocate = allocate
 
 
 def writable_copy(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A contiguous copy of a numeric array that is not empty, in a `OwnedArray`."""
-    copy = np.frombuffer(_make(array.nbytes), array.dtype).reshape(array.shape)
+    """Return a contiguous copy of a numeric array that is not empty, in an `OwnedArray`."""
+    copy = np.frombuffer(_allocate(array.nbytes), array.dtype).reshape(array.shape)
     copy[...] = array
     return copy

@@ -1,4 +1,4 @@
-"""The PEM files of an endpoint that speaks TLS."""
+"""TLS certificates of an endpoint, as PEM files."""
 
 import ssl
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import NamedTuple
 class Certificates(NamedTuple):
     """Paths of PEM files, read again by each process that listens; the key itself never leaves its file.
 
-    `root` is the certificate that those of clients must descend from; "" asks no client for one.
+    `root` is the certificate that those of clients must be signed by; "" requires none of clients.
     """
 
     cert: str
@@ -39,7 +39,7 @@ class Certificates(NamedTuple):
 
 
 def _no_password() -> bytes:
-    # Without it OpenSSL would ask the console.
+    # Without a callback OpenSSL would prompt on the console.
     raise ValueError("the key is encrypted, which is not supported")
 
 
@@ -49,11 +49,11 @@ def certificates(front: str, use: bool, mutual: bool, files: tuple[str, str, str
     Args:
         front: "http" or "grpc", for the names of the flags in errors.
         use: whether to speak TLS.
-        mutual: whether to demand certificates of clients, which includes `use`.
+        mutual: whether to require certificates of clients, which implies `use`.
         files: paths of certificate, key and root certificate; "" for none.
 
     Returns:
-        None when the front does without TLS.
+        None when the front does not speak TLS.
 
     Raises:
         ValueError: a file is not named, cannot be read, or does not hold what it should.

@@ -77,7 +77,7 @@ def pack_bytes(elements: Iterable[bytes | str]) -> bytes:
 
 
 def unpack_bytes(data: bytes | bytearray | memoryview, expected: int | None = None) -> list[bytes]:
-    """Split length-prefixed elements; costs no more than `len(data)` whatever the prefixes claim.
+    """Split length-prefixed elements; the cost is bounded by `len(data)`, whatever the prefixes say.
 
     Args:
         data: the wire bytes of a BYTES tensor.

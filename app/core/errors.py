@@ -75,32 +75,32 @@ class InferError(Exception):
         return Failure(self.code, self.message, self.reason)
 
     def with_code(self) -> str:
-        """As Triton's `Status::AsString`: `Invalid argument: <message>`; how reasons of failed loads read."""
+        """Return `Invalid argument: <message>`, as Triton's `Status::AsString` words failed loads."""
         return (
             f"{self.code.value.capitalize().replace('_arg', ' argument').replace('_', ' ')}: {self.message}"
         )
 
 
 def invalid_arg(message: str) -> InferError:
-    """The client sent something that can never succeed (HTTP 400)."""
+    """Return the error of a request that can never succeed (HTTP 400)."""
     return InferError(ErrorCode.INVALID_ARG, message)
 
 
 def internal(message: str) -> InferError:
-    """Something broke that the client did not cause; also Triton's code for malformed JSON (HTTP 500)."""
+    """Return an error that the client did not cause; Triton's for malformed JSON too (HTTP 500)."""
     return InferError(ErrorCode.INTERNAL, message)
 
 
 def not_found(message: str) -> InferError:
-    """The named thing does not exist (HTTP 404)."""
+    """Return the error of a name that does not exist (HTTP 404)."""
     return InferError(ErrorCode.NOT_FOUND, message)
 
 
 def unavailable(message: str) -> InferError:
-    """The named thing exists but cannot answer now (HTTP 503)."""
+    """Return the error of a name that exists but cannot be served now (HTTP 503)."""
     return InferError(ErrorCode.UNAVAILABLE, message)
 
 
 def unsupported(message: str) -> InferError:
-    """The request asks for something this server or model does not do (HTTP 501)."""
+    """Return the error of something that this server or model does not support (HTTP 501)."""
     return InferError(ErrorCode.UNSUPPORTED, message)

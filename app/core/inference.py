@@ -1,4 +1,4 @@
-"""How a request in flight is seen by its caller: where its responses go, and how it is cancelled."""
+"""A request in flight as its caller sees it: the sink of its responses, and its cancellation."""
 
 from collections.abc import Callable
 from typing import Protocol

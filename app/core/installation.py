@@ -1,4 +1,4 @@
-"""How what is missing is added to this installation."""
+"""The command that installs an optional dependency."""
 
 import shlex
 import sys

@@ -1,7 +1,7 @@
-"""What travels between the parts of the server: tensors, requests and responses.
+"""Tensors, requests and responses: the values that the parts of the server exchange.
 
-A tensor holds its wire bytes, not an array: an ingress passes them on untouched, and only who computes
-(a backend, the JSON codec, classification) views them as numpy.
+A tensor holds its wire bytes, not an array: an ingress passes them on untouched, and only backends, the JSON
+codec and classification view them as numpy.
 """
 
 from math import prod
@@ -36,9 +36,6 @@ class Tensor(msgspec.Struct, frozen=True, gc=False):
     def array(self) -> npt.NDArray[Any]:
         """View the data as numpy, without a copy except for BYTES (an object array of `bytes`).
 
-        The data stays as long as the view. With `np.ndarray` it would not: that holds what the memory was
-        made from, not the slab of shared memory that waits for its last view to go.
-
         Raises:
             InferError: INVALID_ARG when a BYTES tensor's prefixes or element count are wrong.
             ValueError: when the byte count does not fit the shape.
@@ -48,10 +45,12 @@ class Tensor(msgspec.Struct, frozen=True, gc=False):
             array = np.empty(len(elements), dtype=object)
             array[:] = elements
             return array.reshape(self.shape)
+        # Not np.ndarray(buffer=...): its base is the memory's first owner, not the view that keeps a slab of
+        # shared memory in use.
         return np.frombuffer(self.data, dtype=DATATYPES[self.datatype].dtype).reshape(self.shape)
 
     @classmethod
-    def of(cls, name: str, array: npt.NDArray[Any], datatype: str = "") -> "Tensor":
+    def from_array(cls, name: str, array: npt.NDArray[Any], datatype: str = "") -> "Tensor":
         """Wrap an array; contiguous numeric arrays are viewed, others copied once.
 
         Args:
@@ -76,10 +75,10 @@ def flat_bytes(array: npt.NDArray[Any]) -> memoryview | bytes:
 
 
 class RegionSlice(msgspec.Struct, frozen=True, gc=False):
-    """A part of the memory that a client shares: a tensor's `data`, or where an output is to be written.
+    """A part of the memory that a client shares: a tensor's `data`, or the target of an output.
 
     A codec sets `region`, the registered name, and `offset`, bytes from the region's start. The ingress's
-    registry turns that into a place: in the file /dev/shm/`key` whose inode is `inode`, or in the GPU
+    registry replaces these by a place in the file /dev/shm/`key` whose inode is `inode`, or in the GPU
     allocation of the CUDA IPC `handle` on `device`; `offset` then counts from the start of either.
     """
 
@@ -98,9 +97,9 @@ class RegionSlice(msgspec.Struct, frozen=True, gc=False):
 class RequestedOutput(msgspec.Struct, frozen=True, gc=False):
     """One entry of a request's `outputs`.
 
-    `binary` and `classification` concern the ingress alone; `binary` is None when the request's
-    `binary_data_output` (or the protocol's default) decides. An output with a `region` is written there and
-    comes back without data.
+    Only the ingress uses `binary` and `classification`; `binary` is None when the request's
+    `binary_data_output` (or the protocol's default) decides. An output with a `region` is written there, and
+    the response has it without data.
     """
 
     name: str
@@ -112,13 +111,16 @@ class RequestedOutput(msgspec.Struct, frozen=True, gc=False):
 class InferRequest(msgspec.Struct, frozen=True, gc=False):
     """One inference request, decoded once at the edge.
 
-    `model_version` is "" when the version policy decides. `outputs` empty asks for all outputs.
-    `parameters` holds only custom parameters; the reserved ones have fields of their own.
-    `timeout_us` is the schedule policy's `timeout`; `deadline` is the transport's, in `time.monotonic`
-    seconds (0 = none). `trace` asks the replica for timestamps: "" of an ordinary request, else a W3C
-    `traceparent` or, where there is none, `UNNAMED_TRACE`, or `TENSORS_TRACE` where the tensors of what it
-    leads to are wanted too. `regions` says that an input or an output names shared memory. `chain` names the
-    models whose calls this request is part of, the outermost first.
+    Attributes:
+        model_version: "" when the version policy decides.
+        outputs: empty for all outputs.
+        parameters: custom parameters only; the reserved ones have fields of their own.
+        timeout_us: the schedule policy's `timeout`.
+        trace: "" for an ordinary request. Otherwise the replica returns timestamps: a W3C `traceparent`,
+            `UNNAMED_TRACE` where there is none, or `TENSORS_TRACE` to return tensors of nested calls too.
+        regions: an input or an output is in shared memory of the client.
+        chain: the models whose calls this request is part of, the outermost first.
+        deadline: the transport's, in `time.monotonic` seconds; 0 for none.
     """
 
     model_name: str
@@ -143,9 +145,9 @@ TENSORS_TRACE = "+"
 
 
 class Timestamps(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """When a replica did what for one request: `time.monotonic_ns` of its machine, 0 where unknown.
+    """Times of one request in a replica: `time.monotonic_ns` of its machine, 0 where unknown.
 
-    `activities` are those that the model's backend has reported of itself, in that order.
+    `activities` are the names and times that the model's backend has reported, in that order.
     """
 
     request_start: int = 0
@@ -159,11 +161,11 @@ class Timestamps(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TracedCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A call that a traced request led to: of an ensemble's step, or by a model (BLS).
+    """A call nested in a traced request: a step of an ensemble, or a call by a model (BLS).
 
-    `timestamps` and those of `calls`, what the call itself led to, are on the clock of whoever made the call.
-    `inputs` and `outputs`, of all its responses, are there if they were asked for (`TENSORS_TRACE`); what the
-    trace has no room for, and what lies in a client's shared memory, is without data.
+    `timestamps`, and those of `calls`, which are nested in this call, are on the caller's clock. `inputs` and
+    `outputs`, of all its responses, are there if requested (`TENSORS_TRACE`); beyond the trace's limit, and
+    in a client's shared memory, they are without data.
     """
 
     model_name: str
@@ -180,7 +182,7 @@ class InferResponse(msgspec.Struct, frozen=True, gc=False):
 
     A failed response carries `failure` and no outputs; it names no model if the request was refused, and the
     model if that was queued or executed. A decoupled model's last response may be empty.
-    `timestamps` are those of a traced request, in its final response, and `calls` what it led to.
+    The final response of a traced request has its `timestamps` and the `calls` nested in it.
     """
 
     model_name: str = ""
@@ -194,8 +196,8 @@ class InferResponse(msgspec.Struct, frozen=True, gc=False):
     calls: tuple[TracedCall, ...] = ()
 
     @property
-    def ends_only(self) -> bool:
-        """Whether it tells nothing but that no more comes, as a decoupled model's last response may."""
+    def is_end_of_stream(self) -> bool:
+        """Whether it is empty but for being final, as the last response of a decoupled model may be."""
         return self.final and not (self.failure is not None or self.outputs or self.parameters)
 
     def raise_error(self) -> None:

@@ -1,4 +1,4 @@
-"""Traced calls of calls, each on the clock of its caller."""
+"""Calls nested in a traced request, each on the clock of its caller."""
 
 from collections.abc import Iterable
 from time import monotonic_ns
@@ -17,41 +17,41 @@ from app.core.tensors import (
 )
 
 MAX_CALLS: Final = 1024
-"""Calls that the trace of one request keeps, and activities that a backend has reported."""
+"""Limit of the calls in the trace of one request, and of the activities that a backend reports."""
 MAX_TENSOR_BYTES: Final = 4 << 20
-"""Of the tensors of those calls; with their names it fits into the meta of a frame."""
+"""Limit of the tensors of those calls; with their names they fit into the meta of a frame."""
 _TENSOR_BYTES: Final = 256
-"""What a tensor counts for besides its data."""
+"""Bytes that a tensor counts for besides its data."""
 
 
 class TracedCalls:
-    """The calls that a traced request has led to, within bounds."""
+    """The calls nested in a traced request, within the limits."""
 
-    __slots__ = ("ended", "room")
+    __slots__ = ("ended", "free_bytes")
 
     def __init__(self) -> None:
         self.ended: list[TracedCall] = []
-        self.room = MAX_TENSOR_BYTES
+        self.free_bytes = MAX_TENSOR_BYTES
 
-    def begin(self, request: InferRequest, sent_ns: int) -> "CallUnderWay":
-        """A call is being made; `sent_ns` (`time.monotonic_ns`) is before its replica hears of it."""
-        return CallUnderWay(self, request, sent_ns)
+    def begin(self, request: InferRequest, sent_ns: int) -> "OpenCall":
+        """Start to record a call; `sent_ns` (`time.monotonic_ns`) is before its replica receives it."""
+        return OpenCall(self, request, sent_ns)
 
     def add(self, call: TracedCall) -> None:
-        """A call has ended; what it led to takes room here too."""
+        """Add a call that has ended; the calls nested in it count against the limits too."""
         if len(self.ended) < MAX_CALLS:
             self.ended.append(msgspec.structs.replace(call, calls=tuple(map(self._within, call.calls))))
 
     def keep(self, tensors: Iterable[Tensor]) -> list[Tensor]:
-        """Copies of tensors, as many as there is room for; without data where that alone is too much."""
+        """Copy tensors within the limit; one whose data alone exceeds it is kept without data."""
         kept: list[Tensor] = []
         for tensor in tensors:
-            if self.room < _TENSOR_BYTES:
+            if self.free_bytes < _TENSOR_BYTES:
                 break
-            self.room -= _TENSOR_BYTES
+            self.free_bytes -= _TENSOR_BYTES
             data = memoryview(b"" if isinstance(tensor.data, RegionSlice) else tensor.data)
-            kept_data = data.tobytes() if data.nbytes <= self.room else b""
-            self.room -= len(kept_data)
+            kept_data = data.tobytes() if data.nbytes <= self.free_bytes else b""
+            self.free_bytes -= len(kept_data)
             kept.append(Tensor(tensor.name, tensor.datatype, tensor.shape, kept_data))
         return kept
 
@@ -63,8 +63,8 @@ class TracedCalls:
         return msgspec.structs.replace(call, inputs=inputs, outputs=outputs, calls=calls)
 
 
-class CallUnderWay:
-    """What is noted of one traced call."""
+class OpenCall:
+    """A traced call in flight."""
 
     __slots__ = ("_calls", "_inputs", "_outputs", "_request", "_sent_ns")
 
@@ -75,8 +75,8 @@ class CallUnderWay:
         self._inputs = calls.keep(request.inputs) if request.trace == TENSORS_TRACE else []
         self._outputs: list[Tensor] = []
 
-    def note(self, response: InferResponse) -> None:
-        """Receive a response; with the final one the call has ended."""
+    def record(self, response: InferResponse) -> None:
+        """Record a response; the final one ends the call."""
         if self._request.trace == TENSORS_TRACE:
             self._outputs += self._calls.keep(response.outputs)
         if response.final:
@@ -86,13 +86,13 @@ class CallUnderWay:
 
 
 def traced_call(request: InferRequest, response: InferResponse, sent_ns: int, received_ns: int) -> TracedCall:
-    """What the caller notes of a traced call that has ended.
+    """Return the record of a traced call that has ended, on the caller's clock.
 
     Args:
-        request: what was asked.
+        request: the request of the call.
         response: its final response.
-        sent_ns: when it was sent, `time.monotonic_ns` of the caller, as is `received_ns`.
-        received_ns: when the final response was there.
+        sent_ns: when the request was sent, `time.monotonic_ns` of the caller, as is `received_ns`.
+        received_ns: when the final response was received.
     """
     times = response.timestamps or Timestamps(request_start=sent_ns, request_end=received_ns)
     ns = shift(times, sent_ns, received_ns)
@@ -107,18 +107,16 @@ def traced_call(request: InferRequest, response: InferResponse, sent_ns: int, re
 
 
 def shift(times: Timestamps, sent_ns: int, received_ns: int) -> int:
-    """What brings a replica's timestamps to the caller's clock.
-
-    Those of another machine do not lie between the sending and the answer; they are moved to its middle.
-    """
+    """Return the nanoseconds to add to a replica's timestamps to bring them to the caller's clock."""
     first, last = times.request_start, times.request_end
     if sent_ns <= first <= last <= received_ns:
         return 0
+    # Another machine's clock: move the times to the middle of the call.
     return sent_ns + (received_ns - sent_ns - (last - first)) // 2 - first
 
 
 def shifted(call: TracedCall, ns: int) -> TracedCall:
-    """A call, and all it led to, on a clock that is `ns` ahead."""
+    """Return a call, and those nested in it, on a clock that is `ns` ahead."""
     if not ns:
         return call
     fields = {field: getattr(call.timestamps, field) for field in Timestamps.__struct_fields__}

@@ -62,6 +62,6 @@ class CachedExecution(EnsembleExecution):
 
     def _finish(self, outputs: tuple[Tensor, ...]) -> None:
         started = time.monotonic_ns()
-        self._cache.insert(self._key, Entry.of(InferResponse(outputs=outputs)))
+        self._cache.insert(self._key, Entry.from_response(InferResponse(outputs=outputs)))
         self._ensemble.statistics.record_miss(self._cache_ns + time.monotonic_ns() - started)
         super()._finish(outputs)

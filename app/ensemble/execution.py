@@ -13,7 +13,7 @@ from app.core.config.model_config import WILDCARD, TensorSpec
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError, invalid_arg, unavailable
 from app.core.inference import Call, Sink
 from app.core.tensors import InferRequest, InferResponse, Parameters, Tensor, Timestamps
-from app.core.traced import CallUnderWay, TracedCalls
+from app.core.traced import OpenCall, TracedCalls
 from app.ensemble.compiled import CompiledEnsemble, Models
 from app.ensemble.graph import Step
 from app.ensemble.scope import TensorScope
@@ -37,7 +37,7 @@ class StepCall:
         self.step = step
         self.scope = scope
         self.entry = entry
-        self.trace: CallUnderWay | None = None
+        self.trace: OpenCall | None = None
 
 
 class EnsembleExecution:
@@ -177,7 +177,7 @@ class EnsembleExecution:
 
     def _on_response(self, call: StepCall, response: InferResponse) -> None:
         if call.trace is not None:
-            call.trace.note(response)
+            call.trace.record(response)
         if response.final:
             self._calls.pop(call, None)
             self._in_flight[call.step.number] -= 1

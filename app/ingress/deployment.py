@@ -59,7 +59,7 @@ class Ingress:
         self._deployment = replica_deployment()
         self._plane.call(self._start())
         freeze_heap()
-        self._plane.keep_swept()
+        self._plane.schedule_gc()
 
     def record_replica_metadata(self) -> dict[str, str]:
         """Return this ingress's channel addresses for the other ingresses (a Serve hook, called once)."""

@@ -84,7 +84,7 @@ class HandleCalls:
     def _tensor(self, name: str, values: npt.ArrayLike) -> Tensor:
         array = np.asarray(values)
         bit_patterns = self._datatypes.get(name) == "BF16" and array.dtype == np.uint16
-        return Tensor.of(name, array, "BF16" if bit_patterns else "")
+        return Tensor.from_array(name, array, "BF16" if bit_patterns else "")
 
     async def _stream(self, request: InferRequest) -> AsyncGenerator[Arrays, None]:
         responses = _Responses(asyncio.get_running_loop())

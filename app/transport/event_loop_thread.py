@@ -1,7 +1,7 @@
-"""The thread that runs the data plane.
+"""The thread with the event loop of the data plane.
 
 Serve runs user code on a loop of plain asyncio that it also uses for health checks; the data plane has a
-uvloop of its own, so neither waits for the other.
+uvloop of its own, so that neither waits for the other.
 """
 
 import asyncio
@@ -17,39 +17,35 @@ import uvloop
 T = TypeVar("T")
 
 _YOUNG_OBJECTS: Final = 20_000
-"""New objects after which the garbage collector looks at them."""
-_SWEEP_S: Final = 5.0
+"""New objects after which the garbage collector examines the youngest generation."""
+_COLLECT_EVERY_S: Final = 5.0
 _IDLE_OBJECTS: Final = 500
-"""Fewer new ones between two sweeps are nobody's work."""
-_FULL_EVERY: Final = 100
-"""How many times as long as a full collection takes there is none."""
+"""Fewer new objects since the last collection mean that the process is idle."""
+_FULL_PAUSE: Final = 100
+"""A full collection is followed by a pause so many times as long."""
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 64 << 20
 _FREED_BYTES: Final = 512 << 20
 _LARGEST_KEPT: Final = 32 << 20
-"""The most that glibc takes for M_MMAP_THRESHOLD."""
+"""The maximum of M_MMAP_THRESHOLD in glibc."""
 
 
 def freeze_heap() -> None:
-    """Take what lives now out of the garbage collector's sight.
-
-    Ray, its libraries and a framework leave some hundred thousand objects that never die; a full collection
-    that looks at them all stops every request for tens of milliseconds. What a request leaves goes by its
-    reference counts; looking for cycles after every 700 objects, Python's default, costs 3% of its time.
-    """
+    """Freeze the heap (`gc.freeze`) and raise the thresholds of the garbage collector."""
+    # Ray, its libraries and a framework leave some hundred thousand objects that never die; a full collection
+    # that examines them all stops every request for tens of milliseconds.
     gc.collect()
     gc.freeze()
+    # Requests leave no cycles: examining every 700 new objects, Python's default, costs 3% of their time.
     gc.set_threshold(_YOUNG_OBJECTS)
     _keep_freed_memory()
 
 
 def _keep_freed_memory() -> None:
-    """Let the C library keep what large arrays have left for the next ones.
-
-    By default glibc gives freed memory at the end of a heap back from twice the largest array on: eight
-    tensors of 600 KB a batch cost a replica 0.7 ms of page faults a request, more than all its other work.
-    """
+    """Let the C library keep the memory of freed large arrays for the next ones."""
+    # By default glibc returns memory at the end of a heap from twice the largest array on: eight tensors of
+    # 600 KB a batch cost a replica 0.7 ms of page faults a request, more than all its other work.
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # glibc
         mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT)
@@ -62,12 +58,8 @@ class _Mallinfo(ctypes.Structure):
     _fields_ = (("others", ctypes.c_size_t * 8), ("free", ctypes.c_size_t), ("keepcost", ctypes.c_size_t))
 
 
-def give_back_freed(above: int = _FREED_BYTES) -> None:
-    """Let the system have freed memory again that fragments at the end of a heap kept from it.
-
-    Args:
-        above: free bytes that glibc may keep; that many had to be in use once.
-    """
+def trim_malloc(above: int = _FREED_BYTES) -> None:
+    """Return freed memory to the kernel when glibc holds more than `above` bytes of it."""
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallinfo2"):
         return
@@ -86,19 +78,19 @@ class LoopThread:
 
     @property
     def alive(self) -> bool:
-        """Whether the loop still runs."""
+        """Whether the thread still runs."""
         return self._thread.is_alive()
 
     @property
-    def here(self) -> bool:
-        """Whether this is called on the loop's thread."""
+    def is_current(self) -> bool:
+        """Whether the caller is on the loop's thread."""
         return threading.get_ident() == self._thread.ident
 
     def call(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run a coroutine on the loop and wait for its result; not to be called from the loop itself.
+        """Run a coroutine on the loop and wait for its result; never call this on the loop itself.
 
         Raises:
-            TimeoutError: not done after `timeout` seconds (the coroutine goes on).
+            TimeoutError: not done after `timeout` seconds; the coroutine continues.
         """
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)
 
@@ -106,26 +98,25 @@ class LoopThread:
         """Run a coroutine on the loop and await its result on another loop."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
 
-    def keep_swept(self, every_s: float = _SWEEP_S) -> None:
-        """Have the collector look every few seconds, not only after so many objects.
+    def schedule_gc(self, every_s: float = _COLLECT_EVERY_S) -> None:
+        """Collect garbage every few seconds, not only after so many new objects."""
+        # The collector counts objects, not the memory they hold: a cycle that a Python model leaves behind
+        # with an exception, or a client with a broken connection, may be a few objects that keep megabytes
+        # lent by another process.
+        self.loop.call_soon_threadsafe(self._collect, every_s, 0.0)
 
-        It counts objects, and not what they hold: a circle that a Python model leaves behind with an
-        exception, or a client with a broken connection, may be few of them and keep megabytes that another
-        process has lent. Old ones go by a full collection, while there is no work.
-        """
-        self.loop.call_soon_threadsafe(self._sweep, every_s, 0.0)
-
-    def _sweep(self, every_s: float, full_from: float) -> None:
+    def _collect(self, every_s: float, full_from: float) -> None:
+        """Collect young objects, and while the process is idle old ones too."""
         began = time.monotonic()
         full = began >= full_from and gc.get_count()[0] < _IDLE_OBJECTS
         gc.collect(2 if full else 1)
         if full:
-            full_from = began + _FULL_EVERY * (time.monotonic() - began)
-            self.loop.run_in_executor(None, give_back_freed)
-        self.loop.call_later(every_s, self._sweep, every_s, full_from)
+            full_from = began + _FULL_PAUSE * (time.monotonic() - began)
+            self.loop.run_in_executor(None, trim_malloc)
+        self.loop.call_later(every_s, self._collect, every_s, full_from)
 
     def stop(self) -> None:
-        """End the loop and its thread; a second time does nothing."""
+        """Stop the loop and its thread; idempotent."""
         if self.loop.is_closed():
             return
         self.loop.call_soon_threadsafe(self.loop.stop)

@@ -1,4 +1,4 @@
-"""Bounds and thresholds of the data plane."""
+"""Limits and thresholds of the data plane."""
 
 import msgspec
 
@@ -8,39 +8,39 @@ GIB = 1 << 30
 
 
 class TransportSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Every bound of a connection. Both ends use their own; only the arena sizes are told to the peer.
+    """Limits of a connection. Each end uses its own; only the arena sizes are sent to the peer.
 
     Sizes are bytes, durations seconds.
     """
 
     arena_bytes: int = 256 * MIB
-    """Shared memory for what this end sends, per connection; 0 sends everything inline."""
+    """Shared memory for tensors that this end sends, per connection; 0 sends everything inline."""
     arena_threshold: int = 32 * KIB
     """Tensors of at least this size travel through the arena (see `benchmarks/transport.py`)."""
     arena_trim_after: float = 10.0
-    """An arena unused for this long gives its memory back to the kernel."""
+    """An arena unused for this long returns its memory to the kernel."""
     max_arena_bytes: int = 64 * GIB
-    """The largest arena of a peer this end is willing to map."""
+    """The largest arena of a peer that this end maps."""
     max_frame_bytes: int = 2 * GIB + 64 * MIB
     max_meta_bytes: int = 16 * MIB
     """Names, shapes, parameters and control payloads of one frame."""
     read_buffer_bytes: int = 256 * KIB
-    """Frames up to this size are parsed in place in one buffer per connection."""
+    """Frames up to this size are parsed in place, in one buffer per connection."""
     max_buffered_bytes: int = 256 * MIB
-    """Bytes waiting to be written. A client refuses requests beyond it; a server drops the connection."""
+    """Send buffer. Beyond it a client refuses requests, and a server closes the connection."""
     write_high_water: int = 1 * MIB
-    """Beyond this many waiting bytes a server stops reading requests from the connection."""
+    """Beyond this many bytes in the send buffer a server stops reading requests from the connection."""
     max_streams: int = 65536
-    """Requests under way on one connection; a server answers UNAVAILABLE beyond it."""
+    """Requests in flight on one connection; beyond it a server answers UNAVAILABLE."""
     max_connections: int = 4096
     max_handshakes: int = 64
-    """Connections that have not yet proved the key; more wait in the listen queue."""
+    """Connections in their handshake; more wait in the listen queue."""
     connect_timeout: float = 5.0
     handshake_timeout: float = 5.0
     control_timeout: float = 10.0
     max_controls: int = 64
     """Control verbs running at once on one connection."""
     deadline_grace: float = 0.05
-    """How long after a request's deadline the client waits for the replica's own answer."""
+    """How long after a request's deadline the client waits for the replica's own response."""
     peer_timeout: float = 20.0
-    """A TCP peer whose machine vanished is given up after about this long."""
+    """A TCP peer that does not answer is regarded as lost after about this long."""

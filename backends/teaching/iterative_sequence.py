@@ -51,7 +51,7 @@ def _turn(model: Model, remaining: dict[SequenceId, int], request: Request) -> N
     request.rescheduled = not final
     if final or model.config.model_transaction_policy.decoupled:
         shape = (1, 1) if model.config.max_batch_size else (1,)
-        output = Tensor.of("OUTPUT", np.full(shape, left, np.int32))
+        output = Tensor.from_array("OUTPUT", np.full(shape, left, np.int32))
         request.reply(InferResponse(model.name, model.version_text, (output,), infer.id, final=final))
 
 

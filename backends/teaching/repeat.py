@@ -86,8 +86,8 @@ class _Repetition:
 
 def _response(model: Model, infer: InferRequest, value: Any, index: int) -> InferResponse:
     outputs = [
-        Tensor.of("OUT", np.array([value], np.int32)),
-        Tensor.of("IDX", np.array([index], np.uint32)),
+        Tensor.from_array("OUT", np.array([value], np.int32)),
+        Tensor.from_array("IDX", np.array([index], np.uint32)),
     ]
     requested = {output.name for output in infer.outputs} or {"OUT", "IDX"}
     tensors = tuple(output for output in outputs if output.name in requested)

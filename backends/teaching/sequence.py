@@ -81,7 +81,7 @@ class SequenceBackend(Backend):
             output = np.full(values.shape, total, np.uint32).view(np.int32)
         except Exception as error:
             return failed(backend_failure(error), infer.id)
-        return InferResponse(model.name, model.version_text, (Tensor.of("OUTPUT", output),), infer.id)
+        return InferResponse(model.name, model.version_text, (Tensor.from_array("OUTPUT", output),), infer.id)
 
 
 class DynaSequenceBackend(SequenceBackend):

@@ -41,7 +41,7 @@ def _respond(model: Model, request: Request) -> None:
         response = InferResponse(
             model.name,
             model.version_text,
-            (Tensor.of("OUT", np.array([count], np.int32)),),
+            (Tensor.from_array("OUT", np.array([count], np.int32)),),
             infer.id,
             final=False,
         )

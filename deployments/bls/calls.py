@@ -5,7 +5,7 @@ from time import monotonic_ns
 
 from app.core.inference import Call, Sink
 from app.core.tensors import InferRequest, InferResponse
-from app.core.traced import CallUnderWay
+from app.core.traced import OpenCall
 from backends.base import Request
 from deployments.execution.request_activity import RequestActivity
 
@@ -22,7 +22,7 @@ class BlsCall:
         self._call: Call | None = None
         self._cancelled = False
         self._sent_ns = monotonic_ns() if request.trace else 0
-        self._trace: CallUnderWay | None = None
+        self._trace: OpenCall | None = None
 
     @property
     def unwanted(self) -> bool:
@@ -55,7 +55,7 @@ class BlsCall:
     def on_response(self, response: InferResponse) -> None:
         """Pass on a response; with the final one, the call ends in the trace and in its callers' activity."""
         if self._trace is not None:
-            self._trace.note(response)
+            self._trace.record(response)
         if response.final:
             for caller in self._callers:
                 if caller.nested is not None:

@@ -99,7 +99,7 @@ class ModelCalls(Calls):
     ) -> Callable[[], None]:
         call = BlsCall(infer, sink, callers)
         # In an empty context: a connection that the call opens would keep the execution's requests alive.
-        if self._plane.here:
+        if self._plane.is_current:
             Context().run(self._start_call, call, decoupled)
         else:
             self._plane.loop.call_soon_threadsafe(self._start_call, call, decoupled, context=Context())

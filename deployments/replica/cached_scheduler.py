@@ -61,7 +61,7 @@ class CachedScheduler:
         key, lookup_ns = missed
         started = time.monotonic_ns()
         if response.failure is None:
-            self._cache.insert(key, Entry.of(response))
+            self._cache.insert(key, Entry.from_response(response))
         self._statistics.record_miss(lookup_ns + time.monotonic_ns() - started)
 
     def _on_lookup(self, pending: QueuedRequest, entry: Entry | None) -> None:

@@ -121,7 +121,7 @@ class ModelVersion:
             self._local = materialize_model(self._spec)
             self._served = load_model(self._local.spec, self._plane, rank=replica_rank())
             freeze_heap()
-            self._plane.keep_swept()
+            self._plane.schedule_gc()
             self._plane.call(self._listen(self._served))
             if self._calls is not None:
                 self._calls.loaded = True

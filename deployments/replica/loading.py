@@ -13,7 +13,7 @@ from app.core.config.validation import validate
 from app.core.errors import InferError
 from app.core.statistics import Statistics
 from app.transport.event_loop_thread import LoopThread
-from app.transport.memory.shared_pool import take
+from app.transport.memory.shared_pool import allocate
 from backends import find_backend, python_based_file
 from backends.base import Backend, Model
 from deployments.environments.prepare import Environment, prepare
@@ -74,7 +74,7 @@ def labels_of(model: Model) -> dict[str, tuple[str, ...]]:
 
 
 def _initialize_backend(spec: ModelSpec, model: Model, kind: type[Backend]) -> Backend:
-    set_allocator(take)
+    set_allocator(allocate)
     if spec.auto_complete:
         model.config = normalise(kind.auto_complete(model), spec.gpus)
     validate(model.config, spec.gpus)

@@ -21,7 +21,7 @@ def config(text: str) -> mc.ModelConfig:
 def infer(arrays: Mapping[str, Any], outputs: Sequence[str] = (), **fields: Any) -> InferRequest:
     """A request of these arrays; a value may be a ready tensor."""
     tensors = tuple(
-        value if isinstance(value, Tensor) else Tensor.of(name, np.asarray(value))
+        value if isinstance(value, Tensor) else Tensor.from_array(name, np.asarray(value))
         for name, value in arrays.items()
     )
     requested = tuple(RequestedOutput(name) for name in outputs)

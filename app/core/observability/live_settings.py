@@ -9,13 +9,13 @@ from app.core.observability.trace_settings import TraceSettings
 
 
 class LiveSettings(msgspec.Struct, frozen=True):
-    """What every ingress goes by."""
+    """The settings of every ingress."""
 
     log: LogConfig = LogConfig()
     trace: TraceSettings = TraceSettings()
 
     def changed(self, change: "LiveChange") -> "LiveSettings":
-        """These settings with one change applied.
+        """Return these settings with one change applied.
 
         Raises:
             InferError: the change makes no sense; see `LogConfig.changed` and `TraceSettings.changed`.
@@ -27,7 +27,7 @@ class LiveSettings(msgspec.Struct, frozen=True):
 
 
 class LiveChange(msgspec.Struct, frozen=True):
-    """What a client wants changed: log settings by name, trace settings by model and name."""
+    """A change that a client requests: log settings by name, trace settings by model and name."""
 
     log: dict[str, Any] = {}
     trace: dict[str, dict[str, Any]] = {}

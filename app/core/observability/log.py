@@ -13,14 +13,14 @@ import msgspec
 
 PACKAGES = ("app", "deployments", "backends")
 VERBATIM: Final[Mapping[str, object]] = {"verbatim": True}
-"""`extra` of a record whose message is written as it is: our own tables, and JSON."""
+"""`extra` of a record whose message is not escaped: our own tables, and JSON."""
 _CONTROLS: Final = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
-"""What JSON leaves as it is, and some terminals and viewers act on."""
+"""Escapes of characters that JSON does not escape, and that some terminals and viewers interpret."""
 LOG_FORMATS: Final = ("default", "ISO8601")
 
 
 class LogConfig(msgspec.Struct, frozen=True):
-    """What is logged, and how. The names are those of Triton's logging extension.
+    """Settings of the log, named as in Triton's logging extension.
 
     `log_file` is "" for the console: information to stdout, the rest to stderr.
     """
@@ -33,14 +33,14 @@ class LogConfig(msgspec.Struct, frozen=True):
     log_format: str = "default"
 
     def changed(self, change: Mapping[str, Any]) -> Self:
-        """This configuration with some settings replaced; `change` holds values of the right types."""
+        """Return this configuration with the settings of `change`, whose values have the right types."""
         return msgspec.structs.replace(self, **change)
 
 
 class TritonFormatter(logging.Formatter):
-    """One line a record; the message is a JSON string, so nothing a client sent can forge a line.
+    """Formats a record as one line; the message is a JSON string, so that no client can forge a line.
 
-    As in Triton, `TRITON_SERVER_ESCAPE_LOG_MESSAGES=0` in the environment leaves messages as they are.
+    As in Triton, `TRITON_SERVER_ESCAPE_LOG_MESSAGES=0` in the environment turns escaping off.
     """
 
     def __init__(self, iso8601: bool = False) -> None:
@@ -64,7 +64,7 @@ class TritonFormatter(logging.Formatter):
 
 
 class _Console(logging.StreamHandler[Any]):
-    """Information to stdout, what needs attention to stderr, each as it is at that moment."""
+    """Writes information to the current stdout, and warnings and errors to the current stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.setStream(sys.stderr if record.levelno > logging.INFO else sys.stdout)

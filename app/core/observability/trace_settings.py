@@ -23,14 +23,14 @@ _OPTIONS: Final[Mapping[str, str]] = {
 
 
 class TraceSetting(msgspec.Struct, frozen=True):
-    """What is traced, complete.
+    """Complete settings of tracing.
 
     Attributes:
-        level: empty when nothing is; otherwise of `LEVELS`.
-        rate: every how manieth request is traced.
-        count: how many more; -1 for any number.
-        log_frequency: traces to a file (`<file>.0`, `<file>.1`, ...); 0 for all in one.
-        file: where traces go in mode `triton`.
+        level: of `LEVELS`; empty when nothing is traced.
+        rate: one of so many requests is traced.
+        count: how many more are traced; -1 for no limit.
+        log_frequency: traces per file (`<file>.0`, `<file>.1`, ...); 0 for one file.
+        file: the file of traces in mode `triton`.
         mode: of `MODES`.
         options: of mode `opentelemetry`.
     """
@@ -44,7 +44,7 @@ class TraceSetting(msgspec.Struct, frozen=True):
     options: dict[str, str] = {}
 
     def check(self) -> None:
-        """Refuse a setting that asks for traces and cannot have them.
+        """Refuse settings that enable tracing but cannot produce a trace.
 
         Raises:
             InferError: INVALID_ARG.
@@ -64,34 +64,34 @@ class TraceSetting(msgspec.Struct, frozen=True):
 
 
 Change = Mapping[str, Any]
-"""`level`, `rate`, `count` or `log_frequency` to a new value; None clears it, what is not there stays."""
+"""New values of `level`, `rate`, `count` or `log_frequency`; None clears one, absent ones stay."""
 
 
 class TraceSettings(msgspec.Struct, frozen=True):
-    """The settings a server started with and what was changed since, by model; `GLOBAL` is for all."""
+    """The settings a server started with, and the changes since by model; `GLOBAL` is for all."""
 
     startup: TraceSetting = TraceSetting()
     overrides: dict[str, dict[str, Any]] = {}
 
-    def of(self, model: str = GLOBAL) -> TraceSetting:
-        """What holds for a model: its own values, else the global ones, else those of the start."""
+    def for_model(self, model: str = GLOBAL) -> TraceSetting:
+        """Return the settings of a model: its own values, else the global ones, else those of the start."""
         changes = {**self.overrides.get(GLOBAL, {}), **self.overrides.get(model, {})}
         if "level" in changes:
-            changes["level"] = tuple(changes["level"])  # a list once it has travelled
+            changes["level"] = tuple(changes["level"])  # a list once it was decoded
         return msgspec.structs.replace(self.startup, **changes) if changes else self.startup
 
     def changed(self, model: str, change: Change) -> "TraceSettings":
-        """These settings with a change to one model or to `GLOBAL`.
+        """Return these settings with a change to one model or to `GLOBAL`.
 
         Raises:
-            InferError: INVALID_ARG for what could not be traced.
+            InferError: INVALID_ARG; see `TraceSetting.check`.
         """
         mine = {**self.overrides.get(model, {}), **change}
         mine = {key: value for key, value in mine.items() if value is not None}
         overrides = {**self.overrides, model: mine}
         changed = TraceSettings(self.startup, {name: own for name, own in overrides.items() if own})
         if change:
-            changed.of(model).check()
+            changed.for_model(model).check()
         return changed
 
 
@@ -99,7 +99,7 @@ def parse_trace_config(entries: Iterable[str]) -> TraceSetting:
     """Read the values of `--trace-config`, `[MODE,]KEY=VALUE` each; later ones win, levels add up.
 
     Raises:
-        ValueError: in one line, what is wrong with which entry.
+        ValueError: an invalid entry, described in one line.
     """
     found: dict[str, Any] = {}
     options = dict(_OPTIONS)
@@ -110,15 +110,15 @@ def parse_trace_config(entries: Iterable[str]) -> TraceSetting:
         if not equals or not key or (comma and mode not in MODES):
             raise ValueError(f"--trace-config option format is '<mode>,<setting>=<value>'. Got {entry}")
         if mode == "opentelemetry":
-            _take_option(options, key, value, entry)
+            _add_option(options, key, value, entry)
         else:
-            _take(found, key, value, entry)
+            _add_setting(found, key, value, entry)
     telemetry = found.get("mode") == "opentelemetry"
     kept = {key: value for key, value in options.items() if value} if telemetry else {}
     return TraceSetting(**found, options=kept)
 
 
-def _take(found: dict[str, Any], key: str, value: str, entry: str) -> None:
+def _add_setting(found: dict[str, Any], key: str, value: str, entry: str) -> None:
     name = key.replace("-", "_")
     if name == "file":
         found["file"] = value
@@ -134,7 +134,7 @@ def _take(found: dict[str, Any], key: str, value: str, entry: str) -> None:
         raise ValueError(f"--trace-config: unknown setting in '{entry}'")
 
 
-def _take_option(options: dict[str, str], key: str, value: str, entry: str) -> None:
+def _add_option(options: dict[str, str], key: str, value: str, entry: str) -> None:
     if key not in options:
         raise ValueError(f"--trace-config: unknown setting in '{entry}'")
     if key.startswith("bsp_"):

@@ -78,7 +78,7 @@ class _StreamRequest:
 
     def is_empty_final(self, response: InferResponse) -> bool:
         """Return whether a response is the empty final one of a decoupled model."""
-        return self.decoupled and response.ends_only
+        return self.decoupled and response.is_end_of_stream
 
 
 class InferStream:

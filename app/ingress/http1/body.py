@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 from app.ingress.http1.exchange import Route
 from app.ingress.net.buffered_protocol import Buffered, Receiver
 from app.protocol.http.http1 import ChunkedBody, RequestHead
-from app.transport.memory.shared_pool import take_aligned
+from app.transport.memory.shared_pool import allocate_aligned
 
 
 class RoutedHead(NamedTuple):
@@ -29,7 +29,7 @@ class SizedBody:
     def __init__(self, routed: RoutedHead, length: int) -> None:
         self.routed = routed
         self.missing = length
-        self._view = take_aligned(length, _tensors_at(routed.head))
+        self._view = allocate_aligned(length, _tensors_at(routed.head))
         self.body = self._view.toreadonly()
 
     def room(self) -> memoryview:

@@ -16,7 +16,7 @@ from app.protocol.grpc.framing import Allocator, CallHead, Compressed, MessageRe
 from app.protocol.grpc.request_template import first_tensor_offset
 from app.protocol.restrictions import Restriction
 from app.protocol.status import grpc_status
-from app.transport.memory.shared_pool import take_aligned
+from app.transport.memory.shared_pool import allocate_aligned
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _UNEXPECTED: Final = "the server failed to handle the request; its log has the d
 
 def _allocate_shared(size: int, beginning: Buffer) -> memoryview:
     """Return memory for a request message in which its first long tensor is aligned."""
-    return take_aligned(size, first_tensor_offset(beginning))
+    return allocate_aligned(size, first_tensor_offset(beginning))
 
 
 class GrpcCall(ABC):

@@ -93,7 +93,7 @@ class _ResponseWriter:
 
     def _is_end_of_stream(self, response: InferResponse) -> bool:
         """Return whether a response is the empty final one of a decoupled model."""
-        return self._decoupled and response.ends_only
+        return self._decoupled and response.is_end_of_stream
 
 
 class _SingleWriter(_ResponseWriter):

@@ -111,7 +111,7 @@ class Tracer:
         self._submitted_bytes = self._done_bytes = 0
         self._numbers = 0
         self._failed = False
-        self._scopes = {GLOBAL: TraceScope(settings.of(), self._file)}
+        self._scopes = {GLOBAL: TraceScope(settings.for_model(), self._file)}
         self.apply(settings)
 
     @property
@@ -121,7 +121,7 @@ class Tracer:
 
     def apply(self, settings: TraceSettings) -> None:
         """Replace the settings; a scope whose setting is unchanged keeps its count of requests."""
-        wanted = {name: settings.of(name) for name in (GLOBAL, *settings.overrides)}
+        wanted = {name: settings.for_model(name) for name in (GLOBAL, *settings.overrides)}
         for name, scope in list(self._scopes.items()):
             if wanted.get(name) != scope.setting:
                 del self._scopes[name]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from app.core.buffers import private
+from app.core.buffers import allocate_private
 from app.core.tensors import Buffer
 from app.protocol.grpc.http2 import DATA, END_HEADERS, END_STREAM, HEADERS, Pairs, frame_head
 
@@ -271,7 +271,7 @@ class MessageReader:
         if self._allocate is not None and self._allocated:
             self._buffer = self._allocate(size, chunk)
         elif len(chunk) < size:  # one buffer rather than a list of pieces, each of which may be one byte
-            self._buffer = private(size)
+            self._buffer = allocate_private(size)
         return chunk
 
     def _complete(self, message: Buffer) -> Buffer | Compressed:

@@ -1,4 +1,4 @@
-"""Deadlines of many requests with one timer."""
+"""A timer wheel for the deadlines of requests."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from time import monotonic
 from typing import Final
 
 TICK: Final = 0.02
-"""Resolution in seconds: a deadline is noticed at most this much late."""
+"""Resolution in seconds: a stream expires at most this late."""
 
 
 class Deadlines:
@@ -22,7 +22,7 @@ class Deadlines:
         self._timer_bucket = 0
 
     def add(self, stream: int, deadline: float) -> int:
-        """Watch a stream; `deadline` is in `time.monotonic` seconds. Returns its bucket, never 0."""
+        """Add the deadline of a stream, in `time.monotonic` seconds; return its bucket, never 0."""
         bucket = max(1, int((deadline + self._grace) / TICK) + 1)
         streams = self._buckets.get(bucket)
         if streams is None:
@@ -33,7 +33,7 @@ class Deadlines:
         return bucket
 
     def remove(self, stream: int, bucket: int) -> None:
-        """Stop watching a stream; harmless when it expired already."""
+        """Remove a stream, which may have expired already."""
         streams = self._buckets.get(bucket)
         if streams is not None:
             streams.discard(stream)
@@ -41,7 +41,7 @@ class Deadlines:
                 del self._buckets[bucket]
 
     def clear(self) -> None:
-        """Forget everything and stop the timer."""
+        """Remove every stream and stop the timer."""
         self._buckets.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -1,12 +1,12 @@
-"""What two ends say before the first frame: who they are, and where their arenas lie.
+"""The handshake before the first frame: both ends prove the key and exchange their arenas.
 
     server -> client   CHALLENGE   magic, version, server nonce
     client -> server   ANSWER      magic, version, client nonce, arena size, HMAC      (+ descriptor)
     server -> client   WELCOME     arena size, HMAC                                    (+ descriptor)
 
-Every message has a fixed size, so nothing can be made to grow before the key is proved. The proofs cover both
-nonces, the arena sizes and the role of who makes them: none can be replayed or reflected. Descriptors
-travel beside the bytes on unix sockets (SCM_RIGHTS); on TCP arena sizes are 0.
+Every message has a fixed size, so an unproved peer cannot make a buffer grow. The proofs cover both nonces,
+the arena sizes and the role of the sender: none can be replayed or reflected. On unix sockets descriptors are
+sent along (SCM_RIGHTS); on TCP arena sizes are 0.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _MINIMUM_KEY_SIZE: Final = 16
 
 
 class Peer(NamedTuple):
-    """What a handshake yields: the mapped arena of the other end, if it has one (an open descriptor)."""
+    """The outcome of a handshake: descriptor and size of the peer's arena, -1 and 0 without one."""
 
     arena_fd: int
     arena_bytes: int
@@ -66,10 +66,10 @@ def _check_proof(expected: bytes, proof: bytes) -> None:
 
 
 async def greet_client(sock: socket.socket, key: bytes, arena: ArenaWriter | None) -> Peer:
-    """Handshake as server on a non-blocking socket. The caller bounds its duration.
+    """Shake hands as server on a non-blocking socket. The caller sets the timeout.
 
     Raises:
-        ProtocolError: the client is of another user, does not know the key or speaks something else.
+        ProtocolError: the client runs as another user, does not know the key or speaks another protocol.
         OSError: the connection is lost.
     """
     _check_user(sock)
@@ -90,10 +90,10 @@ async def greet_client(sock: socket.socket, key: bytes, arena: ArenaWriter | Non
 
 
 async def greet_server(sock: socket.socket, key: bytes, arena: ArenaWriter | None) -> Peer:
-    """Handshake as client on a non-blocking socket. The caller bounds its duration.
+    """Shake hands as client on a non-blocking socket. The caller sets the timeout.
 
     Raises:
-        ProtocolError: the server is of another user, does not know the key or speaks something else.
+        ProtocolError: the server runs as another user, does not know the key or speaks another protocol.
         OSError: the connection is lost, as when the server refuses our key.
     """
     _check_user(sock)
@@ -118,7 +118,7 @@ async def greet_server(sock: socket.socket, key: bytes, arena: ArenaWriter | Non
 def map_peer_arena(
     peer: Peer, settings: TransportSettings, released: Callable[[int], None]
 ) -> ArenaReader | None:
-    """Map what the handshake yielded and close the descriptor.
+    """Map the arena of a handshake's peer, if any, and close the descriptor.
 
     Raises:
         ProtocolError: the arena is missing, too large or not sealed.
@@ -134,7 +134,7 @@ def map_peer_arena(
 
 
 def _check_user(sock: socket.socket) -> None:
-    """On a unix socket the kernel says who the peer is."""
+    """Refuse a peer of another user, whom the kernel names on a unix socket."""
     if sock.family != socket.AF_UNIX:
         return
     _, uid, _ = _PEER_CREDENTIALS.unpack(
@@ -148,12 +148,12 @@ async def _send(sock: socket.socket, message: bytes, arena: ArenaWriter | None =
     if arena is None:
         await asyncio.get_running_loop().sock_sendall(sock, message)
     elif socket.send_fds(sock, [message], [arena.fd]) != len(message):
-        # A fresh socket has room for a hundred bytes; neither loop can wait with a descriptor in hand.
-        raise ConnectionError("the socket does not take a whole message")
+        # A new socket has space for a hundred bytes; no event loop can wait to send a descriptor.
+        raise ConnectionError("the socket does not accept a whole message")
 
 
 async def _receive(sock: socket.socket, size: int) -> tuple[bytes, int]:
-    """Receive exactly `size` bytes and the descriptor that came with them, or -1."""
+    """Receive exactly `size` bytes, and the descriptor sent with them or -1."""
     message, fd = b"", -1
     try:
         while len(message) < size:

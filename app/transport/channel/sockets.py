@@ -1,4 +1,4 @@
-"""Addresses, and sockets made from them: `unix:/path` and `tcp:host:port`."""
+"""Sockets of channels, by address: `unix:/path` and `tcp:host:port`."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from app.transport.settings import TransportSettings
 
 _MAX_UNIX_PATH: Final = 107
 _OF_PROCESS: Final = re.compile(r"(?:[a-z]+-)?(\d{1,10})\.sock")
-"""Sockets that are named after the process which listens: it alone does, and only as long as it lives."""
+"""Names of sockets by the id of the one process that listens on them."""
 
 
 def parse_address(address: str) -> str | tuple[str, int]:
@@ -37,7 +37,7 @@ async def open_socket(address: str, settings: TransportSettings) -> socket.socke
     """Connect to an address; the socket is non-blocking.
 
     Raises:
-        OSError: nobody listens there.
+        OSError: no process listens there.
         ValueError: the address is malformed.
     """
     target = parse_address(address)
@@ -69,7 +69,7 @@ async def _connected(family: int, target: str | tuple[object, ...]) -> socket.so
 
 
 def tune_tcp(sock: socket.socket, settings: TransportSettings) -> None:
-    """Send small frames at once, and notice within `peer_timeout` that the other machine is gone."""
+    """Send small frames at once, and detect within `peer_timeout` that the other machine is lost."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     probe = max(1, int(settings.peer_timeout / 4))
@@ -80,7 +80,7 @@ def tune_tcp(sock: socket.socket, settings: TransportSettings) -> None:
 
 
 async def adopt_socket(sock: socket.socket, protocol: asyncio.BufferedProtocol) -> None:
-    """Put a connected socket under the event loop; closing the transport closes it."""
+    """Hand a connected socket to the event loop; closing the transport closes it."""
     loop = asyncio.get_running_loop()
     if sock.family == socket.AF_UNIX:
         await loop.create_unix_connection(lambda: protocol, sock=sock)
@@ -97,7 +97,7 @@ def listen_unix(path: str) -> socket.socket:
     Raises:
         ValueError: the path is too long for a unix socket.
         PermissionError: others may enter the directory.
-        OSError: somebody listens there, or the file is no socket.
+        OSError: a process listens there, or the file is no socket.
     """
     if len(os.fsencode(path)) > _MAX_UNIX_PATH:
         raise ValueError(f"'{path}' is longer than the {_MAX_UNIX_PATH} bytes of a unix socket's path")
@@ -120,7 +120,8 @@ def listen_unix(path: str) -> socket.socket:
 
 @contextlib.contextmanager
 def _locked(directory: str) -> Iterator[None]:
-    """Alone among those who make and remove sockets there: one that is bound does not listen at once."""
+    """Exclude other processes that make or remove sockets there."""
+    # A socket that is bound and does not listen yet would look like one left behind by a dead process.
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -130,20 +131,20 @@ def _locked(directory: str) -> Iterator[None]:
 
 
 def _remove_dead(directory: str) -> None:
-    """Remove sockets named after processes that are gone, unless somebody listens, in a container say."""
+    """Remove the sockets of processes that have ended, unless one listens, perhaps in another container."""
     for name in os.listdir(directory):
         match = _OF_PROCESS.fullmatch(name)
         if match is None or os.path.exists(f"/proc/{match[1]}"):
             continue
-        with contextlib.suppress(OSError):  # in use, no socket, or gone meanwhile
+        with contextlib.suppress(OSError):  # in use, no socket, or removed meanwhile
             _remove_stale(os.path.join(directory, name))
 
 
 def private_root() -> str:
-    """This user's directory for what servers keep on a node, made when it is not there.
+    """Return this user's directory for files of servers on a node; it is made if necessary.
 
     Raises:
-        PermissionError: somebody else made it, and might put links there for us to write through.
+        PermissionError: another user made it, and might place links there for us to write through.
     """
     root = os.path.join(tempfile.gettempdir(), f"nereid-{os.getuid()}")
     private_directory(root)
@@ -151,14 +152,14 @@ def private_root() -> str:
 
 
 def private_directory(directory: str) -> None:
-    """Make a directory that only this user may enter, and parents like it, unless they are there.
+    """Make a directory that only this user may enter, and its missing parents.
 
     Raises:
         PermissionError: others may enter it, or it is a link.
     """
     parent = os.path.dirname(directory)
     if parent and not os.path.isdir(parent):
-        private_directory(parent)  # os.makedirs would leave it open to others
+        private_directory(parent)  # os.makedirs would make it accessible to others
     try:
         os.mkdir(directory, mode=0o700)
     except FileExistsError:
@@ -198,6 +199,6 @@ def listen_tcp(host: str, port: int) -> socket.socket:
 
 
 def tcp_address(sock: socket.socket) -> str:
-    """The address of a listening TCP socket."""
+    """Return the address of a listening TCP socket."""
     host, port = sock.getsockname()[:2]
     return f"tcp:[{host}]:{port}" if ":" in host else f"tcp:{host}:{port}"

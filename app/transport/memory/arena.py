@@ -2,8 +2,8 @@
 
 Each end of a connection owns one arena, an anonymous memfd whose descriptor it gave to the peer when the
 connection opened, and is the only writer of it. A tensor's frame then holds an offset and a size. The reader
-lets go of a slab when the last view of it is gone, in whichever thread that happens, and says so in a RELEASE
-frame. Nothing has a name in the file system: nothing can be guessed, nothing is left behind by a crash.
+releases a slab when the last view of it is dropped, in any thread, and sends a RELEASE frame. Nothing has a
+name in the file system: nothing can be guessed, and nothing is left behind by a crash.
 """
 
 import fcntl
@@ -24,11 +24,11 @@ _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class ArenaWriter:
-    """The owner's side: allocates slabs, frees them when the reader has released them.
+    """The owner's side: allocates slabs, and frees them when the reader has released them.
 
     A slab is a power of two of address space; the kernel commits only the pages that were written. Freed
-    slabs wait on a list of their size, the last used first because its pages are warm; neighbours are joined
-    only when an allocation finds nothing (a buddy allocator with lazy joining). For the event loop alone.
+    slabs are listed by size, the last used first because its pages are warm; neighbours are joined only when
+    an allocation finds nothing (a buddy allocator with lazy joining). Not thread-safe.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -66,12 +66,12 @@ class ArenaWriter:
         return self._view
 
     def allocate(self, nbytes: int) -> tuple[int, memoryview] | None:
-        """Take a slab: its offset and a writable view of `nbytes`; None when there is no room."""
+        """Allocate a slab: return its offset and a writable view of `nbytes`; None when the arena is full."""
         size = max(SMALLEST_SLAB, 1 << (nbytes - 1).bit_length())
-        offset = self._take(size)
+        offset = self._pop(size)
         if offset is None and self._joinable:
             self._join()
-            offset = self._take(size)
+            offset = self._pop(size)
         if offset is None:
             self.refusals += 1
             return None
@@ -93,8 +93,8 @@ class ArenaWriter:
         self._free.setdefault(size, []).append(offset)
         self._joinable = True
 
-    def _take(self, size: int) -> int | None:
-        """Pop the smallest free slab that fits and give back the halves it is too large by."""
+    def _pop(self, size: int) -> int | None:
+        """Pop the smallest free slab that fits, and return the halves that are left over."""
         found = size
         while not self._free.get(found):
             found <<= 1
@@ -120,12 +120,12 @@ class ArenaWriter:
             size <<= 1
 
     def trim(self) -> bool:
-        """Give all memory back to the kernel if no slab is in use; True when done."""
+        """Return all memory to the kernel if no slab is in use; return whether it was."""
         if self._live:
             return False
         self._free = {self.nbytes: [0]}
         self._joinable = False
-        # MADV_REMOVE punches a hole into the file: pages leave both processes.
+        # MADV_REMOVE punches a hole into the file, which frees the pages in both processes.
         self._map.madvise(mmap.MADV_REMOVE)
         return True
 
@@ -146,20 +146,20 @@ class ArenaWriter:
 
 
 class Slab(OwnedArray):
-    """A view of a slab that knows where it lies, so that it can be lent (`lending.py`)."""
+    """A view of a slab that knows its arena, so that it can be lent (`lending.py`)."""
 
     home: "Lendable"
 
 
 class _SlabRef(weakref.ref[npt.NDArray[Any]]):
-    """A weak reference that remembers what its release is to say."""
+    """A weak reference with the key to release when it dies."""
 
     __slots__ = ("key",)
     key: int
 
 
-def slab_of(data: Any) -> "tuple[Lendable, int] | None":
-    """Where `data`, a contiguous view that is not empty, lies, if that is in a slab and aligned there."""
+def find_slab(data: Any) -> "tuple[Lendable, int] | None":
+    """Return arena and offset of `data`, a contiguous non-empty view; None unless it is aligned in a slab."""
     owner: Any = data.obj if type(data) is memoryview else None
     while owner is not None and type(owner) is not Slab:  # an array over the view of a slab, say
         owner = owner.obj if type(owner) is memoryview else getattr(owner, "base", None)
@@ -175,13 +175,13 @@ def _address(memory: Any) -> int:
 
 
 class Lendable:
-    """An arena in this process whose slabs free themselves, and can be lent by its name under /proc.
+    """An arena in this process whose slabs are released with their last view, and can be lent.
 
-    A slab is held by the views of it: slices, reshapes and memoryviews count.
+    Slices, reshapes and memoryviews of a view count as views. The arena's name under /proc identifies it.
     """
 
     def __init__(self, fd: int, nbytes: int, memory: Any) -> None:
-        """`memory` is the mapping of `fd`, of which a duplicate stays open as long as this."""
+        """`memory` is the mapping of `fd`, of which a duplicate stays open as long as this object lives."""
         self.nbytes = nbytes
         self.inode = os.fstat(fd).st_ino
         self.address = _address(memory)
@@ -192,10 +192,10 @@ class Lendable:
 
     @property
     def live(self) -> int:
-        """Slabs that views in this process still hold."""
+        """Slabs with views in this process."""
         return len(self._refs)
 
-    def _viewed(self, memory: Any, offset: int, nbytes: int, key: int) -> memoryview:
+    def _make_view(self, memory: Any, offset: int, nbytes: int, key: int) -> memoryview:
         slab = np.frombuffer(memory, np.uint8, nbytes, offset).view(Slab)
         slab.home = self
         reference = _SlabRef(slab, self._dropped)
@@ -205,25 +205,24 @@ class Lendable:
 
     def _dropped(self, reference: weakref.ref[npt.NDArray[Any]]) -> None:
         assert isinstance(reference, _SlabRef)
-        # First forget, then tell: the offset may be reused as soon as that is known.
+        # In this order: the offset may be reused as soon as it is released.
         del self._refs[reference.key]
         self._released(reference.key)
 
     def _released(self, key: int) -> None:
-        """The last view of a slab is gone: in any thread, also within garbage collection."""
+        """Handle the end of a slab's last view: in any thread, also within garbage collection."""
         raise NotImplementedError
 
 
 class ArenaReader(Lendable):
-    """The peer's side: maps the arena read-only and hands out views that release their slab when they go.
+    """The peer's side: maps the arena read-only and makes views that release their slab.
 
-    `released(key)`, by default with the slab's offset, is called when the last reference to a view, or to a
-    slice, reshape or memoryview of it, is dropped: in any thread, also within garbage collection, so it must
-    neither block nor raise.
+    `released(key)`, by default with the slab's offset, is called when the last view of a slab is dropped: in
+    any thread, also within garbage collection, so it must neither block nor raise.
     """
 
     def __init__(self, fd: int, nbytes: int, released: Callable[[int], None]) -> None:
-        """Map the arena of a peer. The caller keeps and closes `fd`; a duplicate stays open as long as this.
+        """Map the arena of a peer. The caller closes `fd`; a duplicate stays open while this object lives.
 
         Raises:
             ProtocolError: the descriptor is no sealed memory file of that size.
@@ -235,10 +234,10 @@ class ArenaReader(Lendable):
             super().__init__(fd, nbytes, self._map)
         except (OSError, ValueError) as error:
             raise ProtocolError(f"the peer's arena cannot be mapped: {error}") from error
-        self._tell = released
+        self._on_released = released
 
     def view(self, offset: int, nbytes: int, key: int | None = None) -> memoryview:
-        """View a slab that the peer has written, or with a `key` to stand for it, a part of one.
+        """Return a view of a slab that the peer has written; with a `key`, of part of a slab under that key.
 
         Raises:
             ProtocolError: it is not within the arena, or already in use here.
@@ -249,7 +248,7 @@ class ArenaReader(Lendable):
             raise ProtocolError(f"slab at {offset} of {nbytes} bytes is outside the arena of {self.nbytes}")
         if key in self._refs:
             raise ProtocolError(f"slab at {offset} was sent twice")
-        return self._viewed(self._map, offset, nbytes, key)
+        return self._make_view(self._map, offset, nbytes, key)
 
     def _released(self, key: int) -> None:
-        self._tell(key)
+        self._on_released(key)

@@ -1,16 +1,16 @@
-"""Reading and writing the memory that clients share, in the process that computes.
+"""Reads and writes the memory that clients share, in the process that executes the request.
 
-A frame carries where a tensor is; the replica on the client's node reads an input from there into memory of
-its own and writes an output there straight from what the backend made. Nothing passes through the ingress,
-unless the replica is on another node: then the ingress reads and writes, and the frame carries the bytes.
+A frame says where a tensor is; the replica on the client's node reads an input from there into memory of its
+own, and writes an output there straight from the backend's memory. Nothing passes through the ingress, unless
+the replica is on another node: then the ingress reads and writes, and the frame carries the bytes.
 
 The client's file is read and written, never mapped. It can be shortened at any moment, and a POSIX shared
-memory object cannot be sealed against that: the next access to a mapping of it would be a SIGBUS, in the
-middle of numpy or a framework. `preadv` of such a file just comes back short. What was read is also private:
-the client cannot change the lengths within a BYTES tensor after they were checked. The price, measured for
-600 KB: 56 us to read where a mapping is there for nothing, 66 us to write where a copy into one takes 17 us.
-Opening the file is 6 us of that, so that nothing is kept open between requests: no table, and nothing of the
-client's memory is held once it is unregistered or deleted.
+memory object cannot be sealed against that: the next access to a mapping of it would be a SIGBUS within numpy
+or a framework. `preadv` of such a file only returns fewer bytes. The copy is also private: the client cannot
+change the lengths within a BYTES tensor after they were checked. The price, measured for 600 KB: 56 us to
+read where a mapping costs nothing, 66 us to write where a copy into a mapping takes 17 us. Opening the file
+is 6 us of that, so nothing is kept open between requests: there is no table, and the client's memory is free
+as soon as it is unregistered or deleted.
 """
 
 import os
@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from app.core.buffers import private
+from app.core.buffers import allocate_private
 from app.core.errors import InferError, internal, invalid_arg
 from app.core.inference import Sink
 from app.core.tensors import Buffer, InferRequest, InferResponse, RegionSlice, Tensor, failed
@@ -28,7 +28,7 @@ from app.transport.memory import cuda_memory
 
 SHM_DIRECTORY: Final = "/dev/shm"
 MAX_INPUT_BYTES: Final = 2 << 30
-"""What the inputs of one request may take in shared memory: about as much as a frame carries."""
+"""Limit of one request's inputs in shared memory: about as much as a frame carries."""
 
 
 def open_key(key: str) -> int:
@@ -58,7 +58,7 @@ def _cannot_open(key: str) -> InferError:
 
 
 def beyond_end(region: str) -> InferError:
-    """The error for a slice that is not within its region."""
+    """Return the error of a slice that is not within its region."""
     return invalid_arg(f"Invalid offset + byte size for shared memory region: '{region}'")
 
 
@@ -85,10 +85,10 @@ def read_inputs(request: InferRequest) -> InferRequest:
 
 
 def write_outputs(request: InferRequest, response: InferResponse) -> InferResponse:
-    """Write outputs to where the request wants them; they stay in the response, without data.
+    """Write outputs to the regions that the request names; they stay in the response, without data.
 
     Returns:
-        The response, or one with an error: INTERNAL when an output does not fit or the region is gone,
+        The response, or a failed one: INTERNAL when an output does not fit or the region is gone,
         INVALID_ARG when the region has become shorter than registered.
     """
     if response.failure is not None:
@@ -102,7 +102,7 @@ def write_outputs(request: InferRequest, response: InferResponse) -> InferRespon
 
 
 def with_inlined_regions(request: InferRequest, sink: Sink) -> tuple[InferRequest, Sink]:
-    """Do for a replica on another node what it cannot: read the inputs, and write the outputs that come back.
+    """Read the inputs, and write the outputs of the responses, for a replica on another node.
 
     Raises:
         InferError: as `read_inputs`.
@@ -122,7 +122,7 @@ def _read(place: RegionSlice) -> Buffer:
     try:
         if place.offset + place.nbytes > size:
             raise beyond_end(place.region)
-        block = private(place.nbytes)
+        block = allocate_private(place.nbytes)
         _transfer(os.preadv, descriptor, block, place)
     finally:
         os.close(descriptor)
@@ -158,7 +158,7 @@ def _write(place: RegionSlice, data: memoryview) -> None:
 
 
 def _open(place: RegionSlice) -> tuple[int, int]:
-    """Open the file that was registered, not another one that has taken its name; with it, its size."""
+    """Open the registered file, not a later one of the same name; return its descriptor and size."""
     descriptor, status = _open_file(place.key)
     if status.st_ino != place.inode:
         os.close(descriptor)
@@ -169,7 +169,7 @@ def _open(place: RegionSlice) -> tuple[int, int]:
 def _transfer(
     transfer: Callable[[int, Any, int], int], descriptor: int, data: memoryview, place: RegionSlice
 ) -> None:
-    """Move all of `data`; the kernel moves 2 GiB a call at most, and less where the file ends."""
+    """Transfer all of `data`; the kernel moves 2 GiB a call at most, and less at the end of the file."""
     done = 0
     while done < len(data):
         try:

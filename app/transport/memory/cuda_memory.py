@@ -1,7 +1,7 @@
-"""GPU memory that a client shares through a CUDA IPC handle, copied to and from memory of this process.
+"""Copies between this process's memory and GPU memory that a client shares through a CUDA IPC handle.
 
-An allocation is opened for one copy and closed again: the driver counts openings, and nothing of the client's
-memory is held between requests. A range that is not within the allocation fails in the driver.
+An allocation is opened for one copy and closed again: the driver counts openings, and the client's memory is
+not held between requests. A range that is not within the allocation fails in the driver.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ class _Handle(ctypes.Structure):
 
 
 def device_count() -> int:
-    """GPUs of this node; asks the file system, so that an ingress need not start CUDA."""
+    """Count the GPUs of this node in the file system, so that an ingress need not start CUDA."""
     return len(glob.glob("/dev/nvidia[0-9]*"))
 
 
@@ -40,7 +40,7 @@ def read(place: RegionSlice) -> memoryview:
     """Copy a part of an allocation to the host.
 
     Raises:
-        InferError: INTERNAL with what CUDA says.
+        InferError: INTERNAL with CUDA's error text.
     """
     block = np.empty(place.nbytes, np.uint8)
     with _opened(place) as pointer:
@@ -52,7 +52,7 @@ def write(place: RegionSlice, data: memoryview) -> None:
     """Copy bytes into an allocation.
 
     Raises:
-        InferError: INTERNAL with what CUDA says.
+        InferError: INTERNAL with CUDA's error text.
     """
     source = np.frombuffer(data, np.uint8)
     with _opened(place) as pointer:
@@ -95,7 +95,7 @@ def _runtime(region: str) -> Any:
 
 @cache
 def _load() -> Any:
-    """The CUDA runtime; a framework that brings its own has loaded it under one of these names already."""
+    """Load the CUDA runtime; a framework's own is loaded under one of these names already."""
     for name in _LIBRARIES:
         try:
             library = ctypes.CDLL(name)

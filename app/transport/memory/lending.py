@@ -1,12 +1,11 @@
-"""Tensors handed on without a copy: what lies in shared memory is lent to another process of the machine.
+"""Tensors passed on without a copy: shared memory is lent to another process of the machine.
 
-A step of an ensemble is sent what the step before has answered. Those bytes lie in the arena of the replica
-that answered; the process between them only says where. What a client has sent, and what a Python model is
-given to work on, lie in memory of this process's own (`shared_pool.py`). Theory of operation: the first time
-that it has something to lend from an arena it offers the arena, by the name that its descriptor has under
-/proc; the borrower maps it and says so, or not: then tensors are copied as before. A lent tensor has a key;
-the lender holds on to it until the borrower has let go of the key, in a RELEASE frame like those of its own
-slabs.
+A step of an ensemble is sent the outputs of the step before. They lie in the arena of the replica that made
+them; the process between only says where. Bodies that a client has sent, and memory that a Python model works
+on, lie in an arena of this process itself (`shared_pool.py`). Theory of operation: before it lends from an
+arena for the first time, the lender offers the arena, by the name that its descriptor has under /proc. The
+borrower maps it and accepts, or does neither: then tensors are copied as before. A lent tensor has a key; the
+lender keeps the tensor until the borrower has released the key, in a RELEASE frame like those of slabs.
 """
 
 import fcntl
@@ -15,11 +14,11 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from app.transport.memory.arena import ArenaReader, Lendable, slab_of
+from app.transport.memory.arena import ArenaReader, Lendable, find_slab
 from app.transport.protocol import ProtocolError
 
 MAX_ARENAS: Final = 256
-"""Arenas that a connection lends from, and that it borrows from."""
+"""Limit of the arenas that one connection lends from, and of those that it borrows from."""
 
 _PATH: Final = re.compile(r"/proc/[0-9]{1,10}/fd/[0-9]{1,10}")
 
@@ -28,15 +27,15 @@ Offer = tuple[int, str, int, int]
 
 
 def released_key(key: int) -> int:
-    """A lent tensor's key as RELEASE frames carry it: negative, since offsets of slabs are not."""
+    """Return a lent tensor's key as in RELEASE frames: negative, since offsets of slabs are not."""
     return -1 - key
 
 
 class Lender:
-    """What this end lends to its peer. For the event loop alone."""
+    """The tensors that this end lends to its peer. Not thread-safe."""
 
     def __init__(self, offer: Callable[[Offer], None]) -> None:
-        """`offer` tells the peer of an arena."""
+        """`offer` sends an offer to the peer."""
         self._offer = offer
         self._numbers: dict[int, int] = {}  # by inode
         self._accepted: set[int] = set()
@@ -46,22 +45,22 @@ class Lender:
 
     @property
     def live(self) -> int:
-        """Tensors that the peer still holds."""
+        """Tensors lent at present."""
         return len(self._lent)
 
     def lend(self, data: Any, nbytes: int) -> tuple[int, int, int, int] | None:
-        """Lend what `data` is a view of, if that lies in an arena.
+        """Lend the memory of `data` if it lies in an arena that the peer has accepted.
 
         Returns:
-            Offset, size, the arena's number and the tensor's key; None when it has to be copied.
+            Offset, size, the arena's number and the tensor's key; None when the tensor has to be copied.
         """
-        found = slab_of(data)
+        found = find_slab(data)
         if found is None:
             return None
         home, offset = found
         number = self._numbers.get(home.inode)
         if number is None:
-            self._introduce(home)
+            self._offer_arena(home)
             return None
         if number not in self._accepted:
             return None
@@ -71,17 +70,17 @@ class Lender:
         self._lent[key] = data
         return offset, nbytes, number, key
 
-    def _introduce(self, home: Lendable) -> None:
+    def _offer_arena(self, home: Lendable) -> None:
         if len(self._numbers) < MAX_ARENAS:
             number = self._numbers[home.inode] = len(self._numbers)
             self._offer((number, home.path, home.inode, home.nbytes))
 
     def accepted(self, number: int) -> None:
-        """The peer has mapped an arena."""
+        """Record that the peer has mapped an arena."""
         self._accepted.add(number)
 
     def released(self, key: int) -> None:
-        """The peer has let go of a tensor.
+        """Release a tensor on behalf of the peer.
 
         Raises:
             ProtocolError: it was not lent.
@@ -90,26 +89,26 @@ class Lender:
             raise ProtocolError(f"release of {key}, which is not lent")
 
     def clear(self) -> None:
-        """The connection has ended."""
+        """Release every tensor, when the connection has ended."""
         self._lent.clear()
 
 
 class Borrower:
-    """What this end borrows from its peer."""
+    """The tensors that this end borrows from its peer."""
 
     def __init__(self, max_arena_bytes: int, released: Callable[[int], None]) -> None:
-        """`released` is called in any thread with what the RELEASE of a tensor is to say."""
+        """`released` is called in any thread with the `released_key` of a tensor."""
         self._max_bytes = max_arena_bytes
         self._released = released
         self._arenas: dict[int, ArenaReader] = {}
 
     @property
     def live(self) -> int:
-        """Lent tensors that views in this process still hold."""
+        """Borrowed tensors with views in this process."""
         return sum(arena.live for arena in self._arenas.values())
 
     def offered(self, offer: Offer) -> bool:
-        """Map an arena; False when this process cannot reach it.
+        """Map an offered arena; return False when this process cannot.
 
         Raises:
             ProtocolError: the offer is malformed, or one too many.
@@ -121,7 +120,7 @@ class Borrower:
             return False
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError:  # of another container, say
+        except OSError:  # the peer may be in another container
             return False
         try:
             # Elsewhere the same path may be another file: never map what is not a sealed memory file.
@@ -136,7 +135,7 @@ class Borrower:
         return True
 
     def view(self, offset: int, nbytes: int, number: int, key: int) -> memoryview:
-        """View a lent tensor.
+        """Return a view of a lent tensor.
 
         Raises:
             ProtocolError: there is no such arena, or no such place in it.
@@ -147,5 +146,5 @@ class Borrower:
         return arena.view(offset, nbytes, released_key(key))
 
     def close(self) -> None:
-        """The connection has ended; views stay valid."""
+        """Close the arenas, when the connection has ended; views stay valid."""
         self._arenas.clear()

@@ -1,8 +1,8 @@
-"""Shared memory of this process for large tensors that will go to another one: lent, they are not copied.
+"""Shared memory of this process for large tensors that will be sent to another: lent, they are not copied.
 
-An ingress receives the bodies of requests into it, and a replica puts there what a model may change and
-return. One for each process, made when it is first needed; where it is full, memory is private and what it
-holds is copied on its way.
+An ingress receives the bodies of requests into it, and a replica copies there the inputs that a model may
+change and return. Each process has one pool, made at first use; when it is full, memory is private, and
+tensors in it are copied when they are sent.
 """
 
 import threading
@@ -11,7 +11,7 @@ from functools import cache
 from time import monotonic
 from typing import Final
 
-from app.core.buffers import private
+from app.core.buffers import allocate_private
 from app.transport.memory.arena import ArenaWriter, Lendable
 from app.transport.protocol import ALIGNMENT
 
@@ -19,14 +19,14 @@ FROM_BYTES: Final = 32 << 10
 """Smaller tensors are copied anyway (`TransportSettings.arena_threshold`)."""
 _BYTES: Final = 256 << 20
 _IDLE_S: Final = 10.0
-"""Unused for this long, its memory goes back to the kernel."""
+"""Unused for this long, the pool returns its memory to the kernel."""
 
 
 class SharedBufferPool(Lendable):
-    """An arena that this process both allocates from and views; from any thread."""
+    """An arena that this process both allocates from and views; thread-safe."""
 
     def __init__(self, nbytes: int, idle_s: float = _IDLE_S) -> None:
-        """Create it; `nbytes` is rounded down to a power of two.
+        """Make a pool; `nbytes` is rounded down to a power of two.
 
         Raises:
             OSError: when the kernel refuses the memory file.
@@ -35,24 +35,24 @@ class SharedBufferPool(Lendable):
         super().__init__(self._arena.fd, self._arena.nbytes, self._arena.memory)
         self._arena.close_fd()
         self._lock = threading.Lock()
-        # Not released at once: the collector may drop a slab in the midst of an allocation.
+        # Released at the next allocation: the collector may drop a slab within one, which holds the lock.
         self._free: deque[int] = deque()
         self._idle_s = idle_s
-        self._taken_at = 0.0
-        self._watched = False
+        self._used_at = 0.0
+        self._trim_scheduled = False
 
-    def take(self, nbytes: int) -> memoryview | None:
-        """Writable memory that lasts as long as any view of it; None when there is no room."""
+    def allocate(self, nbytes: int) -> memoryview | None:
+        """Allocate writable memory that is valid as long as any view of it; None when the pool is full."""
         with self._lock:
             self._release()
             found = self._arena.allocate(nbytes)
-            self._taken_at = monotonic()
-            if not self._watched:
-                self._watch()
+            self._used_at = monotonic()
+            if not self._trim_scheduled:
+                self._schedule_trim()
         if found is None:
             return None
         offset, _ = found
-        return self._viewed(self._arena.memory, offset, nbytes, offset)
+        return self._make_view(self._arena.memory, offset, nbytes, offset)
 
     def _released(self, key: int) -> None:
         self._free.append(key)
@@ -62,8 +62,8 @@ class SharedBufferPool(Lendable):
         while free:
             self._arena.release(free.popleft())
 
-    def _watch(self) -> None:
-        self._watched = True
+    def _schedule_trim(self) -> None:
+        self._trim_scheduled = True
         timer = threading.Timer(self._idle_s, self._trim)
         timer.daemon = True
         timer.start()
@@ -71,33 +71,33 @@ class SharedBufferPool(Lendable):
     def _trim(self) -> None:
         with self._lock:
             self._release()
-            idle = monotonic() - self._taken_at >= self._idle_s
+            idle = monotonic() - self._used_at >= self._idle_s
             if idle and self._arena.trim():
-                self._watched = False
+                self._trim_scheduled = False
             else:
-                self._watch()
+                self._schedule_trim()
 
 
 @cache
-def _of_process() -> SharedBufferPool | None:
+def _process_pool() -> SharedBufferPool | None:
     try:
         return SharedBufferPool(_BYTES)
     except OSError:
         return None
 
 
-def take_aligned(nbytes: int, at: int) -> memoryview:
-    """As `take`, with the byte `at` on the boundary: tensors begin there, and aligned they can be lent."""
+def allocate_aligned(nbytes: int, at: int) -> memoryview:
+    """Allocate with the byte `at` on a 64-byte boundary: a tensor that begins there can be lent."""
     start = -at % ALIGNMENT
-    return take(start + nbytes)[start:]
+    return allocate(start + nbytes)[start:]
 
 
-def take(nbytes: int) -> memoryview:
-    """Writable memory for `nbytes` on a 64-byte boundary: in the workspace of this process if it has room."""
+def allocate(nbytes: int) -> memoryview:
+    """Allocate writable memory on a 64-byte boundary, unless it is small from the pool of this process."""
     if nbytes >= FROM_BYTES:
-        workspace = _of_process()
-        found = None if workspace is None else workspace.take(nbytes)
+        pool = _process_pool()
+        found = None if pool is None else pool.allocate(nbytes)
         if found is not None:
             return found
-    # Not a bytearray: that writes zeros, and so takes the memory a client only promised to fill.
-    return private(nbytes)
+    # Not a bytearray: its zeros would commit all memory for a body that a client may never send.
+    return allocate_private(nbytes)

@@ -1,4 +1,4 @@
-"""What ends tell each other beside requests and responses: released slabs, offered arenas, control calls."""
+"""Metas of the other frames: released slabs, offered arenas, control calls and their replies."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar

@@ -10,7 +10,7 @@ A frame is a fixed header, a msgpack `meta`, and an optional payload of tensor b
 All integers are little-endian. A payload, and each tensor in it, starts at a multiple of 64 from the start of
 the frame; without a payload there is no padding. `stream` names the request that a frame belongs to, or the
 control call. `deadline` is the time a request has left when it is written, 0 for none: clocks of two machines
-never meet.
+are never compared.
 """
 
 from collections.abc import Iterator
@@ -30,29 +30,29 @@ HEADER_SIZE: Final = HEADER.size
 
 
 class Kind(IntEnum):
-    """What a frame is; its meta and its direction follow from it."""
+    """The kind of a frame, which determines its meta and its direction."""
 
     INFER = 1
     """Client: a request (`messages.FrameEncoder.request`)."""
     RESPONSE = 2
-    """Server: a response or an error, the last of its stream when `FINAL` is set."""
+    """Server: a response or a failure, the last of its stream when `FINAL` is set."""
     CANCEL = 3
-    """Client: the stream's answer is no longer wanted. No meta."""
+    """Client: cancel the request of the stream. No meta."""
     RELEASE = 4
-    """Both: the peer's arena slabs this end has let go of; meta is a msgpack array of offsets.
+    """Both: slabs of the peer's arena that this end has released; meta is a msgpack array of offsets.
 
     A negative number is a lent tensor (`lending.released_key`).
     """
     CONTROL = 5
     """Client: a verb and its argument."""
     CONTROL_REPLY = 6
-    """Server: what the verb returned, or an error when `FAILED` is set."""
+    """Server: the value that the verb returned, or a failure when `FAILED` is set."""
     DRAIN = 7
-    """Server: send nothing new, and close once every answer has come. No meta."""
+    """Server: send nothing new, and close once every response has arrived. No meta."""
     READINESS = 8
-    """Server: its model is ready, or not when `FAILED` is set; it takes requests all the same. No meta."""
+    """Server: the model is ready, or not when `FAILED` is set; requests are accepted either way. No meta."""
     OFFER = 9
-    """Both: an arena from which this end could lend (`lending.py`)."""
+    """Both: an arena that this end could lend from (`lending.py`)."""
     ACCEPT = 10
     """Both: the peer may lend from the arena whose number is the stream. No meta."""
 
@@ -63,13 +63,13 @@ _LAST_KIND: Final = 10
 FINAL: Final = 1
 """RESPONSE flag: no other response follows on this stream."""
 FAILED: Final = 2
-"""CONTROL_REPLY flag: the meta is an error. READINESS flag: not ready."""
+"""CONTROL_REPLY flag: the meta is a failure. READINESS flag: not ready."""
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
-    """A parsed frame. `meta` and `payload` are valid until the next one is asked for, unless `owned`.
+    """A parsed frame. `meta` and `payload` are valid until the next frame is requested.
 
-    `owned` says that the payload has memory of its own that views may keep alive.
+    An `owned` payload has memory of its own, which stays valid as long as views of it.
     """
 
     kind: int
@@ -105,12 +105,12 @@ def aligned_buffer(nbytes: int) -> memoryview:
 
 
 class FrameDecoder:
-    """Incremental parser that owns the memory it is received into.
+    """Incremental parser that owns its receive buffers.
 
-    Theory of operation: a driver receives into `get_buffer()` and says how much came with `received(n)`,
-    which yields the complete frames. Small frames are parsed in place in one buffer that is used again and
-    again, so whatever outlives the call must be copied out of them. A frame that does not fit the buffer gets
-    memory of its own, received into directly: its tensors are views of it and keep nothing else alive.
+    Theory of operation: a driver receives into `get_buffer()` and calls `received(n)` with the number of
+    bytes, which yields the complete frames. Small frames are parsed in place in one buffer that is reused, so
+    data that outlives the call must be copied. A frame that does not fit the buffer is received into memory
+    of its own: its tensors are views of it and keep nothing else alive.
     """
 
     def __init__(self, max_frame_bytes: int, max_meta_bytes: int, read_buffer_bytes: int) -> None:
@@ -122,14 +122,14 @@ class FrameDecoder:
         self._end = 0
 
     def get_buffer(self) -> memoryview:
-        """Memory to receive into; never empty."""
+        """Return the memory to receive into; never empty."""
         return self._buffer[self._end :]
 
     def received(self, nbytes: int) -> Iterator[Frame]:
-        """Account for bytes written to `get_buffer()` and yield each frame they complete.
+        """Yield each frame that is completed by `nbytes` written to `get_buffer()`.
 
         Raises:
-            ProtocolError: a bound is broken or a kind unknown; the decoder must not be used again.
+            ProtocolError: a limit is exceeded or a kind unknown; the decoder must not be used again.
         """
         end = self._end = self._end + nbytes
         buffer, start = self._buffer, self._start
@@ -164,20 +164,20 @@ class FrameDecoder:
         return ProtocolError(f"not a frame (kind {kind})")
 
     def _make_room(self, frame_size: int) -> None:
-        """Keep the unparsed rest where a frame of this size can be completed behind it."""
+        """Move the unparsed rest to where a frame of this size can be completed."""
         start, end = self._start, self._end
         if frame_size > len(self._shared):
             if self._buffer is self._shared:
-                self._adopt(aligned_buffer(frame_size))
+                self._switch_to(aligned_buffer(frame_size))
         elif self._buffer is not self._shared:
-            self._adopt(self._shared)
+            self._switch_to(self._shared)
         elif start == end:
             self._start = self._end = 0
         elif start + frame_size > len(self._shared) or start > len(self._shared) // 2:
-            self._adopt(self._shared)
+            self._switch_to(self._shared)
 
-    def _adopt(self, target: memoryview) -> None:
+    def _switch_to(self, target: memoryview) -> None:
         rest = self._end - self._start
-        # Through bytes: source and target may overlap.
+        # Through bytes, because source and target may overlap.
         target[:rest] = bytes(self._buffer[self._start : self._end])
         self._buffer, self._start, self._end = target, 0, rest

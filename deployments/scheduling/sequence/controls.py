@@ -81,7 +81,9 @@ class Controls:
 
     def _false_true(self, name: str, control: Any) -> tuple[Tensor, Tensor]:
         field, dtype = next((field, dtype) for field, dtype in _VALUES if getattr(control, field))
-        off, on = (Tensor.of(name, np.full(self._shape, value, dtype)) for value in getattr(control, field))
+        off, on = (
+            Tensor.from_array(name, np.full(self._shape, value, dtype)) for value in getattr(control, field)
+        )
         return off, on
 
     def _id_tensor(self, corrid: _Corrid, sequence_id: SequenceId) -> Tensor:

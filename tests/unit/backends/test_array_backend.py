@@ -58,16 +58,16 @@ def test_one_request_is_not_copied() -> None:
 def test_memory_stays_while_the_backend_holds_an_input() -> None:
     """It is a part of shared memory, say, which is written again as soon as nobody views it."""
     served = Served(Recorder, config(PLAIN))
-    workspace = SharedBufferPool(1 << 16)
-    taken = workspace.take(1 << 16)
+    pool = SharedBufferPool(1 << 16)
+    taken = pool.allocate(1 << 16)
     assert taken is not None
     taken[:16] = rows(1).tobytes()
     served(infer({"I": Tensor("I", "FP32", (1, 4), taken[:16])}))
     del taken
     gc.collect()  # the request
-    assert workspace.live == 1
+    assert pool.live == 1
     served.instance.state.clear()
-    assert workspace.live == 0
+    assert pool.live == 0
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_ragged_strings_beside_an_input_that_is_not_ragged() -> None:
         output { name: "O" data_type: TYPE_INT32 dims: 1 }
     """
     words = [np.array([[b"a", b"bc"]], object), np.array([[b"d"]], object)]
-    numbers = [infer({"S": Tensor.of("S", word), "F": ints([i])}) for i, word in enumerate(words)]
+    numbers = [infer({"S": Tensor.from_array("S", word), "F": ints([i])}) for i, word in enumerate(words)]
     calls = Served(Counting, config(text))(*numbers)
     assert [call.arrays["O"].tolist() for call in calls] == [[[0]], [[1]]]
     assert Doubling.fed[0]["S"].tolist() == [b"a", b"bc", b"d"] and Doubling.fed[0]["F"].shape == (2, 1)

@@ -11,14 +11,14 @@ from app.core.tensors import (
     Timestamps,
     TracedCall,
 )
-from app.core.traced import MAX_CALLS, MAX_TENSOR_BYTES, CallUnderWay, TracedCalls
+from app.core.traced import MAX_CALLS, MAX_TENSOR_BYTES, OpenCall, TracedCalls
 
 
 def tensor(nbytes: int) -> Tensor:
-    return Tensor.of("t", np.zeros(nbytes, np.uint8))
+    return Tensor.from_array("t", np.zeros(nbytes, np.uint8))
 
 
-def called(calls: TracedCalls, *inputs: Tensor, trace: str = TENSORS_TRACE) -> CallUnderWay:
+def called(calls: TracedCalls, *inputs: Tensor, trace: str = TENSORS_TRACE) -> OpenCall:
     return calls.begin(InferRequest("m", "", inputs, trace=trace), 1)
 
 
@@ -29,8 +29,8 @@ def held(call: TracedCall) -> int:
 def test_tensors_are_copied() -> None:
     calls = TracedCalls()
     array = np.ones(3, np.uint8)
-    noted = called(calls, Tensor.of("t", array))
-    noted.note(InferResponse("m", "1", (Tensor.of("t", array),)))
+    noted = called(calls, Tensor.from_array("t", array))
+    noted.record(InferResponse("m", "1", (Tensor.from_array("t", array),)))
     array[:] = 2
     (call,) = calls.ended
     assert [each.data for each in (*call.inputs, *call.outputs)] == [b"\1" * 3] * 2
@@ -38,7 +38,7 @@ def test_tensors_are_copied() -> None:
 
 def test_what_has_no_data_here_is_kept_without() -> None:
     shared = Tensor("s", "INT8", (4,), RegionSlice("r", 0, 4))
-    empty = Tensor.of("e", np.zeros((0, 4), np.float32))
+    empty = Tensor.from_array("e", np.zeros((0, 4), np.float32))
     kept = TracedCalls().keep((shared, empty))
     assert [(each.name, each.data) for each in kept] == [("s", b""), ("e", b"")]
 
@@ -46,7 +46,9 @@ def test_what_has_no_data_here_is_kept_without() -> None:
 def test_a_trace_holds_a_bounded_number_of_bytes() -> None:
     calls = TracedCalls()
     for _ in range(20):
-        called(calls, tensor(MAX_TENSOR_BYTES // 4), tensor(10)).note(InferResponse("m", "1", (tensor(10),)))
+        called(calls, tensor(MAX_TENSOR_BYTES // 4), tensor(10)).record(
+            InferResponse("m", "1", (tensor(10),))
+        )
     assert 0 < sum(map(held, calls.ended)) <= MAX_TENSOR_BYTES
     fourth = calls.ended[3]
     assert fourth.inputs[0].shape == (MAX_TENSOR_BYTES // 4,)
@@ -57,18 +59,18 @@ def test_an_endless_stream_fills_its_room_and_no_more() -> None:
     calls = TracedCalls()
     noted = called(calls)
     for _ in range(MAX_TENSOR_BYTES // 64):
-        noted.note(InferResponse("m", "1", (tensor(0),), final=False))
-    noted.note(InferResponse("m", "1"))
+        noted.record(InferResponse("m", "1", (tensor(0),), final=False))
+    noted.record(InferResponse("m", "1"))
     assert 1000 < len(calls.ended[0].outputs) <= MAX_TENSOR_BYTES // 256
 
 
 def test_what_calls_led_to_counts() -> None:
     inner = TracedCalls()
-    called(inner, tensor(MAX_TENSOR_BYTES - 1000)).note(InferResponse("m", "1"))
+    called(inner, tensor(MAX_TENSOR_BYTES - 1000)).record(InferResponse("m", "1"))
     outer = TracedCalls()
     times = Timestamps(1, request_end=2)
     for _ in range(3):
-        called(outer).note(InferResponse("m", "1", timestamps=times, calls=tuple(inner.ended)))
+        called(outer).record(InferResponse("m", "1", timestamps=times, calls=tuple(inner.ended)))
     assert sum(map(held, outer.ended)) == MAX_TENSOR_BYTES - 1000
     assert [len(call.calls[0].inputs) for call in outer.ended] == [1, 1, 1]
 
@@ -76,6 +78,6 @@ def test_what_calls_led_to_counts() -> None:
 def test_a_trace_holds_a_bounded_number_of_calls() -> None:
     calls = TracedCalls()
     for _ in range(MAX_CALLS + 5):
-        called(calls, tensor(1), trace="-").note(InferResponse("m", "1"))
+        called(calls, tensor(1), trace="-").record(InferResponse("m", "1"))
     assert len(calls.ended) == MAX_CALLS
     assert calls.ended[0].inputs == ()

@@ -73,7 +73,7 @@ def test_many_requests_through_a_chain(plane: LoopThread) -> None:
 
     async def infer(fill: int) -> InferResponse:
         answered: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
-        tensor = Tensor.of("T0", np.full((1 + fill % 4, 4), fill, np.float32))
+        tensor = Tensor.from_array("T0", np.full((1 + fill % 4, 4), fill, np.float32))
         request = InferRequest("e", "", (tensor,), id=str(fill))
         models.submit(models.resolve("e"), request, answered.set_result)
         return await answered

@@ -35,7 +35,7 @@ class FakeCall:
         self.sink(failed(InferError(ErrorCode.CANCELLED, ""), self.request.id))
 
     def answer(self, value=None, final=True):
-        outputs = () if value is None else (Tensor.of("OUTPUT", np.array([value], np.int32)),)
+        outputs = () if value is None else (Tensor.from_array("OUTPUT", np.array([value], np.int32)),)
         self.sink(InferResponse(self.request.model_name, "1", outputs, self.request.id, final=final))
 
 

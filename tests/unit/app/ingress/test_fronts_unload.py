@@ -37,6 +37,6 @@ def test_classification_succeeds_when_the_model_is_unloaded_meanwhile(fronts, pr
             assert time.monotonic() < deadline
             time.sleep(0.005)
         router.table = RoutingTable(2, True, (UNLOADED,))
-        output = Tensor.of("OUTPUT0", np.array([[2, 3]], np.float32))
+        output = Tensor.from_array("OUTPUT0", np.array([[2, 3]], np.float32))
         running.loop.loop.call_soon_threadsafe(router.sinks[0], InferResponse("m", "1", (output,)))
         assert answer.result(WAIT_S).as_numpy("OUTPUT0").tolist() == CLASSES

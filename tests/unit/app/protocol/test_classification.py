@@ -26,7 +26,7 @@ def texts(tensor):
     ],
 )
 def test_best_classes(array, count, batched, shape, wanted):
-    tensor = classify(Tensor.of("O", array), count, ("a", "b", ""), batched)
+    tensor = classify(Tensor.from_array("O", array), count, ("a", "b", ""), batched)
     if array.size:
         assert (tensor.datatype, tensor.shape, texts(tensor)) == ("BYTES", shape, wanted)
     else:

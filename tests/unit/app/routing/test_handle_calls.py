@@ -139,7 +139,7 @@ async def test_first_response_is_the_answer(plane: LoopThread) -> None:
     call = asyncio.create_task(HandleCalls(mc.ModelConfig(name="m"), submitted.submit, plane).call({}))
     await until(lambda: bool(submitted.sinks))
     for value in (1, 2):  # the second is late, and ignored
-        output = Tensor.of("OUTPUT0", np.array([value]))
+        output = Tensor.from_array("OUTPUT0", np.array([value]))
         plane.loop.call_soon_threadsafe(submitted.sinks[0], InferResponse("m", "1", (output,)))
     assert await call == {"OUTPUT0": [1]}
     assert not submitted.cancelled.is_set()

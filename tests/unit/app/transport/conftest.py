@@ -73,7 +73,7 @@ def echo(request: InferRequest, final: bool = True) -> InferResponse:
 
 def make_request(nbytes: int = 64, model: str = "echo", **fields: Any) -> InferRequest:
     data = np.arange(nbytes, dtype=np.uint8)
-    return InferRequest(model, "", (Tensor.of("INPUT0", data),), **fields)
+    return InferRequest(model, "", (Tensor.from_array("INPUT0", data),), **fields)
 
 
 class Pair:

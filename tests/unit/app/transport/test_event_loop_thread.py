@@ -39,7 +39,7 @@ def gone(reference: "weakref.ref[Circle]") -> bool:
 
 
 def test_garbage_goes_though_few_objects_are_made(plane: LoopThread) -> None:
-    plane.keep_swept(0.01)
+    plane.schedule_gc(0.01)
     for _ in range(3):
         reference = weakref.ref(Circle())  # not within an assert, which would hold what it shows
         assert gone(reference)
@@ -49,7 +49,7 @@ def test_old_garbage_goes_when_work_is_done(plane: LoopThread) -> None:
     circle = Circle()
     gc.collect()  # it is old now
     reference = weakref.ref(circle)
-    plane.keep_swept(0.01)
+    plane.schedule_gc(0.01)
     gc.collect(1)
     busy = [[] for _ in range(2000)]
     del circle
@@ -67,7 +67,7 @@ for _ in range(160):
     pinned.append(b"x" * 100_000)
 held = psutil.Process().memory_info().rss
 large.clear()
-event_loop_thread.give_back_freed(64 << 20)
+event_loop_thread.trim_malloc(64 << 20)
 assert psutil.Process().memory_info().rss < held - (128 << 20)
 """
 

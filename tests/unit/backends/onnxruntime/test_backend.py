@@ -127,7 +127,7 @@ def test_every_numeric_type(kind: str, dtype: Any, tmp_path: Path) -> None:
     proto = {"FP16": "FLOAT16", "FP32": "FLOAT", "FP64": "DOUBLE", "BF16": "BFLOAT16"}.get(kind, kind)
     served = serve(one(f"TYPE_{kind}", "dims: 16"), identity(tmp_path, TensorProto.DataType.Value(proto)))
     arrays = [np.arange(n, n + 16).astype(dtype).reshape(1, 16) for n in (0, 1)]
-    calls = served(*(infer({"I": Tensor.of("I", array, kind)}) for array in arrays))
+    calls = served(*(infer({"I": Tensor.from_array("I", array, kind)}) for array in arrays))
     for call, array in zip(calls, arrays, strict=True):
         assert np.array_equal(call.arrays["O"], array)
         assert call.responses[0].outputs[0].datatype == kind

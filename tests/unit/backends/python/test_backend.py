@@ -35,7 +35,7 @@ def test_every_data_type_round_trips(kind: str, load: Load) -> None:
             [[1, 0]], {"BF16": "uint16", "FP16": "float16", "FP64": "float64"}.get(kind, kind.lower())
         )
     wire = "BYTES" if kind == "STRING" else kind
-    (call,) = served(infer({"I": Tensor.of("I", array, wire)}))
+    (call,) = served(infer({"I": Tensor.from_array("I", array, wire)}))
     assert call.arrays["O"].tolist() == array.tolist()
     assert call.responses[0].outputs[0].datatype == wire
 

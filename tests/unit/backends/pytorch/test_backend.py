@@ -138,7 +138,7 @@ def test_names_by_index_may_come_in_any_order(tmp_path: Path) -> None:
 def test_every_supported_type(kind: str, dtype: Any, tmp_path: Path) -> None:
     served = serve(one(f"TYPE_{kind}"), save(Same(), tmp_path))
     array = np.array([[1, 0]]).astype(dtype)
-    for call in served(infer({"INPUT__0": Tensor.of("INPUT__0", array, kind)})):
+    for call in served(infer({"INPUT__0": Tensor.from_array("INPUT__0", array, kind)})):
         assert np.array_equal(call.arrays["OUTPUT__0"], array)
 
 

@@ -48,7 +48,7 @@ def test_identity_of_every_type(kind: str) -> None:
     served = Served(IdentityBackend, config(pair(DATATYPES[kind].config_name)))
     values: Any = [[b"a", b""]] if kind == "BYTES" else [[1, 0]]
     array = np.array(values, dtype=DATATYPES[kind].dtype)
-    calls = served(*(infer({"INPUT0": Tensor.of("INPUT0", array, kind)}) for _ in range(2)))
+    calls = served(*(infer({"INPUT0": Tensor.from_array("INPUT0", array, kind)}) for _ in range(2)))
     for call in calls:
         assert np.array_equal(call.arrays["OUTPUT0"], array)
         assert call.responses[0].outputs[0].datatype == kind

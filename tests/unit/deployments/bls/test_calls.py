@@ -57,7 +57,7 @@ class TritonPythonModel:
     def execute(self, requests):
         pass
 """
-INPUT = Tensor.of("x", np.ones((1, 4), np.float32))
+INPUT = Tensor.from_array("x", np.ones((1, 4), np.float32))
 
 
 class Caller:
@@ -109,7 +109,7 @@ def caller(bench: Bench, tmp_path: Path, request: pytest.FixtureRequest) -> Iter
 
 
 def response(**fields: Any) -> InferResponse:
-    return InferResponse("m", "3", (Tensor.of("y", np.ones((1, 4), np.float32)),), "inner", **fields)
+    return InferResponse("m", "3", (Tensor.from_array("y", np.ones((1, 4), np.float32)),), "inner", **fields)
 
 
 def test_a_cancelled_request_cancels_its_call(caller: Caller) -> None:
@@ -173,7 +173,7 @@ def test_activities_of_a_backend_are_part_of_the_trace(bench: Bench, tmp_path: P
 def infer_on(bench: Bench, model: ServedModel, trace: str) -> InferResponse:  # noqa: F811
     """The answer of the identity model."""
     answered: Future[InferResponse] = Future()
-    tensor = Tensor.of("INPUT0", np.ones(4, np.float32))
+    tensor = Tensor.from_array("INPUT0", np.ones(4, np.float32))
 
     async def submit() -> None:
         model.submit(InferRequest("i", "", (tensor,), trace=trace), answered.set_result)

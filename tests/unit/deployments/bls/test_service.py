@@ -84,7 +84,7 @@ def request(name: str = "m", **fields: Any) -> pb_utils.InferenceRequest:
 
 
 def output(fill: float = 1) -> Tensor:
-    return Tensor.of("y", np.full(4, fill, np.float32))
+    return Tensor.from_array("y", np.full(4, fill, np.float32))
 
 
 def test_exec(bench: Bench) -> None:

@@ -114,7 +114,7 @@ def test_key_covers_everything_the_response_depends_on() -> None:
 
 def test_local_cache_respects_its_size(caplog: pytest.LogCaptureFixture) -> None:
     def entry(size: int) -> Entry:
-        return Entry.of(InferResponse(outputs=(Tensor("O", "UINT8", (size,), bytes(size)),)))
+        return Entry.from_response(InferResponse(outputs=(Tensor("O", "UINT8", (size,), bytes(size)),)))
 
     found: list[bool] = []
     cache = LocalCache(10_000)

@@ -57,8 +57,8 @@ def test_a_flag_that_means_nothing_is_refused(entry):
 def test_a_model_takes_from_the_global_what_it_does_not_set():
     settings = TraceSettings(BASE).changed("m", {"log_frequency": 2})
     settings = settings.changed(GLOBAL, {"rate": 3})
-    assert settings.of("m") == msgspec.structs.replace(BASE, rate=3, log_frequency=2)
-    assert settings.of("other") == settings.of() == msgspec.structs.replace(BASE, rate=3)
+    assert settings.for_model("m") == msgspec.structs.replace(BASE, rate=3, log_frequency=2)
+    assert settings.for_model("other") == settings.for_model() == msgspec.structs.replace(BASE, rate=3)
     cleared = settings.changed("m", {"log_frequency": None}).changed(GLOBAL, {"rate": None})
     assert cleared == TraceSettings(BASE)
 
@@ -85,7 +85,7 @@ def test_settings_and_changes_travel():
     change = LiveChange({"log_verbose_level": 2}, {"m": {"level": ("TENSORS",)}})
     arrived = decode_live(msgspec.msgpack.encode(live)).changed(decode_change(msgspec.msgpack.encode(change)))
     assert arrived.log == live.changed(change).log
-    assert arrived.trace.of("m") == msgspec.structs.replace(BASE, rate=1, level=("TENSORS",))
+    assert arrived.trace.for_model("m") == msgspec.structs.replace(BASE, rate=1, level=("TENSORS",))
 
 
 def record(message, level=logging.INFO, **extra):

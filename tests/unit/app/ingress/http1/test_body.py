@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 import pytest
 
-from app.transport.memory.arena import slab_of
+from app.transport.memory.arena import find_slab
 from tests.unit.app.ingress.http_peer import (
     INFER,
     binary_infer,
@@ -84,7 +84,7 @@ def test_the_tensors_of_a_long_body_can_be_lent(run):
                 while not front.fake.held:
                     await asyncio.sleep(0.001)
                 inferred, sink = front.fake.held.pop()
-                assert slab_of(inferred.inputs[0].data) is not None
+                assert find_slab(inferred.inputs[0].data) is not None
                 sink(front.fake.answer(inferred))
                 assert (await peer.response())[0] == 200
 

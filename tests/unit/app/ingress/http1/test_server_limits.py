@@ -82,7 +82,7 @@ def test_a_body_that_is_given_up_is_gone_at_once(run):
     """Not when the collector runs: by then a hundred more may have come, of sixty megabytes each."""
 
     async def scenario():
-        memory = shared_pool._of_process()
+        memory = shared_pool._process_pool()
         async with fronted() as front:
             gc.collect()
             gc.disable()
@@ -105,7 +105,7 @@ def test_a_body_that_memory_has_no_room_for(run, monkeypatch):
     def refuse(*_):
         raise MemoryError
 
-    monkeypatch.setattr(body, "take_aligned", refuse)
+    monkeypatch.setattr(body, "allocate_aligned", refuse)
 
     async def scenario():
         async with fronted() as front:

@@ -28,7 +28,9 @@ def asking(path=GENERATE, body=b'{"INPUT0":1}', *headers):
 
 
 def numbered(number, **fields):
-    return InferResponse("identity", "1", (Tensor.of("N", np.array([number])),), **{"final": False, **fields})
+    return InferResponse(
+        "identity", "1", (Tensor.from_array("N", np.array([number])),), **{"final": False, **fields}
+    )
 
 
 def told(failure, final=True):
@@ -37,7 +39,7 @@ def told(failure, final=True):
 
 
 def sized(size, **fields):
-    output = Tensor.of("N", np.zeros(size, np.int8))
+    output = Tensor.from_array("N", np.zeros(size, np.int8))
     return InferResponse("identity", "1", (output,), **{"final": False, **fields})
 
 

@@ -20,7 +20,7 @@ from app.settings.load import from_args
 from tests.unit.app.ingress.tracing.observed import observe
 
 PARENT = f"00-{'ab' * 16}-{'cd' * 8}-01"
-REQUEST = InferRequest("m", "", (Tensor.of("IN", np.ones(1, np.float32)),), id="r1")
+REQUEST = InferRequest("m", "", (Tensor.from_array("IN", np.ones(1, np.float32)),), id="r1")
 
 
 class Collector:

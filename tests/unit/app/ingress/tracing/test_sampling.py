@@ -31,13 +31,13 @@ from app.ingress.tracing.sampling import TraceScope
 from app.ingress.tracing.trace import stamps_of
 from tests.unit.app.ingress.tracing.observed import ENTRY, observe
 
-REQUEST = InferRequest("m", "", (Tensor.of("IN", np.array([[1, -2]], np.int32)),), id="r1")
+REQUEST = InferRequest("m", "", (Tensor.from_array("IN", np.array([[1, -2]], np.int32)),), id="r1")
 ORIGIN = RequestOrigin("http", 50)
 
 
 def response(start: int = 100, **fields: object) -> InferResponse:
     times = Timestamps(*range(start, start + 7))
-    outputs = (Tensor.of("OUT", np.array([0.5, 3.0], np.float32)),)
+    outputs = (Tensor.from_array("OUT", np.array([0.5, 3.0], np.float32)),)
     return InferResponse("m", "3", outputs, timestamps=times, **fields)
 
 
@@ -87,7 +87,7 @@ def test_grpc_requests_have_the_activities_of_grpc(tmp_path):
 def test_tensors_are_printed(tmp_path):
     watch = observer(tmp_path / "t", level=("TENSORS",))
     infer(watch)
-    text = InferRequest("m", "1", (Tensor.of("S", np.array([b'a"', b"b"], object)),))
+    text = InferRequest("m", "1", (Tensor.from_array("S", np.array([b'a"', b"b"], object)),))
     infer(watch, text)
     watch.close()
     objects = json.loads((tmp_path / "t").read_bytes())
@@ -229,7 +229,7 @@ def test_tensors_of_calls_are_saved(tmp_path):
     watch = observer(tmp_path / "t", level=("TENSORS",))
     shared = Tensor("A", "INT32", (1,), RegionSlice("r", 0, 4))
     inner = TracedCall("inner", "2", "", Timestamps(), (), (shared,), (Tensor("C", "INT32", (9,), b""),))
-    one, two = (Tensor.of(name, np.array([1, 2], np.int32)) for name in ("X", "Y"))
+    one, two = (Tensor.from_array(name, np.array([1, 2], np.int32)) for name in ("X", "Y"))
     outer = TracedCall("outer", "1", "", Timestamps(), (inner,), (one,), (two,))
     request, sink = observe(watch, REQUEST, lambda _: None, ORIGIN)
     assert request.trace == TENSORS_TRACE

@@ -22,7 +22,7 @@ def encoded(response, request=None):
 def test_response_keeps_order_and_bytes():
     outputs = (
         Tensor("B", "BYTES", (0,), b""),
-        Tensor.of("A", np.arange(3, dtype=np.int16)),
+        Tensor.from_array("A", np.arange(3, dtype=np.int16)),
         Tensor("C", "FP32", (1, 70_000), memoryview(b"abcd" * 70_000)),
     )
     message = encoded(InferResponse("m", "12", outputs, parameters={"b": True, "i": 3, "f": 0.5, "s": "x"}))

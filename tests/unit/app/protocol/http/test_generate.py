@@ -176,11 +176,11 @@ def a_response(*outputs, **fields):
 
 def test_golden_response():
     response = a_response(
-        Tensor.of("TEXT", np.array([b'h\xc3\xa9\n"'], object)),
-        Tensor.of("B", np.array([[1, 2], [3, 4]], np.int8)),
-        Tensor.of("a", np.array(0.1, np.float32)),
-        Tensor.of("none", np.array([], np.float32)),
-        Tensor.of("truth", np.array([[True]])),
+        Tensor.from_array("TEXT", np.array([b'h\xc3\xa9\n"'], object)),
+        Tensor.from_array("B", np.array([[1, 2], [3, 4]], np.int8)),
+        Tensor.from_array("a", np.array(0.1, np.float32)),
+        Tensor.from_array("none", np.array([], np.float32)),
+        Tensor.from_array("truth", np.array([[True]])),
         id="7",
         parameters={"n": 1, "Z": True, "s": "x"},
     )
@@ -194,9 +194,9 @@ def test_golden_response():
 
 def test_literals_and_foreign_bytes_are_printed_as_for_infer():
     response = a_response(
-        Tensor.of("F", np.array([np.nan, np.inf, -np.inf], np.float32)),
-        Tensor.of("N", np.array([np.nan])),
-        Tensor.of("T", np.array([b"\xff"], object)),
+        Tensor.from_array("F", np.array([np.nan, np.inf, -np.inf], np.float32)),
+        Tensor.from_array("N", np.array([np.nan])),
+        Tensor.from_array("T", np.array([b"\xff"], object)),
     )
     assert encode_generate("", response) == (
         b'{"F":[NaN,Infinity,-Infinity],"N":NaN,"T":"\xff","model_name":"model","model_version":"3"}'
@@ -204,7 +204,7 @@ def test_literals_and_foreign_bytes_are_printed_as_for_infer():
 
 
 def test_equal_names_and_the_requests_id():
-    outputs = (Tensor.of("id", np.array([1])), Tensor.of("p", np.array([2])))
+    outputs = (Tensor.from_array("id", np.array([1])), Tensor.from_array("p", np.array([2])))
     response = a_response(*outputs, parameters={"p": "first", "model_name": "x"})
     assert (
         encode_generate("r", response) == b'{"id":"r","model_name":"model","model_version":"3","p":"first"}'

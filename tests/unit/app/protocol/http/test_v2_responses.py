@@ -58,13 +58,13 @@ def test_binary_responses_do_not_mix_up_cached_headers():
     ],
 )
 def test_json_outputs_are_encoded_like_triton(array, datatype, data):
-    encoded = answer(Tensor.of("O", array, datatype))
+    encoded = answer(Tensor.from_array("O", array, datatype))
     assert encoded.headers == b"Content-Type: application/json\r\n"
     assert b'"data":' + data in encoded.parts[0]
 
 
 def test_golden_responses():
-    tensor = Tensor.of("O", np.array([[1.5, 2]], np.float32))
+    tensor = Tensor.from_array("O", np.array([[1.5, 2]], np.float32))
     assert answer(tensor, id="7", parameters={"k": 1, "b": True}).parts == [
         b'{"id":"7","model_name":"m","model_version":"1","parameters":{"k":1,"b":true},'
         b'"outputs":[{"name":"O","datatype":"FP32","shape":[1,2],"data":[1.5,2.0]}]}'
@@ -88,7 +88,7 @@ def test_an_empty_binary_output_leaves_a_json_body():
 
 
 def test_classification_output():
-    tensor = Tensor.of("O", np.array([[1, 3, 2], [-1, -2, -31]], np.float32))
+    tensor = Tensor.from_array("O", np.array([[1, 3, 2], [-1, -2, -31]], np.float32))
     encoded = answer(tensor, outputs=one_output(classification=2))
     assert json.loads(encoded.parts[0])["outputs"] == [
         {

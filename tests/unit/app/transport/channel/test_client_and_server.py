@@ -31,7 +31,7 @@ Start = Callable[..., Awaitable[Pair]]
 async def test_infer(start: Start, scheme: str, nbytes: int) -> None:
     channel = await (await start()).connect(scheme)
     data = np.random.default_rng(1).integers(0, 255, nbytes, np.uint8)
-    tensors = (Tensor.of("A", data), Tensor.of("B", np.array([b"x", b""], dtype=object)))
+    tensors = (Tensor.from_array("A", data), Tensor.from_array("B", np.array([b"x", b""], dtype=object)))
     response = await infer(channel, InferRequest("echo", "3", tensors, id="7", parameters={"p": 1}))
     assert [t.name for t in response.outputs] == ["A", "B"]
     assert bytes(response.outputs[0].data) == data.tobytes()

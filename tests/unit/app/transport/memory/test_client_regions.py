@@ -89,7 +89,7 @@ def test_outputs_are_written_where_they_are_wanted() -> None:
     large = np.arange(50_000, dtype=np.float32)
     answer = msgspec.structs.replace(
         response(A=b"hello", C=b"inline"),
-        outputs=(*response(A=b"hello", C=b"inline").outputs, Tensor.of("B", large)),
+        outputs=(*response(A=b"hello", C=b"inline").outputs, Tensor.from_array("B", large)),
     )
     written = write_outputs(request, answer)
     assert [(t.name, t.datatype, t.shape, bytes(t.data)) for t in written.outputs] == [

@@ -10,7 +10,7 @@ import pytest
 
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.transport.channel.client import Channel
-from app.transport.memory.arena import ArenaReader, ArenaWriter, slab_of
+from app.transport.memory.arena import ArenaReader, ArenaWriter, find_slab
 from app.transport.memory.lending import MAX_ARENAS, Borrower, Lender, released_key
 from app.transport.protocol import ProtocolError
 from app.transport.settings import TransportSettings
@@ -88,7 +88,7 @@ async def test_a_held_tensor_stays_as_it_is(start: Start) -> None:
     assert second.lender is not None and second.lender.live == 1
     for _ in range(5):
         data = np.zeros(SIZE, np.uint8)
-        await infer(first, InferRequest("echo", "", (Tensor.of("INPUT0", data),)))
+        await infer(first, InferRequest("echo", "", (Tensor.from_array("INPUT0", data),)))
         one.handler.requests.clear()
     assert bytes(held.data) == bytes(make_request(SIZE).inputs[0].data)
     del held
@@ -148,13 +148,13 @@ def reader_of(writer: ArenaWriter) -> ArenaReader:
 def test_aligned_parts_of_slabs_are_lent(writer: ArenaWriter) -> None:
     reader = reader_of(writer)
     view = reader.view(65536, 1000)
-    assert slab_of(view) == (reader, 65536)
-    assert slab_of(view[128:200]) == (reader, 65536 + 128)
-    assert slab_of(np.frombuffer(view, np.float32)[16:].reshape(2, -1).data) == (reader, 65536 + 64)
-    assert slab_of(view[1:]) is None
-    assert slab_of(bytes(1000)) is None
-    assert slab_of(memoryview(bytes(1000))) is None
-    assert slab_of(np.zeros(1000, np.uint8).data) is None
+    assert find_slab(view) == (reader, 65536)
+    assert find_slab(view[128:200]) == (reader, 65536 + 128)
+    assert find_slab(np.frombuffer(view, np.float32)[16:].reshape(2, -1).data) == (reader, 65536 + 64)
+    assert find_slab(view[1:]) is None
+    assert find_slab(bytes(1000)) is None
+    assert find_slab(memoryview(bytes(1000))) is None
+    assert find_slab(np.zeros(1000, np.uint8).data) is None
 
 
 def test_what_is_offered_must_be_what_it_is_said_to_be(writer: ArenaWriter) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from app.transport.memory import shared_pool
-from app.transport.memory.arena import slab_of
-from app.transport.memory.shared_pool import FROM_BYTES, SharedBufferPool, take
+from app.transport.memory.arena import find_slab
+from app.transport.memory.shared_pool import FROM_BYTES, SharedBufferPool, allocate
 
 MIB = 1 << 20
 
@@ -21,27 +21,27 @@ def small() -> SharedBufferPool:
 
 
 def test_memory_lasts_as_long_as_a_view_of_it(small: SharedBufferPool) -> None:
-    taken = small.take(MIB)
+    taken = small.allocate(MIB)
     assert taken is not None and len(taken) == MIB and not taken.readonly
     taken[:4] = b"abcd"
     array = np.frombuffer(taken[:4], np.uint8)
     del taken
-    others = [small.take(MIB) for _ in range(3)]
-    assert small.take(MIB) is None, "full: the array holds a quarter"
+    others = [small.allocate(MIB) for _ in range(3)]
+    assert small.allocate(MIB) is None, "full: the array holds a quarter"
     for other in others:
         assert other is not None
         other[:] = bytes(MIB)
     assert array.tobytes() == b"abcd"
     del array, other, others
-    assert small.take(4 * MIB) is not None
+    assert small.allocate(4 * MIB) is not None
 
 
 def test_it_can_be_lent(small: SharedBufferPool) -> None:
-    small.take(MIB)
-    taken = small.take(MIB)
+    small.allocate(MIB)
+    taken = small.allocate(MIB)
     assert taken is not None
     taken[64:72] = b"a tensor"
-    found = slab_of(taken[64:72])
+    found = find_slab(taken[64:72])
     assert found is not None and found[0] is small
     with open(small.path, "rb") as file:
         assert os.fstat(file.fileno()).st_ino == small.inode
@@ -53,7 +53,7 @@ def test_threads_get_memory_of_their_own(small: SharedBufferPool) -> None:
 
     def work(mark: int) -> None:
         for _ in range(300):
-            taken = small.take(100_000)
+            taken = small.allocate(100_000)
             if taken is not None:
                 taken[:] = bytes([mark]) * len(taken)
                 if bytes(taken) != bytes([mark]) * len(taken):
@@ -74,7 +74,7 @@ def test_what_is_not_used_goes_back_to_the_kernel() -> None:
     def committed() -> int:
         return os.stat(brief.path).st_blocks * 512
 
-    taken = brief.take(MIB)
+    taken = brief.allocate(MIB)
     assert taken is not None
     taken[:] = bytes(MIB)
     assert committed() == MIB
@@ -83,17 +83,17 @@ def test_what_is_not_used_goes_back_to_the_kernel() -> None:
     while committed() and time.monotonic() < give_up:
         time.sleep(0.005)
     assert committed() == 0
-    again = brief.take(MIB)
+    again = brief.allocate(MIB)
     assert again is not None
     again[:] = bytes(MIB)
     assert committed() == MIB
 
 
 def test_small_memory_and_what_finds_no_room_are_private(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert slab_of(take(FROM_BYTES)) is not None
-    assert slab_of(take(FROM_BYTES - 1)) is None
-    monkeypatch.setattr(shared_pool, "_of_process", lambda: SharedBufferPool(MIB))
-    large = take(2 * MIB)
-    assert len(large) == 2 * MIB and slab_of(large) is None
-    monkeypatch.setattr(shared_pool, "_of_process", lambda: None)
-    assert len(take(MIB)) == MIB
+    assert find_slab(allocate(FROM_BYTES)) is not None
+    assert find_slab(allocate(FROM_BYTES - 1)) is None
+    monkeypatch.setattr(shared_pool, "_process_pool", lambda: SharedBufferPool(MIB))
+    large = allocate(2 * MIB)
+    assert len(large) == 2 * MIB and find_slab(large) is None
+    monkeypatch.setattr(shared_pool, "_process_pool", lambda: None)
+    assert len(allocate(MIB)) == MIB

@@ -162,10 +162,10 @@ def test_an_input_that_is_returned_is_copied_once(view: str, load: Load, monkeyp
     made: list[memoryview] = []
 
     def make(nbytes: int) -> memoryview:
-        made.append(buffers.private(nbytes))
+        made.append(buffers.allocate_private(nbytes))
         return made[-1]
 
-    monkeypatch.setattr(buffers, "_make", make)
+    monkeypatch.setattr(buffers, "_allocate", make)
     source = execute(f"""
 array = requests[0].inputs()[0].as_numpy()
 array += 1

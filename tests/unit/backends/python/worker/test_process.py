@@ -42,7 +42,7 @@ class Answering(Calls):
         if infer.model_name == "nobody":
             sink(failed(unavailable("nobody is not ready")))
             return lambda: None
-        y = Tensor.of("y", infer.inputs[0].array() * 2)
+        y = Tensor.from_array("y", infer.inputs[0].array() * 2)
         if decoupled:
             sink(InferResponse(outputs=(y,), final=False))
             sink(InferResponse(outputs=(y,), final=False))

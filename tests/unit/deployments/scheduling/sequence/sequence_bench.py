@@ -117,7 +117,7 @@ class SequenceBench:
         """
         keep = fields.pop("keep", None)
         shape = (fields.pop("rows", 1), 1) if self.batch else (1,)
-        tensor = Tensor.of(self.input_name, np.full(shape, value, self.dtype))
+        tensor = Tensor.from_array(self.input_name, np.full(shape, value, self.dtype))
         request = InferRequest(
             "m",
             "",

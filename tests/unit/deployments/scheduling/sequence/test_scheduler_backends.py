@@ -362,7 +362,7 @@ class TritonBackend(Backend):
 def answer(request, inputs):
     assert proceed.acquire(timeout=5)
     total = np.array([[inputs["INPUT"] + inputs["HISTORY_IN"]]], np.int64)
-    outputs = (Tensor.of("OUTPUT", total), Tensor.of("HISTORY_OUT", total))
+    outputs = (Tensor.from_array("OUTPUT", total), Tensor.from_array("HISTORY_OUT", total))
     request.reply(InferResponse(outputs=outputs, final=False))
     assert proceed.acquire(timeout=5)
     request.reply(InferResponse())

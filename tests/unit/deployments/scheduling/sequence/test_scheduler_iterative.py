@@ -31,8 +31,8 @@ class TritonBackend(Backend):
             started = bool(inputs["START"][0])
             left = int(inputs["INPUT"][0] if started else inputs["HISTORY_IN"][0])
             turns.append((int(inputs["CORRID"][0]), started, left))
-            state = Tensor.of("HISTORY_OUT", np.array([[left - 1]], np.int64))
-            shown = Tensor.of("OUTPUT", np.array([[left]], np.int64))
+            state = Tensor.from_array("HISTORY_OUT", np.array([[left - 1]], np.int64))
+            shown = Tensor.from_array("OUTPUT", np.array([[left]], np.int64))
             if left:
                 request.rescheduled = True
                 request.reply(InferResponse(outputs=(state,), final=False))

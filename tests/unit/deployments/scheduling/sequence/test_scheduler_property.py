@@ -57,7 +57,8 @@ class TritonBackend(Backend):
         own[life] = history = past + b"%d " % number
         shape = next(tensor.shape for tensor in infer.inputs if tensor.name == "INPUT")
         array = np.full(shape, history, object)
-        return InferResponse(outputs=(Tensor.of("OUTPUT", array), Tensor.of("HISTORY_OUT", array)))
+        outputs = tuple(Tensor.from_array(name, array) for name in ("OUTPUT", "HISTORY_OUT"))
+        return InferResponse(outputs=outputs)
 
     def sequence_finalize(self, instance, sequence_id):
         own.pop((instance.name, sequence_id), None)
