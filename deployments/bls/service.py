@@ -63,17 +63,18 @@ class Connection:
         handle = await loop.run_in_executor(None, open_handle, MANAGER, spec.manager)
         transport = TransportSettings(arena_bytes=spec.arena_bytes, arena_threshold=spec.arena_threshold)
         router = Router(node_id(), spec.key, transport)
-        made = cls(router, ManagerClient(handle))
+        connection = cls(router, ManagerClient(handle))
         routing = asyncio.Event()
         watcher = f"{spec.application}-{uuid.uuid4().hex}"
-        made._following = loop.create_task(follow(made.manager, router, watcher, lambda _: routing.set()))
+        following = follow(connection.manager, router, watcher, lambda _: routing.set())
+        connection._following = loop.create_task(following)
         try:
             async with asyncio.timeout(_FIRST_TABLE_S):
                 await routing.wait()
         except TimeoutError:
-            await made.close()
+            await connection.close()
             raise unavailable("the repository manager does not answer") from None
-        return made
+        return connection
 
     async def close(self) -> None:
         """Stop following the manager and close every channel."""
@@ -173,8 +174,8 @@ class ModelCalls(Calls):
     async def _connection(self) -> Connection:
         """Return the connection; open it at the first call, and again after a failure."""
         if self._opening is None:
-            made = Connection.open(self._spec)
-            self._opening = asyncio.get_running_loop().create_task(made, context=Context())
+            coroutine = Connection.open(self._spec)
+            self._opening = asyncio.get_running_loop().create_task(coroutine, context=Context())
         opening = self._opening
         try:
             connection: Connection = await asyncio.shield(opening)

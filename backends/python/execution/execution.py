@@ -41,11 +41,11 @@ class Execution:
             InferError: INTERNAL with the text and place of the model's exception.
         """
         self.instance = instance
-        kind = loader.acquire(instance)
+        model_class = loader.acquire(instance)
         try:
-            if not hasattr(kind, "execute"):
+            if not hasattr(model_class, "execute"):
                 raise ContractError(f"Python model {instance.file} does not implement `execute` method.")
-            self.model = _initialised(kind, instance)
+            self.model = _initialised(model_class, instance)
         except Exception as error:
             loader.release(instance)
             raise loading_failed(error, loader.OUR_FOLDER) from error
@@ -99,7 +99,7 @@ class Execution:
             self._fail(received, requests, error)
             return
         # Dropping the last reference of a sender would end its request.
-        _senders = [mine._sender for mine in received]
+        _senders = [each._sender for each in received]
         del received  # with the last reference gone, the output may use the input's memory
         for request, response in zip(requests, responses, strict=True):
             if response is None:
@@ -139,9 +139,9 @@ class Execution:
     ) -> None:
         logger.error("execute of instance '%s' failed", self.instance.name, exc_info=error)
         failure = execution_failed(self.instance.name, error, loader.OUR_FOLDER)
-        for mine, request in zip(received, requests, strict=True):
-            if mine._sender is not None:
-                mine._sender._release()
+        for received_request, request in zip(received, requests, strict=True):
+            if received_request._sender is not None:
+                received_request._sender._release()
             request.rescheduled = request.detached = False
             if not request.answered:
                 request.reply(failed(failure, request.infer.id))
@@ -178,9 +178,9 @@ def completed(instance: PythonInstance) -> dict[str, Any] | None:
     Raises:
         InferError: INTERNAL with the text and place of the model's exception.
     """
-    kind = loader.acquire(instance)
+    model_class = loader.acquire(instance)
     try:
-        complete = getattr(kind, "auto_complete_config", None)
+        complete = getattr(model_class, "auto_complete_config", None)
         if complete is None:
             return None
         with server_api.no_calls("'auto_complete_config'"):
@@ -197,9 +197,9 @@ def completed(instance: PythonInstance) -> dict[str, Any] | None:
         loader.release(instance)
 
 
-def _initialised(kind: Any, instance: PythonInstance) -> Any:
+def _initialised(model_class: Any, instance: PythonInstance) -> Any:
     with server_api.no_calls("'initialize'"):
-        model = kind()
+        model = model_class()
         if hasattr(model, "initialize"):
             model.initialize(instance.initialize_arguments())
     return model

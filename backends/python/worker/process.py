@@ -57,16 +57,16 @@ class Process:
         self._said_hello = False
         self._started = threading.Event()  # said hello, or ended
         self._output: deque[str] = deque(maxlen=_LAST_LINES)
-        ours, theirs = socket.socketpair()
-        self.link = Link(ours, self._handle)
+        replica_end, worker_end = socket.socketpair()
+        self.link = Link(replica_end, self._handle)
         self._calls = ProcessCalls(self.link, self._name, self._in_flight)
         try:
-            self._process = self._spawn(theirs)
+            self._process = self._spawn(worker_end)
         except OSError as error:
-            ours.close()
+            replica_end.close()
             raise internal(f"unable to start {python} for model '{instance.model_name}': {error}") from error
         finally:
-            theirs.close()
+            worker_end.close()
         self._printer = self._thread(self._log_output, "output")
         self._reader = self._thread(self._serve, "messages")
         self._started.wait(start_s)
@@ -159,10 +159,10 @@ class Process:
         self.link.shutdown()
         self.wait()
 
-    def _spawn(self, theirs: socket.socket) -> "subprocess.Popen[bytes]":
+    def _spawn(self, worker_end: socket.socket) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
-            [str(self._python), "-s", _MAIN, str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
+            [str(self._python), "-s", _MAIN, str(worker_end.fileno())],
+            pass_fds=[worker_end.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -175,17 +175,17 @@ class Process:
         if self._said_hello:
             return
         self._kill()
-        how = self.wait()
+        status = self.wait()
         if ended:
-            raise self._ended(how)
+            raise self._ended(status)
         raise internal(
             f"Timed out occurred while waiting for the stub process ({start_s:g} s). Failed to initialize"
             f" model instance {self._name}. --backend-config=python,stub-timeout-seconds=N gives it more time"
         )
 
-    def _ended(self, how: str) -> InferError:
+    def _ended(self, status: str) -> InferError:
         output = "\n".join(self._output)
-        return internal(f"{not_healthy(self._name)} {self._python} ended with {how}: {output}")
+        return internal(f"{not_healthy(self._name)} {self._python} ended with {status}: {output}")
 
     def _request(self, verb: str) -> Any:
         try:
@@ -246,8 +246,8 @@ class Process:
         elif verb == "log":
             _log(message)
         elif verb == "hello":
-            about = (self._name, self._process.pid, message["python"], message["prefix"])
-            logger.info("instance '%s' is process %d: Python %s of %s", *about)
+            identity = (self._name, self._process.pid, message["python"], message["prefix"])
+            logger.info("instance '%s' is process %d: Python %s of %s", *identity)
             self._said_hello = True
             self._started.set()
         else:

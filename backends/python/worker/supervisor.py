@@ -135,10 +135,10 @@ class Supervisor:
             if process is None and crashes == 0:
                 return  # the first start failed, and so does the load
             if process is not None:
-                how = process.wait()
+                status = process.wait()
                 if self._closed:
                     return
-                logger.error("process of instance '%s' ended with %s", self._instance.name, how)
+                logger.error("process of instance '%s' ended with %s", self._instance.name, status)
             crashes = 1 if time.monotonic() - began > _STABLE_S else crashes + 1
             self._wait_before_restart(delay(crashes))
 
@@ -151,8 +151,8 @@ class Supervisor:
             if process is not None:
                 process.stop(_METRICS_S)
                 process = None
-            known = error if isinstance(error, InferError) else internal(str(error))
-            self._failure = known.failure
+            failed = error if isinstance(error, InferError) else internal(str(error))
+            self._failure = failed.failure
             logger.error("process of instance '%s': %s", self._instance.name, error)
         with self._changed:
             closed = self._closed

@@ -178,9 +178,14 @@ class RemoteCalls(Calls):
         self._sinks[number] = sink
         buffers: list[Buffer] = []
         fields = request_fields(infer, buffers)
-        known = [caller.number for caller in callers if isinstance(caller, RemoteRequest)]
-        about = {"request": fields, "decoupled": decoupled, "callers": known}
-        message = {"do": "call", "call": number, **about}
+        numbers = [caller.number for caller in callers if isinstance(caller, RemoteRequest)]
+        message = {
+            "do": "call",
+            "call": number,
+            "request": fields,
+            "decoupled": decoupled,
+            "callers": numbers,
+        }
         try:
             self._link.send(message, buffers)
         except Exception:

@@ -34,15 +34,15 @@ def import_worker() -> types.ModuleType:
     """Import the worker, with a replacement for `msgspec`, which the environment may not have."""
     from backends.python.execution import structs
 
-    theirs = sys.modules.get("msgspec")
+    original = sys.modules.get("msgspec")
     sys.modules["msgspec"] = structs
     try:
         from backends.python.worker import worker
     finally:
-        if theirs is None:
+        if original is None:
             del sys.modules["msgspec"]
         else:
-            sys.modules["msgspec"] = theirs
+            sys.modules["msgspec"] = original
     return worker
 
 
