@@ -90,8 +90,10 @@ class Models:
         self.asked: list[Asked] = []
         self.responses: list[InferResponse] = []
         self.out: set[str] = set()
+        self.resolved: list[str] = []
 
     def resolve(self, name: str, version: str = "") -> VersionEntry:
+        self.resolved.append(name)
         return self.table.resolve(name, version)
 
     def available(self, found: VersionEntry) -> bool:

@@ -38,6 +38,15 @@ async def test_chain_passes_on_the_same_bytes() -> None:
     assert response.outputs[0].data is last
 
 
+async def test_each_step_is_resolved_once() -> None:
+    models = Models(e=CHAIN, a=model(), b=model())
+    models.infer(tensor())
+    models.take("a").answer(tensor("y"))
+    models.take("b").answer(tensor("y"))
+    assert models.responses[0].failure is None
+    assert models.resolved == ["e", "a", "b"]
+
+
 async def test_bytes_are_not_copied_however_many_steps() -> None:
     count = 5
     steps = [step({"x": f"T{i}"}, {"y": f"T{i + 1}"}, "a") for i in range(count)]

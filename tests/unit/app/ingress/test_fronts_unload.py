@@ -1,5 +1,6 @@
 """Requests that are in flight while their model is unloaded, over both fronts."""
 
+import queue
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,22 +17,39 @@ from tests.unit.app.routing_fakes import SETTINGS, FakeRepository, FakeRouter, e
 
 UNLOADED = entry("m", state=ModelState.UNAVAILABLE, reason="unloaded")
 CLASSES = [[b"3.000000:1:dog", b"2.000000:0:cat"]]
-MODULES = {"http": http_client, "grpc": grpc_client}
 
 
-@pytest.mark.parametrize("protocol", MODULES)
-def test_classification_succeeds_when_the_model_is_unloaded_meanwhile(fronts, protocol):
+def unary_infer(client, given, wanted):
+    return client.infer("m", [given], outputs=[wanted])
+
+
+def grpc_stream_infer(client, given, wanted):
+    results = queue.SimpleQueue()
+    client.start_stream(lambda result, error: results.put(error or result))
+    client.async_stream_infer("m", [given], outputs=[wanted])
+    return results.get(timeout=WAIT_S)
+
+
+KINDS = {
+    "http": (http_client, unary_infer),
+    "grpc": (grpc_client, unary_infer),
+    "stream": (grpc_client, grpc_stream_infer),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_classification_succeeds_when_the_model_is_unloaded_meanwhile(fronts, monkeypatch, kind):
     router = FakeRouter(entry("m", labels={"OUTPUT0": ("cat", "dog")}))
-    module = MODULES[protocol]
+    resolved = count_resolves(monkeypatch)
+    module, infer = KINDS[kind]
     with (
         fronts(service=RoutedInferenceService(SETTINGS, router, FakeRepository())) as running,
-        module.InferenceServerClient(getattr(running, protocol)) as client,
+        module.InferenceServerClient(running.http if kind == "http" else running.grpc) as client,
         ThreadPoolExecutor() as caller,
     ):
         given = module.InferInput("INPUT0", [1, 16], "FP32")
         given.set_data_from_numpy(np.zeros((1, 16), np.float32))
-        wanted = module.InferRequestedOutput("OUTPUT0", class_count=2)
-        answer = caller.submit(client.infer, "m", [given], outputs=[wanted])
+        answer = caller.submit(infer, client, given, module.InferRequestedOutput("OUTPUT0", class_count=2))
         deadline = time.monotonic() + WAIT_S
         while not router.sinks:
             assert time.monotonic() < deadline
@@ -40,3 +58,17 @@ def test_classification_succeeds_when_the_model_is_unloaded_meanwhile(fronts, pr
         output = Tensor.from_array("OUTPUT0", np.array([[2, 3]], np.float32))
         running.loop.loop.call_soon_threadsafe(router.sinks[0], InferResponse("m", "1", (output,)))
         assert answer.result(WAIT_S).as_numpy("OUTPUT0").tolist() == CLASSES
+    assert resolved == ["m"], "a request is resolved once"
+
+
+def count_resolves(monkeypatch):
+    """Return a list to which the names of resolved models are appended."""
+    resolved = []
+    resolve = RoutingTable.resolve
+
+    def counted(table, name, version=""):
+        resolved.append(name)
+        return resolve(table, name, version)
+
+    monkeypatch.setattr(RoutingTable, "resolve", counted)
+    return resolved

@@ -89,6 +89,14 @@ def test_all_ready_ignores_models_unloaded_by_request() -> None:
     assert not table(entry("m", 1, ModelState.LOADING)).all_ready
 
 
+def test_entries_of_an_older_table_are_not_current() -> None:
+    found = TABLE.resolve("m")
+    assert TABLE.is_current(found)
+    newer = msgspec.structs.replace(TABLE, entries=tuple(map(msgspec.structs.replace, TABLE.entries)))
+    assert newer.resolve("m") == found and not newer.is_current(found)
+    assert not table().is_current(found)
+
+
 def test_table_survives_msgpack() -> None:
     decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(TABLE), type=RoutingTable)
     assert decoded == TABLE
