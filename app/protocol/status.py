@@ -1,4 +1,4 @@
-"""The one table from error codes to HTTP and gRPC status codes.
+"""HTTP and gRPC status codes of error codes.
 
 HTTP statuses are those of Triton's HTTP front end, gRPC ones those of its gRPC front end. gRPC codes are
 plain numbers, so that nothing here needs the gRPC library.
@@ -10,7 +10,7 @@ from app.core.errors import ErrorCode, Failure, InferError
 
 
 class Status(NamedTuple):
-    """What a front answers for one error code."""
+    """The statuses of an error code."""
 
     http: int
     grpc: int

@@ -10,7 +10,7 @@ from app.protocol.observability import trace_settings as trace_messages
 
 
 async def log_settings(observer: Observer, message: pb.LogSettingsRequest) -> pb.LogSettingsResponse:
-    """Change what the request names; answer with all settings."""
+    """Change the settings in the request; return all settings."""
     change = log_messages.decode_grpc(message)
     return log_messages.encode_grpc(await observer.change_log(change))
 
@@ -18,7 +18,7 @@ async def log_settings(observer: Observer, message: pb.LogSettingsRequest) -> pb
 async def trace_setting(
     observer: Observer, service: InferenceService, message: pb.TraceSettingRequest
 ) -> pb.TraceSettingResponse:
-    """Change what the request names; answer with all settings, with none for an unknown model as Triton."""
+    """Change the settings in the request; return all settings, none for an unknown model, as Triton does."""
     model = message.model_name
     try:
         ready = not model or service.model_ready(model)

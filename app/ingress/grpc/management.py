@@ -1,4 +1,4 @@
-"""The RPCs of `inference.GRPCInferenceService` but for inference: server, models, repository, settings."""
+"""RPCs of `inference.GRPCInferenceService` besides inference: server, models, repository, settings."""
 
 from functools import partial
 

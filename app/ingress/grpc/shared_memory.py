@@ -1,4 +1,4 @@
-"""The shared memory RPCs of `inference.GRPCInferenceService`: three for each kind of memory."""
+"""Shared memory RPCs of `inference.GRPCInferenceService`: three for each kind of memory."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def shared_memory_rpcs(service: InferenceService) -> dict[str, Rpc]:
 
 
 class _SharedMemoryRpcs:
-    """The RPCs of one kind of memory, whose message classes are named alike."""
+    """The RPCs of one kind of memory, with equally named message classes."""
 
     def __init__(self, service: InferenceService, cuda: bool) -> None:
         self._service = service
@@ -28,7 +28,7 @@ class _SharedMemoryRpcs:
         self.prefix = "CudaSharedMemory" if cuda else "SystemSharedMemory"
 
     def message(self, name: str) -> Any:
-        """A message class of this kind by the rest of its name."""
+        """Return the message class of this kind with a name suffix."""
         return getattr(pb, self.prefix + name)
 
     async def status(self, message: Any) -> Any:

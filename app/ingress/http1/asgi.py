@@ -1,4 +1,4 @@
-"""Requests handed to an ASGI application."""
+"""Requests served by an ASGI application."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -18,7 +18,7 @@ AsgiApp = Callable[
 class AsgiRoute:
     """Runs an ASGI application in a task for each request.
 
-    The task is not cancelled when its client goes: a load that was begun is carried through.
+    The task is not cancelled when its client disconnects, so that a started load completes.
     """
 
     def __init__(self, app: AsgiApp, head: RequestHead, tasks: set[asyncio.Task[None]]) -> None:
@@ -104,7 +104,7 @@ class _AsgiCall:
 
 
 def _lines(headers: Any) -> bytes:
-    """Return header lines, without those about framing, which is the connection's business."""
+    """Return header lines, without those about framing, which the connection adds."""
     kept = [
         (bytes(name), bytes(value))
         for name, value in headers

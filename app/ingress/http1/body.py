@@ -1,9 +1,9 @@
-"""Request bodies on their way in."""
+"""Reception of request bodies."""
 
 from typing import NamedTuple, Protocol
 
 from app.ingress.http1.exchange import Route
-from app.ingress.net.buffered_protocol import Buffered, Receiver
+from app.ingress.net.buffered_protocol import Receiver, SharedBufferProtocol
 from app.protocol.http.http1 import ChunkedBody, RequestHead
 from app.transport.memory.shared_pool import allocate_aligned
 
@@ -16,39 +16,39 @@ class RoutedHead(NamedTuple):
 
 
 class BodyReceiver(Receiver, Protocol):
-    """The connection that a body is received for."""
+    """A connection that receives bodies."""
 
-    def received_in_place(self, size: int, receiving: "SizedBody") -> None: ...
+    def on_received_in_place(self, size: int, receiving: "SizedBody") -> None: ...
 
 
 class SizedBody:
-    """A body of known length, received into memory of its own, which can be lent to a replica."""
+    """A body of known length, received into memory that can be lent to a replica."""
 
     __slots__ = ("_view", "body", "missing", "routed")
 
     def __init__(self, routed: RoutedHead, length: int) -> None:
         self.routed = routed
         self.missing = length
-        self._view = allocate_aligned(length, _tensors_at(routed.head))
+        self._view = allocate_aligned(length, _tensors_offset(routed.head))
         self.body = self._view.toreadonly()
 
-    def room(self) -> memoryview:
-        """Return the part still to be filled."""
+    def unfilled(self) -> memoryview:
+        """Return the part of the memory that is not filled yet."""
         return self._view[len(self._view) - self.missing :]
 
     def filled(self, size: int) -> None:
         self.missing -= size
 
     def feed(self, data: bytes) -> bytes | None:
-        """Take received bytes; return those behind the body's end, or None while it goes on."""
-        taken = min(self.missing, len(data))
-        self.room()[:taken] = memoryview(data)[:taken]
-        self.missing -= taken
-        return None if self.missing else data[taken:]
+        """Add received bytes; return those behind the end of the body, None while it is incomplete."""
+        size = min(self.missing, len(data))
+        self.unfilled()[:size] = memoryview(data)[:size]
+        self.missing -= size
+        return None if self.missing else data[size:]
 
 
-def _tensors_at(head: RequestHead) -> int:
-    """Where the tensors in a body begin, if it is an inference's."""
+def _tensors_offset(head: RequestHead) -> int:
+    """Return the offset of binary tensors in the body of an inference request, else 0."""
     length = head.get(b"inference-header-content-length") or ""
     return int(length) if length.isdecimal() and len(length) < 10 else 0
 
@@ -67,23 +67,23 @@ class ChunkedRequest:
         return memoryview(self._chunks.data).toreadonly()
 
     def feed(self, data: bytes) -> bytes | None:
-        """Take received bytes; return those behind the body's end, or None while it goes on."""
+        """Add received bytes; return those behind the end of the body, None while it is incomplete."""
         return self._chunks.feed(data)
 
 
 Receiving = SizedBody | ChunkedRequest
 
 
-class InPlace(Buffered):
-    """Lets the socket write into a long body; all else is received into `buffer` and passed on."""
+class InPlaceProtocol(SharedBufferProtocol):
+    """Receives long bodies in place; other data is received into `buffer` and passed on."""
 
     def __init__(self, connection: BodyReceiver, buffer: memoryview) -> None:
         super().__init__(connection, buffer)
         self.receiving: SizedBody | None = None
-        self._received_in_place = connection.received_in_place
+        self._received_in_place = connection.on_received_in_place
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer if self.receiving is None else self.receiving.room()
+        return self._buffer if self.receiving is None else self.receiving.unfilled()
 
     def buffer_updated(self, nbytes: int) -> None:
         receiving = self.receiving

@@ -1,8 +1,8 @@
-"""One HTTP/1.1 connection: framing, order, limits and back pressure.
+"""An HTTP/1.1 connection: framing, order, limits and back-pressure.
 
-Requests of a connection are answered one after the other, in order; what a pipelining client sends ahead is
-kept, up to a bound. A request is handed on with its whole body as one buffer. A long body is received
-straight into that buffer: no copy, and no more memory touched than bytes have come.
+Requests are answered one after the other; those that a pipelining client sends ahead are buffered, up to a
+limit. A route gets the whole body as one buffer. A long body is received directly into it, without a copy,
+and touches no more memory than bytes have arrived.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from app.core.tensors import Buffer
-from app.ingress.http1.body import ChunkedRequest, InPlace, Receiving, RoutedHead, SizedBody
+from app.ingress.http1.body import ChunkedRequest, InPlaceProtocol, Receiving, RoutedHead, SizedBody
 from app.ingress.http1.exchange import Exchange
 from app.ingress.http1.state import HttpState
 from app.ingress.net.buffered_protocol import switch_protocol
@@ -19,15 +19,15 @@ from app.protocol.http.v2 import JSON_HEADERS, encode_error
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _IN_PLACE: Final = 64 << 10
-"""Missing bytes from which a connection begins to receive bodies in place."""
+"""Missing bytes from which a body is received in place."""
 _MAX_AHEAD: Final = 64 << 10
-"""Bytes of pipelined requests kept while one is being answered."""
-_SLOWEST: Final = 4096
-"""Bytes a second that a request, once begun, has to make on average to earn more time."""
+"""Bytes of pipelined requests buffered while a request is answered."""
+_MIN_RATE: Final = 4096
+"""Bytes per second: the read timeout of a request is extended by the time its bytes take at this rate."""
 
 
 class HttpConnection(asyncio.Protocol):
-    """The protocol of one accepted socket; see the module."""
+    """The protocol of an accepted socket."""
 
     def __init__(self, state: HttpState) -> None:
         self._state = state
@@ -37,7 +37,7 @@ class HttpConnection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self._ahead = b""
         self._receiving: Receiving | None = None
-        self._in_place: InPlace | None = None
+        self._in_place: InPlaceProtocol | None = None
         self._drain_waiter: asyncio.Future[None] | None = None
         self._blocked_since = 0.0
         self._blocked_bytes = 0
@@ -45,11 +45,11 @@ class HttpConnection(asyncio.Protocol):
         self._received = 0
         self._rejected = False
         self._answered = 0
-        self._answered_then = -1
+        self._answered_before = -1  # at the last idle check
         self._idle_since = 0.0
-        self.may_stay = True
+        self.keeps_alive = True
 
-    # Called by the event loop.
+    # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
@@ -61,7 +61,7 @@ class HttpConnection(asyncio.Protocol):
         self._state.remove(self)
         self._state.send_buffers.remove(self)
         self._release()
-        if self._in_place is not None:  # what came of a body, and a cycle: it would wait for the collector
+        if self._in_place is not None:  # frees a partial body and breaks a reference cycle
             self._in_place.receiving = None
             self._in_place = None
         self._wake()
@@ -87,7 +87,7 @@ class HttpConnection(asyncio.Protocol):
         if self._rejected:
             return
         if self._exchange is not None:
-            self._keep(data)
+            self._buffer_ahead(data)
         elif self._receiving is not None:
             self._receive(data)
         else:
@@ -95,13 +95,13 @@ class HttpConnection(asyncio.Protocol):
 
     # Receiving.
 
-    def _keep(self, data: bytes) -> None:
+    def _buffer_ahead(self, data: bytes) -> None:
         self._ahead += data
         if len(self._ahead) > _MAX_AHEAD:
             self._transport.pause_reading()
 
     def _parse(self, data: bytes) -> None:
-        """Take the request that `data` begins with."""
+        """Parse the request at the beginning of `data`."""
         end = data.find(b"\r\n\r\n") + 4
         routed = self._heads.get(data[:end])
         if routed is None:
@@ -156,7 +156,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _receive(self, data: bytes) -> None:
         receiving = self._receiving
-        if receiving is None or not self._count(len(data)):
+        if receiving is None or not self._reserve(len(data)):
             return
         try:
             rest = receiving.feed(data)
@@ -171,18 +171,18 @@ class HttpConnection(asyncio.Protocol):
 
     def _receive_in_place(self, receiving: SizedBody) -> None:
         if self._in_place is None:
-            self._in_place = InPlace(self, self._state.read_buffer)
+            self._in_place = InPlaceProtocol(self, self._state.read_buffer)
             switch_protocol(self._transport, self._in_place)
         self._in_place.receiving = receiving
 
-    def received_in_place(self, size: int, receiving: SizedBody) -> None:
-        """Note bytes written into a body's own buffer."""
-        if self._count(size) and not receiving.missing and self._in_place is not None:
+    def on_received_in_place(self, size: int, receiving: SizedBody) -> None:
+        """Handle bytes received in place."""
+        if self._reserve(size) and not receiving.missing and self._in_place is not None:
             self._in_place.receiving = None
             self._body_complete()
 
-    def _count(self, size: int) -> bool:
-        """Count received body bytes; return whether the server has room for them."""
+    def _reserve(self, size: int) -> bool:
+        """Count received body bytes as buffered; over the limit, reject the request and return False."""
         self._received += size
         self._state.buffered += size
         if self._state.buffered <= self._settings.max_buffered_bytes:
@@ -213,7 +213,7 @@ class HttpConnection(asyncio.Protocol):
             exchange.fail(error)
 
     def exchange_done(self, keep_alive: bool) -> None:
-        """Go on after a complete response."""
+        """Continue with the next request after a complete response."""
         self._exchange = None
         self._answered += 1
         if self._received:
@@ -221,7 +221,7 @@ class HttpConnection(asyncio.Protocol):
         if not keep_alive:
             self._transport.close()
         elif self._ahead and not self._blocked_since:
-            # Not at once: a response may have been written from within the last request's start.
+            # Not directly: the response may have been written from within the start of its request.
             self._state.loop.call_soon(self._next)
 
     def _next(self) -> None:
@@ -230,17 +230,17 @@ class HttpConnection(asyncio.Protocol):
             self._parse(self._ahead)
 
     def _reject(self, error: HttpError) -> None:
-        """Answer a request that cannot be read further, and close."""
+        """Answer a request with an error without reading the rest of it, and close."""
         self._release()
         self._ahead = b""
         self._rejected = True
-        self.may_stay = False
+        self.keeps_alive = False
         self._in_place = None
         switch_protocol(self._transport, self)
         body = encode_error(error.message)
         self._transport.write(response_head(error.status, JSON_HEADERS, len(body), False) + body)
-        # Closing with data unread resets the connection, and the client may never see the answer: what still
-        # comes is thrown away for a moment first.
+        # Closing with data unread resets the connection, and the client might not receive the response: data
+        # is received and discarded for a moment first.
         if self._transport.can_write_eof():  # TLS has no half-closed connections
             self._transport.write_eof()
         self._state.loop.call_later(self._settings.linger_s, self._transport.abort)
@@ -252,7 +252,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport.writelines(parts)
 
     async def drained(self) -> None:
-        """Wait until the transport takes more."""
+        """Wait until the transport accepts more data."""
         if self._blocked_since:
             self._drain_waiter = self._state.loop.create_future()
             await self._drain_waiter
@@ -262,11 +262,11 @@ class HttpConnection(asyncio.Protocol):
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    # Called by the server.
+    # Calls of the server.
 
     def drain(self) -> None:
-        """Close after the request under way, now if there is none."""
-        self.may_stay = False
+        """Close after the request in flight, at once if there is none."""
+        self.keeps_alive = False
         if self._exchange is None and not self._begun and not self._ahead:
             self._transport.close()
 
@@ -275,23 +275,23 @@ class HttpConnection(asyncio.Protocol):
         self._transport.abort()
 
     def buffered_bytes(self) -> int:
-        """Bytes of responses that the client has not taken."""
+        """Return the response bytes in the transport's buffer."""
         return self._transport.get_write_buffer_size()
 
     evict = abort
 
     def check_time(self, now: float) -> None:
-        """Close a connection whose client is too slow to send a request or to take a response."""
+        """Close the connection if its client sends or reads too slowly, or is idle too long."""
         if self._blocked_since:
-            self._check_taking(now)
+            self._check_write_timeout(now)
         elif self._begun and self._settings.read_timeout_s:
-            allowed = self._settings.read_timeout_s + self._received / _SLOWEST
+            allowed = self._settings.read_timeout_s + self._received / _MIN_RATE
             if now - self._begun > allowed:
                 self._reject(HttpError(408, "Request Timeout"))
         elif self._exchange is None and not self._begun:
             self._check_idle(now)
 
-    def _check_taking(self, now: float) -> None:
+    def _check_write_timeout(self, now: float) -> None:
         waiting = self._transport.get_write_buffer_size()
         if waiting < self._blocked_bytes:
             self._blocked_bytes, self._blocked_since = waiting, now
@@ -299,7 +299,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()
 
     def _check_idle(self, now: float) -> None:
-        if self._answered != self._answered_then:
-            self._answered_then, self._idle_since = self._answered, now
+        if self._answered != self._answered_before:
+            self._answered_before, self._idle_since = self._answered, now
         elif self._settings.idle_timeout_s and now - self._idle_since > self._settings.idle_timeout_s:
             self._transport.close()

@@ -1,4 +1,4 @@
-"""One HTTP request and the response it is owed."""
+"""One HTTP request and its response."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -17,9 +17,9 @@ _JOIN_LIMIT: Final = 16 << 10
 
 
 class Connection(Protocol):
-    """What an exchange needs of its connection."""
+    """A connection as its exchanges use it."""
 
-    may_stay: bool
+    keeps_alive: bool
 
     def write(self, data: Buffer) -> None: ...
 
@@ -33,10 +33,10 @@ class Connection(Protocol):
 
 
 class Route(Protocol):
-    """What becomes of a request. Made from its head alone, shared by all requests with the same head."""
+    """Answers requests. Made from a request head alone, shared by all requests with the same head."""
 
     def start(self, exchange: "Exchange", body: memoryview) -> None:
-        """Begin to answer. May raise: an exception is answered as an error."""
+        """Start to answer a request. An exception is answered as an error."""
 
 
 def _nothing() -> None:
@@ -46,24 +46,24 @@ def _nothing() -> None:
 class Exchange:
     """One request and its response.
 
-    Exactly one of `respond`, or `begin` with any number of `send` and one `finish`, is due. All of them do
-    nothing once the client has gone.
+    Either call `respond` once, or `begin`, any number of `send` and one `finish`. All of them do nothing once
+    the client has disconnected.
     """
 
-    __slots__ = ("_connection", "_keep_alive", "_unsent", "begun", "head", "on_disconnect")
+    __slots__ = ("_connection", "_keep_alive", "_pending_head", "begun", "head", "on_disconnect")
 
     def __init__(self, connection: Connection, head: RequestHead, begun: float = 0.0) -> None:
-        """`begun` is when the request began to come, in seconds of the loop; 0 if it came in one piece."""
+        """`begun` is the loop time at which the request began to arrive; 0 if it arrived in one piece."""
         self.head = head
         self.begun = begun
         self.on_disconnect: Callable[[], None] = _nothing
         self._connection: Connection | None = connection
         self._keep_alive = head.keep_alive
-        self._unsent = b""
+        self._pending_head = b""
 
     @property
     def gone(self) -> bool:
-        """Whether the client has gone or was answered."""
+        """Whether the client has disconnected or was answered."""
         return self._connection is None
 
     def respond(self, status: int, headers: bytes, parts: Sequence[Buffer]) -> None:
@@ -74,7 +74,7 @@ class Exchange:
         size = 0
         for part in parts:
             size += len(part)
-        keep_alive = self._keep_alive and connection.may_stay
+        keep_alive = self._keep_alive and connection.keeps_alive
         head = response_head(status, self._extra(headers, keep_alive), size, keep_alive)
         if self.head.method == "HEAD":
             parts = ()
@@ -90,18 +90,18 @@ class Exchange:
         self.respond(http_status(failure), JSON_HEADERS + headers, (encode_error(failure.message),))
 
     def begin(self, status: int, headers: bytes) -> None:
-        """Start a response of unknown length; its head leaves with its first piece."""
+        """Start a response of unknown length; its head is sent with its first piece."""
         connection = self._connection
         if connection is None:
             return
-        self._keep_alive = self._keep_alive and connection.may_stay and self.head.version == "1.1"
+        self._keep_alive = self._keep_alive and connection.keeps_alive and self.head.version == "1.1"
         head = response_head(status, self._extra(headers, self._keep_alive), None, self._keep_alive)
         if self.head.version != "1.1":
             head = head.replace(b"Transfer-Encoding: chunked\r\n", b"")
-        self._unsent = head
+        self._pending_head = head
 
     def send(self, data: Buffer) -> None:
-        """Send a piece of a response that was begun, in one write."""
+        """Send a piece of a started response, in one write."""
         if self._connection is not None and data:
             self._write(self._connection, self._framed(data))
 
@@ -109,31 +109,31 @@ class Exchange:
         return (b"%x\r\n" % len(data), data, b"\r\n") if self.head.version == "1.1" else (data,)
 
     def _write(self, connection: Connection, parts: tuple[Buffer, ...]) -> None:
-        head, self._unsent = self._unsent, b""
+        head, self._pending_head = self._pending_head, b""
         connection.write(b"".join((head, *parts)))
 
     async def drained(self) -> None:
-        """Wait until the client has taken what was sent, or has gone."""
+        """Wait until the transport accepts more data, or the client has disconnected."""
         if self._connection is not None:
             await self._connection.drained()
 
     def finish(self, data: Buffer = b"") -> None:
-        """End a response that was begun, with a last piece if there is one, in one write."""
+        """End a started response, with a last piece if there is one, in one write."""
         connection = self._connection
         if connection is None:
             return
         end = b"0\r\n\r\n" if self.head.version == "1.1" else b""
         self._write(connection, (*self._framed(data), end) if data else (end,))
-        # The server may have begun to drain since the head promised to stay.
-        self._end(connection, self._keep_alive and connection.may_stay)
+        # The server may have started to drain after the head promised keep-alive.
+        self._end(connection, self._keep_alive and connection.keeps_alive)
 
     def abort(self) -> None:
-        """Cut the connection: a response that was begun cannot be completed."""
+        """Abort the connection: a started response cannot be completed."""
         if self._connection is not None:
             self._connection.abort()
 
     def disconnect(self) -> None:
-        """Note that the client has gone."""
+        """Handle that the client has disconnected."""
         self._connection = None
         self.on_disconnect()
         self.on_disconnect = _nothing
@@ -145,12 +145,12 @@ class Exchange:
 
     def _end(self, connection: Connection, keep_alive: bool) -> None:
         self._connection = None
-        self.on_disconnect = _nothing  # Else a cycle with what is to be told, garbage for the collector.
+        self.on_disconnect = _nothing  # breaks a reference cycle
         connection.exchange_done(keep_alive)
 
 
 def describe_error(error: Failure | BaseException, path: str) -> Failure:
-    """Return the failure to answer with; an exception other than `InferError` is logged and not shown."""
+    """Return the failure to answer with; log other exceptions than `InferError` and hide their text."""
     if isinstance(error, Failure):
         return error
     if isinstance(error, InferError):
@@ -160,14 +160,14 @@ def describe_error(error: Failure | BaseException, path: str) -> Failure:
 
 
 class FixedRoute:
-    """Always the same answer."""
+    """Answers every request alike."""
 
     def __init__(self, status: int, headers: bytes, body: bytes) -> None:
         self.status = status
         self._response = (status, headers, (body,))
 
     def start(self, exchange: Exchange, body: memoryview) -> None:
-        """Answer."""
+        """Answer a request."""
         exchange.respond(*self._response)
 
 

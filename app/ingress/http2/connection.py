@@ -1,8 +1,8 @@
-"""One HTTP/2 connection of a gRPC client: frames received, streams, limits; `Http2Output` sends.
+"""The receiving side of an HTTP/2 connection: frames, limits and timeouts; `Output` sends.
 
-Bounded on purpose: streams, header blocks, and control frames a second (resets included), so that no flood
-of cheap frames makes the server work or remember. A client that does not read its responses is not read
-from either, and is cut off in the end.
+Streams, header blocks and control frames per second (resets included) are limited, so that a flood of cheap
+frames costs little time and memory. Reading pauses while the client does not read its responses, and a client
+that goes on not reading is disconnected.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from app.core.tensors import Buffer
 from app.ingress.http2.keepalive import Keepalive
 from app.ingress.http2.state import Http2State
 from app.ingress.http2.stream import STREAM_WINDOW, Output, Stream, StreamReceiver
-from app.ingress.net.buffered_protocol import Buffered, switch_protocol
+from app.ingress.net.buffered_protocol import SharedBufferProtocol, switch_protocol
 from app.protocol.grpc import http2 as h2
 from app.protocol.grpc.framing import CallHead, read_head
 
@@ -23,12 +23,12 @@ logger = logging.getLogger(__name__)
 _MAX_FRAME: Final = 1 << 20
 _CONNECTION_WINDOW: Final = 64 << 20
 _CHEAP_STREAMS: Final = 8
-"""Streams whose windows are changed at the cost of a control frame."""
-_FORM: Final = h2.PADDED | h2.PRIORITISED | h2.END_HEADERS
+"""Number of stream windows to change that counts as one control frame."""
+_HEADERS_FLAGS: Final = h2.PADDED | h2.PRIORITISED | h2.END_HEADERS
 
 
 class Http2Connection(asyncio.Protocol):
-    """The protocol of one accepted socket; see the module."""
+    """The protocol of an accepted socket."""
 
     def __init__(
         self, state: Http2State, open_call: Callable[[Stream, CallHead], StreamReceiver | None]
@@ -37,25 +37,26 @@ class Http2Connection(asyncio.Protocol):
         self._open_call = open_call
         self._transport: asyncio.Transport = None  # type: ignore[assignment]
         self._reader = h2.FrameReader(_MAX_FRAME, long=h2.DEFAULT_FRAME_SIZE)
-        self._buffered = False
+        self._is_buffered = False
         self._headers: h2.HeaderReader[CallHead] = h2.HeaderReader(read_head, state.settings.max_header_size)
         self._preface = b""
         self._greeted = False
-        self._last = 0
+        self._last_stream = 0
         self._received = 0
-        self._block: list[bytes] | None = None  # a header block that CONTINUATION frames go on with
-        self._block_of = (0, 0)
+        self._block: list[bytes] | None = None  # a header block that CONTINUATION frames complete
+        self._block_head = (0, 0)
         self._block_size = 0
         self._blocked_since = 0.0
-        self._untaken: dict[Stream, int] = {}  # bytes of answers that wait for a window
-        self._untaken_since = 0.0
-        self._leaving = self._failed = False
+        # Queued bytes of streams that wait for a window, and since when none of them has sent any.
+        self._stalled: dict[Stream, int] = {}
+        self._stalled_since = 0.0
+        self._draining = self._failed = False
         self._keepalive = Keepalive(state.now())
         self._output = Output(state.loop, self._keepalive, self._report_buffered)
         self._streams = self._output.streams
         self._handlers: dict[int, Callable[[Any], None]] = {
             h2.DATA: self._on_data,
-            h2.DATA_SEGMENTS: self._on_run,
+            h2.DATA_SEGMENTS: self._on_data_segments,
             h2.HEADERS: self._on_headers,
             h2.CONTINUATION: self._on_continuation,
             h2.RST_STREAM: self._on_reset,
@@ -66,7 +67,7 @@ class Http2Connection(asyncio.Protocol):
             h2.PUSH_PROMISE: self._on_push_promise,
         }
 
-    # Called by the event loop.
+    # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = self._output.transport = transport  # type: ignore[assignment]
@@ -138,11 +139,11 @@ class Http2Connection(asyncio.Protocol):
             limit = limits.max_resets if frame.kind == h2.RST_STREAM else limits.max_control_frames
             self._keepalive.count(frame.kind == h2.RST_STREAM, limit)
         handler = self._handlers.get(frame.kind)
-        if handler is not None:  # PRIORITY and kinds that are not known mean nothing here
+        if handler is not None:  # PRIORITY and unknown kinds are ignored
             handler(frame)
 
     def _on_data(self, frame: h2.Frame) -> None:
-        stream = self._admitted(frame.stream, len(frame.payload))
+        stream = self._accept_data(frame.stream, len(frame.payload))
         if stream is not None and stream.receiver is not None:
             stream.ended = bool(frame.flags & h2.END_STREAM)
             payload = frame.payload
@@ -151,18 +152,18 @@ class Http2Connection(asyncio.Protocol):
                 stream.grant(len(frame.payload) - len(payload))
             stream.receiver.receive(payload, stream.ended)
 
-    def _on_run(self, run: h2.DataSegments) -> None:
-        if not self._buffered:
-            self._buffered = True
-            switch_protocol(self._transport, Buffered(self, self._state.read_buffer))
-        size = sum(map(len, run.payload))
-        stream = self._admitted(run.stream, size)
+    def _on_data_segments(self, data: h2.DataSegments) -> None:
+        if not self._is_buffered:
+            self._is_buffered = True
+            switch_protocol(self._transport, SharedBufferProtocol(self, self._state.read_buffer))
+        size = sum(map(len, data.payload))
+        stream = self._accept_data(data.stream, size)
         if stream is not None and stream.receiver is not None:
-            stream.ended = bool(run.flags & h2.END_STREAM)
-            stream.receiver.receive_segments(run.payload, size, stream.ended)
+            stream.ended = bool(data.flags & h2.END_STREAM)
+            stream.receiver.receive_segments(data.payload, size, stream.ended)
 
-    def _admitted(self, stream_id: int, size: int) -> Stream | None:
-        """Count DATA; return the stream that takes it, None where nobody does any more."""
+    def _accept_data(self, stream_id: int, size: int) -> Stream | None:
+        """Count DATA against the windows; return its stream, None if its call is over."""
         self._received += size
         if self._received > _CONNECTION_WINDOW:
             raise h2.Http2Error(h2.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
@@ -171,9 +172,9 @@ class Http2Connection(asyncio.Protocol):
             self._received = 0
         stream = self._streams.get(stream_id)
         if stream is None or stream.ended or stream.receiver is None:
-            if stream_id > self._last or not stream_id:
+            if stream_id > self._last_stream or not stream_id:
                 raise h2.Http2Error(h2.PROTOCOL_ERROR, "DATA on an idle stream")
-            return None  # of a call that was ended here
+            return None  # its call was ended here
         stream.received += size
         if stream.received > STREAM_WINDOW:
             self._reset(stream, h2.FLOW_CONTROL_ERROR)
@@ -182,14 +183,14 @@ class Http2Connection(asyncio.Protocol):
 
     def _on_headers(self, frame: h2.Frame) -> None:
         flags, payload = frame.flags, frame.payload
-        if flags & _FORM == h2.END_HEADERS and len(payload) <= self._state.settings.max_header_size:
+        if flags & _HEADERS_FLAGS == h2.END_HEADERS and len(payload) <= self._state.settings.max_header_size:
             self._open(frame.stream, flags, self._headers.read(payload))
             return
-        self._block, self._block_of, self._block_size = [], (frame.stream, frame.flags), 0
+        self._block, self._block_head, self._block_size = [], (frame.stream, frame.flags), 0
         self._add_block(h2.unpad(frame.flags, frame.payload), frame.flags)
 
     def _on_continuation(self, frame: h2.Frame) -> None:
-        if self._block is None or frame.stream != self._block_of[0]:
+        if self._block is None or frame.stream != self._block_head[0]:
             raise h2.Http2Error(h2.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
         self._add_block(frame.payload, frame.flags)
 
@@ -201,23 +202,23 @@ class Http2Connection(asyncio.Protocol):
             raise h2.Http2Error(h2.ENHANCE_YOUR_CALM, "header block is too large")
         if flags & h2.END_HEADERS:
             block, self._block = b"".join(self._block), None
-            self._open(*self._block_of, self._headers.read(block))
+            self._open(*self._block_head, self._headers.read(block))
 
     def _open(self, stream_id: int, flags: int, head: CallHead) -> None:
         known = self._streams.get(stream_id)
-        if known is not None:  # trailers of a request: gRPC has none that matter
+        if known is not None:  # trailers of a request, which gRPC does not use
             if not flags & h2.END_STREAM:
                 raise h2.Http2Error(h2.PROTOCOL_ERROR, "second HEADERS of a stream")
             if not known.ended and known.receiver is not None:
                 known.ended = True
                 known.receiver.receive(b"", True)
             return
-        if stream_id <= self._last or not stream_id & 1:
+        if stream_id <= self._last_stream or not stream_id & 1:
             if stream_id & 1:
-                return  # of a stream that has ended here
+                return  # the stream was ended here
             raise h2.Http2Error(h2.PROTOCOL_ERROR, "a stream of an even number")
-        self._last = stream_id
-        if self._leaving or len(self._streams) >= self._state.settings.max_streams:
+        self._last_stream = stream_id
+        if self._draining or len(self._streams) >= self._state.settings.max_streams:
             self._output.put(h2.rst_stream(stream_id, h2.REFUSED_STREAM))
             return
         stream = self._streams[stream_id] = Stream(self._output, stream_id)
@@ -228,12 +229,12 @@ class Http2Connection(asyncio.Protocol):
 
     def _on_reset(self, frame: h2.Frame) -> None:
         h2.read_long(frame.payload)
-        if frame.stream > self._last or not frame.stream:
+        if frame.stream > self._last_stream or not frame.stream:
             raise h2.Http2Error(h2.PROTOCOL_ERROR, "RST_STREAM of an idle stream")
         stream = self._streams.pop(frame.stream, None)
         if stream is not None:
             stream.cancel()
-            self._check_leaving()
+            self._close_if_idle()
 
     def _on_settings(self, frame: h2.Frame) -> None:
         if frame.stream:
@@ -278,7 +279,7 @@ class Http2Connection(asyncio.Protocol):
             return
         stream = self._streams.get(frame.stream)
         if stream is None:
-            if frame.stream > self._last:
+            if frame.stream > self._last_stream:
                 raise h2.Http2Error(h2.PROTOCOL_ERROR, "WINDOW_UPDATE of an idle stream")
             return
         stream.window += size
@@ -289,7 +290,7 @@ class Http2Connection(asyncio.Protocol):
             stream.send_queued()
 
     def _on_goaway(self, frame: h2.Frame) -> None:
-        self._leave()
+        self._drain_streams()
 
     def _on_push_promise(self, frame: h2.Frame) -> None:
         raise h2.Http2Error(h2.PROTOCOL_ERROR, "a client may not push")
@@ -297,39 +298,39 @@ class Http2Connection(asyncio.Protocol):
     # Streams.
 
     def _reset(self, stream: Stream, code: int) -> None:
-        """End a stream without a status."""
+        """Reset a stream."""
         del self._streams[stream.id]
         self._output.put(h2.rst_stream(stream.id, code))
         stream.cancel()
-        self._check_leaving()
+        self._close_if_idle()
 
     # Ending.
 
     def _fail(self, error: h2.Http2Error) -> None:
         logger.debug("closing an HTTP/2 connection: %s", error)
-        self._output.put(h2.goaway(self._last, error.code, str(error)))
+        self._output.put(h2.goaway(self._last_stream, error.code, str(error)))
         self._output.end()
         self._failed = True
-        # Closing with data unread resets the connection, and the peer may never see why: what still comes is
-        # thrown away for a moment first.
+        # Closing with data unread resets the connection, and the peer might not receive the GOAWAY: received
+        # data is discarded for a moment first.
         self._state.loop.call_later(self._state.settings.linger_s, self._transport.abort)
 
     def drain(self) -> None:
-        """Take no new calls, and close after those under way."""
-        if self._failed:  # it has told why, can say no more and ends in a moment
+        """Accept no new calls; close after those in flight."""
+        if self._failed:  # its GOAWAY is sent; it is aborted in a moment
             return
-        if not self._leaving:
-            self._output.put(h2.goaway(self._last, h2.NO_ERROR))
-        self._leave()
+        if not self._draining:
+            self._output.put(h2.goaway(self._last_stream, h2.NO_ERROR))
+        self._drain_streams()
 
-    def _leave(self) -> None:
-        """Open no more streams, and close once those that are open have finished."""
-        self._leaving = True
-        self._output.on_idle = self._check_leaving
-        self._check_leaving()
+    def _drain_streams(self) -> None:
+        """Open no more streams; close once the open ones have finished."""
+        self._draining = True
+        self._output.on_idle = self._close_if_idle
+        self._close_if_idle()
 
-    def _check_leaving(self) -> None:
-        if self._leaving and not self._streams:
+    def _close_if_idle(self) -> None:
+        if self._draining and not self._streams:
             self._output.flush()
             self._transport.close()
 
@@ -338,7 +339,7 @@ class Http2Connection(asyncio.Protocol):
         self._transport.abort()
 
     def buffered_bytes(self) -> int:
-        """Bytes of answers that wait for windows, or that the client has not taken."""
+        """Return the response bytes that wait for windows or in the transport."""
         return self._output.queued + self._transport.get_write_buffer_size()
 
     evict = abort
@@ -347,11 +348,11 @@ class Http2Connection(asyncio.Protocol):
         return self._state.send_buffers.update(self)
 
     def check_time(self, now: float) -> None:
-        """Ping an idle client, close a dead, an old or a stuck one."""
+        """Ping an idle client; close the connection if it is dead, too old or blocked."""
         settings = self._state.settings
-        self._end_untaken(now)
-        stuck = self._blocked_since and now - self._blocked_since > settings.write_timeout_s
-        if stuck or self._keepalive.is_dead(now, settings.keepalive_timeout_s):
+        self._reset_stalled(now)
+        blocked = self._blocked_since and now - self._blocked_since > settings.write_timeout_s
+        if blocked or self._keepalive.is_dead(now, settings.keepalive_timeout_s):
             self.abort()
         elif settings.max_age_s and now - self._keepalive.born > settings.max_age_s:
             self.drain()
@@ -363,20 +364,20 @@ class Http2Connection(asyncio.Protocol):
         ):
             self._output.put(h2.frame(h2.PING, 0, 0, bytes(8)))
 
-    def _end_untaken(self, now: float) -> None:
-        """Give up the answers of unary calls if for too long the client made no room for any byte of them.
+    def _reset_stalled(self, now: float) -> None:
+        """Reset calls whose responses have made no progress for too long, for lack of window.
 
-        A stream of responses may wait: its handler does too, and what comes meanwhile is bounded.
+        Streams that have not sent their trailers may wait: their handlers wait too, which bounds the queue.
         """
         waiting = {
             stream: sum(map(len, stream.queue))
             for stream in self._streams.values()
             if stream.queue and stream.trailers is not None
         }
-        untaken = self._untaken
-        if not untaken or any(waiting.get(stream) != size for stream, size in untaken.items()):
-            self._untaken, self._untaken_since = waiting, now
-        elif now - self._untaken_since > self._state.settings.write_timeout_s:
-            self._untaken = {}
-            for stream in untaken:
+        stalled = self._stalled
+        if not stalled or any(waiting.get(stream) != size for stream, size in stalled.items()):
+            self._stalled, self._stalled_since = waiting, now
+        elif now - self._stalled_since > self._state.settings.write_timeout_s:
+            self._stalled = {}
+            for stream in stalled:
                 self._reset(stream, h2.CANCEL)

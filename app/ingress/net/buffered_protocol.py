@@ -1,4 +1,4 @@
-"""Receiving into buffers of ours: the event loop makes a new `bytes` of all it reads for other protocols."""
+"""Receiving into preallocated buffers, where a plain protocol gets a new `bytes` object for every read."""
 
 import asyncio
 from typing import Any, Protocol
@@ -7,7 +7,7 @@ from app.core.tensors import Buffer
 
 
 class Receiver(Protocol):
-    """A connection that long messages come in on."""
+    """A connection that receives long messages."""
 
     def connection_lost(self, exc: Exception | None) -> None: ...
 
@@ -18,8 +18,8 @@ class Receiver(Protocol):
     def data_received(self, data: Any) -> None: ...
 
 
-class Buffered(asyncio.BufferedProtocol):
-    """Takes a connection's place, receives into `buffer`, which connections share, and passes on a view."""
+class SharedBufferProtocol(asyncio.BufferedProtocol):
+    """Receives into `buffer`, which connections share, and passes views of it to a connection."""
 
     def __init__(self, connection: Receiver, buffer: memoryview) -> None:
         self._connection = connection
@@ -37,8 +37,8 @@ class Buffered(asyncio.BufferedProtocol):
 
 
 def switch_protocol(transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
-    """Have `protocol` receive from now on."""
-    # A transport picks its way of reading when reading starts, hence the pause.
+    """Let another protocol receive the data of a transport."""
+    # A transport chooses how to read when reading starts, hence the pause.
     transport.pause_reading()
     transport.set_protocol(protocol)
     transport.resume_reading()

@@ -1,4 +1,4 @@
-"""Decode the model repository extension's gRPC requests."""
+"""Decodes the gRPC requests of the model repository extension."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -46,7 +46,7 @@ def decode_unload(message: pb.RepositoryModelUnloadRequest) -> bool:
 
 
 def refuse_repository_name(name: str) -> None:
-    """Triton has the field and never supported it (UNSUPPORTED)."""
+    """Raise UNSUPPORTED for a repository name: Triton has the field and does not support it."""
     if name:
         raise unsupported("'repository_name' specification is not supported")
 

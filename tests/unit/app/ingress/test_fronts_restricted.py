@@ -66,7 +66,7 @@ def test_http_refuses_a_restricted_path_by_any_method(restricted, path):
         assert answer.endswith(f'{{"error":"{HTTP_TEXT}"}}'.encode())
 
 
-def test_the_aio_client_is_treated_alike(restricted):
+def test_aio_client_is_restricted_too(restricted):
     async def ask():
         async with http_aio_client.InferenceServerClient(restricted.http) as client:
             with pytest.raises(InferenceServerException, match="This API is restricted"):

@@ -69,7 +69,7 @@ def test_grpc_refuses_to_forward_reserved_metadata(fronts):
         assert results.get(timeout=WAIT_S).message() == text
 
 
-def test_messages_over_the_limit(fronts):
+def test_messages_over_the_limit_are_refused(fronts):
     with (
         fronts(grpc_max_message_size=4096) as running,
         grpc_client.InferenceServerClient(running.grpc) as client,
@@ -84,7 +84,7 @@ def test_messages_over_the_limit(fronts):
 
 
 class Relay:
-    """Passes TCP on and counts what the server sends."""
+    """Relays TCP and counts the bytes that the server sends."""
 
     def __init__(self, port):
         self.received = 0
@@ -115,7 +115,7 @@ class Relay:
     ("level", "understood", "compressed"),
     [("none", 7, False), ("low", 7, True), ("medium", 7, True), ("high", 7, True), ("high", 1, False)],
 )
-def test_responses_are_compressed_for_who_understands(fronts, level, understood, compressed):
+def test_responses_are_compressed_for_clients_that_accept_it(fronts, level, understood, compressed):
     options = [("grpc.compression_enabled_algorithms_bitset", understood)]
     with fronts(grpc_infer_response_compression_level=level) as running:
         running.service.large_output = bytes(500_000)
@@ -129,7 +129,7 @@ def test_responses_are_compressed_for_who_understands(fronts, level, understood,
 
 
 def reflected(channel):
-    """Names of services, asked as grpcurl does."""
+    """Return the names of services, requested as by grpcurl."""
     from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
     stub = reflection_pb2_grpc.ServerReflectionStub(channel)
@@ -142,7 +142,7 @@ def reflected(channel):
     return {service.name for service in listed.list_services_response.service}
 
 
-def test_reflection_is_off_unless_asked_for(fronts):
+def test_reflection_is_off_by_default(fronts):
     with fronts() as running, grpc.insecure_channel(running.grpc) as channel:
         with pytest.raises(grpc.RpcError) as refused:
             reflected(channel)
@@ -163,7 +163,7 @@ def test_health_is_watched(fronts):
     channel.close()
 
 
-def test_connections_end_at_their_age(fronts):
+def test_connections_are_closed_at_their_maximum_age(fronts):
     with fronts(grpc_max_connection_age=300, grpc_max_connection_age_grace=100) as running:
         results = queue.SimpleQueue()
         with grpc_client.InferenceServerClient(running.grpc) as client:
@@ -172,7 +172,7 @@ def test_connections_end_at_their_age(fronts):
         assert error.status() == "StatusCode.UNAVAILABLE"
 
 
-def test_connections_are_bounded_on_each_port(fronts):
+def test_connections_are_limited_per_port(fronts):
     with fronts(max_connections="1") as running:
         for port in (running.http_port, int(running.grpc.rpartition(":")[2])):
             with socket.create_connection(("127.0.0.1", port), WAIT_S) as first:

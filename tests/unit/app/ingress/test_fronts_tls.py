@@ -45,7 +45,7 @@ def test_https(fronts, authority, pair):
             assert output.shape == (1, size)
 
 
-def test_https_answers_what_it_rejects(fronts, authority, pair):
+def test_https_answers_rejected_requests(fronts, authority, pair):
     with fronts(http_max_header_size=2048, **tls("http", pair)) as running:
         context = ssl.create_default_context(cafile=str(authority.root))
         plain = socket.create_connection(("127.0.0.1", running.http_port), WAIT_S)
@@ -54,7 +54,7 @@ def test_https_answers_what_it_rejects(fronts, authority, pair):
             assert connection.recv(65536).startswith(b"HTTP/1.1 431 ")
 
 
-def test_plain_http_is_not_answered_where_tls_is(fronts, pair):
+def test_plain_http_is_not_answered_on_a_tls_port(fronts, pair):
     with (
         fronts(**tls("http", pair)) as running,
         socket.create_connection(("127.0.0.1", running.http_port), WAIT_S) as connection,

@@ -34,7 +34,7 @@ def test_best_classes(array, count, batched, shape, wanted):
 
 
 @pytest.mark.parametrize("datatype", ["BOOL", "FP16", "BF16", "BYTES"])
-def test_unsupported_types(datatype):
+def test_unsupported_datatypes_are_refused(datatype):
     with pytest.raises(InferError) as caught:
         classify(Tensor("O", datatype, (0,), b""), 1)
     assert caught.value.code is ErrorCode.INVALID_ARG
@@ -43,7 +43,7 @@ def test_unsupported_types(datatype):
     )
 
 
-def test_size_is_bounded_and_checked():
+def test_size_is_limited_and_checked():
     with pytest.raises(InferError, match="classification output tensor too large"):
         classify(Tensor("O", "INT8", (1_000_001,), bytes(1_000_001)), 1)
     with pytest.raises(InferError, match="output tensor shape does not match size of output for 'O'"):

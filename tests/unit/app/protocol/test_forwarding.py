@@ -27,11 +27,11 @@ def forwarded(pattern, *headers, parameters=None):
         (".", "x" * 257, False),
     ],
 )
-def test_a_pattern_is_found_in_a_name(pattern, name, matches):
+def test_pattern_matches_within_a_name(pattern, name, matches):
     assert forwarded(pattern, (name, "1")) == ({name: "1"} if matches else {})
 
 
-def test_headers_join_the_parameters_and_win():
+def test_headers_replace_parameters_of_the_same_name():
     given = {"a": 1, "b": True}
     assert forwarded("x|^b$", ("X-1", "v"), ("b", "w"), ("c", "z"), parameters=given) == {
         "a": 1,
@@ -41,7 +41,7 @@ def test_headers_join_the_parameters_and_win():
     assert given == {"a": 1, "b": True}
 
 
-def test_a_request_without_matches_stays_itself():
+def test_request_without_matches_is_unchanged():
     request = InferRequest("m", "", ())
     assert HeaderForwarder("x").forward(request, [("a", "1")]) is request
 
@@ -68,6 +68,6 @@ def test_reserved_names_are_refused(name):
     assert forwarded("^a$", ("a", "1"), (name, "1")) == {"a": "1"}
 
 
-def test_a_broken_pattern_is_refused():
+def test_invalid_pattern_is_refused():
     with pytest.raises(ValueError, match=r"'\[' is not a regular expression: unterminated character set"):
         HeaderForwarder("[")

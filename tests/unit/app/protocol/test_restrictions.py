@@ -17,7 +17,7 @@ def test_parsing():
 
 
 @pytest.mark.parametrize("entry", ["", "health", "health:key", "health:=v", "health:key=", ":key=v", "a=b:c"])
-def test_another_form_is_refused(entry):
+def test_malformed_entry_is_refused(entry):
     with pytest.raises(ValueError) as refused:
         parse_restrictions([entry], *HTTP)
     assert str(refused.value) == (
@@ -40,7 +40,7 @@ def test_categories_are_known_and_in_one_group(entries, text):
     assert str(refused.value) == text
 
 
-def test_a_value_must_be_the_whole_one():
+def test_value_must_match_completely():
     restriction = Restriction("key", "välue")
     assert restriction.met_by("välue".encode())
     assert not any(map(restriction.met_by, (None, b"", b"value", "väluex".encode(), "välu".encode())))

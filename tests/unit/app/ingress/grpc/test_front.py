@@ -54,7 +54,7 @@ def test_unknown_methods_are_unimplemented(server):
     assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_failed_requests_leave_nothing(server, triton):
+def test_failed_requests_leak_nothing(server, triton):
     before = alive(InferError)
     for _ in range(20):
         code, text = refusal(lambda: triton.infer("echo", [int_input(1)], request_id="bad"))
@@ -112,7 +112,7 @@ def test_errors_have_status_and_text(triton, model, request_id, status, text):
     assert triton.infer("echo", [int_input(1)]).as_numpy("OUTPUT").tolist() == [[1]]
 
 
-def test_bytes_that_are_no_message(server):
+def test_malformed_request_is_internal(server):
     with grpc.insecure_channel(server.url) as channel:
         infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         status, _ = refusal(lambda: infer(b"\xff", timeout=WAIT_S))
@@ -135,7 +135,7 @@ def test_client_cancellation_reaches_the_call(server, triton):
     assert call.cancelled.wait(WAIT_S)
 
 
-def test_disconnect_cancels(server):
+def test_disconnect_cancels_requests(server):
     triton = client.InferenceServerClient(server.url)
     triton.async_infer("held", [int_input(1)], lambda result, error: None)
     call = server.service.next_call()

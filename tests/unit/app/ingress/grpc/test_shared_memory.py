@@ -40,11 +40,11 @@ def key() -> Iterator[str]:
 async def test_system_regions(rpcs: Rpcs, key: str) -> None:
     given = {"name": "r", "key": key, "offset": 8, "byte_size": 16}
     assert await rpcs.call("SystemSharedMemoryRegister", **given) == pb.SystemSharedMemoryRegisterResponse()
-    told = await rpcs.call("SystemSharedMemoryStatus")
-    assert told == pb.SystemSharedMemoryStatusResponse(regions={"r": given})
+    response = await rpcs.call("SystemSharedMemoryStatus")
+    assert response == pb.SystemSharedMemoryStatusResponse(regions={"r": given})
     assert not (await rpcs.call("CudaSharedMemoryStatus")).regions
-    gone = await rpcs.call("SystemSharedMemoryUnregister", name="r")
-    assert gone == pb.SystemSharedMemoryUnregisterResponse()
+    unregistered = await rpcs.call("SystemSharedMemoryUnregister", name="r")
+    assert unregistered == pb.SystemSharedMemoryUnregisterResponse()
     assert not (await rpcs.call("SystemSharedMemoryStatus")).regions
 
 
@@ -52,7 +52,7 @@ async def test_cuda_regions(rpcs: Rpcs) -> None:
     given = {"name": "g", "device_id": 1, "byte_size": 16}
     registered = await rpcs.call("CudaSharedMemoryRegister", raw_handle=bytes(HANDLE_BYTES), **given)
     assert registered == pb.CudaSharedMemoryRegisterResponse()
-    told = await rpcs.call("CudaSharedMemoryStatus", name="g")
-    assert told == pb.CudaSharedMemoryStatusResponse(regions={"g": given})
+    response = await rpcs.call("CudaSharedMemoryStatus", name="g")
+    assert response == pb.CudaSharedMemoryStatusResponse(regions={"g": given})
     assert await rpcs.call("CudaSharedMemoryUnregister") == pb.CudaSharedMemoryUnregisterResponse()
     assert not (await rpcs.call("CudaSharedMemoryStatus")).regions

@@ -75,7 +75,7 @@ def test_stream_of_fail_fast_client_ends_with_the_status(server, triton):
     assert held.cancelled.wait(WAIT_S)
 
 
-def test_half_close_finishes_what_is_under_way(server, triton):
+def test_half_close_finishes_requests_in_flight(server, triton):
     stream = Stream(triton)
     stream.send("held", "1")
     call = server.service.next_call()
@@ -96,7 +96,7 @@ def test_cancelled_stream_cancels_its_requests(server, triton):
     assert all(call.cancelled.wait(WAIT_S) for call in calls)
 
 
-def test_reading_pauses_while_the_slots_are_taken():
+def test_reading_pauses_while_all_slots_are_occupied():
     settings = GrpcSettings(stream=StreamLimits(requests=2))
     with running(settings) as server, client.InferenceServerClient(server.url) as triton:
         stream = Stream(triton)
@@ -115,7 +115,7 @@ def test_reading_pauses_while_the_slots_are_taken():
 
 
 def overrun(server, channel):
-    """Let a model answer faster than its client reads, until it is cancelled; what there is to read."""
+    """Let a model answer faster than its client reads, until it is cancelled; return its responses."""
     start = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer
     sending = queue.SimpleQueue()
     responses = start(iter(sending.get, None))
@@ -132,21 +132,21 @@ def overrun(server, channel):
     return responses
 
 
-def test_a_decoupled_request_that_overruns_its_reader_is_cancelled(server):
+def test_decoupled_request_that_fills_the_buffer_is_cancelled(server):
     settings = GrpcSettings(stream=StreamLimits(byte_size=1 << 20))
     with running(settings) as server, grpc.insecure_channel(server.url) as channel:
         *_, last = overrun(server, channel)
         assert last.error_message == "client reads responses too slowly: send buffer limit exceeded"
 
 
-def test_bytes_that_are_no_message_end_the_stream(server):
+def test_malformed_request_ends_the_stream(server):
     with grpc.insecure_channel(server.url) as channel:
         start = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
         status, _ = refusal(lambda: list(start(iter([b"\xff"]), timeout=WAIT_S)))
     assert status is grpc.StatusCode.INTERNAL
 
 
-def test_what_waits_in_all_streams_together_is_bounded():
+def test_streams_share_one_send_buffer_limit():
     send_buffers = SendBufferLimit(1 << 20)
     with running(send_buffers=send_buffers) as server, grpc.insecure_channel(server.url) as channel:
         responses = overrun(server, channel)

@@ -19,7 +19,7 @@ from tests.unit.app.ingress.http_peer import (
 )
 
 
-def test_a_request_may_come_in_any_pieces(run):
+def test_request_arrives_in_pieces_of_any_size(run):
     async def scenario():
         async with fronted() as front:
             peer = await front.connect()
@@ -74,7 +74,7 @@ def test_long_and_short_bodies_on_one_connection(run):
     run(scenario())
 
 
-def test_the_tensors_of_a_long_body_can_be_lent(run):
+def test_tensors_of_a_long_body_can_be_lent(run):
     async def scenario():
         async with fronted() as front:
             peer = await front.connect()
@@ -112,7 +112,7 @@ def test_chunked_request_bodies(run):
     run(scenario())
 
 
-def test_too_many_chunks(run):
+def test_too_many_chunks_are_refused(run):
     async def scenario():
         async with fronted() as front:
             peer = await front.connect()
@@ -164,7 +164,7 @@ def test_compression(run, encoding, pack, unpack):
     run(scenario())
 
 
-def test_compressed_requests_refused(run):
+def test_malformed_compressed_requests_are_refused(run):
     async def scenario():
         async with fronted(settings={"max_input_size": 1000}) as front:
             peer = await front.connect()

@@ -46,7 +46,7 @@ def test_idle_connections_are_closed(run):
     run(scenario())
 
 
-def test_a_client_that_takes_nothing_is_cut_off(run):
+def test_client_that_does_not_read_is_disconnected(run):
     async def scenario():
         service = FakeService()
         service.large_output = bytes(30 << 20)
@@ -78,8 +78,8 @@ def test_buffered_bytes_and_connections_are_bounded(run):
     run(scenario())
 
 
-def test_a_body_that_is_given_up_is_gone_at_once(run):
-    """Not when the collector runs: by then a hundred more may have come, of sixty megabytes each."""
+def test_abandoned_body_is_freed_at_once(run):
+    """Before the collector runs, a hundred more of sixty megabytes each may arrive."""
 
     async def scenario():
         memory = shared_pool._process_pool()
@@ -101,7 +101,7 @@ def test_a_body_that_is_given_up_is_gone_at_once(run):
     run(scenario())
 
 
-def test_a_body_that_memory_has_no_room_for(run, monkeypatch):
+def test_body_without_memory_is_refused(run, monkeypatch):
     def refuse(*_):
         raise MemoryError
 
@@ -116,7 +116,7 @@ def test_a_body_that_memory_has_no_room_for(run, monkeypatch):
     run(scenario())
 
 
-def test_stop_finishes_what_was_begun(run):
+def test_stop_finishes_requests_in_flight(run):
     async def scenario():
         service = FakeService()
         service.hold = True
@@ -139,7 +139,7 @@ def test_stop_finishes_what_was_begun(run):
     run(scenario())
 
 
-def test_stop_cuts_after_the_grace_period(run):
+def test_stop_aborts_after_the_grace_period(run):
     async def scenario():
         service = FakeService()
         service.hold = True
@@ -153,7 +153,7 @@ def test_stop_cuts_after_the_grace_period(run):
     run(scenario())
 
 
-def test_requests_leave_nothing_to_the_garbage_collector(run):
+def test_requests_create_no_cyclic_garbage(run):
     """Cyclic garbage on the hot path showed as pauses of 20 ms at the 99th percentile."""
 
     async def scenario():
@@ -181,8 +181,8 @@ def test_requests_leave_nothing_to_the_garbage_collector(run):
     run(scenario())
 
 
-def test_slow_readers_are_bounded_together(run):
-    """Each alone would be within its own bounds."""
+def test_slow_readers_share_one_limit(run):
+    """Each connection alone is within its limits."""
 
     async def scenario():
         service = FakeService()
@@ -201,7 +201,7 @@ def test_slow_readers_are_bounded_together(run):
     run(scenario())
 
 
-def test_failed_requests_leave_nothing(run):
+def test_failed_requests_leak_nothing(run):
     async def scenario():
         async with fronted() as front:
             front.fake.answer = lambda request: failed(invalid_arg("no"))

@@ -38,7 +38,7 @@ class Handlers:
     async def crash(self, message: Buffer) -> bytes:
         raise RuntimeError("secret")
 
-    def tell(self, call: UnaryCall, message: Buffer) -> None:
+    def describe(self, call: UnaryCall, message: Buffer) -> None:
         call.respond((f"{dict(call.metadata)['x-own']!s} {call.deadline - time.monotonic()}".encode(),))
 
     async def hang(self, message: Buffer) -> bytes:
@@ -77,7 +77,7 @@ class Handlers:
     def methods(self) -> dict[str, OpenCall]:
         methods: dict[str, OpenCall] = {
             "direct": partial(UnaryCall, self.direct),
-            "tell": partial(UnaryCall, self.tell),
+            "describe": partial(UnaryCall, self.describe),
             "both": partial(StreamingCall, self.both),
             "generate": partial(StreamingCall, self.generate),
         }

@@ -24,7 +24,7 @@ def _decoded(block: bytes) -> Any:
 
 
 class Raw:
-    """A client that sends what it likes."""
+    """A client that sends raw frames."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), WAIT_S)
@@ -106,7 +106,7 @@ def many(frame: bytes, count: int) -> bytes:
         ("push", h2.frame(h2.PUSH_PROMISE, 0, 1, bytes(4)), h2.PROTOCOL_ERROR),
     ],
 )  # fmt: skip
-def test_what_ends_a_connection(start: Start, name: str, data: Any, code: int) -> None:
+def test_protocol_error_closes_the_connection(start: Start, name: str, data: Any, code: int) -> None:
     # A slow machine takes more than a second for a flood: the limits are a fraction of it.
     running = start(max_control_frames=1000, max_resets=50)
     raw = Raw(running.port)
@@ -121,14 +121,14 @@ def test_what_ends_a_connection(start: Start, name: str, data: Any, code: int) -
     assert not running.server.state.buffered
 
 
-def test_a_server_stops_while_a_failed_connection_lingers(running: Running, raw: Raw) -> None:
+def test_server_stops_while_a_failed_connection_lingers(running: Running, raw: Raw) -> None:
     raw.send(h2.frame(h2.PUSH_PROMISE, 0, 1, bytes(4)))
     assert raw.goaway()[0] == h2.PROTOCOL_ERROR
     running.run(running.server.stop(0.1))
 
 
-async def test_nothing_is_written_after_the_end() -> None:
-    """Answers to calls that were under way when their connection failed."""
+async def test_output_drops_frames_after_its_end() -> None:
+    """Such as responses of calls in flight when their connection failed."""
     ours, theirs = socket.socketpair()
     loop = asyncio.get_running_loop()
     unheard: list[object] = []
@@ -147,8 +147,8 @@ async def test_nothing_is_written_after_the_end() -> None:
     theirs.close()
 
 
-def test_pings_of_a_client_that_receives_much_are_welcome(raw: Raw) -> None:
-    """gRPC's clients measure so how large a window they need."""
+def test_pings_while_receiving_data_are_allowed(raw: Raw) -> None:
+    """gRPC clients measure the bandwidth by pings."""
     raw.send(raw.call(1, "blow") + h2.frame(h2.DATA, h2.END_STREAM, 1, wire.PREFIX.pack(0, 6) + b"900000"))
     for _ in range(20):
         raw.send(h2.frame(h2.PING, 0, 0, bytes(8)))
@@ -157,14 +157,14 @@ def test_pings_of_a_client_that_receives_much_are_welcome(raw: Raw) -> None:
         assert raw.frames(lambda frame: frame.kind == h2.DATA)[-1].kind == h2.DATA
 
 
-def test_something_else_than_http2(running: Running) -> None:
+def test_other_protocol_is_refused(running: Running) -> None:
     with socket.create_connection(("127.0.0.1", running.port), WAIT_S) as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         received = b"".join(iter(lambda: client.recv(4096), b""))
     assert b"not an HTTP/2 client" in received
 
 
-def test_requests_that_are_no_calls(raw: Raw) -> None:
+def test_requests_other_than_grpc_are_refused(raw: Raw) -> None:
     block = hpack.Encoder().encode([(":method", "GET"), (":path", "/")])
     raw.send(h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, 1, block))
     frames = raw.frames(lambda frame: frame.stream == 1)
@@ -180,7 +180,7 @@ def test_streams_above_the_limit_are_refused(start: Start) -> None:
     raw.socket.close()
 
 
-def test_a_window_that_grows_byte_by_byte(raw: Raw) -> None:
+def test_window_grows_byte_by_byte(raw: Raw) -> None:
     raw.send(h2.settings_frame({h2.INITIAL_WINDOW_SIZE: 0}))
     raw.send(raw.call(1) + h2.frame(h2.DATA, h2.END_STREAM, 1, wire.PREFIX.pack(0, 4) + b"abcd"))
     raw.frames(lambda frame: frame.kind == h2.HEADERS)
@@ -192,8 +192,8 @@ def test_a_window_that_grows_byte_by_byte(raw: Raw) -> None:
     raw.send(h2.window_update(1, 5))
 
 
-def test_settings_that_say_the_same_a_thousand_times_cost_as_much_as_once(running: Running, raw: Raw) -> None:
-    """Windows of every stream would be changed for each: for minutes, with what one frame has room for."""
+def test_repeated_setting_is_applied_once(running: Running, raw: Raw) -> None:
+    """Else one frame full of settings would change the windows of every stream for minutes."""
     raw.send(_streams(raw, 100) + h2.frame(h2.SETTINGS, 0, 0, struct.pack(">HL", 4, 99) * 100_000))
     raw.frames(lambda frame: frame.kind == h2.SETTINGS and frame.flags & h2.ACK)
     raw.frames(lambda frame: frame.kind == h2.SETTINGS and frame.flags & h2.ACK)
@@ -201,8 +201,8 @@ def test_settings_that_say_the_same_a_thousand_times_cost_as_much_as_once(runnin
     assert connection._keepalive._counts[False] < 100
 
 
-def test_streams_that_wait_for_the_connection_are_noted_once(running: Running, raw: Raw) -> None:
-    """And not at all any more when they were reset."""
+def test_stream_waiting_for_the_connection_window_is_listed_once(running: Running, raw: Raw) -> None:
+    """And not at all once it is reset."""
     raw.send(h2.settings_frame({h2.INITIAL_WINDOW_SIZE: 1 << 20}))
     for stream in (1, 3, 5):
         message = wire.PREFIX.pack(0, 5) + b"70000"
@@ -219,7 +219,7 @@ def test_streams_that_wait_for_the_connection_are_noted_once(running: Running, r
     assert sent == 2 * 70_005 - h2.DEFAULT_WINDOW and not connection._output.waiting
 
 
-def test_answers_that_nobody_takes_are_given_up(running: Running, raw: Raw) -> None:
+def test_stalled_responses_are_reset(running: Running, raw: Raw) -> None:
     raw.send(h2.settings_frame({h2.INITIAL_WINDOW_SIZE: 0}))
     for stream in (1, 3):
         message = wire.PREFIX.pack(0, 4) + b"9999"
@@ -234,7 +234,7 @@ def test_answers_that_nobody_takes_are_given_up(running: Running, raw: Raw) -> N
     started = connection._keepalive.heard
     assert running.run(check(1)) == 2
     assert running.run(check(50)) == 2
-    raw.send(h2.window_update(1, 1))  # one has moved: neither is given up
+    raw.send(h2.window_update(1, 1))  # one made progress: neither is reset
     raw.frames(lambda frame: frame.kind == h2.DATA)
     assert [running.run(check(seconds)) for seconds in (55, 70, 114)] == [2, 2, 2]
     assert running.run(check(116)) == 0
@@ -242,9 +242,7 @@ def test_answers_that_nobody_takes_are_given_up(running: Running, raw: Raw) -> N
     assert [frame.stream for frame in resets if frame.kind == h2.RST_STREAM] == [1, 3]
 
 
-def test_what_comes_for_a_call_whose_end_waits_for_a_window_counts_nowhere(
-    running: Running, raw: Raw
-) -> None:
+def test_data_for_an_ended_call_is_not_buffered(running: Running, raw: Raw) -> None:
     raw.send(h2.settings_frame({h2.INITIAL_WINDOW_SIZE: 0}))
     message = h2.frame(h2.DATA, 0, 1, wire.PREFIX.pack(0, 4) + b"abcd")
     raw.send(raw.call(1, "both", 0, ("grpc-timeout", "50m")) + message)
@@ -256,14 +254,14 @@ def test_what_comes_for_a_call_whose_end_waits_for_a_window_counts_nowhere(
     assert not running.server.state.buffered
 
 
-def test_padding_is_given_back(raw: Raw) -> None:
+def test_padding_is_granted_again(raw: Raw) -> None:
     padded = h2.frame(h2.DATA, h2.PADDED, 1, b"\xff" + wire.PREFIX.pack(0, 0) + bytes(255))
     raw.send(raw.call(1, "both") + many(padded, 20_000) + h2.frame(h2.PING, 0, 0, bytes(8)))
     frames = raw.frames(lambda frame: frame.kind == h2.PING)
     assert not [frame for frame in frames if frame.kind == h2.RST_STREAM]
 
 
-def test_a_compressed_bomb(start: Start) -> None:
+def test_compressed_bomb_is_refused(start: Start) -> None:
     running = start(max_message_size=10_000)
     raw = Raw(running.port)
     block = raw.encoder.encode(
@@ -278,14 +276,14 @@ def test_a_compressed_bomb(start: Start) -> None:
     raw.socket.close()
 
 
-def test_an_old_connection_is_asked_to_leave(start: Start) -> None:
+def test_connection_over_its_age_gets_goaway(start: Start) -> None:
     running = start(max_age_s=0.1)
     raw = Raw(running.port)
     code, _ = raw.goaway()
     assert code == h2.NO_ERROR and raw.frames(lambda frame: False) == []
 
 
-def test_a_silent_client_is_pinged_and_cut_off(start: Start) -> None:
+def test_silent_client_is_pinged_and_disconnected(start: Start) -> None:
     running = start(keepalive_s=0.1, keepalive_timeout_s=0.1, keepalive_without_calls=True)
     raw = Raw(running.port)
     frames = raw.frames(lambda frame: False)
@@ -293,7 +291,7 @@ def test_a_silent_client_is_pinged_and_cut_off(start: Start) -> None:
 
 
 @pytest.mark.parametrize("size", [40_000, 65_536, 400_001])
-def test_long_messages_within_windows_of_any_size(raw: Raw, size: int) -> None:
+def test_long_messages_fit_windows_of_any_size(raw: Raw, size: int) -> None:
     message = bytes(index * 7 % 251 for index in range(size))
     body = wire.PREFIX.pack(0, size) + message
     frames = [body[start : start + 16_384] for start in range(0, len(body), 16_384)]
@@ -314,7 +312,7 @@ def test_long_messages_within_windows_of_any_size(raw: Raw, size: int) -> None:
         assert received == body
 
 
-def test_answers_without_a_window_are_bounded_over_all_connections(start: Start) -> None:
+def test_responses_without_a_window_are_limited_over_all_connections(start: Start) -> None:
     send_buffers = SendBufferLimit(3_000_000)
     running = start(send_buffers=send_buffers)
     clients = [Raw(running.port) for _ in range(4)]

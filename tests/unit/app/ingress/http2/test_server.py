@@ -19,16 +19,16 @@ def unary(channel: grpc.Channel, name: str, message: bytes = b"", **options: Any
 
 
 @pytest.mark.parametrize("size", [0, 1, 16_000, 70_000, 5_000_000, 40_000_000])
-def test_messages_of_all_sizes(channel: grpc.Channel, size: int) -> None:
+def test_echo_of_all_sizes(channel: grpc.Channel, size: int) -> None:
     message = bytes(i * 7 % 256 for i in range(min(size, 4096))) * (size // 4096 + 1)
     assert unary(channel, "echo", message[:size]) == message[:size]
 
 
-def test_a_large_answer_to_a_small_request(channel: grpc.Channel) -> None:
+def test_large_response_to_a_small_request(channel: grpc.Channel) -> None:
     assert unary(channel, "blow", b"20000000") == bytes(20_000_000)
 
 
-def test_statuses(channel: grpc.Channel) -> None:
+def test_errors_become_statuses(channel: grpc.Channel) -> None:
     for name, code, text in (
         ("fail", grpc.StatusCode.NOT_FOUND, "größer als 100%"),
         (
@@ -44,9 +44,9 @@ def test_statuses(channel: grpc.Channel) -> None:
     assert unary(channel, "echo", b"still there") == b"still there"
 
 
-def test_metadata_and_deadlines(running: Running, channel: grpc.Channel) -> None:
-    told = channel.unary_unary("/test.Test/tell")(b"", timeout=5, metadata=(("x-own", "7"),))
-    own, remaining = told.split()
+def test_call_has_metadata_and_deadline(running: Running, channel: grpc.Channel) -> None:
+    response = channel.unary_unary("/test.Test/describe")(b"", timeout=5, metadata=(("x-own", "7"),))
+    own, remaining = response.split()
     assert own == b"7" and 3 < float(remaining) < 5.1  # grpcio rounds up
     with pytest.raises(grpc.RpcError) as caught:
         channel.unary_unary("/test.Test/hang")(b"", timeout=0.2)
@@ -54,7 +54,7 @@ def test_metadata_and_deadlines(running: Running, channel: grpc.Channel) -> None
     assert running.handlers.cancelled.wait(WAIT_S)
 
 
-def test_a_cancelled_call_reaches_its_handler(running: Running, channel: grpc.Channel) -> None:
+def test_cancellation_reaches_the_handler(running: Running, channel: grpc.Channel) -> None:
     call = channel.unary_unary("/test.Test/hang").future(b"")
     assert running.handlers.started.acquire(timeout=WAIT_S)
     call.cancel()
@@ -64,7 +64,7 @@ def test_a_cancelled_call_reaches_its_handler(running: Running, channel: grpc.Ch
 
 @pytest.mark.parametrize("size", [0, 16_379, 16_380, 65_531, 65_536, 5_000_000])
 @pytest.mark.parametrize("when", [b"now", b"later"])
-def test_calls_without_a_task(channel: grpc.Channel, when: bytes, size: int) -> None:
+def test_callback_calls(channel: grpc.Channel, when: bytes, size: int) -> None:
     message = (when if size else b"") + bytes(i * 7 % 256 for i in range(256)) * (size // 256)
     for _ in range(3):
         assert unary(channel, "direct", message) == message
@@ -73,7 +73,7 @@ def test_calls_without_a_task(channel: grpc.Channel, when: bytes, size: int) -> 
     assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.NOT_FOUND, "größer als 100%")
 
 
-def test_many_calls_without_a_task_at_once(running: Running, channel: grpc.Channel) -> None:
+def test_many_callback_calls_at_once(running: Running, channel: grpc.Channel) -> None:
     direct = channel.unary_unary("/test.Test/direct")
     calls = [direct.future(b"later" + bytes([i % 256]) * i * 50) for i in range(300)]
     assert [call.result(WAIT_S) for call in calls] == [
@@ -83,9 +83,7 @@ def test_many_calls_without_a_task_at_once(running: Running, channel: grpc.Chann
 
 
 @pytest.mark.parametrize("end", ["cancel", "deadline"])
-def test_a_call_without_a_task_learns_that_it_is_over(
-    running: Running, channel: grpc.Channel, end: str
-) -> None:
+def test_callback_call_is_notified_of_its_end(running: Running, channel: grpc.Channel, end: str) -> None:
     direct = channel.unary_unary("/test.Test/direct")
     call = direct.future(b"never", timeout=0.3 if end == "deadline" else None)
     assert running.handlers.started.acquire(timeout=WAIT_S)
@@ -102,7 +100,7 @@ def test_a_call_without_a_task_learns_that_it_is_over(
     assert not running.server.state.calls and not running.server.state.buffered
 
 
-def test_compressed_calls_without_a_task(start: Start) -> None:
+def test_compressed_callback_calls(start: Start) -> None:
     running = start(compression="low")
     with grpc.insecure_channel(f"127.0.0.1:{running.port}") as channel:
         for compression in (None, grpc.Compression.Gzip):
@@ -110,7 +108,7 @@ def test_compressed_calls_without_a_task(start: Start) -> None:
 
 
 @pytest.mark.parametrize("name", ["both", "generate"])
-def test_streams(channel: grpc.Channel, name: str) -> None:
+def test_streaming_calls(channel: grpc.Channel, name: str) -> None:
     sent = [bytes([i]) * (i * 3000) for i in range(40)]
     answers = list(channel.stream_stream(f"/test.Test/{name}")(iter(sent), timeout=WAIT_S))
     expected = (
@@ -124,7 +122,7 @@ def test_compressed_requests(channel: grpc.Channel) -> None:
         assert unary(channel, "echo", b"abc" * 1000, compression=compression) == b"abc" * 1000
 
 
-def test_a_message_above_the_limit(start: Start) -> None:
+def test_message_over_the_limit_is_refused(start: Start) -> None:
     running = start(max_message_size=1000)
     with grpc.insecure_channel(f"127.0.0.1:{running.port}") as channel:
         with pytest.raises(grpc.RpcError, match="larger than max"):
@@ -133,7 +131,7 @@ def test_a_message_above_the_limit(start: Start) -> None:
     assert not running.server.state.buffered
 
 
-def test_a_thousand_calls_at_once(running: Running, channel: grpc.Channel) -> None:
+def test_thousand_calls_at_once(running: Running, channel: grpc.Channel) -> None:
     echo = channel.unary_unary("/test.Test/echo")
     futures = [echo.future(str(i).encode(), timeout=WAIT_S) for i in range(1000)]
     assert [int(future.result()) for future in futures] == list(range(1000))
@@ -149,7 +147,7 @@ def test_many_threads_on_many_connections(running: Running) -> None:
         assert all(pool.map(work, range(16)))
 
 
-def test_stop_finishes_what_is_under_way(start: Start) -> None:
+def test_stop_finishes_calls_in_flight(start: Start) -> None:
     running = start()
     with grpc.insecure_channel(f"127.0.0.1:{running.port}") as channel:
         call = channel.stream_stream("/test.Test/both")

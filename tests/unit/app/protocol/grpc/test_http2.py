@@ -26,7 +26,7 @@ def feed(reader: h2.FrameReader, data: bytes, step: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("step", [1, 7, 8, 9, 10, 64, 10_000])
-def test_frames_however_they_arrive(step: int) -> None:
+def test_frames_arrive_in_pieces_of_any_size(step: int) -> None:
     sent = [
         (h2.SETTINGS, 0, 0, b""),
         (h2.HEADERS, h2.END_HEADERS, 1, b"block"),
@@ -42,7 +42,7 @@ def test_frames_however_they_arrive(step: int) -> None:
     assert whole == [each for each in sent if each is not sent[2]]
 
 
-def test_the_last_piece_of_a_long_data_frame_ends_the_stream() -> None:
+def test_last_piece_of_a_long_data_frame_ends_the_stream() -> None:
     reader = h2.FrameReader(LIMIT)
     data = h2.frame(h2.DATA, h2.END_STREAM, 5, bytes(1000))
     assert reader.feed(data[:500]) == [(h2.DATA, 0, 5, bytes(491))]
@@ -50,7 +50,7 @@ def test_the_last_piece_of_a_long_data_frame_ends_the_stream() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 8, 9, 10, 100, 163, 1000, 10_000])
-def test_long_data_frames_come_in_runs(step: int) -> None:
+def test_long_data_frames_are_read_as_segments(step: int) -> None:
     one, other = bytes(range(250)) * 4, bytes(range(100)) * 2
     sent = [
         (h2.DATA, 0, 1, one[:500]),
@@ -79,14 +79,14 @@ def test_long_data_frames_come_in_runs(step: int) -> None:
     assert runs >= 3
 
 
-def test_a_run_stops_at_a_frame_above_the_limit() -> None:
+def test_segments_stop_at_a_frame_over_the_limit() -> None:
     reader = h2.FrameReader(1000, long=100)
     data = h2.frame(h2.DATA, 0, 1, bytes(200)) + h2.frame_head(1001, h2.DATA, 0, 1) + b"x"
     with pytest.raises(h2.Http2Error):
         reader.feed(data)
 
 
-def test_a_long_frame_that_comes_byte_by_byte_is_not_copied_each_time() -> None:
+def test_long_frame_arriving_byte_by_byte_is_not_copied_each_time() -> None:
     reader = h2.FrameReader(1 << 20)
     data = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, bytes(1 << 20))
     began = time.process_time()
@@ -97,7 +97,7 @@ def test_a_long_frame_that_comes_byte_by_byte_is_not_copied_each_time() -> None:
     assert reader.feed(data[at + 1 :]) == [(h2.HEADERS, h2.END_HEADERS, 1, data[9:])]
 
 
-def test_a_frame_above_the_limit() -> None:
+def test_frame_over_the_limit_is_refused() -> None:
     with pytest.raises(h2.Http2Error) as caught:
         h2.FrameReader(LIMIT).feed(h2.frame_head(LIMIT + 1, h2.DATA, 0, 1))
     assert caught.value.code == h2.FRAME_SIZE_ERROR
@@ -146,7 +146,7 @@ def test_fuzz_the_frame_reader(pieces: list[bytes]) -> None:
         (b"\0\5\0\0\0\1", h2.PROTOCOL_ERROR),
     ],
 )
-def test_settings_that_are_wrong(payload: bytes, code: int) -> None:
+def test_invalid_settings_are_refused(payload: bytes, code: int) -> None:
     with pytest.raises(h2.Http2Error) as caught:
         h2.read_settings(payload)
     assert caught.value.code == code
@@ -174,7 +174,7 @@ CALL = [
 ]
 
 
-def test_a_repeated_header_block_is_decoded_once() -> None:
+def test_repeated_header_block_is_decoded_once() -> None:
     made: list[wire.CallHead] = []
 
     def make(pairs: h2.Pairs) -> wire.CallHead:
@@ -200,7 +200,7 @@ def test_fuzz_the_header_reader(block: bytes) -> None:
         assert error.code in (h2.COMPRESSION_ERROR, h2.ENHANCE_YOUR_CALM)
 
 
-def test_a_header_list_that_expands_too_far() -> None:
+def test_header_list_over_the_limit_is_refused() -> None:
     encoder, reader = hpack.Encoder(), h2.HeaderReader(wire.read_head, 4096)
     reader.read(encoder.encode([("a", "x" * 3000)]))
     with pytest.raises(h2.Http2Error) as caught:
@@ -208,7 +208,7 @@ def test_a_header_list_that_expands_too_far() -> None:
     assert caught.value.code == h2.ENHANCE_YOUR_CALM
 
 
-def test_the_head_of_a_call() -> None:
+def test_call_head_is_parsed() -> None:
     head = wire.read_head([*CALL, ("grpc-timeout", "250m"), ("grpc-encoding", "gzip")])
     assert (head.path, head.timeout_s, head.encoding) == (CALL[2][1], 0.25, "gzip")
     assert head.accepts_gzip and not head.refusal
@@ -226,7 +226,7 @@ def test_timeouts(text: str, seconds: float | None) -> None:
     assert wire.read_timeout(text) == pytest.approx(seconds)
 
 
-def test_response_blocks_are_what_a_client_decodes() -> None:
+def test_client_decodes_response_blocks() -> None:
     assert _decoded(wire.RESPONSE_HEADERS) == [(":status", "200"), ("content-type", "application/grpc")]
     assert _decoded(wire.trailers(0)) == [("grpc-status", "0")]
     text = "größe 100% \n" + "x" * 300
@@ -240,7 +240,7 @@ def prefixed(message: bytes, flag: int = 0) -> bytes:
 
 
 @given(st.lists(st.binary(max_size=40), max_size=6), st.integers(1, 50))
-def test_messages_however_they_arrive(messages: list[bytes], step: int) -> None:
+def test_messages_arrive_in_pieces_of_any_size(messages: list[bytes], step: int) -> None:
     reader = wire.MessageReader("identity", 100)
     data = b"".join(map(prefixed, messages))
     found = [message for i in range(0, len(data), step) for message in reader.feed(data[i : i + step])]
@@ -258,7 +258,7 @@ def test_compressed_messages(encoding: str, packed: bytes) -> None:
         assert [found[0].decompress(100), *found[1:]] == [b"abc", b"plain"]
 
 
-def test_messages_that_are_refused() -> None:
+def test_invalid_messages_are_refused() -> None:
     with pytest.raises(ValueError, match=r"larger than max \(101 vs. 100\)"):
         wire.MessageReader("identity", 100).feed(wire.PREFIX.pack(0, 101))
     with pytest.raises(ValueError, match="too large or cut short"):
@@ -273,15 +273,15 @@ def test_messages_that_are_refused() -> None:
     assert reader.feed(b"\0\0\0") == [] and reader.partial
 
 
-def test_only_short_header_blocks_are_kept() -> None:
+def test_only_short_header_blocks_are_cached() -> None:
     reader = h2.HeaderReader(wire.read_head, 1 << 16)
     for size, kept in ((1000, True), (30_000, False)):
         block = b"".join(wire._literal(name, value) for name, value in ((":path", "/a"), ("x", "y" * size)))
         assert (reader.read(block) is reader.read(block)) is kept
 
 
-def test_a_message_in_small_pieces_takes_its_own_size() -> None:
-    """As a list of pieces it would take twenty times that."""
+def test_message_in_small_pieces_uses_no_more_memory_than_its_size() -> None:
+    """As a list of pieces it would use twenty times as much."""
     reader = wire.MessageReader("identity", 1 << 30)
     reader.feed(wire.PREFIX.pack(0, 200_002))
     tracemalloc.start()

@@ -16,7 +16,7 @@ def parameters(**entries):
     return message.parameters
 
 
-def test_reserved_parameters_have_fields_and_others_stay():
+def test_reserved_parameters_become_fields():
     entries = parameters(
         sequence_id=("int64_param", -1),
         sequence_start=("bool_param", True),
@@ -48,7 +48,7 @@ def test_string_correlation_id():
 
 
 @pytest.mark.parametrize("value", [("bool_param", False), None])
-def test_empty_final_is_off_unless_asked(value):
+def test_empty_final_response_is_off_by_default(value):
     entries = parameters(**({"triton_enable_empty_final_response": value} if value else {}))
     assert not wants_empty_final(entries)
 
@@ -76,7 +76,7 @@ RESERVED_TEXT = (
         ("mine", "uint64_param", 1, "'mine' parameter, expected int64_param, bool_param, or string_param."),
     ],
 )
-def test_wrong_types(key, kind, value, text):
+def test_wrong_types_are_refused(key, kind, value, text):
     with pytest.raises(InferError) as caught:
         decode_parameters(parameters(**{key: (kind, value)}))
     assert (caught.value.code, caught.value.message) == (
@@ -105,7 +105,7 @@ def test_wrong_types(key, kind, value, text):
         ),
     ],
 )
-def test_wrong_values(key, kind, value, code, text):
+def test_wrong_values_are_refused(key, kind, value, code, text):
     with pytest.raises(InferError) as caught:
         decode_parameters(parameters(**{key: (kind, value)}))
     assert (caught.value.code, caught.value.message) == (code, text)

@@ -29,7 +29,7 @@ def trace_request(**settings):
     return request
 
 
-def test_log_reply():
+def test_log_response():
     config = LogConfig(log_verbose_level=3)
     assert json.loads(log_settings.encode_http(config)) == {
         "log_file": "", "log_info": True, "log_warning": True, "log_error": True,
@@ -85,7 +85,7 @@ def test_log_refusals_over_grpc(settings, code, text):
     assert (raised.value.code, raised.value.message) == (code, text)
 
 
-def test_trace_reply():
+def test_trace_response():
     values = {
         "trace_level": ["OFF"], "trace_rate": "1000", "trace_count": "-1", "log_frequency": "0",
         "trace_file": "", "trace_mode": "triton",
@@ -133,7 +133,7 @@ def test_trace_refusals(key, value, http, grpc):
     assert raised.value.message == (grpc or http)
 
 
-def test_off_stands_alone_and_grpc_takes_one_value():
+def test_off_excludes_levels_and_grpc_allows_one_value():
     for decode, bad in (
         (trace_settings.decode_http, {"trace_level": ["OFF", "TENSORS"]}),
         (trace_settings.decode_grpc, trace_request(trace_level=["OFF", "TENSORS"])),
