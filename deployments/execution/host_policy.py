@@ -1,7 +1,7 @@
 """Host policies (`--host-policy`): the processors and the memory that an instance's thread uses.
 
-Source: src/numa_utils.cc of Triton's core. What a thread starts inherits both, so a framework's own threads
-follow where the instance's thread made them.
+Source: src/numa_utils.cc of Triton's core. A new thread inherits both from the thread that starts it, so the
+threads that a framework starts in the instance's thread are bound too.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ _MASK_BITS: Final = 1024
 
 
 def apply(policy: Mapping[str, str]) -> None:
-    """Make the calling thread follow a policy; other keys are the backends' and do nothing here.
+    """Apply a policy to the calling thread; other keys are for backends and are ignored here.
 
     Raises:
         InferError: INVALID_ARG for a value that cannot be read, INTERNAL when the kernel refuses; Triton's
@@ -65,7 +65,7 @@ def _integer(message: str, text: str) -> int:
 
 
 def _bind_memory(node: int) -> None:
-    """Take memory from one NUMA node only."""
+    """Bind the memory of the calling thread to one NUMA node."""
     number = _SET_MEMPOLICY.get(platform.machine())
     if number is None or node >= _MASK_BITS:
         raise internal("Unable to set NUMA memory policy: not available on this machine")
@@ -73,6 +73,6 @@ def _bind_memory(node: int) -> None:
     words = _MASK_BITS // 64
     mask = (ctypes.c_ulong * words)()
     mask[node // 64] = 1 << node % 64
-    # The kernel takes the number of bits to be one more than there are.
+    # The kernel expects one more than the number of bits.
     if library.syscall(number, _MPOL_BIND, mask, _MASK_BITS + 1) != 0:
         raise internal(f"Unable to set NUMA memory policy: {os.strerror(ctypes.get_errno())}")

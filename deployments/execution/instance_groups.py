@@ -1,4 +1,4 @@
-"""The instances that the `instance_group`s of a configuration ask for, and what a change of them means."""
+"""The instances of a configuration's `instance_group`s, and how to apply a change of them."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 class Placement(NamedTuple):
-    """One instance to be.
+    """A planned instance.
 
-    `signature` tells what instances of equal signature can stand in for each other: everything of the group
-    but its name, count and devices, and the device (Triton's TritonModelInstance::Signature).
+    Instances of equal `signature` are interchangeable: it is the device, and everything of the group but its
+    name, count and devices (Triton's TritonModelInstance::Signature).
     """
 
     name: str
@@ -35,11 +35,11 @@ class Placement(NamedTuple):
 
     @property
     def demand(self) -> Demand | None:
-        """What its executions take; nothing for an instance that is never given a request."""
+        """The resources of an execution; None for a passive instance, which never executes."""
         return None if self.group.passive else Demand.of(self.group, self.device)
 
-    def instance(self, model: Model, index: int) -> Instance:
-        """The instance itself."""
+    def make_instance(self, model: Model, index: int) -> Instance:
+        """Make the instance."""
         about = (self.name, self.kind, self.device, index, self.group.passive)
         instance = Instance(model, *about, _secondary_devices(self.group))
         instance.profiles = tuple(self.group.profile)
@@ -52,16 +52,16 @@ def _secondary_devices(group: mc.ModelInstanceGroup) -> list[SecondaryDevice]:
 
 
 def placements(config: mc.ModelConfig, rank: int = 0, backends: Path | None = None) -> list[Placement]:
-    """The instances of one replica, named `<group>_<index>` as Triton does.
+    """Plan the instances of one replica, named `<group>_<index>` as in Triton.
 
-    A Python model is one instance a process: its replicas take one each, by their rank. Other backends run
+    A Python model has one instance per process: each replica gets one, by its rank. Other backends run
     `count` threads per listed device. `backends` is the backend directory.
     """
     found = [
         placement
         for group in config.instance_group
         for device in (list(group.gpus) or [0])
-        for placement in _of_device(group, device)
+        for placement in _on_device(group, device)
     ]
     if not process_per_instance(config.backend, backends):
         return found
@@ -69,17 +69,17 @@ def placements(config: mc.ModelConfig, rank: int = 0, backends: Path | None = No
     return [active[rank % len(active)]]
 
 
-def _of_device(group: mc.ModelInstanceGroup, device: int) -> list[Placement]:
+def _on_device(group: mc.ModelInstanceGroup, device: int) -> list[Placement]:
     kind = mc.ModelInstanceGroup.Kind.Name(group.kind).removeprefix("KIND_")
     suffix = f"_gpu{device}" if kind == "GPU" else ""
-    text = _bare(group, "name", "count", "gpus") + f" {device}".encode()
+    text = _serialized_without(group, "name", "count", "gpus") + f" {device}".encode()
     return [
         Placement(f"{group.name}_{index}{suffix}", kind, device, group, text) for index in range(group.count)
     ]
 
 
 class Change(NamedTuple, Generic[T]):
-    """What becomes of the instances there are, and which are new."""
+    """The instances that stay, those that are removed, and the planned ones to add."""
 
     kept: list[T]
     removed: list[T]
@@ -87,11 +87,11 @@ class Change(NamedTuple, Generic[T]):
 
 
 def change(present: Iterable[tuple[bytes, T]], wanted: Iterable[Placement]) -> Change[T]:
-    """Match instances, by their signatures, with those wanted: as many as can stay as they are.
+    """Match the present instances with the planned ones by signature, so that as many as possible stay.
 
     Args:
-        present: signature and instance of what there is, the oldest first.
-        wanted: what the new configuration asks for.
+        present: signature and instance, the oldest first.
+        wanted: the placements of the new configuration.
     """
     spare: dict[bytes, list[T]] = defaultdict(list)
     for signature, instance in present:
@@ -107,25 +107,25 @@ def change(present: Iterable[tuple[bytes, T]], wanted: Iterable[Placement]) -> C
 
 
 def updates_in_place(old: mc.ModelConfig, new: mc.ModelConfig, backends: Path | None = None) -> bool:
-    """Whether replicas can follow a change of instance groups, which is the only change, without a reload.
+    """Whether replicas can apply a change of instance groups alone without a reload.
 
-    Instances of a Python model are replicas, of which Serve starts and stops as many as it takes: they may
-    change in number only, and not where a replica holds sequences.
+    Instances of a Python model are replicas, which Serve starts and stops: they may change in number only,
+    and not where a replica holds sequences.
     """
     if not process_per_instance(new.backend, backends):
         return True
     if new.HasField("sequence_batching"):
         return False
-    before, after = _sorts(old), _sorts(new)
+    before, after = _instance_kinds(old), _instance_kinds(new)
     return before == after or len({*before, *after}) == 1
 
 
-def _sorts(config: mc.ModelConfig) -> list[bytes]:
-    """What each group's instances are, whatever their names and number."""
-    return [_bare(group, "name", "count") for group in config.instance_group]
+def _instance_kinds(config: mc.ModelConfig) -> list[bytes]:
+    """Return what distinguishes the instances of each group, apart from names and number."""
+    return [_serialized_without(group, "name", "count") for group in config.instance_group]
 
 
-def _bare(group: mc.ModelInstanceGroup, *fields: str) -> bytes:
+def _serialized_without(group: mc.ModelInstanceGroup, *fields: str) -> bytes:
     copy = mc.ModelInstanceGroup()
     copy.CopyFrom(group)
     for field in fields:

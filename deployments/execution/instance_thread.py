@@ -20,14 +20,14 @@ from deployments.execution.warmup import warm_up
 logger = logging.getLogger(__name__)
 
 _LONG_NS = 10_000_000
-"""After an execution over 10 ms, the instance gets its next batch before the responses are written."""
+"""After an execution over 10 ms, the instance is given its next batch before the responses are sent."""
 
 UNANSWERED = "model instance '{}' returned without a response for this request"
 RESCHEDULED = "model instance '{}' rescheduled a request, which only iterative sequences can do"
 
 
 class Batch:
-    """Requests that one execution answers, `nulls` of them nobody's; times are `time.monotonic_ns`."""
+    """Requests of one execution, `nulls` of them padding; times are `time.monotonic_ns`."""
 
     __slots__ = (
         "done",
@@ -61,7 +61,7 @@ class InstanceThread:
         self,
         backend: Backend,
         instance: Instance,
-        outbox: ResponseQueue,
+        responses: ResponseQueue,
         decoupled: bool,
         loop: asyncio.AbstractEventLoop,
         finished: Callable[["InstanceThread", Batch], None],
@@ -71,8 +71,8 @@ class InstanceThread:
         """`policy` is the instance's host policy."""
         self.instance = instance
         self._backend = backend
-        self._outbox = outbox
-        self._hold = not decoupled
+        self._responses = responses
+        self._one_response = not decoupled  # responses come with the end of the execution
         self.is_only_instance = True
         """The model has no other instance in this replica."""
         self._loop = loop
@@ -80,7 +80,7 @@ class InstanceThread:
         self._watchdog = watchdog
         self._policy = policy
         self._batches: queue.SimpleQueue[Batch | SequenceId | None] = queue.SimpleQueue()
-        self._tells_ends = type(backend).sequence_finalize is not Backend.sequence_finalize
+        self._finalizes_sequences = type(backend).sequence_finalize is not Backend.sequence_finalize
         self._loop_executor: EventLoopExecutor[Batch] | None = None
         self._loaded = threading.Event()
         self._error: BaseException | None = None
@@ -88,7 +88,7 @@ class InstanceThread:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread can take batches."""
+        """Whether the thread can execute batches."""
         return self._thread.is_alive()
 
     def start(self) -> None:
@@ -96,10 +96,10 @@ class InstanceThread:
         self._thread.start()
 
     def wait_loaded(self) -> None:
-        """Wait for the load.
+        """Wait until the instance is loaded and warmed up.
 
         Raises:
-            Exception: what the backend's `instance_initialize`, or a warm-up request, raised.
+            Exception: raised by the backend's `instance_initialize` or by a warm-up request.
         """
         self._loaded.wait()
         if self._error is not None:
@@ -127,12 +127,12 @@ class InstanceThread:
         """Release what the scheduler's side of the instance holds, after its last batch; on the loop."""
 
     def end_sequence(self, sequence_id: SequenceId) -> None:
-        """Tell the backend, if it wants to know, that a sequence is over: before the batches to come."""
-        if self._tells_ends:
+        """Have the backend finalize a sequence that has ended, before its next batch."""
+        if self._finalizes_sequences:
             self._batches.put(sequence_id)
 
     def stop(self, timeout: float | None) -> None:
-        """Unload once the current batch is done."""
+        """Unload after the current batch; wait up to `timeout` seconds."""
         self._batches.put(None)
         self._thread.join(timeout)
 
@@ -159,29 +159,32 @@ class InstanceThread:
             return None
         may_call_models = self._backend.may_call_models(self.instance)
         return EventLoopExecutor(
-            self._loop, self._execute, self._report, self._outbox.hold, may_call_models, self._watchdog
+            self._loop,
+            self._execute,
+            self._report,
+            self._responses.defer_flush,
+            may_call_models,
+            self._watchdog,
         )
 
     def _warm_up(self) -> None:
         warm_up(self._backend, self.instance)
 
     def _serve(self) -> None:
-        self._outbox.hold(self._hold)
+        self._responses.defer_flush(self._one_response)
         while (batch := self._batches.get()) is not None:
             if isinstance(batch, Batch):
                 self._execute(batch)
-                self._tell(batch)
+                self._complete(batch)
             else:
                 self.instance.run_deferred()
                 self._finalize_sequence(batch)
-            del batch  # its tensors must not live until the next one comes
+            del batch  # or its tensors would live until the next batch
         self.instance.run_deferred()
 
-    def _tell(self, batch: Batch) -> None:
-        """Report a batch; if the next one is here, when its inputs are in place.
-
-        Answers wake clients and processes whose copying of new requests would slow the joining of the inputs.
-        """
+    def _complete(self, batch: Batch) -> None:
+        """Report the end of a batch; if the next one is queued already, once its inputs are in place."""
+        # Responses wake clients, whose new requests would be copied while this thread copies the inputs.
         report = partial(self._loop.call_soon_threadsafe, self._report, batch)
         if self._backend.begins_compute and not self._batches.empty():
             self.instance.deferred_completion = report
@@ -204,11 +207,11 @@ class InstanceThread:
             logger.exception("finalizing instance %s", self.instance.name)
 
     def _report(self, batch: Batch) -> None:
-        if batch.end_ns - batch.start_ns > _LONG_NS:  # it shall not idle while responses are written
+        if batch.end_ns - batch.start_ns > _LONG_NS:  # it must not idle while responses are sent
             self._finished(self, batch)
-            self._outbox.flush()
+            self._responses.flush()
         else:
-            self._outbox.flush()
+            self._responses.flush()
             self._finished(self, batch)
 
     def _execute(self, batch: Batch) -> None:
@@ -219,7 +222,9 @@ class InstanceThread:
             self._backend.instance_execute(instance, batch.requests)
         except InferError as error:
             _fail(batch.requests, Failure(error.code, error.message, FailureReason.BACKEND))
-        except BaseException as error:  # SystemExit too: a model that calls exit() ends a batch, no thread
+        except (
+            BaseException
+        ) as error:  # SystemExit too: a model that calls exit() ends its batch, not the thread
             logger.exception("executing a batch on instance %s", instance.name)
             text = str(error) or repr(error)
             _fail(batch.requests, Failure(ErrorCode.INTERNAL, text, FailureReason.BACKEND))
@@ -230,24 +235,24 @@ class InstanceThread:
             self._loop_executor.record(batch.end_ns - batch.start_ns, self.is_only_instance)
         batch.infer_start_ns = instance.compute_start_ns or batch.start_ns
         batch.infer_end_ns = instance.compute_end_ns or batch.end_ns
-        for pending in batch.requests:
-            if pending.infer.trace:
-                pending.computed = (batch.start_ns, batch.infer_start_ns, batch.infer_end_ns, batch.end_ns)
-            if not pending.answered:
-                self._check_unanswered(pending)
+        for request in batch.requests:
+            if request.infer.trace:
+                request.computed = (batch.start_ns, batch.infer_start_ns, batch.infer_end_ns, batch.end_ns)
+            if not request.answered:
+                self._check_unanswered(request)
 
-    def _check_unanswered(self, pending: QueuedRequest) -> None:
-        """Answer a request that nobody else will; a decoupled model may do so from a thread of its own."""
+    def _check_unanswered(self, request: QueuedRequest) -> None:
+        """Fail a request without a response; a decoupled model may still send one from its own thread."""
         text = ""
-        if pending.rescheduled:
-            text = "" if pending.may_reschedule else RESCHEDULED
-        elif self._hold and pending.unanswered:
+        if request.rescheduled:
+            text = "" if request.may_reschedule else RESCHEDULED
+        elif self._one_response and request.unanswered:
             text = UNANSWERED
         if text:
             message = text.format(self.instance.name)
-            pending.fail(Failure(ErrorCode.INTERNAL, message, FailureReason.BACKEND))
+            request.fail(Failure(ErrorCode.INTERNAL, message, FailureReason.BACKEND))
 
 
 def _fail(requests: list[QueuedRequest], failure: Failure) -> None:
-    for pending in requests:
-        pending.fail(failure)
+    for request in requests:
+        request.fail(failure)

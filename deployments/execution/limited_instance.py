@@ -27,7 +27,7 @@ class LimitedInstance(InstanceThread):
         self,
         backend: Backend,
         instance: Instance,
-        outbox: ResponseQueue,
+        responses: ResponseQueue,
         decoupled: bool,
         loop: asyncio.AbstractEventLoop,
         finished: Callable[[InstanceThread, Batch], None],
@@ -36,7 +36,7 @@ class LimitedInstance(InstanceThread):
         permits: Permits,
         expects: Callable[[], bool],
     ) -> None:
-        super().__init__(backend, instance, outbox, decoupled, loop, finished, watchdog, policy)
+        super().__init__(backend, instance, responses, decoupled, loop, finished, watchdog, policy)
         self._permits = permits
         self._expects = expects
         self._next: Batch | None = None

@@ -1,4 +1,4 @@
-"""A request on its way through a replica."""
+"""A request in a replica, and the queue of its responses."""
 
 import asyncio
 import logging
@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from app.core.errors import ErrorCode, Failure, FailureReason
 from app.core.inference import Sink
@@ -16,24 +16,27 @@ from deployments.execution.request_activity import RequestActivity
 
 logger = logging.getLogger(__name__)
 
-CANCELLED = Failure(ErrorCode.CANCELLED, "Request Cancelled", FailureReason.CANCELED)
+CANCELLED: Final = Failure(ErrorCode.CANCELLED, "Request Cancelled", FailureReason.CANCELED)
 
 
 class QueuedRequest(Request):
-    """A validated request with its place in time; times are `time.monotonic_ns`.
+    """A validated request; times are `time.monotonic_ns`.
 
-    `rows` is its batch size. `shapes` tells with which requests it may share a batch: None where the
-    configuration leaves no choice. `accepted` is set once the replica answers for it. `failed` is set with a
-    final response that is an error. `nbytes`, `level` and `tickets` are the queue's notes of it; only a queue
-    with policies sets the last two. `may_reschedule`: it may be executed again instead of answered.
-    `computed` are the times of a traced request's execution: its start, the end of its input, the start of
-    its output, its end.
+    Attributes:
+        rows: its batch size.
+        shapes: equal for requests that may share a batch; None where all may. Set by the scheduler.
+        accepted: the replica has become responsible for its response.
+        failed: its final response is a failure.
+        nbytes, level, tickets: the queue's records of it; only a queue with policies sets the last two.
+        may_reschedule: it may be executed again instead of answered.
+        computed: the times of a traced request's execution: its start, the end of its input, the start of its
+            output, its end.
     """
 
     may_reschedule: ClassVar[bool] = False
 
     __slots__ = (
-        "_outbox",
+        "_responses",
         "accepted",
         "arrival_ns",
         "cancelled",
@@ -54,7 +57,7 @@ class QueuedRequest(Request):
         self,
         infer: InferRequest,
         sink: Sink,
-        outbox: "ResponseQueue",
+        responses: "ResponseQueue",
         rows: int,
     ) -> None:
         self.infer = infer
@@ -70,7 +73,7 @@ class QueuedRequest(Request):
         self.arrival_ns = time.monotonic_ns()
         self.dispatch_ns = self.nbytes = 0
         self.computed: tuple[int, int, int, int] | None = None
-        self._outbox = outbox
+        self._responses = responses
 
     def is_cancelled(self) -> bool:
         return self.cancelled
@@ -87,19 +90,19 @@ class QueuedRequest(Request):
         if response.final:
             self.failed = response.failure is not None
             self.answered = True
-        self._outbox.put(self, response)
+        self._responses.put(self, response)
 
     def fail(self, failure: Failure) -> None:
-        """Reply with a failure, unless the final response is out already."""
+        """Reply with a failure, unless there was a final response already."""
         if not self.answered:
             self.reply(failed(failure, self.infer.id))
 
 
 class ResponseQueue:
-    """Carries responses from whatever thread made them to the data-plane loop.
+    """Passes responses from the threads that make them to the data-plane loop.
 
-    Waking the loop costs more than a small response, so one wake-up serves all that came meanwhile, and a
-    thread that is about to report the end of an execution anyway holds its own back.
+    Waking the loop costs more than a small response. So one wake-up serves all responses queued meanwhile,
+    and a thread that will report the end of an execution anyway defers the flush until then.
     """
 
     def __init__(
@@ -108,29 +111,30 @@ class ResponseQueue:
         self._loop = loop
         self._deliver = deliver
         self._responses: deque[tuple[QueuedRequest, InferResponse]] = deque()
-        self._scheduled = False
+        self._flush_scheduled = False
         self._thread = threading.local()
 
-    def put(self, pending: QueuedRequest, response: InferResponse) -> None:
+    def put(self, request: QueuedRequest, response: InferResponse) -> None:
         """Queue a response; from any thread."""
-        self._responses.append((pending, response))
-        if self._scheduled or getattr(self._thread, "held", False):
+        self._responses.append((request, response))
+        if self._flush_scheduled or getattr(self._thread, "defers_flush", False):
             return
-        self._scheduled = True
+        self._flush_scheduled = True
         self._loop.call_soon_threadsafe(self.flush)
 
-    def hold(self, held: bool) -> None:
-        """Whether the calling thread will flush by itself at the end of its execution."""
-        self._thread.held = held
+    def defer_flush(self, deferred: bool) -> None:
+        """Set whether the calling thread will have `flush` called at the end of its execution."""
+        self._thread.defers_flush = deferred
 
     def flush(self) -> None:
-        """Deliver what is queued now; on the loop, which a thread that goes on putting must not hold."""
-        self._scheduled = False
+        """Deliver the responses queued at this moment; on the loop."""
+        self._flush_scheduled = False
         responses = self._responses
+        # Not until it is empty: a thread that keeps on responding must not block the loop.
         for _ in range(len(responses)):
-            if not responses:  # delivering has flushed too
+            if not responses:  # delivering has called flush too
                 break
             try:
                 self._deliver(*responses.popleft())
-            except Exception:  # one response that cannot be delivered must not hold the others up
+            except Exception:  # one undeliverable response must not block the others
                 logger.exception("delivering a response")

@@ -1,4 +1,4 @@
-"""Warm-up requests made from `model_warmup` of the configuration."""
+"""Warm-up: executions of the requests in `model_warmup` of the configuration."""
 
 import logging
 import threading
@@ -20,10 +20,10 @@ from backends.base import Backend, Instance, Model, Request
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_S: Final = 600.0
-_NOBODY: Final = "[request id: <id_unknown>] "
+_NO_REQUEST: Final = "[request id: <id_unknown>] "
 _NO_TYPE: Final = DataType("<invalid>", "TYPE_INVALID", np.dtype(np.void), 0)
 _ITEMSIZE: Final = 4
-"""Bytes of an element of a data type without a size, as in Triton: an empty string."""
+"""Bytes of an element of a data type without a fixed size, as in Triton: an empty string."""
 
 
 def warm_up(backend: Backend, instance: Instance) -> None:
@@ -46,7 +46,7 @@ def warm_up(backend: Backend, instance: Instance) -> None:
 
 
 def _errors(backend: Backend, instance: Instance, batch: Sequence[InferRequest]) -> list[str]:
-    """Execute requests together and wait for the answers; the texts of those that are errors."""
+    """Execute requests together; return the messages of those that fail."""
     responses: list[InferResponse] = []
     finished = threading.Semaphore(0)
 
@@ -69,10 +69,10 @@ def _errors(backend: Backend, instance: Instance, batch: Sequence[InferRequest])
 
 
 def _request(model: Model, sample: mc.ModelWarmup) -> InferRequest:
-    """One of the `batch_size` requests of a sample: one row, if the model batches."""
+    """Make one of the `batch_size` requests of a sample: one row, if the model batches."""
     tensors = [_tensor(model, name, source) for name, source in sample.inputs.items()]
     inputs = {tensor.name for tensor in model.config.input}
-    # What else there is, such as controls of sequences, is nothing that a client could send.
+    # Other tensors of a sample, such as control tensors of sequences, are none that a client could send.
     ordinary = tuple(tensor for tensor in tensors if tensor.name in inputs)
     RequestChecker(model.config).check(InferRequest(model.name, "", ordinary))
     return InferRequest(model.name, "", tuple(tensors))
@@ -100,12 +100,14 @@ def _data(model: Model, name: str, source: mc.ModelWarmup.Input, datatype: DataT
         case "input_data_file":
             data = _file(model.directory, source.input_data_file)
         case _:
-            raise invalid_arg(f"{_NOBODY}warmup setting expects input '{name}' to have input_data_type set")
+            raise invalid_arg(
+                f"{_NO_REQUEST}warmup setting expects input '{name}' to have input_data_type set"
+            )
     if datatype.name == "BYTES":
         return data
     if len(data) < size:
         raise invalid_arg(
-            f"{_NOBODY}warmup setting expects {size} bytes, but the data provided from"
+            f"{_NO_REQUEST}warmup setting expects {size} bytes, but the data provided from"
             f" {source.input_data_file} only has {len(data)} bytes"
         )
     return data[:size]

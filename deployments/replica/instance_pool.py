@@ -193,7 +193,7 @@ class InstancePool:
         return await self._limiter.register(demands)
 
     def _thread(self, placement: Placement, permits: Permits | None) -> InstanceThread:
-        instance = placement.instance(self._model, next(self._indices))
+        instance = placement.make_instance(self._model, next(self._indices))
         instance.host_policy = policy = self._spec.host_policy.get(placement.host_policy, {})
         decoupled = self._model.config.model_transaction_policy.decoupled
         scheduler, loop = self._scheduler, self._plane.loop

@@ -15,7 +15,7 @@ MS = 1_000_000
 
 
 class Answers:
-    """Stands for the outbox and the sinks: final responses by request id."""
+    """Stands for the response queue and the sinks: final responses by request id."""
 
     def __init__(self) -> None:
         self.finals: dict[str, InferResponse] = {}

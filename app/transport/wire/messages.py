@@ -87,7 +87,7 @@ class FrameEncoder:
         self._max_meta = settings.max_meta_bytes
 
     def request(self, queue: list[Buffer], stream: int, request: InferRequest, deadline_us: int) -> int:
-        """Append an INFER frame to a queue of buffers to be written in turn; return its size in bytes.
+        """Append an INFER frame to a queue of buffers to be sent; return its size in bytes.
 
         Raises:
             InferError: INVALID_ARG when the request has no encoding or is too large; the queue is unchanged.

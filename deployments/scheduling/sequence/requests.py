@@ -69,7 +69,7 @@ class PaddingRequest(QueuedRequest):
     def __init__(self, like: SequenceRequest, controls: Controls, state: State) -> None:
         zeros = tuple(map(_zeros, (*like.client.inputs, *state.values())))
         infer = InferRequest(like.client.model_name, "", (*zeros, *controls.null_tensors()))
-        super().__init__(infer, like.sink, like._outbox, like.rows)
+        super().__init__(infer, like.sink, like._responses, like.rows)
 
     def reply(self, response: InferResponse) -> None:
         if response.final:

@@ -56,13 +56,13 @@ class Bench:
         self.responses: dict[str, list[InferResponse]] = {}
         self.finished: list[Batch] = []
         self.order: list[str] = []
-        self.outbox = ResponseQueue(loop, self._deliver)
+        self.response_queue = ResponseQueue(loop, self._deliver)
         policy = mc.ModelTransactionPolicy(decoupled=decoupled)
         model = Model(mc.ModelConfig(name="m", model_transaction_policy=policy), 1, Path("m"))
         instance = Instance(model, "m_0_0")
         self.watchdog = LoopWatchdog("m")
         self.thread = InstanceThread(
-            backend, instance, self.outbox, decoupled, loop, self._finished, self.watchdog
+            backend, instance, self.response_queue, decoupled, loop, self._finished, self.watchdog
         )
 
     def _deliver(self, pending: QueuedRequest, response: InferResponse) -> None:
@@ -76,7 +76,7 @@ class Bench:
     def batch(self, *ids: str, data: object = b"") -> Batch:
         tensor = Tensor("INPUT0", "UINT8", (0,), data)
         requests = [InferRequest("m", "", (tensor,), id=request_id) for request_id in ids]
-        pendings = [QueuedRequest(r, lambda response: None, self.outbox, 1) for r in requests]
+        pendings = [QueuedRequest(r, lambda response: None, self.response_queue, 1) for r in requests]
         return Batch(pendings, len(pendings))
 
     async def execute(self, *ids: str) -> Batch:

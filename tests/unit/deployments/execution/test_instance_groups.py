@@ -37,7 +37,7 @@ def test_names_kinds_and_devices() -> None:
 
 def test_instances_know_their_optimization_profiles(tmp_path: Path) -> None:
     (placement,) = placements(config('{ name: "g" count: 1 kind: KIND_GPU gpus: 2 profile: ["0", "3"] }'))
-    instance = placement.instance(Model(config(CPU), 1, tmp_path), 0)
+    instance = placement.make_instance(Model(config(CPU), 1, tmp_path), 0)
     assert (instance.device_id, instance.profiles) == (2, ("0", "3"))
 
 
@@ -47,7 +47,7 @@ def test_secondary_devices_are_handed_to_the_backend() -> None:
         f'{{ name: "a" count: 2 kind: KIND_CPU {devices} }}, {{ name: "b" count: 1 kind: KIND_CPU }}'
     )
     model = Model(asked, 1, Path("m"))
-    instances = [placement.instance(model, index) for index, placement in enumerate(placements(asked))]
+    instances = [placement.make_instance(model, index) for index, placement in enumerate(placements(asked))]
     both = (SecondaryDevice("KIND_NVDLA", 3), SecondaryDevice("KIND_NVDLA", -1))
     assert [instance.secondary_devices for instance in instances] == [both, both, ()]
 

@@ -238,7 +238,7 @@ async def test_a_response_that_cannot_be_delivered_holds_no_other_up(start: Star
             raise RuntimeError("the connection is in no state for this")
         deliver(pending, response)
 
-    bench.outbox._deliver = failing
+    bench.response_queue._deliver = failing
     await bench.execute("a", "b")
     assert bench.final("b").failure is None
     assert len(bench.finished) == 1

@@ -186,15 +186,15 @@ def test_arena_round_trip_and_release() -> None:
 
 def test_unencodable_values_are_refused_and_give_their_slab_back() -> None:
     writer = ArenaWriter(1 << 20)
-    outbox = FrameEncoder(SETTINGS, writer)
+    encoder = FrameEncoder(SETTINGS, writer)
     large = Tensor("I", "UINT8", (65536,), bytes(65536))
     queue: list[Any] = []
     for value in (2**64, object(), "\ud800"):
         with pytest.raises(InferError) as caught:
-            outbox.request(queue, 1, InferRequest("m", "", (large,), (), "", {"p": value}), 0)  # type: ignore[dict-item]
+            encoder.request(queue, 1, InferRequest("m", "", (large,), (), "", {"p": value}), 0)  # type: ignore[dict-item]
         assert caught.value.code == ErrorCode.INVALID_ARG
         with pytest.raises(InferError) as caught:
-            outbox.response(queue, 1, InferResponse("m", "", (large,), "", {"p": value}))  # type: ignore[dict-item]
+            encoder.response(queue, 1, InferResponse("m", "", (large,), "", {"p": value}))  # type: ignore[dict-item]
         assert caught.value.code == ErrorCode.INTERNAL
     assert queue == []
     assert writer.live == 0
@@ -216,12 +216,12 @@ def test_unencodable_values_are_refused_and_give_their_slab_back() -> None:
 def test_what_the_peer_would_refuse_is_not_sent(request_: InferRequest, message: str) -> None:
     large = Tensor("L", "UINT8", (70_000,), bytes(70_000))
     writer = ArenaWriter(1 << 20)
-    outbox = FrameEncoder(TransportSettings(max_meta_bytes=100, max_frame_bytes=10_100), writer)
+    encoder = FrameEncoder(TransportSettings(max_meta_bytes=100, max_frame_bytes=10_100), writer)
     queue: list[Any] = []
     with pytest.raises(InferError, match=message):
-        outbox.request(queue, 1, msgspec.structs.replace(request_, inputs=(large, *request_.inputs)), 0)
+        encoder.request(queue, 1, msgspec.structs.replace(request_, inputs=(large, *request_.inputs)), 0)
     with pytest.raises(InferError, match="more than 100"):
-        outbox.response(queue, 1, InferResponse("m", "", (large,), "i" * 200))
+        encoder.response(queue, 1, InferResponse("m", "", (large,), "i" * 200))
     assert queue == []
     assert writer.live == 0
     writer.close()
