@@ -27,6 +27,11 @@ class TlsFlags(msgspec.Struct, frozen=True, kw_only=True):
     root: A[str, Flag("{}_root_cert", "PEM file of the root certificate of clients.")] = ""
 
 
+def _milliseconds(name: str, help: str, low: int = 0) -> Flag:
+    """Return a flag in milliseconds of a field in seconds."""
+    return Flag(name, help, low=low, high=INT_MAX, per_unit=1000)
+
+
 def _tls(front: str) -> Section:
     def combine(flags: TlsFlags) -> Certificates | None:
         return certificates(front, flags.use, flags.mutual, (flags.cert, flags.key, flags.root))
@@ -142,18 +147,11 @@ class Http2Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_resets: int = 1000
     linger_s: float = 1.0
     write_timeout_s: float = 60.0
-    keepalive_s: A[
-        float,
-        Flag("grpc_keepalive_time", "Milliseconds between pings.", low=1, high=INT_MAX, per_unit=1000),
-    ] = 7200.0
+    keepalive_s: A[float, _milliseconds("grpc_keepalive_time", "Milliseconds between pings.", low=1)] = 7200.0
     keepalive_timeout_s: A[
         float,
-        Flag(
-            "grpc_keepalive_timeout",
-            "Milliseconds to wait for the acknowledgement of a ping.",
-            low=1,
-            high=INT_MAX,
-            per_unit=1000,
+        _milliseconds(
+            "grpc_keepalive_timeout", "Milliseconds to wait for the acknowledgement of a ping.", low=1
         ),
     ] = 20.0
     keepalive_without_calls: A[
@@ -161,12 +159,9 @@ class Http2Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
     min_ping_interval_s: A[
         float,
-        Flag(
+        _milliseconds(
             "grpc_http2_min_recv_ping_interval_without_data",
             "Milliseconds required between pings of a client.",
-            low=0,
-            high=INT_MAX,
-            per_unit=1000,
         ),
     ] = 300.0
     max_ping_strikes: A[
@@ -180,22 +175,12 @@ class Http2Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 2
     max_age_s: A[
         float,
-        Flag(
-            "grpc_max_connection_age",
-            "Milliseconds until a connection is closed; 0 for never.",
-            low=0,
-            high=INT_MAX,
-            per_unit=1000,
-        ),
+        _milliseconds("grpc_max_connection_age", "Milliseconds until a connection is closed; 0 for never."),
     ] = 0.0
     max_age_grace_s: A[
         float,
-        Flag(
-            "grpc_max_connection_age_grace",
-            "Milliseconds then left to calls in flight; 0 for no limit.",
-            low=0,
-            high=INT_MAX,
-            per_unit=1000,
+        _milliseconds(
+            "grpc_max_connection_age_grace", "Milliseconds then left to calls in flight; 0 for no limit."
         ),
     ] = 0.0
     max_message_size: A[

@@ -55,8 +55,7 @@ class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
     exit_on_error: A[bool, Flag("exit_on_error", "Exit when a model fails to load at startup.")] = True
     disable_auto_complete_config: A[
-        bool,
-        Flag("disable_auto_complete_config", "Use model configurations as they are written.", bare=True),
+        bool, Flag("disable_auto_complete_config", "Use model configurations as they are written.", bare=True)
     ] = False
     strict_readiness: A[bool, Flag("strict_readiness", "Be ready only while every model is ready.")] = True
     control_mode: A[

@@ -24,9 +24,7 @@ _VERSIONS: Final = ("", "/versions/{version:digits}")
 
 
 def build_rest_api(
-    service: InferenceService,
-    max_input_size: int = DEFAULT_MAX_INPUT_SIZE,
-    observer: Observer | None = None,
+    service: InferenceService, max_input_size: int = DEFAULT_MAX_INPUT_SIZE, observer: Observer | None = None
 ) -> RestApi:
     """Build the application.
 

@@ -86,9 +86,4 @@ def _handle(value: Any) -> bytes:
 def _described(region: Region) -> dict[str, Any]:
     if region.cuda:
         return {"name": region.name, "device_id": region.device_id, "byte_size": region.byte_size}
-    return {
-        "name": region.name,
-        "key": region.key,
-        "offset": region.offset,
-        "byte_size": region.byte_size,
-    }
+    return {"name": region.name, "key": region.key, "offset": region.offset, "byte_size": region.byte_size}
