@@ -1,4 +1,4 @@
-"""Restricted APIs: categories of routes and RPCs that answer only requests with a certain header.
+"""Restricted APIs: categories of routes and RPCs that require a header with a secret value.
 
 Categories, option format and texts are those of tritonserver's `--http-restricted-api` and
 `--grpc-restricted-protocol`. No I/O.
@@ -9,7 +9,7 @@ from hmac import compare_digest
 from typing import Final, Literal, NamedTuple, cast, get_args
 
 GRPC_PREFIX: Final = "triton-grpc-protocol-"
-"""What tritonserver puts in front of a key to name the gRPC metadata."""
+"""Prefix of a key in the name of the gRPC metadata, as in tritonserver."""
 
 Category = Literal[
     "health",
@@ -28,13 +28,14 @@ CATEGORIES: Final[tuple[str, ...]] = get_args(Category)
 
 
 class Restriction(NamedTuple):
-    """The header a category asks for; `header` is spelled as the user wrote it."""
+    """The header that a category requires, spelled as the user wrote it, and its value."""
 
     header: str
     value: str
 
-    def met_by(self, sent: bytes | None) -> bool:
-        """Whether the header's value is the right one, found in a time that does not depend on how wrong."""
+    def accepts(self, sent: bytes | None) -> bool:
+        """Return whether a header's value is the required one."""
+        # In a time that does not depend on where the values differ.
         return sent is not None and compare_digest(sent, self.value.encode())
 
 
@@ -43,13 +44,13 @@ Restrictions = Mapping[Category, Restriction]
 
 
 def parse_restrictions(entries: Iterable[str], option: str, noun: str, prefix: str = "") -> Restrictions:
-    """Read `<category>[,<category>...]:<key>=<value>` options.
+    """Parse `<category>[,<category>...]:<key>=<value>` options.
 
     Args:
         entries: the options' values.
         option: the option's name without dashes.
-        noun: what its texts call a category, "api" or "protocol".
-        prefix: goes in front of each key.
+        noun: the word for a category in its texts, "api" or "protocol".
+        prefix: of each key.
 
     Raises:
         ValueError: another form, an unknown category, or one in two groups; the text is tritonserver's.

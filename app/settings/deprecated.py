@@ -1,4 +1,4 @@
-"""Flags of tritonserver that are out of date, and what each means now."""
+"""Deprecated flags of tritonserver and their replacements."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -15,16 +15,20 @@ DEPRECATED: Final[Mapping[str, Callable[[str], tuple[str, str]]]] = {
     "trace_count": lambda value: ("trace_config", f"count={value}"),
     "trace_log_frequency": lambda value: ("trace_config", f"triton,log-frequency={value}"),
 }
-"""Old names that still work: what each becomes."""
+"""Deprecated names: each returns the name and the value that replace it."""
 
 STRICT_MODEL_CONFIG: Final = "strict_model_config"
-"""An old opposite of `disable_auto_complete_config`, which wins over it."""
+"""The deprecated opposite of `disable_auto_complete_config`, which has precedence."""
 
 
-def modernise(
+def replace_deprecated(
     given: dict[str, Any], settings: Mapping[str, Setting], label: Label, warnings: list[str]
 ) -> None:
-    """Replace deprecated names by what they mean now; entries under the new name come after, and win."""
+    """Replace deprecated names in `given`; entries under the new name follow and have precedence.
+
+    Raises:
+        SettingsError: a name and its replacement that exclude each other.
+    """
     for name in [name for name in given if name in DEPRECATED]:
         old = given.pop(name)
         if name == "response_cache_byte_size" and "cache_config" in given:

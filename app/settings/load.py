@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from app.settings.deprecated import DEPRECATED, STRICT_MODEL_CONFIG, modernise
+from app.settings.deprecated import DEPRECATED, STRICT_MODEL_CONFIG, replace_deprecated
 from app.settings.errors import SettingsError
 from app.settings.flags import Label, Setting, build
 from app.settings.ignored import IGNORED
@@ -31,7 +31,7 @@ def from_args(args: Mapping[str, object], label: Label = str) -> ServerSettings:
         if name not in known_names():
             raise SettingsError(f"unknown setting '{label(name)}'{suggestion(name, label)}")
     warnings = [f"warning: {label(name)} has no effect in Nereid" for name in given if name in IGNORED]
-    modernise(given, SETTINGS, label, warnings)
+    replace_deprecated(given, SETTINGS, label, warnings)
     values = _read(given, SETTINGS, label)
     _read(given, IGNORED, label)
     for name, value in values.items():

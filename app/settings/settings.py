@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from app.core.config.rate_limit import Explicit, parse_resources
+from app.core.config.rate_limit import ResourceCounts, parse_resources
 from app.core.observability.log import LOG_FORMATS, LogConfig
 from app.core.observability.metrics_config import MetricsConfig
 from app.core.observability.trace_settings import TraceSetting
@@ -146,7 +146,7 @@ class RateLimiterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     mode: A[str, Flag("rate_limit", "How to choose instances.", choices=("off", "execution_count"))] = "off"
     resources: A[
-        Explicit,
+        ResourceCounts,
         Flag(
             "rate_limit_resource",
             "RESOURCE:COUNT[:DEVICE]; may be repeated.",
@@ -156,7 +156,7 @@ class RateLimiterSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = {}
 
     @property
-    def limits(self) -> Explicit | None:
+    def limits(self) -> ResourceCounts | None:
         """Resources by device and name; None without a rate limiter."""
         return None if self.mode == "off" else self.resources
 

@@ -36,7 +36,7 @@ class Placement(NamedTuple):
     @property
     def demand(self) -> Demand | None:
         """The resources of an execution; None for a passive instance, which never executes."""
-        return None if self.group.passive else Demand.of(self.group, self.device)
+        return None if self.group.passive else Demand.from_group(self.group, self.device)
 
     def make_instance(self, model: Model, index: int) -> Instance:
         """Make the instance."""

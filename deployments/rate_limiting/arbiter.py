@@ -5,7 +5,7 @@ from collections.abc import Hashable, Mapping
 from operator import attrgetter
 from typing import Generic, TypeVar
 
-from app.core.config.rate_limit import Demand, Explicit, Resource, limits
+from app.core.config.rate_limit import Demand, Resource, ResourceCounts, resource_limits
 
 K = TypeVar("K", bound=Hashable)
 
@@ -24,7 +24,7 @@ class _Member(Generic[K]):
     def __init__(self, key: K, demand: Demand) -> None:
         self.key = key
         self.demand = demand
-        self.needs = demand.needs()
+        self.needs = demand.by_resource()
         self.rank = 0
         self.requested = 0
         self.held = False
@@ -46,7 +46,7 @@ class Arbiter(Generic[K]):
         explicit: the operator's counts of resources; empty for the largest demand of any instance.
     """
 
-    def __init__(self, explicit: Explicit) -> None:
+    def __init__(self, explicit: ResourceCounts) -> None:
         self._explicit = explicit
         self._members: dict[K, _Member[K]] = {}
         self._limits: dict[Resource, int] = {}
@@ -63,14 +63,14 @@ class Arbiter(Generic[K]):
         """
         added = {key: _Member(key, demand) for key, demand in demands.items()}
         together = [member.demand for member in (*self._members.values(), *added.values())]
-        self._limits = limits(together, self._explicit)
+        self._limits = resource_limits(together, self._explicit)
         self._members.update(added)
 
     def unregister(self, key: K) -> None:
         """Remove an instance and free its resources."""
         self.release(key)
         self._members.pop(key, None)
-        self._limits = limits([member.demand for member in self._members.values()], self._explicit)
+        self._limits = resource_limits([member.demand for member in self._members.values()], self._explicit)
 
     def request(self, key: K) -> None:
         """Queue an instance for a permit."""

@@ -14,7 +14,7 @@ from typing import Final, cast
 
 import msgspec
 
-from app.core.config.rate_limit import Demand, Explicit
+from app.core.config.rate_limit import Demand, ResourceCounts
 from app.core.errors import invalid_arg, unavailable
 from deployments.rate_limiting.wire import (
     AcquireRequest,
@@ -90,7 +90,7 @@ class RateLimiter:
         explicit: the operator's counts of resources.
     """
 
-    def __init__(self, directory: str, key: bytes, explicit: Explicit) -> None:
+    def __init__(self, directory: str, key: bytes, explicit: ResourceCounts) -> None:
         server = blake2b(key, digest_size=8, person=b"rate-limit").hexdigest()
         self._path = Path(directory, f"limiter-{server}.sock")
         self._explicit = explicit

@@ -18,7 +18,7 @@ from typing import Final, cast
 
 import msgspec
 
-from app.core.config.rate_limit import Explicit
+from app.core.config.rate_limit import ResourceCounts
 from app.core.errors import InferError
 from app.transport.channel.sockets import listen_unix
 from deployments.rate_limiting.arbiter import Arbiter
@@ -50,7 +50,7 @@ class Node:
         opens: the time from which permits are granted, on the loop's clock.
     """
 
-    def __init__(self, explicit: Explicit, opens: float) -> None:
+    def __init__(self, explicit: ResourceCounts, opens: float) -> None:
         self.arbiter: Arbiter[tuple[_Replica, int]] = Arbiter(explicit)
         self.idle = asyncio.Event()
         self.idle.set()
@@ -138,7 +138,7 @@ class _Replica(asyncio.Protocol):
             self._transport.write(frame(message))
 
 
-async def serve(listener: socket.socket, explicit: Explicit, wait_s: float) -> None:
+async def serve(listener: socket.socket, explicit: ResourceCounts, wait_s: float) -> None:
     """Serve connections until there have been none for `LINGER_S`."""
     loop = asyncio.get_running_loop()
     node = Node(explicit, loop.time() + wait_s)
@@ -151,7 +151,7 @@ async def serve(listener: socket.socket, explicit: Explicit, wait_s: float) -> N
     server.close()
 
 
-def _become_arbiter(path: Path, explicit: Explicit) -> None:
+def _become_arbiter(path: Path, explicit: ResourceCounts) -> None:
     """Listen, then serve in a detached process; does not return.
 
     Ray kills the processes that a worker started along with it, unless they are detached.
@@ -177,4 +177,4 @@ def _become_arbiter(path: Path, explicit: Explicit) -> None:
 
 
 if __name__ == "__main__":
-    _become_arbiter(Path(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=Explicit))
+    _become_arbiter(Path(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=ResourceCounts))

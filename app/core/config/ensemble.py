@@ -1,4 +1,4 @@
-"""Checks of `ensemble_scheduling` that need no other model: the steps, and how tensors flow between them.
+"""Checks of `ensemble_scheduling` that need no other model: the steps and the tensors between them.
 
 Texts are those of ValidateEnsembleSchedulingConfig in Triton's core (src/model_config_utils.cc), misplaced
 quotes included. Triton walks unordered maps; here tensors come in the order in which the steps name them.
@@ -25,11 +25,11 @@ class Condition(NamedTuple):
 
 
 def conditions(config: mc.ModelConfig) -> dict[int, Condition]:
-    """The conditions of an ensemble's steps, by index; not in Triton.
+    """Return the conditions of an ensemble's steps, by index; not in Triton.
 
     A step runs only sometimes when `parameters` has a key `step.<index>.when` with the name of a BOOL
-    ensemble tensor, or that name behind a "!". The outputs of a step that did not run are absent, and so is
-    whatever needs one of them; an optional input is left out instead.
+    ensemble tensor, or that name behind a "!". The outputs of a step that did not run are absent, as are
+    those of steps that require one of them; an optional input is left out instead.
 
     Raises:
         InferError: INVALID_ARG for a step that does not exist.
@@ -49,7 +49,7 @@ def conditions(config: mc.ModelConfig) -> dict[int, Condition]:
 
 @dataclass(eq=False)
 class _Tensor:
-    """An ensemble tensor: written by at most one step, ready when all that the step reads is ready."""
+    """An ensemble tensor: written by at most one step, ready when all tensors that the step reads are."""
 
     name: str
     written: bool = False
@@ -62,15 +62,15 @@ def validate_ensemble(config: mc.ModelConfig) -> None:
     """Check an ensemble's configuration on its own.
 
     Raises:
-        InferError: INVALID_ARG for what an ensemble may not have, an incomplete step, or a tensor that is
-            written twice, never written, or never used.
+        InferError: INVALID_ARG for a field not allowed in an ensemble, an incomplete step, or a tensor that
+            is written twice, never written, or never used.
     """
     _check_fields(config)
     tensors = _build_graph(config)
     for tensor in config.input:
         if tensor.name not in tensors:
             raise invalid_arg(f"ensemble input '{tensor.name}' for ensemble {config.name}' is not used")
-    _spread_readiness({tensor.name: tensors[tensor.name] for tensor in config.input}.values())
+    _mark_ready({tensor.name: tensors[tensor.name] for tensor in config.input}.values())
     for output in config.output:
         if output.name not in tensors:
             raise invalid_arg(f"ensemble output '{output.name}' for ensemble {config.name}' is not used")
@@ -126,26 +126,27 @@ def _write(tensors: dict[str, _Tensor], name: str, step: int, ensemble: str) -> 
     return tensor
 
 
-def _spread_readiness(inputs: Iterable[_Tensor]) -> None:
+def _mark_ready(inputs: Iterable[_Tensor]) -> None:
+    """Mark the inputs and all tensors that can be computed from them."""
     queue = list(inputs)
     for tensor in queue:
         tensor.ready = True
-    waiting: dict[_Tensor, int] = {}
+    missing: dict[_Tensor, int] = {}
     while queue:
         for target in queue.pop().targets:
-            waiting[target] = waiting.get(target, len(target.sources)) - 1
-            if waiting[target] == 0 and not target.ready:
+            missing[target] = missing.get(target, len(target.sources)) - 1
+            if missing[target] == 0 and not target.ready:
                 target.ready = True
                 queue.append(target)
 
 
 def _not_written(output: _Tensor, ensemble: str) -> InferError:
-    """Follow what the output lacks to where it begins, and name that tensor."""
+    """Return the error that names the first unconnected tensor an output depends on."""
     text = f"output '{output.name}' for ensemble '{ensemble}' is not written"
     seen: set[str] = set()
     last = output
-    while lacking := [tensor for tensor in last.sources if not tensor.ready and tensor.name not in seen]:
-        last = lacking[0]
+    while unready := [tensor for tensor in last.sources if not tensor.ready and tensor.name not in seen]:
+        last = unready[0]
         seen.add(last.name)
     if last is not output:
         text += f": at least one of its depending tensors, '{last.name}', is not connected"

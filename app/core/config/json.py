@@ -1,4 +1,4 @@
-"""`ModelConfig` as the JSON of Triton's `/config` (ModelConfigToJson in its core)."""
+"""`ModelConfig` as the JSON of Triton's `/config`; source: ModelConfigToJson in its core."""
 
 from typing import Any, Final
 
@@ -8,7 +8,7 @@ from google.protobuf.message import Message
 from tritonclient.grpc import model_config_pb2 as mc
 
 _INT64_TYPES: Final = frozenset({FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64})
-# Triton mends protobuf's 64-bit strings field by field, and forgot these; clients read strings.
+# Triton turns protobuf's 64-bit strings into numbers field by field and leaves out these.
 _LEFT_AS_STRINGS: Final = frozenset(
     {
         "inference.ModelSequenceBatching.InitialState.dims",
@@ -21,9 +21,9 @@ _LEFT_AS_STRINGS: Final = frozenset(
 def config_to_json(config: mc.ModelConfig) -> dict[str, Any]:
     """Return the configuration as JSON values, fields in the order of the message's declaration.
 
-    Names are the original ones; fields without presence are always there, unset messages and unset members of
-    a oneof never; enums are names. 64-bit integers are numbers except in the fields Triton leaves as strings.
-    An empty configuration is an empty object.
+    Names are the original ones; fields without presence are always included, unset messages and unset members
+    of a oneof never; enums are names. 64-bit integers are numbers except in the fields Triton leaves as
+    strings. An empty configuration is an empty object.
     """
     return _message(config) if config.ByteSize() else {}
 
@@ -54,7 +54,7 @@ def _scalar(field: FieldDescriptor, value: Any) -> Any:
     if field.cpp_type in _INT64_TYPES and field.full_name in _LEFT_AS_STRINGS:
         return str(value)
     if field.cpp_type == FieldDescriptor.CPPTYPE_FLOAT:
-        # The shortest digits that make the same 32-bit float: 0.9, not 0.8999999761581421; 1, not 1.0.
+        # The shortest digits of the same 32-bit float: 0.9, not 0.8999999761581421; 1, not 1.0.
         shortest = float(str(np.float32(value)))
         return int(shortest) if shortest.is_integer() else shortest
     return value

@@ -1,8 +1,8 @@
-"""What the request path and the manager ask of a model's configuration.
+"""Tensors of a model's configuration, for the request path and the manager.
 
 The configuration itself is the protobuf message `ModelConfig` everywhere; there is no second class for it.
-Beside this module: `config_text` (text to message), `config_normalise` (defaults), `config_validation` and
-`config_ensemble` (checks), `config_json` (message to JSON).
+Beside this module: `text` (text to message), `normalise` (defaults), `validation`, `schedulers` and
+`ensemble` (checks), `json` (message to JSON).
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ class TensorSpec(NamedTuple):
         datatype: v2 name ("FP32", "BYTES"); "" when the configuration names no valid type.
         itemsize: bytes of an element, 0 for BYTES.
         dims: the configuration's `dims`, batch dimension excluded, -1 for a variable size.
-        shape: `dims` behind the batch dimension (-1) when the model batches: what metadata shows.
+        shape: `dims` behind the batch dimension (-1) when the model batches, as in its metadata.
         reshape: `reshape.shape`, batch dimension excluded; None when the tensor is not reshaped.
         optional: the client may leave the input out.
         label_filename: labels of an output, relative to the model's directory; "" for none.
@@ -39,16 +39,16 @@ class TensorSpec(NamedTuple):
     label_filename: str = ""
 
     def backend_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Turn a client's shape into the backend's: `reshape` in place of `dims`, the batch size kept."""
+        """Convert a client's shape into the backend's: `reshape` in place of `dims`, the batch size kept."""
         return tuple(shape) if self.reshape is None else self._swap(shape, self.dims, self.reshape)
 
     def client_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Undo `backend_shape`, for the outputs of a backend."""
+        """Convert a backend's shape into the client's: the reverse of `backend_shape`, for outputs."""
         return tuple(shape) if self.reshape is None else self._swap(shape, self.reshape, self.dims)
 
     def _swap(self, shape: Sequence[int], source: Sequence[int], target: Sequence[int]) -> tuple[int, ...]:
         batch = len(self.shape) - len(self.dims)
-        # Validation made sure that both sides have as many variable sizes, in the same order.
+        # Validation checks that both sides have as many variable sizes, in the same order.
         variable = iter([size for size, dim in zip(shape[batch:], source, strict=True) if dim == WILDCARD])
         return (*shape[:batch], *_fill(target, variable))
 
@@ -89,16 +89,16 @@ def datatype_name(value: int) -> str:
 
 
 def dims_text(dims: Sequence[int]) -> str:
-    """Write dims as Triton does, `[-1,16]`.
+    """Format dims as Triton does, `[-1,16]`.
 
-    Numbers that no 64-bit integer holds are named, not printed: their digits are the sender's choice, and
-    Python refuses to print more than 4300 of them.
+    Numbers beyond 64 bits are replaced by a word: a client chooses their length, and Python refuses to format
+    more than 4300 digits.
     """
     return "[" + ",".join(str(d) if -(1 << 64) < d < 1 << 64 else "<out of range>" for d in dims) + "]"
 
 
 def change_requires_reload(old: mc.ModelConfig, new: mc.ModelConfig) -> bool:
-    """Whether a changed configuration needs a fresh load.
+    """Return whether a changed configuration requires a reload.
 
     Only `instance_group` and `version_policy` may change in place (Triton's `ConfigChangeRequiresReload`).
     """

@@ -1,4 +1,4 @@
-"""What a configuration leaves out: backend and file name found from the files, and Triton's defaults.
+"""Completion of a configuration: backend and file name inferred from the files, and Triton's defaults.
 
 Sources: AutoCompleteBackendFields, NormalizeModelConfig, NormalizeInstanceGroup and SetDefaultInstanceCount
 in Triton's core (src/model_config_utils.cc).
@@ -14,12 +14,12 @@ from app.core.errors import invalid_arg
 ENSEMBLE: Final = "ensemble"
 SEQUENCE_IDLE_DEFAULT_US: Final = 1_000_000
 MAX_INSTANCES: Final = 1024
-"""Of one version of a model: each is a thread, a Python model's a process."""
+"""Instances of a version of a model: each is a thread, that of a Python model a process."""
 _INSTANCES_ON_CPU: Final = {"onnxruntime": 2, "tensorflow": 2}
 
 
 class KnownModel(NamedTuple):
-    """One row of the table: a platform, its backend, its file's default name, whether that is a directory."""
+    """A platform, its backend, its default file name, and whether that is a directory; None: either."""
 
     platform: str
     backend: str
@@ -48,17 +48,17 @@ BACKEND_OF_PLATFORM: Final = {known.platform: known.backend for known in KNOWN_M
 
 
 def infer_backend(config: mc.ModelConfig, listing: Collection[str]) -> mc.ModelConfig:
-    """Return a copy with `backend`, `platform` and `default_model_filename` filled where they can be known.
+    """Return a copy with `backend`, `platform` and `default_model_filename` filled in where they are known.
 
     Platform and backend decide first, then `default_model_filename`, then the files, then a model name of
     the form `<anything>.<backend>`, then a single file `model.<backend>` (the last is not Triton's).
 
     Args:
         config: `name` must be set.
-        listing: what the model's first version directory holds, directories with a "/" behind the name.
+        listing: names in the model's first version directory, those of directories with a "/" at the end.
 
     Raises:
-        InferError: INVALID_ARG when nothing tells the backend.
+        InferError: INVALID_ARG when the backend cannot be inferred.
     """
     result = _copy(config)
     if result.HasField("ensemble_scheduling") and not result.platform and not result.backend:
@@ -79,7 +79,7 @@ def _known_model(config: mc.ModelConfig, listing: Collection[str]) -> KnownModel
     platform = _OLD_PLATFORM_NAMES.get(config.platform, config.platform)
     if platform in BACKEND_OF_PLATFORM:
         return next((row for row in rows if row.platform == platform), None)
-    # TorchScript for "pytorch", whatever the files: AOTInductor must be asked for by its platform.
+    # TorchScript for "pytorch", whatever the files: AOTInductor must be selected by its platform.
     if config.backend and config.backend != "tensorflow":
         return rows[0] if rows else None
     if platform:
@@ -114,7 +114,7 @@ def _custom_backend(model: str, listing: Collection[str]) -> str:
 
 
 def normalise(config: mc.ModelConfig, gpus: Sequence[int] = ()) -> mc.ModelConfig:
-    """Return a copy with Triton's defaults filled in; applying it twice changes nothing more.
+    """Return a copy with Triton's defaults filled in; idempotent.
 
     Args:
         config: with `name`, and `backend` or `platform`, already filled.
@@ -174,7 +174,7 @@ def _default_instances(config: mc.ModelConfig, gpus: Sequence[int]) -> None:
     if instances > MAX_INSTANCES:
         raise invalid_arg(
             f"instance groups of model '{config.name}' ask for {instances} instances, "
-            f"at most {MAX_INSTANCES} can be had"
+            f"at most {MAX_INSTANCES} are possible"
         )
 
 

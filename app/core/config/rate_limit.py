@@ -1,4 +1,4 @@
-"""Resources that executions take: what the configuration and `--rate-limit-resource` say of them.
+"""Resources that executions occupy: demands of the configuration, counts of `--rate-limit-resource`.
 
 Source: ParseRateLimiterResourceOption (src/command_line_parser.cc of Triton's server) and ResourceManager
 (src/rate_limiter.cc of its core).
@@ -11,14 +11,14 @@ import msgspec
 
 from app.core.errors import invalid_arg
 
-if TYPE_CHECKING:  # the arbiter's process does without
+if TYPE_CHECKING:  # The arbiter's process does not import protobuf.
     from tritonclient.grpc import model_config_pb2 as mc
 
 GLOBAL: Final = -2
-"""The device of a resource that exists once, whatever device an instance runs on."""
+"""Device of a resource that is shared by all devices."""
 
 ANY_DEVICE: Final = -1
-"""The device of an explicit count that holds for each device."""
+"""Device of a count that applies to each device."""
 
 
 class Resource(NamedTuple):
@@ -28,20 +28,20 @@ class Resource(NamedTuple):
     name: str
 
 
-Explicit = dict[int, dict[str, int]]
-"""Counts that the operator gave, by device and name."""
+ResourceCounts = dict[int, dict[str, int]]
+"""Counts of resources that the operator set, by device and name."""
 
 
 class Demand(msgspec.Struct, frozen=True, array_like=True):
-    """What one execution of an instance takes, as (device, name, count), and the instance's priority."""
+    """Resources that an execution of an instance occupies, as (device, name, count), and its priority."""
 
     resources: tuple[tuple[int, str, int], ...]
     priority: int = 1
 
     @classmethod
-    def of(cls, group: "mc.ModelInstanceGroup", device: int) -> "Demand | None":
-        """The demand of an instance on a device; None when it takes nothing."""
-        # A name that comes twice has the last count, as in Triton. `global` is a keyword of Python.
+    def from_group(cls, group: "mc.ModelInstanceGroup", device: int) -> "Demand | None":
+        """Return the demand of an instance on a device; None without resources."""
+        # Of a name given twice the last count applies, as in Triton. `global` is a keyword of Python.
         counts = {
             (GLOBAL if getattr(each, "global") else device, each.name): each.count
             for each in group.rate_limiter.resources
@@ -51,18 +51,18 @@ class Demand(msgspec.Struct, frozen=True, array_like=True):
         found = tuple((where, name, count) for (where, name), count in counts.items())
         return cls(found, max(1, group.rate_limiter.priority))
 
-    def needs(self) -> dict[Resource, int]:
-        """The same by resource."""
+    def by_resource(self) -> dict[Resource, int]:
+        """Return the counts by resource."""
         return {Resource(device, name): count for device, name, count in self.resources}
 
 
-def parse_resources(entries: Iterable[str]) -> Explicit:
-    """Read `--rate-limit-resource`, RESOURCE:COUNT[:DEVICE]; of two counts the lesser holds, as in Triton.
+def parse_resources(entries: Iterable[str]) -> ResourceCounts:
+    """Parse `--rate-limit-resource`, RESOURCE:COUNT[:DEVICE]; of two counts the lesser applies, as in Triton.
 
     Raises:
         ValueError: an entry of another form; Triton's text.
     """
-    found: Explicit = {}
+    found: ResourceCounts = {}
     for entry in entries:
         name, *numbers = entry.split(":")
         if not (name and len(numbers) in (1, 2) and all(number.isdecimal() for number in numbers)):
@@ -76,11 +76,11 @@ def parse_resources(entries: Iterable[str]) -> Explicit:
     return found
 
 
-def limits(demands: Iterable[Demand], explicit: Explicit) -> dict[Resource, int]:
-    """How much there is of each resource that is demanded.
+def resource_limits(demands: Iterable[Demand], explicit: ResourceCounts) -> dict[Resource, int]:
+    """Return the available count of each resource that is demanded.
 
-    That is the most any one instance demands, or what the operator gave; a resource that the operator does
-    not name among others counts as absent.
+    That is the highest demand of any instance, or the operator's count; once the operator sets any count,
+    resources without one are absent.
 
     Raises:
         InferError: INVALID_ARG, Triton's text, when an instance could never execute, or when a resource is
@@ -88,10 +88,10 @@ def limits(demands: Iterable[Demand], explicit: Explicit) -> dict[Resource, int]
     """
     most: dict[Resource, int] = {}
     for demand in demands:
-        for resource, count in demand.needs().items():
+        for resource, count in demand.by_resource().items():
             most[resource] = max(count, most.get(resource, 0))
     if explicit:
-        most = {resource: _given(resource, count, explicit) for resource, count in most.items()}
+        most = {resource: _configured(resource, count, explicit) for resource, count in most.items()}
     of_devices = {resource.name for resource in most if resource.device != GLOBAL}
     for resource in most:
         if resource.device == GLOBAL and resource.name in of_devices:
@@ -102,7 +102,7 @@ def limits(demands: Iterable[Demand], explicit: Explicit) -> dict[Resource, int]
     return most
 
 
-def _given(resource: Resource, least: int, explicit: Mapping[int, Mapping[str, int]]) -> int:
+def _configured(resource: Resource, least: int, explicit: Mapping[int, Mapping[str, int]]) -> int:
     if resource.device == GLOBAL:
         places = list(explicit.values())
     else:

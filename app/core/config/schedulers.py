@@ -1,4 +1,4 @@
-"""Checks of `dynamic_batching` and `sequence_batching`; texts are Triton's (src/model_config_utils.cc)."""
+"""Checks of `dynamic_batching` and `sequence_batching`, with Triton's texts (src/model_config_utils.cc)."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -64,9 +64,9 @@ def validate_sequence_batching(config: mc.ModelConfig) -> None:
     batching = config.sequence_batching
     _check_control_names(batching, config.name)
     for kind in _BOOLEAN_KINDS:
-        for control in _only_one(batching, kind, config.name):
+        for control in _single_control(batching, kind, config.name):
             _check_boolean(control, kind, config.name)
-    for control in _only_one(batching, _CORRID, config.name):
+    for control in _single_control(batching, _CORRID, config.name):
         _check_corrid(control, config.name)
     if batching.HasField("oldest"):
         sizes = batching.oldest.preferred_batch_size
@@ -90,7 +90,7 @@ def _check_control_names(batching: mc.ModelSequenceBatching, model: str) -> None
         seen.add(control_input.name)
 
 
-def _only_one(batching: mc.ModelSequenceBatching, kind: str, model: str) -> list[Any]:
+def _single_control(batching: mc.ModelSequenceBatching, kind: str, model: str) -> list[Any]:
     value = mc.ModelSequenceBatching.Control.Kind.Value(kind)
     controls = [control for tensor in batching.control_input for control in tensor.control]
     found = [control for control in controls if control.kind == value]

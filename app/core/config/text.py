@@ -1,6 +1,6 @@
-"""From text to `ModelConfig`: `config.pbtxt` (protobuf text format) and the JSON of a load request.
+"""Parsers of `ModelConfig`: `config.pbtxt` (protobuf text format) and the JSON of a load request.
 
-Every error says where, what was expected, and how to mend it.
+Every error names the place, the expectation and a correction.
 """
 
 import json
@@ -16,7 +16,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.errors import InferError, internal, invalid_arg
 
 MAX_CONFIG_BYTES: Final = 4 << 20
-"""Largest configuration read. Real ones are a few KiB; the text parser costs about a second a MiB."""
+"""Maximum size of a configuration. Real ones have a few KiB; the text parser needs a second for a MiB."""
 
 _NO_FIELD: Final = re.compile(r'Message type "([\w.]+)" has no field named "([^"]*)"')
 _NO_VALUE: Final = re.compile(r'Enum type "([\w.]+)" has no value (?:named|with number) (\S+?)\.?$')
@@ -30,7 +30,7 @@ _LONGEST_SENTENCE: Final = 500
 _SYNTAX_ADVICE: Final = (
     "Write fields as 'name: value' or 'name { ... }', lists as '[ a, b ]', and close every bracket and quote."
 )
-# The first pattern found in the parser's sentence gives the advice.
+# The first pattern found in the parser's sentence selects the advice.
 _ADVICE: Final = (
     (re.compile(r"out of range"), "Use a number that fits the field."),
     (re.compile(r"parse (integer|float|double)|number|invalid literal"), "Write a number, without quotes."),
@@ -51,7 +51,7 @@ def parse_pbtxt(text: str, source: str) -> mc.ModelConfig:
 
     Raises:
         InferError: INTERNAL, as Triton; the text begins "failed to read text proto from <source>" and goes on
-            with line, column, what was expected and how to mend it.
+            with line, column, expectation and correction.
     """
     if len(text) > MAX_CONFIG_BYTES:
         raise _unreadable(source, f"the file is larger than {MAX_CONFIG_BYTES} bytes; shorten it")
@@ -71,8 +71,8 @@ def _unreadable(source: str, detail: str) -> InferError:
 
 
 def _explain(text: str) -> str:
-    """Keep the parser's first sentence and add what to do about it."""
-    # The parser repeats the line at fault in front of some sentences; its number is given already.
+    """Return the parser's first sentence and advice for it."""
+    # The parser repeats the line in front of some sentences; the error has its number already.
     sentence = _QUOTED_LINE.sub("", _POSITION.sub("", text), count=1)
     what = (sentence.strip().splitlines() or ["not a model configuration"])[0][:_LONGEST_SENTENCE]
     return f"{what.rstrip('.')}. {_advice(what)}".rstrip()
@@ -89,7 +89,7 @@ def _advice(what: str) -> str:
         return f"Give '{match[1]}' once."
     if match := _ONEOF.search(what):
         return f"Keep either '{match[1]}' or '{match[2]}'."
-    # "Failed to parse" is how the JSON parser begins, to which the grammar of config.pbtxt means nothing.
+    # Sentences of the JSON parser begin so; the grammar of config.pbtxt does not apply to them.
     otherwise = "" if what.startswith("Failed to parse ") else _SYNTAX_ADVICE
     return next((advice for pattern, advice in _ADVICE if pattern.search(what)), otherwise)
 
@@ -123,10 +123,10 @@ def _enum_names(enum: str) -> list[str]:
 def parse_config_json(text: str) -> mc.ModelConfig:
     """Parse the `config` parameter of a load request: the JSON form of `ModelConfig`.
 
-    Unknown fields are refused; enum names are read in any case; 64-bit numbers may be numbers or strings.
+    Unknown fields are refused; enum names may have any case; 64-bit numbers may be numbers or strings.
 
     Raises:
-        InferError: INVALID_ARG, "Invalid config override: " and what is wrong.
+        InferError: INVALID_ARG, "Invalid config override: " and the reason.
     """
     if len(text) > MAX_CONFIG_BYTES:
         raise _bad_override(f"the configuration is larger than {MAX_CONFIG_BYTES} bytes")
@@ -159,7 +159,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _upper_enums(value: Any, message: Descriptor) -> Any:
-    """Write enum names in upper case: Triton's parser (C++) takes any case, Python's takes only that."""
+    """Return the value with enum names in upper case: Triton accepts any case, Python's parser only that."""
     if not isinstance(value, dict):
         return value
     known = {name: field for field in message.fields for name in (field.name, field.json_name)}

@@ -1,4 +1,4 @@
-"""Whether a normalised configuration can be served.
+"""Validation of a normalised configuration.
 
 Checks, their order and their texts are those of ValidateModelConfig, ValidateModelIOConfig and
 ValidateInstanceGroup in Triton's core (src/model_config_utils.cc). Every error is INVALID_ARG and fails the
@@ -32,7 +32,7 @@ def validate(config: mc.ModelConfig, gpus: Sequence[int] = ()) -> None:
         gpus: CUDA ordinals this server may use.
 
     Raises:
-        InferError: INVALID_ARG with Triton's text for the first thing found wrong.
+        InferError: INVALID_ARG with Triton's text for the first error found.
     """
     _check_identity(config)
     if config.HasField("dynamic_batching"):
@@ -56,7 +56,7 @@ def _check_identity(config: mc.ModelConfig) -> None:
         raise invalid_arg(
             f"Ensemble model '{config.name}' must have platform type '{ENSEMBLE}' and empty backend type"
         )
-    # A backend of one's own may have any platform.
+    # A custom backend may have any platform.
     has_platforms = config.backend in BACKEND_OF_PLATFORM.values()
     if has_platforms and BACKEND_OF_PLATFORM.get(config.platform) != config.backend:
         pair = f"{config.platform}, {config.backend}"
@@ -84,7 +84,7 @@ def _check_ensemble(config: mc.ModelConfig) -> None:
 
 
 def check_cache(config: mc.ModelConfig) -> None:
-    """Refuse a response cache for a model that is decoupled.
+    """Refuse a response cache for a decoupled model.
 
     Raises:
         InferError: INVALID_ARG with Triton's text.
@@ -160,7 +160,7 @@ def _check_dims(tensor: Any, max_batch_size: int, prefix: str) -> None:
 
 
 def _check_reshape(tensor: Any, prefix: str) -> None:
-    """Both sides must hold as many elements between, before and after the same number of variable sizes."""
+    """Check that dims and reshape have the same variable sizes and the same elements between them."""
     dims, shape = _segments(tensor.dims), _segments(tensor.reshape.shape)
     for name, counts in (("dims", dims), ("reshape", shape)):
         if len(counts) == 1 and counts[0] > _INT64_MAX:
@@ -225,7 +225,7 @@ def _check_sources(batch_io: Any, config: mc.ModelConfig) -> None:
 
 
 def validate_instances(config: mc.ModelConfig, gpus: Sequence[int] = ()) -> None:
-    """Check the `instance_group`s of a model that is no ensemble, against the GPUs of this server.
+    """Check the `instance_group`s of a model, unless it is an ensemble, against the GPUs of this server.
 
     Raises:
         InferError: INVALID_ARG; INTERNAL for a kind that normalisation left at KIND_AUTO, as in Triton.
@@ -251,7 +251,7 @@ def _check_group(group: mc.ModelInstanceGroup, config: mc.ModelConfig, gpus: Seq
         if device.kind not in mc.ModelInstanceGroup.SecondaryDevice.SecondaryDeviceKind.values():
             raise invalid_arg(f"{subject} has a secondary device of unknown kind {device.kind}")
     if group.profile and config.platform != _TENSORRT:
-        # Triton has no blank between the platform and "specifies".
+        # Triton has no space between the platform and "specifies".
         raise invalid_arg(
             f"{subject} and platform {config.platform}specifies profile field which is only supported for "
             "TensorRT models"
@@ -260,8 +260,8 @@ def _check_group(group: mc.ModelInstanceGroup, config: mc.ModelConfig, gpus: Seq
 
 def _check_gpus(group: mc.ModelInstanceGroup, subject: str, gpus: Sequence[int]) -> None:
     if not group.gpus:
-        lacking = "specifies no GPUs" if gpus else "no GPUs are available"
-        raise invalid_arg(f"{subject} has kind KIND_GPU but {lacking}")
+        missing = "specifies no GPUs" if gpus else "no GPUs are available"
+        raise invalid_arg(f"{subject} has kind KIND_GPU but {missing}")
     usable = ", ".join(map(str, sorted(gpus)))
     for gpu in group.gpus:
         if gpu not in gpus:

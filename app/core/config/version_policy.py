@@ -1,4 +1,4 @@
-"""Which versions of a model are served, and which one a request means. Pure functions."""
+"""Choice of the versions of a model that are served, and of the version for a request. Pure functions."""
 
 import re
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.errors import invalid_arg
 
 _INT64_MAX: Final = (1 << 63) - 1
-# What C's strtol takes: blanks, a sign, digits; what follows is left unread.
+# As C's strtol: spaces, a sign, digits; the rest is ignored.
 _LEADING_INTEGER: Final = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]{1,32})")
 
 
@@ -30,7 +30,7 @@ def served_versions(policy: mc.ModelVersionPolicy, on_disk: Iterable[int]) -> li
 
 
 def absent_versions(policy: mc.ModelVersionPolicy, on_disk: Iterable[int]) -> list[int]:
-    """Return the versions a `specific` policy names that have no directory; Triton logs each and goes on."""
+    """Return the versions a `specific` policy names that have no directory; Triton logs them only."""
     return sorted(set(policy.specific.versions) - set(on_disk))
 
 
@@ -47,7 +47,7 @@ def require_versions(model: str, versions: list[int]) -> list[int]:
 
 
 def latest(ready: Iterable[int]) -> int:
-    """Return the version a request without one means: the numerically highest that is ready.
+    """Return the version for a request without one: the numerically highest that is ready.
 
     Raises:
         ValueError: no version is ready.
@@ -56,9 +56,9 @@ def latest(ready: Iterable[int]) -> int:
 
 
 def parse_version(text: str) -> int | None:
-    """Read a request's version string; "" is None, "the latest".
+    """Parse a request's version string; "" is None, the latest.
 
-    Triton reads it with `std::stol` (GetModelVersionFromString in its server), so "2x" is version 2.
+    Triton parses it with `std::stol` (GetModelVersionFromString in its server), so "2x" is version 2.
 
     Raises:
         InferError: INVALID_ARG when the text does not begin with an integer, or the integer is negative.

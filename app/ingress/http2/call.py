@@ -285,7 +285,7 @@ def open_call(
     """
     method = methods.get(head.path)
     restriction = restricted.get(head.path)
-    if restriction is not None and not restriction.met_by(_metadata_value(head, restriction.header)):
+    if restriction is not None and not restriction.accepts(_metadata_value(head, restriction.header)):
         text = f"This protocol is restricted, expecting header '{restriction.header}'"
         _refuse(stream, wire.UNAVAILABLE, text)
     elif head.refusal:

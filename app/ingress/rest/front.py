@@ -91,7 +91,7 @@ class HttpFront:
         if restriction is None:
             return None
         sent = head.get(restriction.header.lower().encode())
-        if restriction.met_by(None if sent is None else sent.encode("latin-1")):
+        if restriction.accepts(None if sent is None else sent.encode("latin-1")):
             return None
         text = f"This API is restricted, expecting header '{restriction.header}'"
         return FixedRoute(403, JSON_HEADERS, encode_error(text))

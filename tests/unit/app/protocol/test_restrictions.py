@@ -42,5 +42,5 @@ def test_categories_are_known_and_in_one_group(entries, text):
 
 def test_value_must_match_completely():
     restriction = Restriction("key", "välue")
-    assert restriction.met_by("välue".encode())
-    assert not any(map(restriction.met_by, (None, b"", b"value", "väluex".encode(), "välu".encode())))
+    assert restriction.accepts("välue".encode())
+    assert not any(map(restriction.accepts, (None, b"", b"value", "väluex".encode(), "välu".encode())))

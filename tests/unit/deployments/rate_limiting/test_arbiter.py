@@ -4,7 +4,15 @@ from collections import Counter
 
 import pytest
 
-from app.core.config.rate_limit import ANY_DEVICE, GLOBAL, Demand, Explicit, Resource, limits, parse_resources
+from app.core.config.rate_limit import (
+    ANY_DEVICE,
+    GLOBAL,
+    Demand,
+    Resource,
+    ResourceCounts,
+    parse_resources,
+    resource_limits,
+)
 from app.core.errors import ErrorCode, InferError
 from deployments.rate_limiting.arbiter import Arbiter
 
@@ -17,7 +25,7 @@ def arbiter(**demands: Demand) -> Arbiter[str]:
     return limited({}, **demands)
 
 
-def limited(explicit: Explicit, **demands: Demand) -> Arbiter[str]:
+def limited(explicit: ResourceCounts, **demands: Demand) -> Arbiter[str]:
     made: Arbiter[str] = Arbiter(explicit)
     made.register(demands)
     return made
@@ -153,7 +161,7 @@ EXPLICIT = parse_resources(["R1:10", "R2:5:0", "R2:8:1", "R3:2"])
 def test_example_of_tritons_documentation() -> None:
     """From rate_limiter.md of Triton's documentation."""
     on = [Demand(((device, "R1", 1), (device, "R2", 1), (GLOBAL, "R3", 1))) for device in (0, 1)]
-    assert limits(on, EXPLICIT) == {
+    assert resource_limits(on, EXPLICIT) == {
         Resource(0, "R1"): 10,
         Resource(0, "R2"): 5,
         Resource(1, "R1"): 10,
@@ -164,12 +172,12 @@ def test_example_of_tritons_documentation() -> None:
 
 def test_resource_without_an_explicit_count_is_absent() -> None:
     with pytest.raises(InferError, match=r'"other" is limited to 0 .* required count is 1'):
-        limits([demand(other=1)], EXPLICIT)
+        resource_limits([demand(other=1)], EXPLICIT)
 
 
 def test_resource_cannot_be_global_and_of_a_device() -> None:
     with pytest.raises(InferError) as caught:
-        limits([demand(r=1), demand(device=0, r=1)], {})
+        resource_limits([demand(r=1), demand(device=0, r=1)], {})
     assert caught.value.message == (
         'Resource "r" is present as both global and device-specific resource in the model configuration.'
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.core.config.rate_limit import ANY_DEVICE, GLOBAL, Demand, Explicit
+from app.core.config.rate_limit import ANY_DEVICE, GLOBAL, Demand, ResourceCounts
 from app.core.errors import ErrorCode, InferError
 from deployments.rate_limiting.client import Permits, RateLimiter
 from tests.waiting import until
@@ -43,7 +43,7 @@ class Replicas:
         self.directory = directory
         self.limiters: list[RateLimiter] = []
 
-    async def join(self, demand: Demand = ONE, explicit: Explicit | None = None) -> Permits:
+    async def join(self, demand: Demand = ONE, explicit: ResourceCounts | None = None) -> Permits:
         limiter = RateLimiter(self.directory, KEY, explicit or {})
         self.limiters.append(limiter)
         return (await limiter.register({0: demand}))[0]

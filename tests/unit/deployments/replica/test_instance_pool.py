@@ -174,7 +174,7 @@ class Other:
         self.plane = LoopThread("other-replica")
         spec = bench.spec(config, socket_directory=sockets, rate_limits={})
         group = mc.ModelConfig.FromString(spec.config).instance_group[0]
-        demand = Demand.of(group, 0)
+        demand = Demand.from_group(group, 0)
         assert demand is not None
 
         async def join() -> tuple[RateLimiter, Permits]:
