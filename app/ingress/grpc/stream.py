@@ -34,7 +34,7 @@ Forward = Callable[[InferRequest], InferRequest]
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """Options of a stream that hold for all its requests.
+    """Options of a stream, for all its requests.
 
     Attributes:
         deadline: `time.monotonic` seconds at which the requests expire; 0 for none.

@@ -65,7 +65,7 @@ class _AsgiCall:
     async def run(self, app: AsgiApp, scope: dict[str, Any]) -> None:
         try:
             await app(scope, self.receive, self.send)
-            if not self._exchange.gone:
+            if not self._exchange.closed:
                 raise RuntimeError("the application did not complete its response")
         except Exception as error:
             if self._streaming:

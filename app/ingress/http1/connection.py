@@ -187,7 +187,7 @@ class HttpConnection(asyncio.Protocol):
         self._state.buffered += size
         if self._state.buffered <= self._settings.max_buffered_bytes:
             return True
-        self._reject(HttpError(503, "the server is receiving more request data than it may hold"))
+        self._reject(HttpError(503, "request buffer limit of the server exceeded"))
         return False
 
     def _release(self) -> None:

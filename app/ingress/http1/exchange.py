@@ -62,7 +62,7 @@ class Exchange:
         self._pending_head = b""
 
     @property
-    def gone(self) -> bool:
+    def closed(self) -> bool:
         """Whether the client has disconnected or was answered."""
         return self._connection is None
 

@@ -39,9 +39,9 @@ class GrpcCall(ABC):
     """
 
     __slots__ = (
-        "_begun",
         "_buffered",
         "_head",
+        "_headers_sent",
         "_reader",
         "_state",
         "_stream",
@@ -56,7 +56,7 @@ class GrpcCall(ABC):
         self._head = head
         self._reader: MessageReader | None = None
         self._buffered = 0
-        self._begun = False  # the response headers are out
+        self._headers_sent = False
         self.over = False
         self._timer: asyncio.TimerHandle | None = None
         self.deadline = 0.0
@@ -121,7 +121,7 @@ class GrpcCall(ABC):
             return
         self._close()
         block = wire.trailers(status, message)
-        self._stream.send(b"", (), block if self._begun else wire.RESPONSE_HEADERS + block)
+        self._stream.send(b"", (), block if self._headers_sent else wire.RESPONSE_HEADERS + block)
 
     def _expire(self) -> None:
         self.end(wire.DEADLINE_EXCEEDED, "Deadline Exceeded")
@@ -133,7 +133,7 @@ class GrpcCall(ABC):
         state.buffered += size
         if state.buffered <= state.settings.max_buffered_bytes:
             return True
-        self.end(wire.RESOURCE_EXHAUSTED, "the server is receiving more request data than it may hold")
+        self.end(wire.RESOURCE_EXHAUSTED, "request buffer limit of the server exceeded")
         return False
 
     def _framed(self, data: bytes) -> tuple[bytes, bytes, bytes]:

@@ -41,8 +41,8 @@ class StreamingCall(GrpcCall):
         if self.over:
             return
         headers, prefix, data = self._framed(message)
-        self._stream.send(b"" if self._begun else headers, (prefix, data))
-        self._begun = True
+        self._stream.send(b"" if self._headers_sent else headers, (prefix, data))
+        self._headers_sent = True
         if self._stream.queue:
             await self._stream.drained()
 

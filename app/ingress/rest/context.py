@@ -56,7 +56,7 @@ class RouteContext:
         """Do long work off the event loop, then go on with its result unless the client has gone."""
 
         def done(future: asyncio.Future[T]) -> None:
-            if exchange.gone:
+            if exchange.closed:
                 return
             try:
                 then(future.result())

@@ -103,7 +103,7 @@ class _SingleWriter(_ResponseWriter):
 
     def on_response(self, response: InferResponse) -> None:
         exchange = self._exchange
-        if exchange.gone:
+        if exchange.closed:
             return
         if not self._is_end_of_stream(response):
             if self._held is not None:
@@ -192,7 +192,7 @@ class _StreamWriter(_ResponseWriter):
     async def _write(self) -> None:
         """Write responses as they arrive, until the last one or until the client disconnects."""
         exchange = self._exchange
-        while not exchange.gone:
+        while not exchange.closed:
             if not self._buffered:
                 self._changed.clear()
                 await self._changed.wait()

@@ -114,7 +114,7 @@ class _ResponseWriter:
             if not final:
                 return
         exchange = self._exchange
-        if exchange.gone:
+        if exchange.closed:
             return
         infer = self._infer
         if response.failure is not None:

@@ -148,7 +148,7 @@ def compress(message: bytes) -> bytes:
 
 
 class Compressed(NamedTuple):
-    """A complete message to decompress, which may take seconds and gigabytes."""
+    """A complete message to decompress: that may need seconds and gigabytes."""
 
     encoding: str
     data: Buffer

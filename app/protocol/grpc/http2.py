@@ -237,7 +237,7 @@ def read_settings(payload: bytes) -> dict[int, int]:
 
 
 def read_long(payload: bytes) -> int:
-    """Parse the 31-bit number that WINDOW_UPDATE holds, or the 32-bit one of RST_STREAM.
+    """Parse the payload of WINDOW_UPDATE or RST_STREAM.
 
     Raises:
         Http2Error: FRAME_SIZE_ERROR.

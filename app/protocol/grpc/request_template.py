@@ -216,7 +216,7 @@ def _decode_new(header: bytes, request_id: str, raw: Sequence[Buffer], deadline:
 
 
 def _repeats(message: pb.ModelInferRequest, request: InferRequest) -> bool:
-    """Whether the same header is likely to come again: it has no data of its own and is of no sequence."""
+    """Return whether the header is likely to repeat: no typed contents, no sequence."""
     if request.sequence_id or request.sequence_start or request.sequence_end:
         return False
     return not any([tensor.HasField("contents") for tensor in message.inputs])

@@ -1,4 +1,4 @@
-"""A gRPC front on a loop of its own, over a service that the test scripts."""
+"""A gRPC front on its own event loop, over a service that the test controls."""
 
 import asyncio
 import queue
@@ -23,7 +23,7 @@ WAIT_S = 10.0
 
 
 class FakeCall:
-    """A request whose responses the test decides."""
+    """A request whose responses the test sends."""
 
     def __init__(self, request, sink):
         self.request = request
@@ -40,7 +40,7 @@ class FakeCall:
 
 
 class FakeService:
-    """`echo` answers at once with its input, `held` and `stream` (decoupled) when the test says so."""
+    """`echo` answers at once with its input, `held` and `stream` (decoupled) when the test does."""
 
     def __init__(self):
         self.calls = queue.Queue()
@@ -116,7 +116,7 @@ class FakeService:
 
 
 class Running:
-    """A front on an event loop in a thread of its own."""
+    """A front on an event loop in its own thread."""
 
     def __init__(self, settings=None, observer=None, send_buffers=None):
         self.service = FakeService()

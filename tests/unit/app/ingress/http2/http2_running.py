@@ -1,4 +1,4 @@
-"""An HTTP/2 server on a loop of its own, over an echo service."""
+"""An HTTP/2 server on its own event loop, over an echo service."""
 
 import asyncio
 import threading
@@ -87,7 +87,7 @@ class Handlers:
 
 
 class Running:
-    """A server on a loop of its own."""
+    """A server on its own event loop."""
 
     def __init__(self, settings: Http2Settings, send_buffers: SendBufferLimit | None = None) -> None:
         self.handlers = Handlers()

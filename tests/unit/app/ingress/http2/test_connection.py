@@ -107,7 +107,7 @@ def many(frame: bytes, count: int) -> bytes:
     ],
 )  # fmt: skip
 def test_protocol_error_closes_the_connection(start: Start, name: str, data: Any, code: int) -> None:
-    # A slow machine takes more than a second for a flood: the limits are a fraction of it.
+    # A slow machine needs more than a second for a flood: the limits are a fraction of it.
     running = start(max_control_frames=1000, max_resets=50)
     raw = Raw(running.port)
     raw.send(data(raw) if callable(data) else data)
@@ -322,7 +322,7 @@ def test_responses_without_a_window_are_limited_over_all_connections(start: Star
             raw.call(1, "blow") + h2.frame(h2.DATA, h2.END_STREAM, 1, wire.PREFIX.pack(0, 6) + b"900000")
         )
         raw.frames(lambda frame: frame.kind == h2.HEADERS)
-    # Three have room. The fourth is the newest; of the others none has taken anything, the first for longest.
+    # Three fit. The fourth is the newest; none of the others has read anything, the first for longest.
     assert not any(frame.kind == h2.DATA for frame in clients[0].frames(lambda frame: False))  # it ends
     for raw in clients[1:]:
         raw.send(h2.window_update(1, 1_000_000) + h2.window_update(0, 1_000_000))

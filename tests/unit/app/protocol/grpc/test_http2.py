@@ -107,13 +107,13 @@ def test_frame_over_the_limit_is_refused() -> None:
 def test_long_messages_use_the_allocator(step: int) -> None:
     made: list[memoryview] = []
 
-    def room(size: int, begun: Any) -> memoryview:
+    def allocate(size: int, beginning: Any) -> memoryview:
         made.append(memoryview(bytearray(size)))
         return made[-1]
 
     sent = [bytes(range(250)) * 400, b"short", bytes(range(100)) * 1000]
     data = memoryview(b"".join(wire.PREFIX.pack(0, len(each)) + each for each in sent))
-    reader = wire.MessageReader("identity", 1 << 20, room)
+    reader = wire.MessageReader("identity", 1 << 20, allocate)
     found = []
     buffer = bytearray(step)
     for start in range(0, len(data), step):
