@@ -204,7 +204,7 @@ def test_defaults_are_tritonservers() -> None:
     assert parsed().warnings == ()
 
 
-def test_the_table_of_defaults_covers_every_flag() -> None:
+def test_table_of_defaults_covers_every_flag() -> None:
     old = {name.replace("_", "-") for name in (*DEPRECATED, "strict_model_config")}
     addresses = {"http-address", "grpc-address", "metrics-address"}
     assert set(TRITONSERVER_FLAGS) == DEFAULTS.keys() | old | addresses | {"model-repository"}
@@ -234,11 +234,11 @@ def test_the_table_of_defaults_covers_every_flag() -> None:
         (["--"], "http_port", 8000),
     ],
 )
-def test_spellings(flags: Sequence[str], name: str, expected: object) -> None:
+def test_flags_are_parsed_in_every_spelling(flags: Sequence[str], name: str, expected: object) -> None:
     assert value_of(parsed(*flags), name) == expected
 
 
-def test_several_repositories() -> None:
+def test_repositories_are_collected_from_all_flags() -> None:
     Path("more").mkdir()
     settings = parse(["--model-repository=models", "--model-store", "more", "--model-repo=models"])
     assert [Path(path).name for path in settings.repository.paths] == ["more", "models"]
@@ -279,23 +279,23 @@ def test_several_repositories() -> None:
         ),
     ],
 )
-def test_refused(flags: Sequence[str], message: str) -> None:
+def test_wrong_command_lines_are_refused(flags: Sequence[str], message: str) -> None:
     with pytest.raises(SettingsError) as raised:
         parse(flags)
     assert str(raised.value) == message
 
 
-def test_a_flag_without_effect_is_warned_about_once() -> None:
+def test_flag_without_effect_causes_one_warning() -> None:
     settings = parsed("--cuda-memory-pool-byte-size=0:1", "--cuda-memory-pool-byte-size=1:1")
     assert settings.warnings == ("warning: --cuda-memory-pool-byte-size has no effect in Nereid",)
 
 
-def test_every_ignored_flag_is_tritonservers() -> None:
+def test_ignored_flags_are_tritonservers() -> None:
     assert {name.replace("_", "-") for name in IGNORED} <= set(TRITONSERVER_FLAGS)
 
 
 @pytest.mark.parametrize("flag", ["--help", "--he"])
-def test_help(flag: str) -> None:
+def test_help_is_requested_by_any_prefix(flag: str) -> None:
     with pytest.raises(HelpRequested):
         parse([flag])
 
@@ -326,7 +326,7 @@ def test_main_runs_the_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert capsys.readouterr().err == "warning: --http-thread-count has no effect in Nereid\n"
 
 
-def test_main_exits_with_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_main_exits_with_an_error_and_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exited:
         main(["--http-port=x"])
     assert exited.value.code == f"--http-port: expected an integer, got 'x'\n{HINT}"
@@ -338,7 +338,7 @@ def test_main_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("service", ["http", "grpc"])
-def test_a_port_in_use_is_shared_only_on_demand(service: str) -> None:
+def test_port_in_use_is_refused_unless_reuse_is_allowed(service: str) -> None:
     from app.launcher import _check_ports
 
     with socket.socket() as taken:

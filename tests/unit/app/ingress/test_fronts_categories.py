@@ -67,7 +67,7 @@ def test_every_rest_route_has_a_category(rest_api: RestApi) -> None:
         assert isinstance(route, RestRoute) and route.category in CATEGORIES, route
 
 
-def test_a_rest_route_without_a_category_is_refused(rest_api: RestApi) -> None:
+def test_rest_route_without_a_category_is_refused(rest_api: RestApi) -> None:
     route: Any = RestRoute
     with pytest.raises(TypeError):
         route(method="GET", path="/v2/new", endpoint=print)

@@ -7,7 +7,7 @@ from app.protocol.restrictions import GRPC_PREFIX, Restriction, parse_restrictio
 HTTP = ("http-restricted-api", "api")
 
 
-def test_parsing():
+def test_options_are_parsed_by_category():
     found = parse_restrictions(["inference,trace:Key=a=b:c", "health:k=v"], *HTTP, GRPC_PREFIX)
     assert found == {
         "inference": Restriction("triton-grpc-protocol-Key", "a=b:c"),
@@ -34,7 +34,7 @@ def test_malformed_entry_is_refused(entry):
         (["trace:k=v", "trace:k=v"], "restricted api 'trace' can not be specified in multiple config groups"),
     ],
 )
-def test_categories_are_known_and_in_one_group(entries, text):
+def test_unknown_and_repeated_categories_are_refused(entries, text):
     with pytest.raises(ValueError) as refused:
         parse_restrictions(entries, *HTTP)
     assert str(refused.value) == text

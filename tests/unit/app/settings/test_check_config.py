@@ -21,7 +21,7 @@ def write(tmp_path: Path, setting: str, value: str) -> Path:
     return path
 
 
-def test_good_configuration(tmp_path: Path) -> None:
+def test_valid_configuration_is_accepted(tmp_path: Path) -> None:
     check(write(tmp_path, "http_port", "9000"))
 
 
@@ -36,13 +36,13 @@ def test_good_configuration(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_wrong_setting_is_one_line(tmp_path: Path, setting: str, value: str, text: str) -> None:
+def test_wrong_setting_is_reported_in_one_line(tmp_path: Path, setting: str, value: str, text: str) -> None:
     path = write(tmp_path, setting, value)
     with pytest.raises(SettingsError) as caught:
         check(path)
     assert str(caught.value) == f"{path}: {text}"
 
 
-def test_unreadable_file(tmp_path: Path) -> None:
+def test_unreadable_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="No such file"):
         check(tmp_path / "nowhere.yaml")

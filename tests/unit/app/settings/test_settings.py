@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import yaml
 
-from app.core.observability.metrics_config import MetricsConfig
 from app.core.observability.trace_settings import TraceSetting
 from app.settings.deprecated import DEPRECATED
 from app.settings.errors import SettingsError
@@ -78,7 +77,7 @@ def test_defaults_are_tritonservers_but_for_the_addresses(repository: str) -> No
         ("http_port", None, 8000),
     ],
 )
-def test_values_may_be_text_or_what_yaml_makes_of_it(
+def test_values_may_be_text_or_yaml_scalars(
     repository: str, name: str, value: object, expected: object
 ) -> None:
     assert value_of(settings_of(repository, **{name: value}), name) == expected
@@ -181,7 +180,7 @@ def test_values_may_be_text_or_what_yaml_makes_of_it(
         ),
     ],
 )
-def test_refused(repository: str, args: dict[str, object], message: str) -> None:
+def test_wrong_settings_are_refused(repository: str, args: dict[str, object], message: str) -> None:
     with pytest.raises(SettingsError) as raised:
         settings_of(repository, **args)
     assert str(raised.value) == message
@@ -212,7 +211,7 @@ def test_repository_paths_become_absolute_and_distinct(
     assert settings.repository.paths == (str(tmp_path.resolve() / "models"), str(tmp_path.resolve()))
 
 
-def test_metrics_listen_where_http_does(repository: str) -> None:
+def test_metrics_address_defaults_to_that_of_http(repository: str) -> None:
     assert settings_of(repository, http_address="0.0.0.0").metrics.address == "0.0.0.0"
     assert settings_of(repository, metrics_address="10.0.0.1").metrics.address == "10.0.0.1"
 
@@ -226,28 +225,8 @@ def test_metrics_listen_where_http_does(repository: str) -> None:
         {"load_model": "*", "model_control_mode": "explicit"},
     ],
 )
-def test_no_contradiction(repository: str, args: dict[str, object]) -> None:
+def test_compatible_settings_are_accepted(repository: str, args: dict[str, object]) -> None:
     settings_of(repository, **args)
-
-
-def test_backend_and_metrics_settings(repository: str) -> None:
-    settings = settings_of(
-        repository,
-        backend_config=[
-            "onnxruntime,a=1",
-            "onnxruntime,b=c=d",
-            "python,x=/a,b",
-            "all=yes",
-            "onnxruntime,a=2",
-        ],
-        metrics_config=["summary_latencies=true", "summary_quantiles=0.5:0.05,0.9:0.01"],
-    )
-    assert settings.backends.config == {
-        "onnxruntime": {"a": "2", "b": "c=d"},
-        "python": {"x": "/a,b"},
-        "": {"all": "yes"},
-    }
-    assert settings.metrics.config == MetricsConfig(summaries=True, quantiles=(0.5, 0.9))
 
 
 @pytest.mark.parametrize(
@@ -278,7 +257,9 @@ def test_backend_and_metrics_settings(repository: str) -> None:
         ),
     ],
 )
-def test_warned_about(repository: str, args: dict[str, object], warnings: tuple[str, ...]) -> None:
+def test_settings_without_effect_cause_warnings(
+    repository: str, args: dict[str, object], warnings: tuple[str, ...]
+) -> None:
     assert settings_of(repository, **args).warnings == warnings
 
 
@@ -300,7 +281,9 @@ def test_warned_about(repository: str, args: dict[str, object], warnings: tuple[
         ),
     ],
 )
-def test_deprecated_names(repository: str, args: dict[str, object], name: str, expected: object) -> None:
+def test_deprecated_names_are_replaced(
+    repository: str, args: dict[str, object], name: str, expected: object
+) -> None:
     assert value_of(settings_of(repository, **args), name) == expected
 
 
@@ -312,12 +295,12 @@ def test_model_store_adds_to_model_repository(tmp_path: Path) -> None:
     assert from_args({"model_store": str(tmp_path)}).repository.paths == (str(tmp_path.resolve()),)
 
 
-def test_settings_travel_between_processes(repository: str) -> None:
+def test_settings_can_be_pickled(repository: str) -> None:
     settings = settings_of(repository, load_model="a", model_control_mode="explicit")
     assert pickle.loads(pickle.dumps(settings)) == settings
 
 
-def test_names_do_not_collide() -> None:
+def test_names_are_unique() -> None:
     names = [*SETTINGS, *IGNORED, *DEPRECATED]
     assert len(names) == len(set(names))
     assert all(setting.flag.help.endswith(".") for setting in SETTINGS.values())
@@ -332,42 +315,7 @@ def test_serve_config_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.warnings == ()
 
 
-def test_rate_limits(repository: str) -> None:
-    entries = ["r:4", "r:2:0", "s:1"]
-    on = settings_of(repository, rate_limit="execution_count", rate_limit_resource=entries)
-    assert on.rate_limiter.limits == {-1: {"r": 4, "s": 1}, 0: {"r": 2}} and not on.warnings
-    assert settings_of(repository, rate_limit="execution_count").rate_limiter.limits == {}
-    assert settings_of(repository, rate_limit_resource=entries).rate_limiter.limits is None
-
-
-def test_host_policies(repository: str) -> None:
-    entries = ["cpu,cpu-cores=0-1,3-4", "cpu,numa-node=0", "gpu_0,numa-node=1"]
-    read = settings_of(repository, host_policy=entries)
-    assert read.devices.host_policies == {
-        "cpu": {"cpu-cores": "0-1,3-4", "numa-node": "0"},
-        "gpu_0": {"numa-node": "1"},
-    }
-    assert not read.warnings
-
-
-@pytest.mark.parametrize(
-    ("name", "form"),
-    [
-        (
-            "rate_limit_resource",
-            "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or "
-            "'<resource_name>:<count>'. Got x",
-        ),
-        ("host_policy", "--host-policy option format is '<policy name>,<setting>=<value>'. Got x"),
-    ],
-)
-def test_malformed_policies_and_resources(repository: str, name: str, form: str) -> None:
-    with pytest.raises(SettingsError) as caught:
-        settings_of(repository, **{name: ["x"]})
-    assert str(caught.value) == form
-
-
-def test_namespaces_end_where_a_name_begins(tmp_path: Path) -> None:
+def test_namespace_separator_in_a_repository_name_is_refused(tmp_path: Path) -> None:
     repository = tmp_path / "a::b"
     repository.mkdir()
     from_args({"model_repository": [str(repository)]})
@@ -375,7 +323,7 @@ def test_namespaces_end_where_a_name_begins(tmp_path: Path) -> None:
         from_args({"model_repository": [str(repository)], "model_namespacing": True})
 
 
-def test_a_setting_that_nothing_reads_says_so() -> None:
+def test_settings_that_nothing_reads_are_marked_unused() -> None:
     sources = [path for folder in ("app", "deployments") for path in (ROOT / folder).rglob("*.py")]
     nodes = [node for path in sources for node in ast.walk(ast.parse(path.read_text()))]
     read = {node.attr for node in nodes if isinstance(node, ast.Attribute)}

@@ -37,7 +37,7 @@ def key() -> Iterator[str]:
     file.unlink()
 
 
-async def test_system_regions(rpcs: Rpcs, key: str) -> None:
+async def test_system_regions_are_registered_listed_and_unregistered(rpcs: Rpcs, key: str) -> None:
     given = {"name": "r", "key": key, "offset": 8, "byte_size": 16}
     assert await rpcs.call("SystemSharedMemoryRegister", **given) == pb.SystemSharedMemoryRegisterResponse()
     response = await rpcs.call("SystemSharedMemoryStatus")
@@ -48,7 +48,7 @@ async def test_system_regions(rpcs: Rpcs, key: str) -> None:
     assert not (await rpcs.call("SystemSharedMemoryStatus")).regions
 
 
-async def test_cuda_regions(rpcs: Rpcs) -> None:
+async def test_cuda_regions_are_registered_listed_and_unregistered(rpcs: Rpcs) -> None:
     given = {"name": "g", "device_id": 1, "byte_size": 16}
     registered = await rpcs.call("CudaSharedMemoryRegister", raw_handle=bytes(HANDLE_BYTES), **given)
     assert registered == pb.CudaSharedMemoryRegisterResponse()

@@ -30,7 +30,7 @@ def ask(service):
     return ask
 
 
-def test_health(ask, service):
+def test_health_answers_by_status(ask, service):
     assert ask("GET", "/v2/health/live") == (200, b"")
     assert ask("GET", "/v2/health/ready") == (200, b"")
     assert ask("GET", "/v2/models/identity/ready") == (200, b"")
@@ -44,7 +44,7 @@ def test_health(ask, service):
         assert error(ask("GET", f"/v2/health/{kind}")) == (503, "Server exiting")
 
 
-def test_descriptions(ask):
+def test_metadata_and_configuration_are_encoded_as_tritons(ask):
     assert (
         ask("GET", "/v2")[1]
         == b'{"name":"triton","version":"2.0","extensions":["classification","sequence"]}'
@@ -63,7 +63,7 @@ def test_descriptions(ask):
 @pytest.mark.parametrize(
     "path", ["/v2/models/stats", "/v2/models/identity/stats", "/v2/models/identity/versions/1/stats"]
 )
-def test_statistics(ask, path):
+def test_statistics_have_tritons_key_order(ask, path):
     status, body = ask("GET", path)
     (entry,) = json.loads(body)["model_stats"]
     assert status == 200
@@ -91,7 +91,7 @@ def test_statistics(ask, path):
 
 
 @pytest.mark.parametrize("path", ["/v2/repository/index", "/v2/repository/any/index"])
-def test_repository_index(ask, service, path):
+def test_repository_index_omits_empty_fields(ask, service, path):
     listed = b'[{"name":"a"},{"name":"b","version":"1","state":"READY"}]'
     for body in (b"", {}, {"ready": True}):
         assert ask("POST", path, body) == (200, listed)
@@ -103,7 +103,7 @@ LOAD = "/v2/repository/models/m/load"
 UNLOAD = "/v2/repository/models/m/unload"
 
 
-def test_load(ask, service):
+def test_load_passes_configuration_and_files(ask, service):
     assert ask("POST", LOAD) == (200, b"")
     content = base64.b64encode(b"\0weights").decode()
     assert ask("POST", LOAD, {"parameters": {"config": "{}", "file:1/model.onnx": content}}) == (200, b"")
@@ -131,7 +131,7 @@ def test_load(ask, service):
         ),
     ],
 )
-def test_loads_refused(ask, service, body, status, message):
+def test_malformed_loads_are_refused(ask, service, body, status, message):
     assert error(ask("POST", LOAD, body)) == (status, message)
     assert service.loaded == []
 
@@ -144,7 +144,7 @@ def test_deep_nesting_is_refused_on_every_route(service, path):
 
 
 @pytest.mark.parametrize("filler", [b"1,", b"[],", b'{"a":1},'])
-def test_many_values_are_refused_before_they_are_made(service, filler):
+def test_many_values_are_refused_before_parsing(service, filler):
     """Sixty megabytes of them took half a minute, on the event loop."""
     body = b'{"x":[' + filler * 300_000 + b"1]}"
     answer = asyncio.run(call(build_rest_api(service), "POST", "/v2/repository/index", body))
@@ -159,7 +159,7 @@ def test_load_failures_keep_their_code(ask, service):
     assert ask("POST", LOAD)[0] == 500
 
 
-def test_unload(ask, service):
+def test_unload_passes_unload_dependents(ask, service):
     assert ask("POST", UNLOAD) == (200, b"")
     assert ask("POST", UNLOAD, {"parameters": {"unload_dependents": True}}) == (200, b"")
     assert service.unloaded == [("m", False), ("m", True)]
@@ -170,7 +170,7 @@ def test_unload(ask, service):
 
 
 @pytest.mark.parametrize("action", ["load", "unload"])
-def test_a_repository_name_is_not_supported(ask, action):
+def test_repository_name_is_not_supported(ask, action):
     assert error(ask("POST", f"/v2/repository/r/models/m/{action}")) == (
         501,
         "'repository_name' specification is not supported",
@@ -178,7 +178,7 @@ def test_a_repository_name_is_not_supported(ask, action):
 
 
 @pytest.mark.parametrize("kind", ["system", "cuda"])
-def test_shared_memory_is_switched_off_by_default(ask, kind):
+def test_shared_memory_is_disabled_by_default(ask, kind):
     for action in ("region/r/register", "region/r/unregister", "unregister", "register"):
         assert error(ask("POST", f"/v2/{kind}sharedmemory/{action}", b"no JSON")) == (501, DISABLED)
     assert ask("GET", f"/v2/{kind}sharedmemory/status") == (200, b"[]")
@@ -197,7 +197,7 @@ def key():
     path.unlink()
 
 
-def test_system_shared_memory(ask, service, tmp_path, key):
+def test_system_regions_are_registered_listed_and_unregistered(ask, service, tmp_path, key):
     service.shared_memory = SharedMemory(str(tmp_path))
     system = "/v2/systemsharedmemory"
     assert ask("POST", f"{system}/region/a/register", {"key": key, "byte_size": 64}) == (200, b"")
@@ -238,7 +238,7 @@ def test_system_shared_memory(ask, service, tmp_path, key):
         ),
     ],
 )
-def test_refused_regions(ask, service, tmp_path, path, document, status, text):
+def test_malformed_regions_are_refused(ask, service, tmp_path, path, document, status, text):
     service.shared_memory = SharedMemory(str(tmp_path), gpus=0)
     assert error(ask("POST", f"/v2/{path}sharedmemory/region/r/register", document)) == (status, text)
     text = f"'region name' is necessary to register {path} shared memory region"

@@ -1,0 +1,88 @@
+"""Flags with a grammar of their own, as their users receive them."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.core.observability.metrics_config import MetricsConfig
+from app.core.tensors import InferRequest
+from app.protocol.restrictions import Restriction
+from app.settings.errors import SettingsError
+from app.settings.load import from_args
+from app.settings.settings import ServerSettings
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> str:
+    return str(tmp_path)
+
+
+def settings_of(repository: str, **args: Any) -> ServerSettings:
+    return from_args({"model_repository": repository, **args})
+
+
+def test_backend_and_metrics_settings_are_parsed(repository: str) -> None:
+    settings = settings_of(
+        repository,
+        backend_config=[
+            "onnxruntime,a=1",
+            "onnxruntime,b=c=d",
+            "python,x=/a,b",
+            "all=yes",
+            "onnxruntime,a=2",
+        ],
+        metrics_config=["summary_latencies=true", "summary_quantiles=0.5:0.05,0.9:0.01"],
+    )
+    assert settings.backends.config == {
+        "onnxruntime": {"a": "2", "b": "c=d"},
+        "python": {"x": "/a,b"},
+        "": {"all": "yes"},
+    }
+    assert settings.metrics.config == MetricsConfig(summaries=True, quantiles=(0.5, 0.9))
+
+
+def test_rate_limits_are_parsed(repository: str) -> None:
+    entries = ["r:4", "r:2:0", "s:1"]
+    on = settings_of(repository, rate_limit="execution_count", rate_limit_resource=entries)
+    assert on.rate_limiter.limits == {-1: {"r": 4, "s": 1}, 0: {"r": 2}} and not on.warnings
+    assert settings_of(repository, rate_limit="execution_count").rate_limiter.limits == {}
+    assert settings_of(repository, rate_limit_resource=entries).rate_limiter.limits is None
+
+
+def test_host_policies_are_parsed(repository: str) -> None:
+    entries = ["cpu,cpu-cores=0-1,3-4", "cpu,numa-node=0", "gpu_0,numa-node=1"]
+    read = settings_of(repository, host_policy=entries)
+    assert read.devices.host_policies == {
+        "cpu": {"cpu-cores": "0-1,3-4", "numa-node": "0"},
+        "gpu_0": {"numa-node": "1"},
+    }
+    assert not read.warnings
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        (
+            "rate_limit_resource",
+            "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or "
+            "'<resource_name>:<count>'. Got x",
+        ),
+        ("host_policy", "--host-policy option format is '<policy name>,<setting>=<value>'. Got x"),
+    ],
+)
+def test_malformed_policies_and_resources_are_refused(repository: str, name: str, form: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        settings_of(repository, **{name: ["x"]})
+    assert str(caught.value) == form
+
+
+def test_parsed_objects_can_be_pickled(repository: str) -> None:
+    settings = settings_of(
+        repository, http_header_forward_pattern="^x-", http_restricted_api="trace:key=value"
+    )
+    copy = pickle.loads(pickle.dumps(settings))
+    assert copy.http.restrictions == {"trace": Restriction("key", "value")}
+    request = copy.http.forwarder.forward(InferRequest("m", "", ()), [("x-a", "1"), ("b", "2")])
+    assert request.parameters == {"x-a": "1"}
