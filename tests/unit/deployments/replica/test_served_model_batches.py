@@ -92,7 +92,7 @@ def test_queue_policy_of_the_configuration_applies(bench: Bench) -> None:
     policy = """
     dynamic_batching {
       priority_levels: 2 default_priority_level: 2
-      default_queue_policy { max_queue_size: 2 default_timeout_microseconds: 20000 }
+      default_queue_policy { max_queue_size: 2 default_timeout_microseconds: 300000 }
       priority_queue_policy { key: 1 value { max_queue_size: 1 } }
     }
     """
