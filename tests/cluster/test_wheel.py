@@ -40,6 +40,9 @@ class Calculator:
         return int(outputs["OUTPUT0"].sum())
 """
 
+LIMITED = 'instance_group { kind: KIND_CPU rate_limiter { resources { name: "R" count: 1 } } }'
+"""Starts the arbiter of the node, a process of its own."""
+
 PROGRAM = """
 import numpy as np, ray
 from app.calculator import Calculator
@@ -94,6 +97,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "app" / "calculator.py").write_text(CALCULATOR)
     (folder / "program.py").write_text(PROGRAM)
     shutil.copytree(ROOT / "model_repository" / "simple", folder / "models" / "simple")
+    with (folder / "models" / "simple" / "config.pbtxt").open("a") as config:
+        config.write(LIMITED)
     return folder
 
 
