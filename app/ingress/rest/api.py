@@ -62,6 +62,7 @@ class RestRoute(APIRoute):
         endpoint: answers; an argument with a default that the path does not name keeps its default.
         response, request: schemas of the bodies; None for an empty one.
         documented: whether the OpenAPI document has it.
+        response_class: has the media type of a response that is not JSON.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class RestRoute(APIRoute):
         response: Body | None = None,
         request: Body | None = None,
         documented: bool = True,
+        response_class: type[Response] | None = None,
     ) -> None:
         super().__init__(
             path,
@@ -80,7 +82,7 @@ class RestRoute(APIRoute):
             methods=[method],
             tags=[category],
             response_model=None,
-            response_class=JSONResponse if response else Response,
+            response_class=response_class or (JSONResponse if response else Response),
             responses={**({200: {"model": response}} if response else {}), **_ERRORS},
             openapi_extra=_request_body(request) if request else None,
             include_in_schema=documented,

@@ -31,12 +31,25 @@ async def generate_stream(model: ModelName, version: ModelVersion = "") -> Respo
 
 _MODELS: Final = ("/v2/models/{model:segment}", "/v2/models/{model:segment}/versions/{version:digits}")
 
-INFERENCE_ROUTES: Final = [
-    RestRoute("inference", "POST", f"{model}/{endpoint.__name__}", endpoint, response, request)
-    for model in _MODELS
-    for endpoint, response, request in (
-        (infer, schemas.InferResponse, schemas.InferRequest),
-        (generate, schemas.GenerateResponse, schemas.GenerateRequest),
-        (generate_stream, None, schemas.GenerateRequest),
-    )
-]
+
+class _EventStream(Response):
+    media_type = "text/event-stream"
+
+
+def _routes(model: str) -> list[RestRoute]:
+    generation = schemas.GenerateRequest
+    return [
+        RestRoute("inference", "POST", f"{model}/infer", infer, schemas.InferResponse, schemas.InferRequest),
+        RestRoute("inference", "POST", f"{model}/generate", generate, schemas.GenerateResponse, generation),
+        RestRoute(
+            "inference",
+            "POST",
+            f"{model}/generate_stream",
+            generate_stream,
+            request=generation,
+            response_class=_EventStream,
+        ),
+    ]
+
+
+INFERENCE_ROUTES: Final = [route for model in _MODELS for route in _routes(model)]

@@ -121,6 +121,8 @@ def test_every_route_is_documented(api: RestApi) -> None:
     }
     assert set(api.openapi()["paths"]) == paths | inference
     assert len(inference) == 6
+    stream = api.openapi()["paths"]["/v2/models/{model}/generate_stream"]["post"]["responses"]["200"]
+    assert list(stream["content"]) == ["text/event-stream"]
 
 
 def test_errors_are_those_of_the_schema(api: RestApi) -> None:
