@@ -185,17 +185,17 @@ class Request:
         detached: set by a backend that replies after `instance_execute` returned, on a thread of its own.
         rescheduled: set by a backend to have the request executed again instead of a final response
             (Triton's TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, for iterative sequences).
-        nested: calls to other models and reported activities, kept by the server; None until there is one.
+        activity: calls to other models and reported activities, kept by the server; None until there is one.
     """
 
-    __slots__ = ("_is_cancelled", "_reply", "answered", "detached", "infer", "nested", "rescheduled")
+    __slots__ = ("_is_cancelled", "_reply", "activity", "answered", "detached", "infer", "rescheduled")
 
     def __init__(self, infer: InferRequest, reply: Reply, is_cancelled: Callable[[], bool]) -> None:
         self.infer = infer
         self.answered = False
         self.detached = False
         self.rescheduled = False
-        self.nested: Any = None
+        self.activity: Any = None
         self._reply = reply
         self._is_cancelled = is_cancelled
 

@@ -35,11 +35,11 @@ class BlsCall:
         if self._cancelled:
             call.cancel()
         for caller in self._callers:
-            if caller.nested is None:
-                caller.nested = RequestActivity()
-            caller.nested.in_flight.add(self)
+            if caller.activity is None:
+                caller.activity = RequestActivity()
+            caller.activity.in_flight.add(self)
             if self._sent_ns and caller.infer.trace and self._trace is None:
-                self._trace = caller.nested.traced.begin(self.request, self._sent_ns)
+                self._trace = caller.activity.traced.begin(self.request, self._sent_ns)
 
     def cancel(self) -> None:
         """Cancel the call, now or as soon as it is sent."""
@@ -58,6 +58,6 @@ class BlsCall:
             self._trace.record(response)
         if response.final:
             for caller in self._callers:
-                if caller.nested is not None:
-                    caller.nested.in_flight.discard(self)
+                if caller.activity is not None:
+                    caller.activity.in_flight.discard(self)
         self._sink(response)

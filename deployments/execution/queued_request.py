@@ -64,7 +64,7 @@ class QueuedRequest(Request):
         self.answered = False
         self.detached = False
         self.rescheduled = False
-        self.nested = None
+        self.activity = None
         self.accepted = self.failed = False
         self.sink = sink
         self.rows = rows
@@ -80,9 +80,9 @@ class QueuedRequest(Request):
 
     def report_activity(self, name: str) -> None:
         if self.infer.trace:
-            if self.nested is None:
-                self.nested = RequestActivity()
-            self.nested.report(name)
+            if self.activity is None:
+                self.activity = RequestActivity()
+            self.activity.report(name)
 
     def reply(self, response: InferResponse) -> None:
         if self.answered:

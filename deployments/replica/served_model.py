@@ -121,8 +121,8 @@ class ServedModel:
 
     def _cancel(self, pending: QueuedRequest) -> None:
         pending.cancelled = True
-        if pending.nested is not None:
-            pending.nested.cancel()
+        if pending.activity is not None:
+            pending.activity.cancel()
         (self.cached or self.scheduler).cancel(pending)
         self.instances.cancel(pending)
 
@@ -150,7 +150,7 @@ class ServedModel:
                 response.final,
                 response.failure,
                 _timestamps(pending) if infer.trace and response.final else None,
-                () if pending.nested is None else _traced_calls(pending, response),
+                () if pending.activity is None else _traced_calls(pending, response),
             )
         )
 
@@ -169,12 +169,12 @@ class ServedModel:
 
 def _traced_calls(pending: QueuedRequest, response: InferResponse) -> tuple[TracedCall, ...]:
     """Return the calls to other models that a traced request made, for its final response."""
-    return tuple(pending.nested.traced.ended) if pending.infer.trace and response.final else ()
+    return tuple(pending.activity.traced.ended) if pending.infer.trace and response.final else ()
 
 
 def _timestamps(pending: QueuedRequest) -> Timestamps:
     """Return the times of a finished request; steps that it did not reach are 0 or repeat an earlier time."""
     arrival, dispatch = pending.arrival_ns, pending.dispatch_ns
     start, infer, output, end = pending.computed or (dispatch, 0, 0, 0)
-    activities = () if pending.nested is None else tuple(pending.nested.activities)
+    activities = () if pending.activity is None else tuple(pending.activity.activities)
     return Timestamps(arrival, arrival, start, infer, output, end, time.monotonic_ns(), activities)

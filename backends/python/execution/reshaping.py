@@ -54,5 +54,5 @@ def _shared(name: str) -> property:
     return property(get, put)
 
 
-for _name in ("answered", "detached", "rescheduled", "nested"):
+for _name in ("answered", "detached", "rescheduled", "activity"):
     setattr(Reshaped, _name, _shared(_name))
