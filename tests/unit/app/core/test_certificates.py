@@ -18,11 +18,11 @@ def refusal(**files):
     return str(refused.value)
 
 
-def test_without_tls_no_file_is_looked_at():
+def test_without_tls_no_file_is_read():
     assert chosen("no", "no", use=False) is None
 
 
-def test_a_root_certificate_counts_only_for_mutual(pair, authority):
+def test_root_certificate_is_used_for_mutual_tls_only(pair, authority):
     assert chosen(*pair, root=authority.root).root == ""
     assert chosen(*pair, root=authority.root, use=False, mutual=True).root == str(authority.root)
 
@@ -36,18 +36,18 @@ def test_a_root_certificate_counts_only_for_mutual(pair, authority):
         (("cert", "key"), True, "--grpc-use-ssl-mutual requires --grpc-root-cert"),
     ],
 )
-def test_half_of_what_is_needed_is_refused(pair, given, mutual, text):
+def test_missing_file_flag_is_refused(pair, given, mutual, text):
     assert refusal(**{name: getattr(pair, name) for name in given}, mutual=mutual) == text
 
 
-def test_a_file_that_cannot_be_read_is_named(pair, tmp_path):
+def test_unreadable_file_is_named(pair, tmp_path):
     assert refusal(cert=pair.cert, key="no.key") == (
         "--grpc-server-key: cannot read 'no.key': No such file or directory"
     )
     assert refusal(cert=tmp_path, key=pair.key).endswith(": Is a directory")
 
 
-def test_a_key_must_be_the_certificates(authority, pair):
+def test_key_must_match_the_certificate(authority, pair):
     other = authority.issue("other")
     assert refusal(cert=pair.cert, key=other.key) == (
         f"--grpc-use-ssl: '{pair.cert}' and '{other.key}' are not a certificate and its key: "
@@ -62,7 +62,7 @@ def test_files_must_be_pem(pair, tmp_path):
     assert f"'{text}' is not a certificate" in refusal(cert=pair.cert, key=pair.key, root=text, mutual=True)
 
 
-def test_an_encrypted_key_is_refused_and_nobody_is_asked(pair, tmp_path):
+def test_encrypted_key_is_refused_without_a_prompt(pair, tmp_path):
     key = load_pem_private_key(pair.key.read_bytes(), None)
     encrypted = tmp_path / "encrypted.key"
     encrypted.write_bytes(

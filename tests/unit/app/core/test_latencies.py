@@ -15,7 +15,7 @@ def summary(*us: int) -> Summary:
     return recorder.report()
 
 
-def test_quantiles_are_near() -> None:
+def test_quantiles_are_close_to_the_true_ones() -> None:
     numbers = [int(random.Random(i).expovariate(1 / 5000)) + 1 for i in range(5000)]
     found = summary(*numbers)
     for share in (0.5, 0.9, 0.99, 0.999):

@@ -12,7 +12,7 @@ class Tensors:
     """What a frame works on."""
 
 
-def test_a_failed_response_keeps_nothing_of_what_raised_its_error() -> None:
+def test_failed_response_keeps_no_frames_alive() -> None:
     held: list[weakref.ref[Tensors]] = []
 
     def work() -> None:
@@ -34,7 +34,7 @@ def test_a_failed_response_keeps_nothing_of_what_raised_its_error() -> None:
     assert held[0]() is None
 
 
-def test_a_response_raises_an_error_made_from_its_failure() -> None:
+def test_response_raises_an_error_made_from_its_failure() -> None:
     response = failed(unavailable("busy"))
     with pytest.raises(InferError) as caught:
         response.raise_error()
@@ -42,7 +42,7 @@ def test_a_response_raises_an_error_made_from_its_failure() -> None:
     InferResponse().raise_error()
 
 
-def test_an_exception_of_no_known_kind_is_an_internal_failure_of_the_backend() -> None:
+def test_unknown_exception_is_an_internal_failure_of_the_backend() -> None:
     assert Failure.from_exception(ValueError("no such row")) == Failure(
         ErrorCode.INTERNAL, "no such row", FailureReason.BACKEND
     )

@@ -36,14 +36,14 @@ def test_tensors_are_copied() -> None:
     assert [each.data for each in (*call.inputs, *call.outputs)] == [b"\1" * 3] * 2
 
 
-def test_what_has_no_data_here_is_kept_without() -> None:
+def test_tensors_in_client_memory_are_kept_without_data() -> None:
     shared = Tensor("s", "INT8", (4,), RegionSlice("r", 0, 4))
     empty = Tensor.from_array("e", np.zeros((0, 4), np.float32))
     kept = TracedCalls().keep((shared, empty))
     assert [(each.name, each.data) for each in kept] == [("s", b""), ("e", b"")]
 
 
-def test_a_trace_holds_a_bounded_number_of_bytes() -> None:
+def test_trace_limits_bytes() -> None:
     calls = TracedCalls()
     for _ in range(20):
         called(calls, tensor(MAX_TENSOR_BYTES // 4), tensor(10)).record(
@@ -55,7 +55,7 @@ def test_a_trace_holds_a_bounded_number_of_bytes() -> None:
     assert (len(fourth.inputs[0].data), len(fourth.outputs[0].data)) == (0, 10)
 
 
-def test_an_endless_stream_fills_its_room_and_no_more() -> None:
+def test_endless_stream_stays_within_the_limit() -> None:
     calls = TracedCalls()
     noted = called(calls)
     for _ in range(MAX_TENSOR_BYTES // 64):
@@ -64,7 +64,7 @@ def test_an_endless_stream_fills_its_room_and_no_more() -> None:
     assert 1000 < len(calls.ended[0].outputs) <= MAX_TENSOR_BYTES // 256
 
 
-def test_what_calls_led_to_counts() -> None:
+def test_nested_calls_count_against_the_limit() -> None:
     inner = TracedCalls()
     called(inner, tensor(MAX_TENSOR_BYTES - 1000)).record(InferResponse("m", "1"))
     outer = TracedCalls()
@@ -75,7 +75,7 @@ def test_what_calls_led_to_counts() -> None:
     assert [len(call.calls[0].inputs) for call in outer.ended] == [1, 1, 1]
 
 
-def test_a_trace_holds_a_bounded_number_of_calls() -> None:
+def test_trace_limits_calls() -> None:
     calls = TracedCalls()
     for _ in range(MAX_CALLS + 5):
         called(calls, tensor(1), trace="-").record(InferResponse("m", "1"))

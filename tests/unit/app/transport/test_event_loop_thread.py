@@ -38,14 +38,14 @@ def gone(reference: "weakref.ref[Circle]") -> bool:
     return reference() is None
 
 
-def test_garbage_goes_though_few_objects_are_made(plane: LoopThread) -> None:
+def test_garbage_is_collected_though_few_objects_are_made(plane: LoopThread) -> None:
     plane.schedule_gc(0.01)
     for _ in range(3):
         reference = weakref.ref(Circle())  # not within an assert, which would hold what it shows
         assert gone(reference)
 
 
-def test_old_garbage_goes_when_work_is_done(plane: LoopThread) -> None:
+def test_old_garbage_is_collected_when_idle(plane: LoopThread) -> None:
     circle = Circle()
     gc.collect()  # it is old now
     reference = weakref.ref(circle)
@@ -73,5 +73,5 @@ assert psutil.Process().memory_info().rss < held - (128 << 20)
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33")
-def test_freed_memory_below_what_still_lives_is_given_back() -> None:
+def test_freed_memory_below_a_live_block_is_returned() -> None:
     subprocess.run([sys.executable, "-c", HEAP], check=True)

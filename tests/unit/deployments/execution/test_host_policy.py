@@ -44,26 +44,26 @@ def test_cores(text: str, cores: set[int]) -> None:
         ({"numa-node": "first"}, "Parsing 'numa-node' value: Can't parse 'first' to integer"),
     ],
 )
-def test_unreadable(policy: Mapping[str, str], text: str) -> None:
+def test_unreadable_values_are_refused(policy: Mapping[str, str], text: str) -> None:
     (error,) = in_thread(lambda: apply(policy))
     assert isinstance(error, InferError)
     assert (error.code, error.message) == (ErrorCode.INVALID_ARG, text)
 
 
 @pytest.mark.parametrize("cores", ["1000-1001", "100000-100001"])
-def test_cores_that_do_not_exist(cores: str) -> None:
+def test_unknown_cores_are_refused(cores: str) -> None:
     (error,) = in_thread(lambda: apply({"cpu-cores": cores}))
     assert isinstance(error, InferError) and error.code is ErrorCode.INTERNAL
     assert error.message.startswith("Unable to set NUMA thread affinity: ")
 
 
-def test_a_node_that_does_not_exist() -> None:
+def test_unknown_numa_node_is_refused() -> None:
     (error,) = in_thread(lambda: apply({"numa-node": "1000"}))
     assert isinstance(error, InferError) and error.code is ErrorCode.INTERNAL
     assert error.message.startswith("Unable to set NUMA memory policy: ")
 
 
-def test_a_thread_and_what_it_starts_follow_and_no_other_does() -> None:
+def test_policy_applies_to_a_thread_and_the_threads_it_starts() -> None:
     before = os.sched_getaffinity(0)
     core = max(before)
 

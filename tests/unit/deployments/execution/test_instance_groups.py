@@ -35,13 +35,13 @@ def test_names_kinds_and_devices() -> None:
     ]
 
 
-def test_instances_know_their_optimization_profiles(tmp_path: Path) -> None:
+def test_instances_have_their_optimization_profiles(tmp_path: Path) -> None:
     (placement,) = placements(config('{ name: "g" count: 1 kind: KIND_GPU gpus: 2 profile: ["0", "3"] }'))
     instance = placement.make_instance(Model(config(CPU), 1, tmp_path), 0)
     assert (instance.device_id, instance.profiles) == (2, ("0", "3"))
 
 
-def test_secondary_devices_are_handed_to_the_backend() -> None:
+def test_backend_gets_the_secondary_devices() -> None:
     devices = "secondary_devices { kind: KIND_NVDLA device_id: 3 } secondary_devices { device_id: -1 }"
     asked = config(
         f'{{ name: "a" count: 2 kind: KIND_CPU {devices} }}, {{ name: "b" count: 1 kind: KIND_CPU }}'
@@ -52,7 +52,7 @@ def test_secondary_devices_are_handed_to_the_backend() -> None:
     assert [instance.secondary_devices for instance in instances] == [both, both, ()]
 
 
-def test_replicas_of_a_python_model_take_one_instance_each() -> None:
+def test_replicas_of_a_python_model_have_one_instance_each() -> None:
     passive = '{ name: "p" count: 3 kind: KIND_CPU passive: true }'
     gpu = '{ name: "g" count: 1 kind: KIND_GPU gpus: [ 0, 1 ] }'
     asked = config(f"{passive}, {CPU}, {gpu}", "python")
@@ -101,7 +101,7 @@ def test_changes(old: str, new: str, expected: tuple[list[str], list[str], list[
     assert changed(old, new) == expected
 
 
-def test_no_instance_is_kept_twice() -> None:
+def test_each_instance_is_matched_once() -> None:
     kept, removed, added = change([(b"s", 1)], [_placement(b"s"), _placement(b"s")])
     assert (kept, removed, len(added)) == ([1], [], 1)
 

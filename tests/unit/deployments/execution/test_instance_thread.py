@@ -34,7 +34,7 @@ async def start() -> AsyncIterator[Start]:
         assert not bench.thread.alive
 
 
-async def test_life_on_one_thread() -> None:
+async def test_instance_lives_on_one_thread() -> None:
     backend = FakeBackend(answer_all)
     bench = Bench(backend, decoupled=False)
     bench.thread.start()
@@ -47,13 +47,13 @@ async def test_life_on_one_thread() -> None:
     assert 0 < batch.start_ns <= batch.infer_start_ns <= batch.infer_end_ns <= batch.end_ns
 
 
-async def test_answers_come_before_the_end_of_their_batch(start: Start) -> None:
+async def test_responses_are_delivered_before_the_end_of_their_batch(start: Start) -> None:
     bench = start(answer_all)
     await bench.execute("a", "b")
     assert bench.order == ["a", "b", "finished"]
 
 
-async def test_backend_may_split_its_time(start: Start) -> None:
+async def test_backend_may_report_its_compute_times(start: Start) -> None:
     def execute(requests: Sequence[Request]) -> None:
         instance.compute_start_ns, instance.compute_end_ns = 7, 9
         answer_all(requests)
@@ -106,7 +106,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("execute", "code", "text"), FAILURES)
-async def test_an_error_fails_its_batch_and_no_other(
+async def test_error_fails_its_own_batch_only(
     start: Start, execute: Behaviour, code: ErrorCode, text: str
 ) -> None:
     bench = start(
@@ -121,7 +121,7 @@ async def test_an_error_fails_its_batch_and_no_other(
     assert bench.final("a").failure is None and bench.final("b").failure is None
 
 
-async def test_an_error_after_some_answers_fails_the_rest(start: Start) -> None:
+async def test_error_after_some_responses_fails_the_rest(start: Start) -> None:
     def execute(requests: Sequence[Request]) -> None:
         answer_all(requests[:1])
         raise ValueError("it broke")
@@ -133,7 +133,7 @@ async def test_an_error_after_some_answers_fails_the_rest(start: Start) -> None:
     assert [pending.failed for pending in batch.requests] == [False, True]
 
 
-async def test_a_second_answer_fails_what_is_left_of_the_batch(start: Start) -> None:
+async def test_second_response_fails_the_rest_of_the_batch(start: Start) -> None:
     def execute(requests: Sequence[Request]) -> None:
         answer_all(requests[:1])
         answer_all(requests)
@@ -179,7 +179,7 @@ async def test_rescheduled_request_gets_an_error(start: Start) -> None:
     assert "rescheduled" in bench.error("a").message
 
 
-async def test_decoupled_answers_come_from_other_threads(start: Start) -> None:
+async def test_decoupled_responses_come_from_other_threads(start: Start) -> None:
     def stream(request: Request) -> None:
         for number in range(100):
             request.reply(InferResponse(id=str(number), final=False))
@@ -229,7 +229,7 @@ async def test_tensors_are_released_after_the_batch(start: Start, execute: Behav
     assert watched() is None
 
 
-async def test_a_response_that_cannot_be_delivered_holds_no_other_up(start: Start) -> None:
+async def test_undeliverable_response_does_not_block_others(start: Start) -> None:
     bench = start(answer_all)
     deliver = bench._deliver
 

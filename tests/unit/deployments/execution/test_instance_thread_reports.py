@@ -38,7 +38,7 @@ async def computing() -> AsyncIterator[tuple[Computing, Bench]]:
     await asyncio.to_thread(bench.thread.stop, 5)
 
 
-async def test_a_batch_is_reported_when_the_next_one_has_its_inputs(
+async def test_batch_is_reported_when_the_next_one_has_its_inputs(
     computing: tuple[Computing, Bench],
 ) -> None:
     backend, bench = computing
@@ -50,12 +50,13 @@ async def test_a_batch_is_reported_when_the_next_one_has_its_inputs(
     await asyncio.sleep(0)
     assert bench.order == []
     backend.begin.put(True)
-    await until(lambda: bench.order == ["a", "finished"])
+    # Sorted: after an execution of over 10 ms, as on a busy machine, the response follows the report.
+    await until(lambda: sorted(bench.order) == ["a", "finished"])
     backend.end.put(None)
-    await until(lambda: bench.order == ["a", "finished", "b", "finished"])
+    await until(lambda: sorted(bench.order[2:]) == ["b", "finished"])
 
 
-async def test_a_batch_is_reported_although_the_next_one_never_computes(
+async def test_batch_is_reported_although_the_next_one_never_computes(
     computing: tuple[Computing, Bench],
 ) -> None:
     backend, bench = computing
@@ -68,7 +69,7 @@ async def test_a_batch_is_reported_although_the_next_one_never_computes(
     assert [name for name in bench.order if name != "finished"] == ["a", "b"]
 
 
-async def test_a_batch_is_reported_although_the_instance_ends(computing: tuple[Computing, Bench]) -> None:
+async def test_batch_is_reported_although_the_instance_ends(computing: tuple[Computing, Bench]) -> None:
     backend, bench = computing
     bench.thread.execute(bench.batch("a"))
     bench.thread._batches.put(None)

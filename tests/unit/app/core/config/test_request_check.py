@@ -188,7 +188,7 @@ BAD_REQUESTS: list[tuple[str, InferRequest, str]] = [
 
 
 @pytest.mark.parametrize(("config", "asked", "text"), BAD_REQUESTS)
-def test_bad_requests_are_refused_in_tritons_words(config: str, asked: InferRequest, text: str) -> None:
+def test_bad_requests_are_refused_with_tritons_text(config: str, asked: InferRequest, text: str) -> None:
     assert refusal(config, asked) == text
 
 
@@ -241,7 +241,7 @@ SUBJECT = "for inference input 'A' for model 'm'"
         ((0, 2), pack_bytes([b"x"]), f"unexpected number of string elements 1 {SUBJECT}, expecting 0"),
     ],
 )
-def test_lying_strings(shape: tuple[int, ...], data: bytes, text: str) -> None:
+def test_string_lengths_beyond_the_data_are_refused(shape: tuple[int, ...], data: bytes, text: str) -> None:
     assert refusal(STRINGS, request(Tensor("A", "BYTES", shape, data))) == PREFIX + text
 
 
@@ -260,12 +260,12 @@ def test_a_batch_of_no_rows_and_no_elements() -> None:
     assert refusal(config, request(tensor("A", (0, 0), 0))) == text
 
 
-def test_a_million_inputs_make_a_short_answer() -> None:
+def test_error_for_a_million_inputs_is_short() -> None:
     many = request(*(tensor(str(index), (1, 16), 64) for index in range(100_000)))
     assert len(refusal(BATCHED, many)) < 2000
 
 
-def test_what_the_shortcut_takes_the_full_check_takes() -> None:
+def test_shortcut_accepts_only_what_the_full_check_accepts() -> None:
     good = request(tensor("A", (3, 16), 192), outputs=("OUT",))
     check: Any = checker(BATCHED)
     assert check._plain_rows(good) == check._checked_rows(good) == 3
@@ -277,7 +277,7 @@ def test_walk_counts_what_pack_packed(elements: list[bytes], promised: int) -> N
 
 
 @given(st.binary(max_size=200), st.integers(0, 8))
-def test_any_bytes_are_taken_whole_or_refused(data: bytes, rows: int) -> None:
+def test_any_bytes_are_accepted_whole_or_refused(data: bytes, rows: int) -> None:
     config = 'name: "m" max_batch_size: 8 input { name: "A" data_type: TYPE_STRING dims: 1 }'
     asked = request(Tensor("A", "BYTES", (rows, 1), data))
     try:
@@ -293,7 +293,9 @@ def test_any_bytes_are_taken_whole_or_refused(data: bytes, rows: int) -> None:
     st.integers(0, 300),
     st.sampled_from(["FP32", "BYTES", "INT32", "nonsense"]),
 )
-def test_no_shape_raises_anything_but_a_refusal(shape: tuple[int, ...], size: int, datatype: str) -> None:
+def test_any_shape_is_accepted_or_refused_with_an_infer_error(
+    shape: tuple[int, ...], size: int, datatype: str
+) -> None:
     for config in (BATCHED, UNBATCHED, STRINGS):
         try:
             checker(config).check(request(tensor("A", shape, size, datatype)))

@@ -49,12 +49,12 @@ def test_opentelemetry_flags():
     ["rate", "rate=x", "rate=-1", "count=-2", "level=ALL", "mode=zipkin", "jaeger,url=x", "speed=1",
      "opentelemetry,bsp_schedule_delay=fast", "opentelemetry,color=red"],
 )  # fmt: skip
-def test_a_flag_that_means_nothing_is_refused(entry):
+def test_unknown_flag_value_is_refused(entry):
     with pytest.raises(ValueError, match="--trace-config"):
         parse_trace_config([entry])
 
 
-def test_a_model_takes_from_the_global_what_it_does_not_set():
+def test_model_inherits_unset_trace_settings():
     settings = TraceSettings(BASE).changed("m", {"log_frequency": 2})
     settings = settings.changed(GLOBAL, {"rate": 3})
     assert settings.for_model("m") == msgspec.structs.replace(BASE, rate=3, log_frequency=2)
@@ -70,7 +70,7 @@ def test_a_model_takes_from_the_global_what_it_does_not_set():
         (TraceSetting(), {"level": ("TENSORS",)}, "trace file name is not given"),
     ],
 )
-def test_what_could_not_be_traced_is_refused(startup, change, reason):
+def test_settings_that_cannot_trace_are_refused(startup, change, reason):
     with pytest.raises(InferError, match=f"Attempting to set invalid trace setting :{reason}"):
         TraceSettings(startup).changed("m", change)
 
@@ -80,7 +80,7 @@ def test_rate_zero_is_for_disabled_tracing_and_opentelemetry():
     TraceSettings(TraceSetting(("TIMESTAMPS",), mode="opentelemetry")).changed(GLOBAL, {"rate": 0})
 
 
-def test_settings_and_changes_travel():
+def test_settings_and_changes_round_trip():
     live = LiveSettings(LogConfig(log_info=False), TraceSettings(BASE, {"m": {"rate": 1}}))
     change = LiveChange({"log_verbose_level": 2}, {"m": {"level": ("TENSORS",)}})
     arrived = decode_live(msgspec.msgpack.encode(live)).changed(decode_change(msgspec.msgpack.encode(change)))
@@ -94,7 +94,7 @@ def record(message, level=logging.INFO, **extra):
     return made
 
 
-def test_a_message_cannot_forge_a_line():
+def test_message_cannot_forge_a_line():
     line = TritonFormatter().format(record("\n+evil\r\nI0101 forged\x1b[2J"))
     assert "\n" not in line and "\r" not in line and "\x1b" not in line
     assert json.loads(line.partition("] ")[2]) == "\n+evil\r\nI0101 forged\x1b[2J"
@@ -103,7 +103,7 @@ def test_a_message_cannot_forge_a_line():
     assert TritonFormatter().format(record('{"a": 1}', **VERBATIM)).endswith('file.py:12] {"a": 1}')
 
 
-def test_severities_go_where_triton_sends_them(capsys):
+def test_severities_go_to_the_streams_of_triton(capsys):
     configure_logging(LogConfig(log_warning=False))
     logger = logging.getLogger("app.test")
     logger.debug("verbose")
@@ -120,7 +120,7 @@ def test_severities_go_where_triton_sends_them(capsys):
     assert "information" not in out and "Z I " in out and '"verbose"' in out
 
 
-def test_a_log_file_takes_all(tmp_path, capsys):
+def test_log_file_receives_every_severity(tmp_path, capsys):
     configure_logging(LogConfig(log_file=str(tmp_path / "log")))
     logging.getLogger("deployments.x").info("one")
     logging.getLogger("app.x").error("two")

@@ -5,7 +5,7 @@ import pytest
 from app.core.observability.metrics_config import MetricsConfig, parse_metrics_config
 
 
-def test_values_are_read_as_triton_reads_them() -> None:
+def test_values_are_parsed_as_in_triton() -> None:
     assert parse_metrics_config({}) == MetricsConfig()
     given = {"summary_latencies": "true", "counter_latencies": "false", "summary_quantiles": "0.2:0.1"}
     assert parse_metrics_config(given) == MetricsConfig(False, True, False, (0.2,))

@@ -68,7 +68,7 @@ async def test_request_fields_arrive(start: Start, scheme: str) -> None:
         assert field == "deadline" or getattr(got, field) == getattr(sent, field)
 
 
-async def test_many_at_once_each_get_their_own_answer(start: Start, scheme: str) -> None:
+async def test_concurrent_requests_each_get_their_own_response(start: Start, scheme: str) -> None:
     channel = await (await start()).connect(scheme)
     sizes = [(n * 7919) % 100_000 for n in range(200)]
     responses = await asyncio.gather(*(infer(channel, make_request(n, id=str(n))) for n in sizes))
@@ -101,7 +101,7 @@ async def test_handler_errors(start: Start, scheme: str) -> None:
     assert "secret" not in error.message
 
 
-async def test_a_response_that_cannot_be_encoded_is_an_error(start: Start) -> None:
+async def test_unencodable_response_is_an_error(start: Start) -> None:
     pair = await start()
     channel = await pair.connect()
     seen: list[InferResponse] = []
@@ -113,7 +113,7 @@ async def test_a_response_that_cannot_be_encoded_is_an_error(start: Start) -> No
     assert not pair.handler.cancelled
 
 
-async def test_a_stream_ends_with_a_response_that_cannot_be_encoded(start: Start) -> None:
+async def test_unencodable_response_ends_its_stream(start: Start) -> None:
     pair = await start()
     channel = await pair.connect()
     seen: list[InferResponse] = []
@@ -158,7 +158,7 @@ async def test_control(start: Start, scheme: str) -> None:
         await channel.control("STATS", object())
 
 
-async def test_control_calls_at_once_are_bounded(start: Start) -> None:
+async def test_concurrent_control_calls_are_limited(start: Start) -> None:
     channel = await (await start(TransportSettings(max_controls=2))).connect()
     calls = [channel.control("sleep", 0.05) for _ in range(3)]
     results = await asyncio.gather(*calls, return_exceptions=True)
@@ -240,7 +240,7 @@ async def test_deadlines_expire_in_order_and_met_ones_do_not(start: Start) -> No
     assert seen == ["-5.0", "0.1", "0.2", "0.3"]
 
 
-async def test_a_sink_that_raises_harms_no_other(start: Start) -> None:
+async def test_raising_sink_does_not_affect_others(start: Start) -> None:
     channel = await (await start()).connect()
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
@@ -253,7 +253,7 @@ async def test_a_sink_that_raises_harms_no_other(start: Start) -> None:
     assert [str(error) for error in reported] == ["sink"]
 
 
-async def test_streams_are_bounded(start: Start) -> None:
+async def test_streams_are_limited(start: Start) -> None:
     pair = await start(TransportSettings(max_streams=2))
     channel = await pair.connect()
     seen: list[InferResponse] = []
@@ -263,7 +263,7 @@ async def test_streams_are_bounded(start: Start) -> None:
     assert seen[0].failure is not None and seen[0].failure.code == ErrorCode.UNAVAILABLE
 
 
-async def test_arena_full_means_inline(start: Start) -> None:
+async def test_tensors_are_sent_inline_when_the_arena_is_full(start: Start) -> None:
     settings = TransportSettings(arena_bytes=1 << 20)
     pair = await start(settings)
     channel = await pair.connect(settings=settings)
@@ -287,7 +287,7 @@ async def test_views_dropped_in_another_thread_release_their_slabs(start: Start)
     await until(lambda: connection.statistics()["arena_used_bytes"] == 0)
 
 
-async def test_an_idle_arena_gives_its_memory_back(start: Start) -> None:
+async def test_idle_arena_returns_its_memory(start: Start) -> None:
     settings = TransportSettings(arena_trim_after=0.05)
     pair = await start(settings)
     channel = await pair.connect(settings=settings)
@@ -372,7 +372,7 @@ async def test_keys_too_short_are_refused() -> None:
         await Channel.connect("unix:/nowhere", b"short")
 
 
-async def test_nobody_listens(tmp_path: Path) -> None:
+async def test_connecting_without_a_listener_fails(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         await Channel.connect(f"unix:{tmp_path}/none.sock", KEY)
     assert os.listdir("/proc/self/fd")

@@ -76,7 +76,7 @@ async def test_killed_replica(replica: ReplicaProcess, scheme: str) -> None:
         await channel.control("ECHO")
 
 
-async def test_replica_process_drains_without_losing_a_request(replica: ReplicaProcess, scheme: str) -> None:
+async def test_draining_replica_process_loses_no_request(replica: ReplicaProcess, scheme: str) -> None:
     channel = await Channel.connect(replica.addresses[scheme], KEY)
     finals = Finals()
     for n in range(200):
@@ -114,7 +114,7 @@ async def test_drain_and_close(start: Start, scheme: str) -> None:
     assert (finals.counts, finals.errors, closed) == ([1], [], [None])
 
 
-async def test_drain_gives_up_and_close_answers_the_rest(start: Start) -> None:
+async def test_drain_times_out_and_close_fails_the_rest(start: Start) -> None:
     pair = await start()
     channel = await pair.connect()
     finals = Finals()
@@ -194,7 +194,7 @@ async def test_client_refuses_another_version_and_another_protocol() -> None:
         await task
 
 
-async def test_client_gives_up_on_a_silent_server() -> None:
+async def test_connecting_to_a_silent_server_times_out() -> None:
     async def silent(sock: socket.socket) -> None:
         await asyncio.get_running_loop().sock_recv(sock, 1)
 
@@ -217,7 +217,7 @@ async def raw_client(pair: Pair, scheme: str) -> socket.socket:
     return sock
 
 
-async def test_strangers_are_dropped_before_any_frame_is_parsed(start: Start, scheme: str) -> None:
+async def test_unproved_peers_are_disconnected_before_any_frame_is_parsed(start: Start, scheme: str) -> None:
     pair = await start(TransportSettings(handshake_timeout=0.1, max_handshakes=2))
     loop = asyncio.get_running_loop()
     for greeting in (b"", b"GET / HTTP/1.1\r\n\r\n" * 10, encode_frame(Kind.INFER, 1, b"x") * 10):
@@ -232,7 +232,7 @@ async def test_strangers_are_dropped_before_any_frame_is_parsed(start: Start, sc
     assert (await infer(await pair.connect(scheme), make_request())).failure is None
 
 
-async def test_silent_strangers_do_not_keep_clients_out(start: Start) -> None:
+async def test_silent_connections_do_not_block_clients(start: Start) -> None:
     pair = await start(TransportSettings(handshake_timeout=0.1, max_handshakes=2))
     strangers = [await raw_client(pair, "tcp") for _ in range(6)]
     assert (await infer(await pair.connect("tcp"), make_request())).failure is None
@@ -263,7 +263,9 @@ async def test_too_many_connections(start: Start) -> None:
         encode_frame(Kind.INFER, 7, b"\x93\xa4hold\xa0\x90") * 2,
     ],
 )
-async def test_a_liar_loses_its_own_connection_only(start: Start, scheme: str, attack: bytes) -> None:
+async def test_malformed_frames_close_only_their_own_connection(
+    start: Start, scheme: str, attack: bytes
+) -> None:
     pair = await start()
     honest, liar = await pair.connect(scheme), await pair.connect(scheme)
     finals = Finals()
@@ -275,7 +277,7 @@ async def test_a_liar_loses_its_own_connection_only(start: Start, scheme: str, a
     assert len(pair.server.connections) == 1
 
 
-async def test_a_lying_server_loses_its_connection(start: Start) -> None:
+async def test_malformed_frame_of_a_server_closes_its_connection(start: Start) -> None:
     pair = await start()
     channel = await pair.connect()
     finals = Finals()
@@ -291,7 +293,7 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-async def test_a_client_that_does_not_read_is_dropped_at_the_bound(start: Start, scheme: str) -> None:
+async def test_client_that_does_not_read_is_disconnected_at_the_limit(start: Start, scheme: str) -> None:
     bound = 8 << 20
     pair = await start(TransportSettings(max_buffered_bytes=bound, write_high_water=1 << 16, arena_bytes=0))
     channel = await pair.connect(scheme)
@@ -315,7 +317,7 @@ async def test_a_client_that_does_not_read_is_dropped_at_the_bound(start: Start,
     assert finals.counts == [1]
 
 
-async def test_responses_larger_than_what_may_wait_arrive(start: Start, scheme: str) -> None:
+async def test_response_larger_than_the_send_buffer_arrives(start: Start, scheme: str) -> None:
     pair = await start(TransportSettings(max_buffered_bytes=1 << 20, write_high_water=1 << 16, arena_bytes=0))
     channel = await pair.connect(scheme, settings=TransportSettings(arena_bytes=0))
     finals = Finals()
@@ -325,7 +327,7 @@ async def test_responses_larger_than_what_may_wait_arrive(start: Start, scheme: 
     assert finals.errors == []
 
 
-async def test_a_slow_reader_is_not_read_from_until_it_catches_up(start: Start) -> None:
+async def test_requests_of_a_slow_reader_are_paused(start: Start) -> None:
     pair = await start(TransportSettings(write_high_water=1 << 16, arena_bytes=0))
     channel = await pair.connect()
     finals = Finals()
@@ -343,7 +345,7 @@ async def test_a_slow_reader_is_not_read_from_until_it_catches_up(start: Start) 
     assert finals.counts == [1] * 400 and finals.errors == []
 
 
-async def test_a_client_refuses_beyond_its_write_bound(start: Start) -> None:
+async def test_client_refuses_requests_beyond_its_send_buffer(start: Start) -> None:
     pair = await start()
     channel = await pair.connect(
         settings=TransportSettings(max_buffered_bytes=1 << 20, write_high_water=1 << 16, arena_bytes=0)

@@ -15,9 +15,7 @@ import pytest
 from app.transport.channel.sockets import listen_unix, private_root
 
 
-def test_the_root_of_what_servers_keep_is_nobody_elses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_root_directory_belongs_to_this_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     root = tmp_path / f"nereid-{os.getuid()}"
     assert private_root() == str(root) and stat.S_IMODE(root.stat().st_mode) == 0o700
@@ -76,7 +74,7 @@ def test_sockets_of_dead_processes_are_removed(directory: Path) -> None:
     new.close()
 
 
-def test_a_socket_that_does_not_listen_yet_is_not_taken_for_dead(directory: Path) -> None:
+def test_socket_that_does_not_listen_yet_is_not_removed(directory: Path) -> None:
     path = directory / f"{gone_pid()}.sock"
     holder = os.open(directory, os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_EX)  # whoever makes a socket has it until that listens

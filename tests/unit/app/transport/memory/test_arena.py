@@ -66,7 +66,7 @@ def test_slabs_never_overlap(writer: ArenaWriter) -> None:
     assert writer.allocate(writer.nbytes) is not None
 
 
-def test_release_of_what_is_not_in_use(writer: ArenaWriter) -> None:
+def test_release_of_an_unused_slab_is_refused(writer: ArenaWriter) -> None:
     slab = writer.allocate(10)
     assert slab is not None
     writer.release(slab[0])
@@ -79,7 +79,7 @@ def test_release_of_what_is_not_in_use(writer: ArenaWriter) -> None:
     ("offset", "nbytes"),
     [(-SMALLEST_SLAB, 1), (0, 0), (0, -1), (1, 1), (0, 4 * MIB + 1), (4 * MIB, 1), (2**64 - 65536, 65536)],
 )
-def test_reader_refuses_what_is_outside(writer: ArenaWriter, offset: int, nbytes: int) -> None:
+def test_reader_refuses_slabs_outside_the_arena(writer: ArenaWriter, offset: int, nbytes: int) -> None:
     reader, _ = reader_of(writer)
     with pytest.raises(ProtocolError):
         reader.view(offset, nbytes)
@@ -106,7 +106,7 @@ def test_views_are_read_only_and_see_the_writer(writer: ArenaWriter) -> None:
         view[0] = 1
 
 
-def test_the_last_derived_view_releases(writer: ArenaWriter) -> None:
+def test_last_derived_view_releases_its_slab(writer: ArenaWriter) -> None:
     reader, released = reader_of(writer)
     view = reader.view(0, 4096)
     matrix = np.frombuffer(view, np.float32).reshape(32, 32)
@@ -137,7 +137,7 @@ def test_views_dropped_in_many_threads(writer: ArenaWriter) -> None:
     assert sorted(released) == [n * SMALLEST_SLAB for n in range(64)]
 
 
-def test_a_view_outlives_both_ends() -> None:
+def test_view_outlives_both_ends() -> None:
     writer = ArenaWriter(MIB)
     reader, _ = reader_of(writer)
     slab = writer.allocate(3)
@@ -156,7 +156,7 @@ def test_neither_end_can_resize_the_file(writer: ArenaWriter) -> None:
             os.ftruncate(writer.fd, size)
 
 
-def test_unsealed_or_lying_descriptors_are_refused(writer: ArenaWriter) -> None:
+def test_unsealed_or_resized_descriptors_are_refused(writer: ArenaWriter) -> None:
     unsealed = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(unsealed, MIB)
     read, write = os.pipe()
@@ -169,7 +169,7 @@ def test_unsealed_or_lying_descriptors_are_refused(writer: ArenaWriter) -> None:
             os.close(fd)
 
 
-def test_trim_gives_memory_back(writer: ArenaWriter) -> None:
+def test_trim_returns_memory(writer: ArenaWriter) -> None:
     slab = writer.allocate(3 * MIB)
     assert slab is not None
     slab[1][:] = b"x" * (3 * MIB)

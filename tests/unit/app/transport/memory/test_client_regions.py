@@ -73,7 +73,7 @@ BEYOND = (ErrorCode.INVALID_ARG, "Invalid offset + byte size for shared memory r
 UNOPENED = (ErrorCode.INTERNAL, f"Unable to open shared memory region: '{KEY}'")
 
 
-def test_inputs_are_read_where_they_are() -> None:
+def test_inputs_are_read_from_their_regions() -> None:
     inline = Tensor("J", "UINT8", (3,), b"abc")
     request = reading(place(0, SIZE), place(1, 7), place(SIZE, 0))
     request = msgspec.structs.replace(request, inputs=(*request.inputs, inline))
@@ -84,7 +84,7 @@ def test_inputs_are_read_where_they_are() -> None:
     assert read.inputs[0].data == DATA, "what was read is the request's own"
 
 
-def test_outputs_are_written_where_they_are_wanted() -> None:
+def test_outputs_are_written_to_their_regions() -> None:
     request = writing(A=place(10, 5), B=place(100, 200_000))
     large = np.arange(50_000, dtype=np.float32)
     answer = msgspec.structs.replace(
@@ -103,7 +103,7 @@ def test_outputs_are_written_where_they_are_wanted() -> None:
     assert FILE.read_bytes() == expected
 
 
-def test_an_output_that_does_not_fit_is_not_written() -> None:
+def test_output_that_does_not_fit_is_not_written() -> None:
     answer = write_outputs(writing(A=place(0, 4)), response(A=b"hello"))
     text = (
         "shared memory size specified with the request for output 'A' (4 bytes) should be at least 5 bytes "
@@ -114,12 +114,12 @@ def test_an_output_that_does_not_fit_is_not_written() -> None:
     assert FILE.read_bytes() == DATA
 
 
-def test_an_error_is_passed_on() -> None:
+def test_failed_response_is_passed_on() -> None:
     failure = failed(internal("it broke"))
     assert write_outputs(writing(A=place(0, 4)), failure) is failure
 
 
-def test_a_file_that_became_shorter() -> None:
+def test_shortened_file_is_refused() -> None:
     input_, output = reading(place(0, SIZE)), writing(A=place(SIZE - 5, 5))
     os.truncate(FILE, SIZE - 1)
     assert refusal(input_) == BEYOND
@@ -127,7 +127,7 @@ def test_a_file_that_became_shorter() -> None:
     assert FILE.stat().st_size == SIZE - 1, "a write has made the client's file longer again"
 
 
-def test_another_file_under_the_same_key() -> None:
+def test_another_file_under_the_same_key_is_refused() -> None:
     input_, output = reading(place(0, 8)), writing(A=place(0, 5))
     FILE.unlink()
     assert refusal(input_) == UNOPENED
@@ -137,13 +137,13 @@ def test_another_file_under_the_same_key() -> None:
     assert FILE.read_bytes() == bytes(SIZE)
 
 
-def test_a_sparse_file_of_terabytes_is_not_read_whole() -> None:
+def test_sparse_file_of_terabytes_is_not_read_whole() -> None:
     os.truncate(FILE, 1 << 42)
     request = reading(place(0, 1 << 30), place(0, 1 << 42))
     assert refusal(request)[0] is ErrorCode.INVALID_ARG
 
 
-def test_truncation_while_requests_run() -> None:
+def test_truncation_during_requests_is_survived() -> None:
     """A mapping would end this process with SIGBUS within a few rounds."""
     stop = threading.Event()
 
@@ -184,7 +184,7 @@ def test_no_descriptor_stays_open() -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_for_another_node_bytes_travel() -> None:
+def test_inputs_are_sent_inline_to_another_node() -> None:
     request = msgspec.structs.replace(reading(place(0, 8)), outputs=writing(A=place(8, 8)).outputs)
     answers: list[InferResponse] = []
     sent, sink = with_inlined_regions(request, answers.append)
@@ -199,7 +199,7 @@ def test_for_another_node_bytes_travel() -> None:
 
 
 @pytest.mark.parametrize("nbytes", [8, SIZE])
-def test_a_frame_carries_the_place_and_not_the_bytes(nbytes: int) -> None:
+def test_frame_carries_the_place_of_a_tensor_in_client_memory(nbytes: int) -> None:
     request = msgspec.structs.replace(
         reading(place(0, nbytes)), outputs=(RequestedOutput("P"), *writing(A=place(8, nbytes)).outputs)
     )

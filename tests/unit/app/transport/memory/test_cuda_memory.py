@@ -67,7 +67,7 @@ def test_bytes_are_copied_both_ways(runtime: FakeRuntime) -> None:
     assert (runtime.device, runtime.open) == (3, 0)
 
 
-def test_a_failure_names_the_region_and_closes_the_handle(runtime: FakeRuntime) -> None:
+def test_failure_names_the_region_and_closes_the_handle(runtime: FakeRuntime) -> None:
     runtime.failure = 1
     with pytest.raises(InferError) as caught:
         cuda_memory.read(place(0, 4))

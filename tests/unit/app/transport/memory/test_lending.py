@@ -50,9 +50,7 @@ async def settle(first: Channel, second: Channel, *pairs: Pair) -> None:
     await until(lambda: second.lender is not None and second.lender.live == 0)
 
 
-async def test_the_next_process_reads_where_the_first_has_written(
-    start: Start, replica: ReplicaProcess
-) -> None:
+async def test_third_process_reads_the_memory_of_the_first(start: Start, replica: ReplicaProcess) -> None:
     pair = await start()
     first = await pair.connect()
     second = await Channel.connect(replica.addresses["unix"], b"a key of the cluster, 32 bytes..")
@@ -76,7 +74,7 @@ async def test_the_next_process_reads_where_the_first_has_written(
     second.close()
 
 
-async def test_a_held_tensor_stays_as_it_is(start: Start) -> None:
+async def test_lent_tensor_is_not_overwritten(start: Start) -> None:
     one, other = await start(), await start()
     first, second = await one.connect(), await other.connect()
     await settle(first, second, one, other)
@@ -95,7 +93,7 @@ async def test_a_held_tensor_stays_as_it_is(start: Start) -> None:
     await until(lambda: second.lender is not None and second.lender.live == 0)
 
 
-async def test_without_the_other_reaching_it_tensors_are_copied(
+async def test_tensors_are_copied_when_the_peer_cannot_map_the_arena(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ArenaReader, "__init__", unreachable(ArenaReader.__init__))
@@ -124,7 +122,7 @@ async def test_nothing_is_lent_over_tcp(start: Start) -> None:
     assert await chain(first, second) == bytes(make_request(SIZE).inputs[0].data)
 
 
-async def test_the_end_of_a_connection_frees_what_was_lent(start: Start) -> None:
+async def test_end_of_a_connection_releases_lent_tensors(start: Start) -> None:
     one, other = await start(), await start()
     first, second = await one.connect(), await other.connect()
     await settle(first, second, one, other)
@@ -157,7 +155,7 @@ def test_aligned_parts_of_slabs_are_lent(writer: ArenaWriter) -> None:
     assert find_slab(np.zeros(1000, np.uint8).data) is None
 
 
-def test_what_is_offered_must_be_what_it_is_said_to_be(writer: ArenaWriter) -> None:
+def test_mismatched_offers_are_refused(writer: ArenaWriter) -> None:
     reader, borrower = reader_of(writer), Borrower(1 << 30, lambda _: None)
     size, inode = writer.nbytes, reader.inode
     assert not borrower.offered((0, "/proc/999999999/fd/3", inode, size))
@@ -175,7 +173,7 @@ def test_what_is_offered_must_be_what_it_is_said_to_be(writer: ArenaWriter) -> N
         borrower.offered((0, reader.path, inode, size))
 
 
-def test_a_borrowed_tensor_is_released_by_its_key(writer: ArenaWriter) -> None:
+def test_borrowed_tensor_is_released_by_its_key(writer: ArenaWriter) -> None:
     released: list[int] = []
     reader, borrower = reader_of(writer), Borrower(1 << 30, released.append)
     with pytest.raises(ProtocolError, match="not accepted"):
@@ -192,7 +190,7 @@ def test_a_borrowed_tensor_is_released_by_its_key(writer: ArenaWriter) -> None:
     assert released == [released_key(5), released_key(6)]
 
 
-def test_a_lender_is_bounded_and_keeps_what_it_lends(writer: ArenaWriter) -> None:
+def test_lender_limits_arenas_and_keeps_lent_tensors(writer: ArenaWriter) -> None:
     offers: list[int] = []
     lender = Lender(lambda offer: offers.append(offer[0]))
     reader = reader_of(writer)
@@ -211,7 +209,7 @@ def test_a_lender_is_bounded_and_keeps_what_it_lends(writer: ArenaWriter) -> Non
     assert len(offers) == MAX_ARENAS
 
 
-async def test_an_echo_is_lent_back(start: Start) -> None:
+async def test_echoed_tensor_is_lent_back(start: Start) -> None:
     pair = await start(TransportSettings())
     channel = await pair.connect()
     for _ in range(3):

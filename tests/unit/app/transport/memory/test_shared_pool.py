@@ -20,7 +20,7 @@ def small() -> SharedBufferPool:
     return SharedBufferPool(4 * MIB)
 
 
-def test_memory_lasts_as_long_as_a_view_of_it(small: SharedBufferPool) -> None:
+def test_memory_is_valid_as_long_as_a_view(small: SharedBufferPool) -> None:
     taken = small.allocate(MIB)
     assert taken is not None and len(taken) == MIB and not taken.readonly
     taken[:4] = b"abcd"
@@ -36,7 +36,7 @@ def test_memory_lasts_as_long_as_a_view_of_it(small: SharedBufferPool) -> None:
     assert small.allocate(4 * MIB) is not None
 
 
-def test_it_can_be_lent(small: SharedBufferPool) -> None:
+def test_memory_of_the_pool_can_be_lent(small: SharedBufferPool) -> None:
     small.allocate(MIB)
     taken = small.allocate(MIB)
     assert taken is not None
@@ -68,7 +68,7 @@ def test_threads_get_memory_of_their_own(small: SharedBufferPool) -> None:
     assert not wrong and small.live == 0
 
 
-def test_what_is_not_used_goes_back_to_the_kernel() -> None:
+def test_unused_memory_is_returned_to_the_kernel() -> None:
     brief = SharedBufferPool(4 * MIB, idle_s=0.01)
 
     def committed() -> int:
@@ -89,7 +89,7 @@ def test_what_is_not_used_goes_back_to_the_kernel() -> None:
     assert committed() == MIB
 
 
-def test_small_memory_and_what_finds_no_room_are_private(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_memory_and_overflow_are_private(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_slab(allocate(FROM_BYTES)) is not None
     assert find_slab(allocate(FROM_BYTES - 1)) is None
     monkeypatch.setattr(shared_pool, "_process_pool", lambda: SharedBufferPool(MIB))

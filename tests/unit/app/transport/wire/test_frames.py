@@ -68,7 +68,7 @@ def test_round_trip_in_any_chunking(sent: list[tuple[int, int, bytes, bytes]], s
     assert feed(decoder(), b"".join(raw(*frame) for frame in sent), sizes) == sent
 
 
-def test_large_payload_is_a_view_of_memory_of_its_own() -> None:
+def test_large_payload_has_memory_of_its_own() -> None:
     target = decoder()
     payloads = []
     data = raw(1, 1, b"m" * 10, b"x" * 5000) + raw(1, 2, b"n" * 10, b"y" * 5000)
@@ -100,23 +100,23 @@ def test_aligned_buffer_is_aligned() -> None:
         (HEADER.pack(1, 0, 0, 0, 1 << 20, 0, 0), "exceeds the maximum"),
     ],
 )
-def test_hostile_headers_are_refused_at_once(header: bytes, message: str) -> None:
+def test_malformed_headers_are_refused_at_once(header: bytes, message: str) -> None:
     with pytest.raises(ProtocolError, match=message):
         feed(decoder(), header[:32])
 
 
-def test_a_frame_within_the_buffer_is_bounded_too() -> None:
+def test_frame_within_the_buffer_is_limited_too() -> None:
     with pytest.raises(ProtocolError, match="frame of 132 bytes"):
         feed(decoder(max_frame=100), raw(1, 1, b"m" * 100))
 
 
-def test_a_truncated_frame_yields_nothing() -> None:
+def test_truncated_frame_yields_nothing() -> None:
     whole = raw(1, 1, b"meta", b"p" * 5000)
     assert feed(decoder(), whole[:-1]) == []
 
 
 @given(st.binary(max_size=4000), st.lists(st.integers(1, 500), min_size=1, max_size=4))
-def test_any_bytes_yield_frames_or_a_protocol_error(data: bytes, sizes: list[int]) -> None:
+def test_any_bytes_are_frames_or_a_protocol_error(data: bytes, sizes: list[int]) -> None:
     try:
         feed(decoder(), data, sizes)
     except ProtocolError:

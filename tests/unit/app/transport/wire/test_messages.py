@@ -184,7 +184,7 @@ def test_arena_round_trip_and_release() -> None:
     writer.close()
 
 
-def test_unencodable_values_are_refused_and_give_their_slab_back() -> None:
+def test_unencodable_values_are_refused_and_release_their_slab() -> None:
     writer = ArenaWriter(1 << 20)
     encoder = FrameEncoder(SETTINGS, writer)
     large = Tensor("I", "UINT8", (65536,), bytes(65536))
@@ -213,7 +213,7 @@ def test_unencodable_values_are_refused_and_give_their_slab_back() -> None:
         (InferRequest("m", "", (Tensor("I", "UINT8", (), memoryview(bytes(9999))[::2]),)), "C-contiguous"),
     ],
 )
-def test_what_the_peer_would_refuse_is_not_sent(request_: InferRequest, message: str) -> None:
+def test_messages_beyond_the_limits_are_not_sent(request_: InferRequest, message: str) -> None:
     large = Tensor("L", "UINT8", (70_000,), bytes(70_000))
     writer = ArenaWriter(1 << 20)
     encoder = FrameEncoder(TransportSettings(max_meta_bytes=100, max_frame_bytes=10_100), writer)
@@ -227,7 +227,7 @@ def test_what_the_peer_would_refuse_is_not_sent(request_: InferRequest, message:
     writer.close()
 
 
-def test_typed_memoryviews_travel_as_bytes() -> None:
+def test_typed_memoryviews_are_sent_as_bytes() -> None:
     values = array.array("f", range(5000))
     queue: list[Any] = []
     FrameEncoder(SETTINGS, None).request(
@@ -270,7 +270,7 @@ def tensor(data: Any) -> bytes:
         (b"\x95\xa1m\xa0\x90\x90\xa1\xff", b""),
     ],
 )
-def test_hostile_requests_are_protocol_errors(meta: bytes, payload: bytes) -> None:
+def test_malformed_requests_are_protocol_errors(meta: bytes, payload: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_request(frame_of(meta, payload), 0.0, None)
 
@@ -297,7 +297,7 @@ def test_unknown_error_codes_are_protocol_errors() -> None:
         decode_response(frame_of(pack(("m", "", [], "", {}, ("TEAPOT", "", "OTHER")))), None)
 
 
-def test_control_and_errors_round_trip() -> None:
+def test_control_and_failures_round_trip() -> None:
     assert decode_control(frame_of(encode_control("STATS", [1, {"a": b"x"}]))) == ("STATS", [1, {"a": b"x"}])
     failure = Failure(ErrorCode.CANCELLED, "", FailureReason.CANCELED)
     assert decode_failure(frame_of(encode_failure(failure))) == failure

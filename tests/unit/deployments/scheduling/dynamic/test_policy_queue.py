@@ -53,7 +53,7 @@ def policy(**fields: Any) -> mc.ModelQueuePolicy:
     return mc.ModelQueuePolicy(**fields)
 
 
-def test_urgent_levels_first_and_in_order_within() -> None:
+def test_levels_are_served_by_urgency_and_in_order() -> None:
     bench = Bench(QueuePolicies(levels=3, default_level=2))
     for request_id, priority in (("c", 3), ("b", 2), ("unset", 0), ("a", 1), ("beyond", 9), ("a2", 1)):
         bench.add(request_id, priority=priority)
@@ -98,14 +98,16 @@ def test_limits_over_all_levels() -> None:
         (10, False, 5, 10_000),
     ],
 )
-def test_which_timeout(default_us: int, override: bool, asked_us: int, timeout_ns: int) -> None:
+def test_timeout_is_the_default_or_a_shorter_one(
+    default_us: int, override: bool, asked_us: int, timeout_ns: int
+) -> None:
     read = QueuePolicy.from_config(
         policy(default_timeout_microseconds=default_us, allow_timeout_override=override)
     )
     assert read.timeout_of(asked_us) == timeout_ns
 
 
-def test_rejected_when_its_time_is_over_wherever_it_is() -> None:
+def test_expired_request_is_rejected_at_any_position() -> None:
     woken: list[int] = []
     bench = Bench(QueuePolicies(default=QueuePolicy(timeout_ns=10 * MS, allow_override=True)))
     bench.queue.wake_by = woken.append
@@ -149,7 +151,7 @@ def test_deadline_of_a_client_rejects_even_what_is_delayed() -> None:
     assert bench.answers.failure("a").message == "Request timeout expired"
 
 
-def test_what_left_is_not_kept_by_its_timeout() -> None:
+def test_dispatched_request_is_not_kept_by_its_timeout() -> None:
     bench = Bench(QueuePolicies(default=QueuePolicy(timeout_ns=1000 * MS)))
     for number in range(1000):
         bench.add(str(number))
@@ -178,7 +180,9 @@ def test_oldest_of_all_levels() -> None:
         (mc.ModelDynamicBatching(default_queue_policy=policy(default_timeout_microseconds=3)), False),
     ],
 )
-def test_when_the_plain_queue_does(batching: mc.ModelDynamicBatching, plain: bool) -> None:
+def test_plain_queue_is_used_without_priorities_and_timeouts(
+    batching: mc.ModelDynamicBatching, plain: bool
+) -> None:
     assert QueuePolicies.from_config(batching).plain is plain
 
 
@@ -196,7 +200,7 @@ POLICY = st.builds(QueuePolicy, st.integers(0, 4), st.sampled_from([0, 5 * MS]),
 
 @settings(max_examples=200, deadline=None)
 @given(ACTIONS, POLICY, POLICY, st.integers(1, 6))
-def test_any_use_loses_nothing_and_keeps_the_bounds(
+def test_any_use_loses_no_request_and_keeps_the_limits(
     actions: list[tuple[str, int, int, int]], default: QueuePolicy, first: QueuePolicy, limit: int
 ) -> None:
     policies = QueuePolicies(3, 2, default, {1: first})

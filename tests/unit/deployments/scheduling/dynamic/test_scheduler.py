@@ -96,7 +96,7 @@ async def test_full_queue_refuses(make: Callable[..., Scheduler], answers: Answe
     assert scheduler.pending == 2
 
 
-async def test_a_refusal_keeps_nothing_of_what_it_refused(answers: Answers) -> None:
+async def test_refusal_keeps_no_request_alive(answers: Answers) -> None:
     """An error that is raised twice holds the frames of both times, and with them the requests."""
     scheduler = direct(max_requests=1)
     offer(scheduler)
@@ -142,7 +142,7 @@ async def test_cancelled_while_queued(make: Callable[..., Scheduler], answers: A
     assert (scheduler.pending, scheduler._queue.nbytes) == (0, 0)
 
 
-async def test_cancelled_while_executing_is_the_backends_matter(answers: Answers) -> None:
+async def test_cancellation_during_execution_is_left_to_the_backend(answers: Answers) -> None:
     scheduler = direct()
     (instance,) = offer(scheduler)
     request = pending(answers, "a")
@@ -171,7 +171,7 @@ async def test_expired_deadline_is_not_executed(make: Callable[..., Scheduler], 
     assert (scheduler.pending, scheduler._queue.nbytes) == (0, 0)
 
 
-async def test_what_clients_gave_up_is_let_go_of_while_the_instance_is_busy(answers: Answers) -> None:
+async def test_cancelled_requests_are_released_while_the_instance_is_busy(answers: Answers) -> None:
     class Data(bytearray):
         """Bytes that can be watched."""
 
@@ -192,7 +192,7 @@ async def test_what_clients_gave_up_is_let_go_of_while_the_instance_is_busy(answ
     assert len(scheduler._queue.head(100)) <= 1
 
 
-async def test_lone_request_goes_straight_to_its_instance(answers: Answers) -> None:
+async def test_lone_request_skips_serve_batch(answers: Answers) -> None:
     serve_batch = FakeServeBatch()
     scheduler = dynamic(serve_batch=serve_batch)
     (instance,) = offer(scheduler)
@@ -204,7 +204,7 @@ async def test_lone_request_goes_straight_to_its_instance(answers: Answers) -> N
     assert serve_batch.rows == []
 
 
-async def test_what_waits_together_executes_together(answers: Answers) -> None:
+async def test_queued_requests_execute_together(answers: Answers) -> None:
     scheduler = dynamic(max_rows=4)
     (instance,) = offer(scheduler)
     submit(scheduler, answers, "first", *"abcdef")
@@ -228,7 +228,7 @@ async def test_long_batches_go_through_serve_batch(answers: Answers) -> None:
     assert serve_batch.rows == [4, 2]
 
 
-async def test_callers_of_a_long_execution_ask_again_together(answers: Answers) -> None:
+async def test_callers_of_a_long_execution_share_the_next_batch(answers: Answers) -> None:
     """Each asks in a callback of its own, as soon as it has its answer."""
     scheduler = dynamic(max_rows=8)
     (instance,) = offer(scheduler)
@@ -334,7 +334,7 @@ async def test_full_batch_does_not_wait_for_the_delay(answers: Answers) -> None:
     assert instance.ids == [["a", "b"], ["c", "d"]]
 
 
-async def test_delay_with_nothing_left_to_wait_for(answers: Answers) -> None:
+async def test_delay_after_a_cancellation_executes_nothing(answers: Answers) -> None:
     scheduler = dynamic(max_rows=2, max_delay_ns=5 * MS)
     (instance,) = offer(scheduler)
     only = pending(answers, "only")
@@ -346,7 +346,7 @@ async def test_delay_with_nothing_left_to_wait_for(answers: Answers) -> None:
     assert instance.ids == [["a", "b"]]
 
 
-async def test_statistics_count_what_succeeded(answers: Answers) -> None:
+async def test_statistics_count_successful_requests(answers: Answers) -> None:
     scheduler = dynamic(max_rows=4)
     (instance,) = offer(scheduler)
     submit(scheduler, answers, "first", "a", "b", "c")

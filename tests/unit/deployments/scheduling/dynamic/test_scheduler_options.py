@@ -92,7 +92,7 @@ async def test_delay_counts_from_the_oldest_whatever_its_priority(answers: Answe
     assert instance.ids == [["high", "low"]]
 
 
-async def test_responses_leave_in_the_order_of_arrival() -> None:
+async def test_responses_are_delivered_in_the_order_of_arrival() -> None:
     sent: list[tuple[str, str]] = []
 
     class Delivering(Answers):
@@ -123,7 +123,7 @@ async def test_responses_leave_in_the_order_of_arrival() -> None:
     assert sent[4:] == [("e", "")]
 
 
-async def test_order_is_bounded_and_goes_on(answers: Answers) -> None:
+async def test_order_is_limited_and_resumes(answers: Answers) -> None:
     scheduler = dynamic(max_rows=1, ordered=2)
     first, second = offer(scheduler, 2)
     requests = [request(answers, request_id) for request_id in "abc"]
@@ -137,7 +137,7 @@ async def test_order_is_bounded_and_goes_on(answers: Answers) -> None:
     assert scheduler.pending == 0
 
 
-def test_a_response_that_cannot_be_delivered_holds_nobody_up(answers: Answers) -> None:
+def test_undeliverable_response_does_not_block_ordered_ones(answers: Answers) -> None:
     def broken(response: InferResponse) -> None:
         raise RuntimeError("the connection is gone")
 
@@ -176,7 +176,7 @@ class Volume(BatchStrategy):
         return batch[0] >= 0
 
 
-async def test_custom_strategy_decides_who_joins(answers: Answers) -> None:
+async def test_custom_strategy_decides_which_requests_join(answers: Answers) -> None:
     strategy = Volume()
     scheduler = dynamic(max_rows=8, strategy=strategy)
     (instance,) = offer(scheduler)
@@ -191,7 +191,7 @@ async def test_custom_strategy_decides_who_joins(answers: Answers) -> None:
     assert strategy.records[-1] == "closed"
 
 
-async def test_held_until_so_many_are_queued_once(answers: Answers) -> None:
+async def test_start_threshold_applies_once(answers: Answers) -> None:
     scheduler = dynamic(start_threshold=3)
     (instance,) = offer(scheduler)
     for request_id in "ab":
@@ -205,7 +205,7 @@ async def test_held_until_so_many_are_queued_once(answers: Answers) -> None:
 
 
 @pytest.mark.parametrize(("text", "number"), [("12", 12), (" 3x", 3), ("", 0), ("no", 0), ("-4", 0)])
-def test_hooks_read_numbers_as_c_does(monkeypatch: pytest.MonkeyPatch, text: str, number: int) -> None:
+def test_hooks_parse_numbers_as_c_does(monkeypatch: pytest.MonkeyPatch, text: str, number: int) -> None:
     monkeypatch.setenv("TRITONSERVER_DELAY_SCHEDULER", text)
     monkeypatch.setenv("TRITONSERVER_BACKLOG_DELAY_SCHEDULER", text)
     assert (delay_scheduler(), backlog_delay_scheduler()) == (number, number)

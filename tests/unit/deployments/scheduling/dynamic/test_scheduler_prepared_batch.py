@@ -88,7 +88,7 @@ class Bench:
         await until(lambda: len(self.scheduler._serve_batch._running) == len(self.instance.next))
 
 
-async def test_a_full_batch_is_handed_over_early() -> None:
+async def test_full_batch_is_prefetched() -> None:
     bench = await Bench().running()
     bench.submit(*"abc")
     await bench.settle()
@@ -110,7 +110,7 @@ async def test_a_full_batch_is_handed_over_early() -> None:
     assert list(bench.answers.finals) == ["first", "running", *"abcdefghi"]
 
 
-async def test_nor_does_waiting_change_a_preferred_size_that_is_the_largest() -> None:
+async def test_largest_preferred_size_is_prefetched() -> None:
     """`dynamic_batching {}` prefers max_batch_size: Triton writes it into the configuration."""
     bench = await Bench(policy=BatchPolicy(ROWS, preferred=(ROWS,))).running()
     bench.submit(*"abcd")
@@ -118,14 +118,14 @@ async def test_nor_does_waiting_change_a_preferred_size_that_is_the_largest() ->
     assert bench.instance.ahead == [["a", "b", "c", "d"]]
 
 
-async def test_waiting_may_change_a_smaller_preferred_size() -> None:
+async def test_smaller_preferred_size_is_not_prefetched() -> None:
     bench = await Bench(policy=BatchPolicy(2 * ROWS, preferred=(ROWS,))).running()
     bench.submit(*"abcdefg")
     await bench.settle()
     assert bench.instance.ahead == [] and bench.scheduler.pending == 7
 
 
-async def test_it_counts_as_queued_until_it_executes() -> None:
+async def test_prefetched_requests_count_as_queued_until_they_execute() -> None:
     bench = await Bench().running()
     requests = [pending(bench.answers, request_id) for request_id in "abcd"]
     for request in requests:
@@ -147,14 +147,14 @@ async def test_it_counts_as_queued_until_it_executes() -> None:
         ),
     ],
 )
-async def test_not_where_waiting_may_change_it(make: Callable[[], Bench]) -> None:
+async def test_batch_that_may_change_is_not_prefetched(make: Callable[[], Bench]) -> None:
     bench = await make().running()
     bench.submit(*"abcdefgh")
     await bench.settle()
     assert bench.instance.ahead == [] and bench.scheduler.pending == 8
 
 
-async def test_not_with_deadlines() -> None:
+async def test_requests_with_deadlines_are_not_prefetched() -> None:
     bench = await Bench().running()
     bench.submit(*"abc")
     bench.submit("d", deadline=time.monotonic() + 60)
@@ -162,7 +162,7 @@ async def test_not_with_deadlines() -> None:
     assert bench.instance.ahead == [] and bench.scheduler.pending == 4
 
 
-async def test_cancelled_requests_do_not_fill_it() -> None:
+async def test_cancelled_requests_do_not_fill_a_prefetched_batch() -> None:
     bench = await Bench().running()
     cancelled = pending(bench.answers, "a")
     bench.scheduler.submit(cancelled)
@@ -176,7 +176,7 @@ async def test_cancelled_requests_do_not_fill_it() -> None:
     assert bench.instance.ahead == [["b", "c", "d", "e"]]
 
 
-async def test_an_instance_that_leaves_finishes_what_it_was_handed() -> None:
+async def test_removed_instance_finishes_its_prefetched_batch() -> None:
     bench = await Bench().running()
     bench.submit(*"abcdefgh")
     await until(lambda: bool(bench.instance.next))

@@ -62,7 +62,7 @@ def test_state_that_is_an_output(bench: SequenceBench) -> None:
     assert output(bench.submit(1, 4)[0], "HISTORY_OUT") == 5
 
 
-def test_initial_state_of_a_file(bench: SequenceBench) -> None:
+def test_initial_state_is_read_from_a_file(bench: SequenceBench) -> None:
     folder = bench.directory / "m" / "initial_state"
     folder.mkdir()
     (folder / "forty").write_bytes((40).to_bytes(8, "little"))
@@ -109,7 +109,7 @@ def test_type_of_correlation_id_differs(bench: SequenceBench) -> None:
     )
 
 
-def test_null_requests_fill_empty_slots(bench: SequenceBench) -> None:
+def test_padding_fills_empty_slots(bench: SequenceBench) -> None:
     bench.load(config(LONG + "direct {}" + CONTROLS + STATE))
     for number in (1, 2, 3):
         bench.infer(number, 10 * number, start=True)
@@ -129,7 +129,7 @@ def test_null_requests_fill_empty_slots(bench: SequenceBench) -> None:
     assert bench.backend.batches[-1][1]["READY"][0] is True, "the lowest free slot"
 
 
-def test_without_ready_there_are_no_null_requests(bench: SequenceBench) -> None:
+def test_without_ready_there_is_no_padding(bench: SequenceBench) -> None:
     bench.load(config(LONG + "direct {}" + STATE))
     for number in (1, 2, 3):
         bench.infer(number, number, start=True)
@@ -199,7 +199,7 @@ def test_backlog_is_first_come_first_served(bench: SequenceBench) -> None:
     assert [batch[1]["CORRID"] for batch in bench.backend.batches] == [[1], [1], [2], [3], [3]]
 
 
-def test_an_id_used_again_waits_in_the_backlog(bench: SequenceBench) -> None:
+def test_reused_id_waits_in_the_backlog(bench: SequenceBench) -> None:
     """As in Triton: who pipelines short sequences of one id may not keep the slot from the others."""
     bench.load(config(ONE_SLOT, max_batch_size=0))
     bench.hold()
@@ -211,7 +211,7 @@ def test_an_id_used_again_waits_in_the_backlog(bench: SequenceBench) -> None:
     assert [batch[1]["CORRID"] for batch in bench.backend.batches] == [[1], [2], [1], [1]]
 
 
-def test_an_id_used_again_waits_for_its_own_end(bench: SequenceBench) -> None:
+def test_reused_id_waits_for_the_end_of_its_sequence(bench: SequenceBench) -> None:
     bench.load(config(ONE_SLOT, count=2))
     bench.hold()
     first = bench.submit(1, 1, start=True, end=True)[0]
@@ -273,7 +273,7 @@ def test_backlog_expires(bench: SequenceBench) -> None:
     assert bench.infer(1, 1) == 2
 
 
-def test_idle_sequence_gives_its_slot_away(bench: SequenceBench) -> None:
+def test_idle_sequence_loses_its_slot(bench: SequenceBench) -> None:
     bench.load(config("max_sequence_idle_microseconds: 20000 direct {}" + CONTROLS + STATE, max_batch_size=0))
     bench.infer(1, 1, start=True)
     assert bench.infer(2, 2, start=True) == 2
@@ -301,7 +301,7 @@ def test_refusals(bench: SequenceBench) -> None:
     assert refusal(bench, 1, 1).code is ErrorCode.INVALID_ARG
 
 
-def test_what_is_queued_is_bounded(bench: SequenceBench) -> None:
+def test_queued_requests_are_limited(bench: SequenceBench) -> None:
     bench.load(config(ONE_SLOT, max_batch_size=0), max_pending_requests=2)
     bench.infer(1, 1, start=True)
     waiting = [bench.submit(number, 1, start=True, end=True)[0] for number in (2, 3)]

@@ -89,7 +89,7 @@ def test_dyna_sequence_adds_its_id_at_the_end(
     assert bench.infer(sequence_id, 1, start=True, end=True) == 1 + added
 
 
-def test_dyna_sequence_wants_digits(load: Load) -> None:
+def test_dyna_sequence_requires_digits(load: Load) -> None:
     bench = load("dyna_sequence", LONG + OLDEST + INT32_CONTROLS + STRING_CORRID)
     assert bench.infer("abc", 1, start=True) == 1
     assert refusal(bench, "abc", 1, end=True) == (
@@ -203,7 +203,7 @@ def test_python_model_keeps_its_own_state(
     assert bench.infer(first, 5, start=True) == 5
 
 
-def test_a_sequence_of_the_same_id_starts_after_the_end(load: Load) -> None:
+def test_sequence_of_the_same_id_starts_after_the_end(load: Load) -> None:
     bench = load("python", LONG + OLDEST + INT32_CONTROLS + CORRID, source=PYTHON)
     answers = [bench.submit(1, 1, start=turn % 2 == 0, end=turn % 2 == 1)[0] for turn in range(20)]
     assert [output(answer) for answer in answers] == [1, 2] * 10
@@ -298,7 +298,7 @@ def test_responses_of_the_oldest_strategy_keep_their_order(load: Load, ordered: 
 
 
 @pytest.mark.parametrize("end", [False, True])
-def test_a_request_given_up_after_its_execution_leaves_its_sequence_alone(load: Load, end: bool) -> None:
+def test_cancellation_after_execution_does_not_end_the_sequence(load: Load, end: bool) -> None:
     bench = load("python", LONG + OLDEST + STRING_CORRID, source=PYTHON_LATE, extra=DECOUPLED)
     late, cancel = bench.submit("late", 1, start=True, end=end)
     bench.infer("other", 1, start=True, end=True)
@@ -370,7 +370,7 @@ def answer(request, inputs):
 
 
 @pytest.mark.parametrize("strategy", [DIRECT, OLDEST])
-def test_state_that_comes_late_is_waited_for(load: Load, strategy: str) -> None:
+def test_next_request_waits_for_a_late_state(load: Load, strategy: str) -> None:
     """A decoupled model may answer after its execution: the next request needs the state of that answer."""
     bench = load("late_probe", LONG + strategy + STATE, kind="TYPE_INT64", source=LATE, extra=DECOUPLED)
     bench.name = "late_probe"

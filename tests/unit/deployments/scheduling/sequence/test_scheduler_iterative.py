@@ -67,7 +67,7 @@ def test_executed_until_it_is_answered(bench: SequenceBench) -> None:
     assert [left for number, _, left in turns if number == 2] == [2, 1, 0]
 
 
-def test_cancelled_between_two_executions(bench: SequenceBench) -> None:
+def test_cancellation_between_two_executions_ends_the_request(bench: SequenceBench) -> None:
     load(bench, ITERATIVE)
     answer, cancel = bench.submit(0, 10**9)
     cancel()

@@ -112,9 +112,7 @@ def bench(request: pytest.FixtureRequest) -> Iterator[SequenceBench]:
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(steps=[("start", 0), ("broken", 2), ("rest", 0), ("start", 2), ("next", 2)])
 @given(steps=STEPS)
-def test_a_sequence_sees_its_own_past_and_no_other(
-    bench: SequenceBench, steps: list[tuple[str, int]]
-) -> None:
+def test_sequence_sees_its_own_state_only(bench: SequenceBench, steps: list[tuple[str, int]]) -> None:
     clients = Clients(bench)
     for step, place in steps:
         clients.do(step, place)

@@ -1,0 +1,53 @@
+"""The scheduler, and the class of requests, that each configuration gets."""
+
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.config.normalise import normalise
+from app.core.errors import InferError
+from app.core.statistics import Statistics
+from backends.base import Model
+from deployments.execution.queued_request import QueuedRequest
+from deployments.scheduling.base import DirectScheduler, Scheduler
+from deployments.scheduling.dynamic.scheduler import DynamicScheduler
+from deployments.scheduling.registry import make_scheduler
+from deployments.scheduling.sequence.requests import IterativeRequest, StatefulRequest
+from deployments.scheduling.sequence.scheduler import SequenceScheduler
+from deployments.scheduling.sequence.sequences import SequenceRequest
+from deployments.spec import ModelSpec
+from tests.unit.scheduling_fakes import FakeServeBatch
+
+SPEC = ModelSpec("m", 1, "", b"", "m:1", "", bytes(32), "")
+STATE = 'state { input_name: "I" output_name: "O" data_type: TYPE_FP32 dims: 1 }'
+
+
+def made(text: str) -> Scheduler:
+    config = normalise(text_format.Parse(text, mc.ModelConfig(name="m", backend="identity")))
+    model = Model(config, 1, Path("/"), {})
+    return make_scheduler(model, SPEC, Statistics(), FakeServeBatch())
+
+
+@pytest.mark.parametrize(
+    ("text", "scheduler", "request_class"),
+    [
+        ("max_batch_size: 8", DirectScheduler, QueuedRequest),
+        ("dynamic_batching {}", DirectScheduler, QueuedRequest),
+        ("max_batch_size: 8 dynamic_batching {}", DynamicScheduler, QueuedRequest),
+        ("sequence_batching {}", SequenceScheduler, SequenceRequest),
+        (f"sequence_batching {{ {STATE} }}", SequenceScheduler, StatefulRequest),
+        ("sequence_batching { iterative_sequence: true }", SequenceScheduler, IterativeRequest),
+    ],
+)
+def test_scheduling_choice_decides_scheduler_and_request_class(
+    text: str, scheduler: type[Scheduler], request_class: type[QueuedRequest]
+) -> None:
+    chosen = made(text)
+    assert (type(chosen), chosen.request_class) == (scheduler, request_class)
+
+
+def test_ensemble_has_no_scheduler() -> None:
+    with pytest.raises(InferError, match="ensemble_scheduling is not available"):
+        made("ensemble_scheduling { step { model_name: 'a' model_version: -1 } }")
