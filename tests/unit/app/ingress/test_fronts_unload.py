@@ -1,7 +1,6 @@
 """Requests that are in flight while their model is unloaded, over both fronts."""
 
 import queue
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -14,6 +13,7 @@ from app.ingress.service.routed import RoutedInferenceService
 from app.routing.table import ModelState, RoutingTable
 from tests.unit.app.ingress.running_fronts import WAIT_S
 from tests.unit.app.routing_fakes import SETTINGS, FakeRepository, FakeRouter, entry
+from tests.waiting import block_until
 
 UNLOADED = entry("m", state=ModelState.UNAVAILABLE, reason="unloaded")
 CLASSES = [[b"3.000000:1:dog", b"2.000000:0:cat"]]
@@ -50,10 +50,7 @@ def test_classification_succeeds_when_the_model_is_unloaded_meanwhile(fronts, mo
         given = module.InferInput("INPUT0", [1, 16], "FP32")
         given.set_data_from_numpy(np.zeros((1, 16), np.float32))
         answer = caller.submit(infer, client, given, module.InferRequestedOutput("OUTPUT0", class_count=2))
-        deadline = time.monotonic() + WAIT_S
-        while not router.sinks:
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        block_until(lambda: router.sinks, timeout=WAIT_S)
         router.table = RoutingTable(2, True, (UNLOADED,))
         output = Tensor.from_array("OUTPUT0", np.array([[2, 3]], np.float32))
         running.loop.loop.call_soon_threadsafe(router.sinks[0], InferResponse("m", "1", (output,)))

@@ -46,7 +46,7 @@ class TritonPythonModel:
             for left in range(int(tensor.as_numpy()[0, 0]), 0, -1):
                 if request.is_cancelled():
                     break
-                time.sleep(0.001)
+                time.sleep(0.001)  # a thread of the model: the reader of the test needs the GIL too
                 sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", np.float32([[left]]))]))
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
@@ -176,8 +176,7 @@ async def test_reader_that_stops_cancels_the_request(load: Loader) -> None:
     responses: Any = await calls.call({"INPUT0": np.float32([[1e7]])})
     await anext(responses)
     await responses.aclose()
-    while load.models[0].outstanding:
-        await asyncio.sleep(0.01)
+    await until(lambda: not load.models[0].outstanding)
 
 
 async def test_slow_reader_gets_an_error(load: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,10 +185,8 @@ async def test_slow_reader_gets_an_error(load: Loader, monkeypatch: pytest.Monke
     responses: Any = await calls.call({"INPUT0": np.float32([[1e7]])})
     first = asyncio.ensure_future(anext(responses))
     await first
-    while responses.ag_frame.f_locals["responses"]._waiting.qsize() < 3:
-        await asyncio.sleep(0.01)
+    await until(lambda: responses.ag_frame.f_locals["responses"]._waiting.qsize() >= 3)
     with pytest.raises(InferError, match="more than 2 responses wait to be read"):
         async for _ in responses:
             pass
-    while load.models[0].outstanding:
-        await asyncio.sleep(0.01)
+    await until(lambda: not load.models[0].outstanding)

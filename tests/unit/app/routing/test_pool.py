@@ -12,7 +12,7 @@ from app.routing import pool as pool_module
 from app.routing.pool import ReplicaPool
 from app.transport.channel.client import Channel
 from tests.unit.app.routing.conftest import KEY, NODE, SETTINGS, Replica, Sink, Start, request
-from tests.waiting import until
+from tests.waiting import let_run, until
 
 
 class Bench:
@@ -206,7 +206,7 @@ async def test_close_waits_for_requests_in_flight(start: Start) -> None:
     bench.submit()
     await until(lambda: a.taken == 1)
     closing = asyncio.create_task(bench.pool.close(5))
-    await asyncio.sleep(0.03)
+    await let_run()
     assert not closing.done()
     a.answer()
     await closing
@@ -231,7 +231,7 @@ async def test_nothing_is_connected_after_close(start: Start) -> None:
     bench.publish(a)
     await bench.pool.close(0)
     bench.publish(a)
-    await asyncio.sleep(0.05)
+    await let_run()
     assert not bench.pool._tasks and not bench.pool.channels and not a.server.connections
 
 

@@ -20,7 +20,7 @@ from app.routing.router import Router
 from app.routing.table import ModelState, RoutingTable, VersionEntry
 from app.transport.memory.client_regions import SHM_DIRECTORY
 from tests.unit.app.routing.conftest import KEY, NODE, SETTINGS, Replica, Sink, Start, request
-from tests.waiting import until
+from tests.waiting import let_run, until
 
 
 def entry(application: str, state: ModelState = ModelState.READY) -> VersionEntry:
@@ -145,7 +145,7 @@ async def test_swap_opens_before_and_closes_after(router: Router, start: Start) 
     await until(lambda: old.taken == 1)
 
     applying = asyncio.create_task(router.apply(table(2, entry("m:1@2"))))
-    await asyncio.sleep(0.03)
+    await let_run()
     assert router.table.number == 1, "the new table before what it adds is connected"
     send(router, request("before"), sink)
     await until(lambda: old.taken == 2)
@@ -271,7 +271,7 @@ async def test_replicas_of_unrouted_applications_are_not_stored(router: Router, 
     await apply(router, table(2))
     publish("m:1", a)
     assert replicas._listeners == {}
-    await asyncio.sleep(0.02)
+    await let_run()
     await until(lambda: not a.server.connections)
 
 
@@ -295,7 +295,7 @@ async def test_close_waits_for_requests_in_flight(handles: Handles, start: Start
     send(router, request(), sink)
     await until(lambda: a.taken == 1)
     closing = asyncio.create_task(router.close(5))
-    await asyncio.sleep(0.03)
+    await let_run()
     assert not closing.done()
     a.answer()
     await asyncio.wait_for(closing, 5)

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from types import SimpleNamespace
@@ -21,6 +20,7 @@ from deployments.bls.service import Connection, ModelCalls
 from deployments.spec import ModelSpec
 from tests.unit.backend_harness import Call
 from tests.unit.ensembles import DECOUPLED, Asked, Models, ensemble, model, step
+from tests.waiting import block_until, let_run
 
 SPEC = ModelSpec("caller", 1, "", b"", "caller:1", "", bytes(32), "")
 
@@ -179,7 +179,7 @@ def test_giving_up_on_an_async_call_cancels_it(bench: Bench) -> None:
         await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(give_up())
-    bench.plane.call(asyncio.sleep(0.01))
+    bench.plane.call(let_run())
     assert bench.models.asked[0].cancelled
 
 
@@ -292,10 +292,7 @@ def test_calls_share_one_connection(bench: Bench, monkeypatch: pytest.MonkeyPatc
 
 def test_a_model_that_unloads_itself_does_not_wait(bench: Bench) -> None:
     pb_utils.unload_model("caller")
-    limit = time.monotonic() + 20
-    while not bench.loading.asked:
-        assert time.monotonic() < limit
-        time.sleep(0.002)
+    block_until(lambda: bench.loading.asked)
     assert bench.loading.asked == [("unload", "caller", False, "caller")]
 
 

@@ -17,7 +17,7 @@ from deployments.event_loop_execution.policy import REQUIRED_RUNS
 from tests.unit.deployments.bls.test_service import SPEC, output, request
 from tests.unit.deployments.execution.instance_bench import Bench, FakeBackend
 from tests.unit.ensembles import Asked, Models, model
-from tests.waiting import until
+from tests.waiting import let_run, until
 
 
 class CallingBackend(FakeBackend):
@@ -131,7 +131,7 @@ async def test_waiting_does_not_count_as_execution_time(
     bench = calling.bench
     bench.thread.execute(bench.batch("waits"))
     asked = await calling.asked()
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # the time that is not to count
     asked.answer(output())
     await until(lambda: bool(bench.finished))
     batch = bench.finished[-1]
@@ -144,7 +144,7 @@ async def test_stop_waits_for_a_suspended_execution(calling: Calling) -> None:
     bench.thread.execute(bench.batch("waits"))
     asked = await calling.asked()
     stopping = asyncio.create_task(asyncio.to_thread(bench.thread.stop, 5))
-    await asyncio.sleep(0.01)
+    await let_run()
     assert bench.thread.alive
     asked.answer(output())
     await stopping

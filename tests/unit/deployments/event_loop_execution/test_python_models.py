@@ -146,7 +146,7 @@ async def test_a_looping_python_model_returns_to_its_thread_for_good(
     looping = np.ones(4, np.float32)
     threading.Timer(1.5, looping.__setitem__, (0, 0)).start()  # the model reads the caller's memory
     call = asyncio.create_task(handle.call({"IN": looping}))
-    await asyncio.sleep(1.25)
+    await asyncio.sleep(1.25)  # the watchdog measures how long the loop has really been busy
     assert served.instances.watchdog.check() == ""
     assert "model 'caller' has kept the event loop of its replica busy for 1." in caplog.text
     await call

@@ -26,7 +26,7 @@ from deployments.manager.applications import (
 )
 from deployments.manager.replicas import ReplicaList
 from deployments.spec import Description, ModelSpec
-from tests.waiting import until
+from tests.waiting import let_run, until
 
 NAMES = [
     (("simple", 1, 1), "simple:1"),
@@ -205,7 +205,7 @@ async def test_cancelled_load_starts_nothing_after_its_deletion(
         load.cancel()
     await asyncio.wait(loads)
     deletions = [asyncio.create_task(applications.delete("m:1")) for _ in loads]
-    await asyncio.sleep(0.01)
+    await let_run()
     may_go.set()
     await asyncio.gather(*deletions)
     assert done == ["started m:1", "deleted m:1", "deleted m:1"]
@@ -222,7 +222,7 @@ async def test_update_returns_when_serve_reports_running(
     fake.status = "DEPLOYING"
     updating = asyncio.create_task(update(SPEC, SPEC))
     await until(lambda: bool(fake.deployed))
-    await asyncio.sleep(0.01)
+    await let_run()
     assert not updating.done()
     fake.status = "RUNNING"
     assert (await updating).load_seconds == 7.0
@@ -233,7 +233,7 @@ async def test_deploy_returns_when_all_replicas_are_listed(fake: FakeServe) -> N
     deploying = asyncio.create_task(deploy(SPEC))
     await until(lambda: bool(fake.deployed))
     fake.list_replicas(1)
-    await asyncio.sleep(0.01)
+    await let_run()
     assert not deploying.done()
     fake.list_replicas(2)
     assert (await deploying).load_seconds == 7.0

@@ -16,7 +16,7 @@ from tests.unit.deployments.manager.manager_bench import (
     started,
     states,
 )
-from tests.waiting import until
+from tests.waiting import let_run, until
 
 
 async def test_start_loads_all_models_concurrently(bench: Bench) -> None:
@@ -28,7 +28,7 @@ async def test_start_loads_all_models_concurrently(bench: Bench) -> None:
     made = bench.begin(model_load_thread_count=4)
     await made.check_health()
     await until(lambda: bench.serve.loading == 4)
-    await asyncio.sleep(0.01)
+    await let_run()
     table = msgspec.msgpack.decode(await made.status(), type=RoutingTable)
     assert not table.initialised
     gate.set()
@@ -146,7 +146,7 @@ async def test_load_returns_when_the_ingress_routes_by_it(bench: Bench) -> None:
     ingress.let_apply.clear()
     loading = asyncio.create_task(load(made, "m"))
     await until(lambda: bool(ingress.received) and "m:1" in ingress.received[-1].applications)
-    await asyncio.sleep(0.05)
+    await let_run()
     assert not loading.done()
     ingress.let_apply.set()
     await loading
@@ -161,7 +161,7 @@ async def test_unload_publishes_unloading_state_first(bench: Bench) -> None:
     ingress.let_apply.clear()
     unloading = asyncio.create_task(made.unload("m"))
     await until(lambda: ingress.received[-1].entries[0].state is ModelState.UNLOADING)
-    await asyncio.sleep(0.05)
+    await let_run()
     assert bench.serve.deleted == [], "deleted while an ingress still routes to it"
     assert await states(made) == [("m", "1", "UNLOADING")]
     ingress.let_apply.set()

@@ -13,7 +13,7 @@ from deployments.manager.manager import RepositoryManager
 from deployments.spec import Description
 from tests.unit.deployments.manager.manager_bench import Bench, load, load_error, states
 from tests.unit.deployments.model_directories import CONFIG
-from tests.waiting import until
+from tests.waiting import let_run, until
 
 
 async def test_load_of_an_unchanged_model_deploys_nothing(bench: Bench) -> None:
@@ -70,7 +70,7 @@ async def test_failed_reload_waits_for_the_other_versions(bench: Bench) -> None:
     await asyncio.sleep(0)
     gates[1].set()
     await until(lambda: bench.serve.deleted == ["m:1@2"])
-    await asyncio.sleep(0.01)
+    await let_run()
     assert not loading.done()
     gates[2].set()
     assert "version 1: Internal: no such file" in (await loading).message

@@ -8,6 +8,7 @@ from app.core.observability.live_settings import LiveChange, LiveSettings
 from app.core.observability.log import LogConfig
 from app.routing.table import ModelState, VersionEntry
 from deployments.manager.routing_publisher import RoutingPublisher
+from tests.waiting import let_run
 
 ENTRY = VersionEntry("m", 1, ModelState.READY, application="m:1")
 
@@ -41,7 +42,7 @@ async def test_wait_acknowledged_waits_for_every_ingress() -> None:
     number = await publisher.publish((ENTRY,), True)
     acknowledged = asyncio.create_task(publisher.wait_acknowledged(number))
     first = asyncio.create_task(publisher.watch("a", number))
-    await asyncio.sleep(0.05)
+    await let_run()
     assert not acknowledged.done()
     second = asyncio.create_task(publisher.watch("b", number))
     await asyncio.wait_for(acknowledged, 1)
@@ -59,5 +60,5 @@ async def test_silent_ingress_is_forgotten() -> None:
 async def test_table_numbers_rise_over_a_restart() -> None:
     first = RoutingPublisher()
     number = await first.publish((), True)
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.01)  # the first number is the wall clock's millisecond
     assert RoutingPublisher().table.number > number

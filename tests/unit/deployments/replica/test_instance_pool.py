@@ -5,7 +5,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
@@ -21,6 +21,7 @@ from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel
 from deployments.spec import UPDATE
 from tests.unit.deployments.served_model_bench import BATCHING, CONFIG, Bench, request
+from tests.waiting import block_until, let_run
 
 SEQUENCES = "sequence_batching { max_sequence_idle_microseconds: 60000000 }\n"
 
@@ -43,13 +44,6 @@ def update(bench: Bench, config: str) -> None:
     """Update the instances as the manager does, by a control call."""
     asked = text_format.Parse(config, mc.ModelConfig()).SerializeToString()
     bench.control(UPDATE, asked)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.002)
 
 
 def calls(bench: Bench, what: str) -> list[str]:
@@ -81,7 +75,7 @@ def test_removed_instance_finishes_its_requests(bench: Bench) -> None:
     late, _ = bench.submit(request("late"))
     bench.backend.gate.set()
     assert [answer.result(5).failure for answer in (*held, late)] == [None] * 3
-    until(lambda: calls(bench, "unload") == ["g_1"])
+    block_until(lambda: calls(bench, "unload") == ["g_1"])
     assert bench.model is not None and bench.model.healthy
     assert {call[1] for call in bench.backend.calls if call[:1] == ("execute",) and "late" in call[2]} == {
         "g_0"
@@ -96,19 +90,19 @@ def test_no_request_is_lost_while_all_instances_change(bench: Bench) -> None:
     def ask() -> None:
         while not done.is_set():
             answers.append(bench.submit(request(f"r{len(answers)}"))[0])
-            time.sleep(0.0005)
+            time.sleep(0.0005)  # a steady load: no condition to wait for
 
     client = threading.Thread(target=ask)
     client.start()
     for number in range(6):
         before = len(answers)
-        until(lambda before=before: len(answers) > before)  # type: ignore[misc]
+        block_until(lambda before=before: len(answers) > before)  # type: ignore[misc]
         kind = group(2).replace("KIND_CPU", "KIND_MODEL" if number % 2 == 0 else "KIND_CPU")
         update(bench, CONFIG + BATCHING + kind)
     done.set()
     client.join()
     assert [answer.result(10).failure for answer in answers] == [None] * len(answers)
-    until(lambda: len(calls(bench, "unload")) == 12)
+    block_until(lambda: len(calls(bench, "unload")) == 12)
     assert len(calls(bench, "load")) == 14
 
 
@@ -148,7 +142,7 @@ def test_removed_instance_finishes_its_sequences(bench: Bench) -> None:
     waiting, _ = bench.submit(request("s3", sequence_id=3, sequence_start=True))
     assert calls(bench, "unload") == [] and not waiting.done()
     step(2, sequence_end=True)
-    until(lambda: calls(bench, "unload") == ["g_1"])
+    block_until(lambda: calls(bench, "unload") == ["g_1"])
     assert not waiting.done(), "the slot of the removed instance is not used"
     step(1, sequence_end=True)
     assert waiting.result(5).failure is None
@@ -210,7 +204,7 @@ def test_executions_wait_for_the_resource(bench: Bench, limited: Other) -> None:
     assert bench.infer(request("a")).failure is None
     limited.acquire()
     waiting = [bench.submit(request(f"w{number}"))[0] for number in range(3)]
-    time.sleep(0.05)
+    bench.plane.call(let_run(), 5)
     assert bench.executed() == [["a"]]
     limited.release()
     assert [answer.result(30).failure for answer in waiting] == [None] * 3
@@ -220,7 +214,7 @@ def test_executions_wait_for_the_resource(bench: Bench, limited: Other) -> None:
 def test_instances_of_one_model_share_the_resource(bench: Bench, limited: Other) -> None:
     held = bench.hold()
     other, _ = bench.submit(request("other"))
-    time.sleep(0.05)
+    bench.plane.call(let_run(), 5)
     assert bench.executed() == [["hold"]], "a second instance is free, the resource is not"
     bench.backend.gate.set()
     assert (held.result(30).failure, other.result(30).failure) == (None, None)
@@ -242,7 +236,7 @@ def test_cancelled_request_stops_waiting(bench: Bench, limited: Other) -> None:
 def test_wait_for_a_permit_counts_as_queueing(bench: Bench, limited: Other) -> None:
     limited.acquire()
     waiting, _ = bench.submit(request("a"))
-    time.sleep(0.05)
+    time.sleep(0.05)  # the time that has to count
     limited.release()
     waiting.result(30)
     stats = bench.report()
@@ -260,8 +254,8 @@ def test_warm_up_waits_for_the_resource(bench: Bench, limited: Other, sockets: s
         target=lambda: loaded.set_result(load_model(spec, bench.plane, bench.serve_batch))
     )
     load.start()
-    until(lambda: len(calls(bench, "load")) == 3)
-    time.sleep(0.05)
+    block_until(lambda: len(calls(bench, "load")) == 3)
+    bench.plane.call(let_run(), 5)
     assert not loaded.done() and bench.executed() == []
     limited.release()
     load.join(60)
@@ -273,7 +267,7 @@ def test_warm_up_waits_for_the_resource(bench: Bench, limited: Other, sockets: s
 def test_removed_instance_requests_no_permit(bench: Bench, limited: Other) -> None:
     config = CONFIG + BATCHING + group(1)
     update(bench, config)
-    until(lambda: len(calls(bench, "unload")) == 2)
+    block_until(lambda: len(calls(bench, "unload")) == 2)
     limited.acquire()
     assert bench.infer(request("a")).failure is None
 

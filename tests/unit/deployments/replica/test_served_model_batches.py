@@ -1,7 +1,5 @@
 """Batches of a served model: composition, order, and queue timeouts."""
 
-import time
-
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
@@ -10,6 +8,7 @@ from app.core.errors import InferError
 from app.core.tensors import InferRequest, Tensor
 from deployments.scheduling.shape_key import ShapeKey, make_shape_key
 from tests.unit.deployments.served_model_bench import BATCHING, CONFIG, Bench, request
+from tests.waiting import block_until, let_run
 
 
 def test_dynamic_batching_batches_queued_requests(bench: Bench) -> None:
@@ -116,9 +115,8 @@ def test_ordered_responses_of_several_instances(bench: Bench) -> None:
     bench.load(CONFIG + "dynamic_batching { preserve_ordering: true } instance_group { count: 2 }")
     held = bench.hold()
     later, _ = bench.submit(request("later"))
-    while ["later"] not in bench.executed():
-        time.sleep(0.001)
-    time.sleep(0.01)
+    block_until(lambda: ["later"] in bench.executed())
+    bench.plane.call(let_run(), 5)
     assert not later.done()
     bench.backend.gate.set()
     assert held.result(5).failure is None and later.result(5).failure is None

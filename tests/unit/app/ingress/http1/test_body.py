@@ -17,6 +17,7 @@ from tests.unit.app.ingress.http_peer import (
     json_infer,
     request,
 )
+from tests.waiting import until
 
 
 def test_request_arrives_in_pieces_of_any_size(run):
@@ -81,8 +82,7 @@ def test_tensors_of_a_long_body_can_be_lent(run):
             for size in (100_000, 200_000, 100_000):
                 front.fake.hold = True
                 await peer.send(binary_infer(np.ones((1, size), np.float32)))
-                while not front.fake.held:
-                    await asyncio.sleep(0.001)
+                await until(lambda: front.fake.held)
                 inferred, sink = front.fake.held.pop()
                 assert find_slab(inferred.inputs[0].data) is not None
                 sink(front.fake.answer(inferred))

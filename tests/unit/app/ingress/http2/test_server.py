@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,6 +10,7 @@ import grpc
 import pytest
 
 from tests.unit.app.ingress.http2.http2_running import WAIT_S, Running, Start
+from tests.waiting import let_run
 
 
 def unary(channel: grpc.Channel, name: str, message: bytes = b"", **options: Any) -> bytes:
@@ -161,7 +161,7 @@ def test_stop_finishes_calls_in_flight(start: Start) -> None:
         answers = call(requests(), timeout=WAIT_S)
         assert next(answers) == b"1"
         stopping = asyncio.run_coroutine_threadsafe(running.server.stop(WAIT_S), running.loop)
-        time.sleep(0.1)
+        running.run(let_run())
         assert not stopping.done()
         gate.set()
         assert list(answers) == [b"1", b"2", b"2"]

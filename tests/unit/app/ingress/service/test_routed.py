@@ -22,6 +22,7 @@ from tests.unit.app.routing_fakes import (
     counters,
     entry,
 )
+from tests.waiting import let_run
 
 LENIENT = ServerSettings(repository=RepositorySettings(strict_readiness=False))
 UNLOADED = entry("gone", state=ModelState.UNAVAILABLE, reason="unloaded")
@@ -259,7 +260,7 @@ async def test_manager_calls_are_limited_also_after_their_clients_left() -> None
     with pytest.raises(InferError, match="too many requests to the repository manager"):
         await client.load("m", None, {})
     answers[-1].set_exception(not_found("no such model"))
-    await asyncio.sleep(0.01)
+    await let_run()
     with pytest.raises(InferError, match="too many requests to the repository manager"):
         await client.load("m", None, {"f": b"1"})
     asking = asyncio.create_task(client.load("m", None, {}))

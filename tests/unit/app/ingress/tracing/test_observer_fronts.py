@@ -79,7 +79,7 @@ def test_a_long_request_has_been_coming_for_a_while(tmp_path):
         data = request(INFER, json.dumps(infer_document([1.0, 2.0])).encode())
         writer.write(data[:-5])
         await writer.drain()
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # the time between the two timestamps below
         writer.write(data[-5:])
         assert b"200 OK" in await reader.readline()
         writer.close()

@@ -297,7 +297,7 @@ async def test_idle_arena_returns_its_memory(start: Start) -> None:
     assert arena is not None
     await until(lambda: arena.live == 0)
     before = arena.allocations
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.2)  # four times the delay after which an idle arena is trimmed
     assert arena.allocations == before
     assert bytes(arena.allocate(3_000_000)[1][:10]) == bytes(10)  # type: ignore[index]
 

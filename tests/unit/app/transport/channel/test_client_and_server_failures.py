@@ -16,7 +16,7 @@ from app.transport.settings import TransportSettings
 from app.transport.wire.control_messages import encode_release
 from app.transport.wire.frames import HEADER, Kind, encode_frame
 from tests.unit.app.transport.conftest import KEY, Pair, ReplicaProcess, failure_of, infer, make_request
-from tests.waiting import until
+from tests.waiting import let_run, until
 
 Start = Callable[..., Awaitable[Pair]]
 
@@ -338,7 +338,7 @@ async def test_requests_of_a_slow_reader_are_paused(start: Start) -> None:
     connection = next(iter(pair.server.connections))
     await until(lambda: not connection._reading)
     taken = len(pair.handler.requests)
-    await asyncio.sleep(0.05)
+    await let_run()
     assert len(pair.handler.requests) == taken < 400
     channel._transport.resume_reading()
     await until(lambda: sum(finals.counts) == 400)

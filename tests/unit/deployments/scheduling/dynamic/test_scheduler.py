@@ -340,7 +340,7 @@ async def test_delay_after_a_cancellation_executes_nothing(answers: Answers) -> 
     only = pending(answers, "only")
     scheduler.submit(only)
     scheduler.cancel(only)
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.01)  # the timer of the delay would have expired
     assert instance.ids == []
     submit(scheduler, answers, "a", "b")
     assert instance.ids == [["a", "b"]]

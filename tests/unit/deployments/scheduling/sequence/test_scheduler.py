@@ -15,6 +15,7 @@ from tests.unit.deployments.scheduling.sequence.sequence_bench import (
     config,
     output,
 )
+from tests.waiting import let_run
 
 LONG = "max_sequence_idle_microseconds: 60000000\n"
 ONE_SLOT = LONG + "direct {}" + CONTROLS + STATE
@@ -192,7 +193,7 @@ def test_backlog_is_first_come_first_served(bench: SequenceBench) -> None:
     bench.infer(1, 1, start=True)
     waiting = [bench.submit(number, number, start=True, end=True)[0] for number in (2, 3)]
     more = bench.submit(3, 9, start=True, end=True)[0]
-    time.sleep(0.01)
+    bench.plane.call(let_run(), 5)
     assert not any(answer.done() for answer in (*waiting, more))
     assert bench.infer(1, 1, end=True) == 2
     assert [output(answer) for answer in (*waiting, more)] == [2, 3, 9]

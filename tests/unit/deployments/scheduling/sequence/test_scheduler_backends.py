@@ -1,7 +1,6 @@
 """Sequences of every backend: the teaching ones, TorchScript, Python and custom ones."""
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.unit.deployments.scheduling.sequence.sequence_bench import (
     config,
     output,
 )
+from tests.waiting import block_until
 
 LONG = "max_sequence_idle_microseconds: 60000000\n"
 SHORT = "max_sequence_idle_microseconds: 20000\n"
@@ -197,7 +197,7 @@ def test_python_model_keeps_its_own_state(
     assert [bench.infer(first, 1, start=True), bench.infer(second, 10, start=True)] == [1, 10]
     assert [bench.infer(first, 1, end=True), bench.infer(second, 10)] == [2, 20]
     model = _python_class()
-    _until(
+    block_until(
         lambda: model.ended == [first, second], "the model is told: by END, and when it rested for too long"
     )
     assert bench.infer(first, 5, start=True) == 5
@@ -207,18 +207,11 @@ def test_sequence_of_the_same_id_starts_after_the_end(load: Load) -> None:
     bench = load("python", LONG + OLDEST + INT32_CONTROLS + CORRID, source=PYTHON)
     answers = [bench.submit(1, 1, start=turn % 2 == 0, end=turn % 2 == 1)[0] for turn in range(20)]
     assert [output(answer) for answer in answers] == [1, 2] * 10
-    _until(lambda: _python_class().ended == [1] * 10, "told of each end")
+    block_until(lambda: _python_class().ended == [1] * 10, "told of each end")
 
 
 def _python_class() -> Any:
     return sys.modules["1.model"].TritonPythonModel
-
-
-def _until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.002)
 
 
 PYTHON_DECOUPLED = """
@@ -377,7 +370,7 @@ def test_next_request_waits_for_a_late_state(load: Load, strategy: str) -> None:
     kept: list[InferResponse] = []
     first, second = bench.submit(1, 1, start=True)[0], bench.submit(1, 2, keep=kept)[0]
     other = bench.submit(2, 5, start=True)[0]
-    _until(lambda: len(bench.backend.executed) == 2, "the sequences do not wait for one another")
+    block_until(lambda: len(bench.backend.executed) == 2, "the sequences do not wait for one another")
     assert sorted(bench.backend.executed) == [(1, 1), (2, 5)], "a sequence waits for its own"
     bench.backend.proceed.release(6)
     for answer in (first, second, other):

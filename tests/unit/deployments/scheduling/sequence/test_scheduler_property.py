@@ -145,7 +145,7 @@ class Clients:
             bench.free()
         elif step == "rest":
             self.wait()
-            time.sleep(2 * IDLE_S)
+            time.sleep(2 * IDLE_S)  # the idle timer of the sequences expires
         elif step == "no id":
             with pytest.raises(InferError, match="must specify a non-zero or non-empty correlation ID"):
                 bench.submit(0, 1, start=True)
