@@ -203,7 +203,8 @@ class RateLimiter:
 
     def _start_arbiter(self) -> None:
         """Start an arbiter; return when it listens, or when another process is starting one."""
-        command = [sys.executable, "-m", "deployments.rate_limiting.process", str(self._path)]
+        # -P: the directory in which the server was started may have a `deployments` of its own.
+        command = [sys.executable, "-P", "-m", "deployments.rate_limiting.process", str(self._path)]
         resources = msgspec.json.encode(self._explicit).decode()
         try:
             ended = subprocess.run(
