@@ -128,6 +128,8 @@ class RedisCache(ResponseCache):
             self._spawn(self._insert(key, entry))
 
     async def close(self) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         await self._client.aclose()
 
     async def _lookup(self, key: bytes, found: Found) -> None:

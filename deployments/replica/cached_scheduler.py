@@ -64,6 +64,10 @@ class CachedScheduler:
             self._cache.insert(key, Entry.from_response(response))
         self._statistics.record_miss(lookup_ns + time.monotonic_ns() - started)
 
+    async def close(self) -> None:
+        """Close the cache's connections."""
+        await self._cache.close()
+
     def _on_lookup(self, pending: QueuedRequest, entry: Entry | None) -> None:
         lookup = self._lookups.pop(pending, None)
         if lookup is None:  # cancelled meanwhile

@@ -55,6 +55,7 @@ class ServedModel:
         self.statistics = statistics
         self.scheduler = scheduler
         self.cached = cached
+        self._loop = loop
         self._responses = ResponseQueue(loop, self._deliver)
         self.instances = make_instances(self._responses)
         self._environment = environment
@@ -113,6 +114,8 @@ class ServedModel:
         self.instances.close(timeout)
         try:
             self.scheduler.close()
+            if self.cached is not None:
+                asyncio.run_coroutine_threadsafe(self.cached.close(), self._loop).result(timeout)
             self.backend.model_finalize(self.model)
             self.backend.finalize()
         except Exception:
