@@ -271,8 +271,14 @@ class Cable:
                 except OSError:
                     client.close()
                     continue
-                threading.Thread(target=self._carry, args=(client, server, False), daemon=True).start()
-                threading.Thread(target=self._carry, args=(server, client, True), daemon=True).start()
+                threading.Thread(target=self._join, args=(client, server), daemon=True).start()
+
+    def _join(self, client: socket.socket, server: socket.socket) -> None:
+        with client, server:
+            requests = threading.Thread(target=self._carry, args=(client, server, False), daemon=True)
+            requests.start()
+            self._carry(server, client, True)
+            requests.join()
 
     def _carry(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
         with contextlib.suppress(OSError):

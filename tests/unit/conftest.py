@@ -26,5 +26,8 @@ def logging_restored() -> Iterator[None]:
     handlers = [logger.handlers for logger in loggers]
     yield
     for logger, kept in zip(loggers, handlers, strict=True):
+        for handler in logger.handlers:
+            if handler not in kept:
+                handler.close()
         logger.handlers, logger.propagate = kept, True
         logger.setLevel(logging.NOTSET)

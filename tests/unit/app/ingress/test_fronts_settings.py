@@ -91,12 +91,16 @@ class Relay:
         self._upstream = socket.create_connection(("127.0.0.1", port), WAIT_S)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._run, daemon=True).start()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
 
     def _run(self):
         client, _ = self._listener.accept()
-        threading.Thread(target=self._pass, args=(client, self._upstream, False), daemon=True).start()
-        self._pass(self._upstream, client, True)
+        with client:
+            requests = threading.Thread(target=self._pass, args=(client, self._upstream, False), daemon=True)
+            requests.start()
+            self._pass(self._upstream, client, True)
+            requests.join(WAIT_S)
 
     def _pass(self, source, target, counted):
         try:
@@ -107,6 +111,8 @@ class Relay:
             pass
 
     def close(self):
+        self._upstream.shutdown(socket.SHUT_RDWR)
+        self._thread.join(WAIT_S)
         self._upstream.close()
         self._listener.close()
 

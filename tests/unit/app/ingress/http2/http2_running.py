@@ -107,6 +107,7 @@ class Running:
         self.run(self.server.stop(0.1))
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(WAIT_S)
+        self.loop.close()
 
 
 Start = Callable[..., Running]

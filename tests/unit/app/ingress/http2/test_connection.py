@@ -1,6 +1,7 @@
 """The HTTP/2 server and a bare socket: what no client would send, and what ends a connection."""
 
 import asyncio
+import contextlib
 import gzip
 import socket
 import struct
@@ -64,11 +65,25 @@ class Raw:
         return int.from_bytes(frames[-1].payload[4:8], "big"), frames[-1].payload[8:]
 
 
+Connect = Callable[[Running], Raw]
+
+
 @pytest.fixture
-def raw(running: Running) -> Iterator[Raw]:
-    made = Raw(running.port)
-    yield made
-    made.socket.close()
+def connect() -> Iterator[Connect]:
+    """Makes clients, which are closed at the end of the test."""
+    with contextlib.ExitStack() as sockets:
+
+        def make(running: Running) -> Raw:
+            raw = Raw(running.port)
+            sockets.enter_context(raw.socket)
+            return raw
+
+        yield make
+
+
+@pytest.fixture
+def raw(running: Running, connect: Connect) -> Raw:
+    return connect(running)
 
 
 def _streams(raw: Raw, count: int, then: Callable[[int, int], bytes] = lambda *_: b"") -> bytes:
@@ -106,18 +121,18 @@ def many(frame: bytes, count: int) -> bytes:
         ("push", h2.frame(h2.PUSH_PROMISE, 0, 1, bytes(4)), h2.PROTOCOL_ERROR),
     ],
 )  # fmt: skip
-def test_protocol_error_closes_the_connection(start: Start, name: str, data: Any, code: int) -> None:
+def test_protocol_error_closes_the_connection(
+    start: Start, name: str, data: Any, code: int, connect: Connect
+) -> None:
     # A slow machine needs more than a second for a flood: the limits are a fraction of it.
     running = start(max_control_frames=1000, max_resets=50)
-    raw = Raw(running.port)
+    raw = connect(running)
     raw.send(data(raw) if callable(data) else data)
     assert raw.goaway()[0] == code
-    other = Raw(running.port)
+    other = connect(running)
     other.send(other.call(1) + h2.frame(h2.DATA, h2.END_STREAM, 1, wire.PREFIX.pack(0, 2) + b"ok"))
     frames = other.frames(lambda frame: bool(frame.flags & h2.END_STREAM) and frame.stream == 1)
     assert any(frame.kind == h2.DATA and frame.payload[5:] == b"ok" for frame in frames)
-    other.socket.close()
-    raw.socket.close()
     assert not running.server.state.buffered
 
 
@@ -171,13 +186,12 @@ def test_requests_other_than_grpc_are_refused(raw: Raw) -> None:
     assert _decoded(frames[-1].payload) == [(":status", "405")]
 
 
-def test_streams_above_the_limit_are_refused(start: Start) -> None:
+def test_streams_above_the_limit_are_refused(start: Start, connect: Connect) -> None:
     running = start(max_streams=2)
-    raw = Raw(running.port)
+    raw = connect(running)
     raw.send(b"".join(raw.call(stream, "hang", 0) for stream in (1, 3, 5)))
     frames = raw.frames(lambda frame: frame.kind == h2.RST_STREAM)
     assert frames[-1].stream == 5 and frames[-1].payload == h2.REFUSED_STREAM.to_bytes(4, "big")
-    raw.socket.close()
 
 
 def test_window_grows_byte_by_byte(raw: Raw) -> None:
@@ -261,9 +275,9 @@ def test_padding_is_granted_again(raw: Raw) -> None:
     assert not [frame for frame in frames if frame.kind == h2.RST_STREAM]
 
 
-def test_compressed_bomb_is_refused(start: Start) -> None:
+def test_compressed_bomb_is_refused(start: Start, connect: Connect) -> None:
     running = start(max_message_size=10_000)
-    raw = Raw(running.port)
+    raw = connect(running)
     block = raw.encoder.encode(
         [(":method", "POST"), (":path", "/test.Test/echo"), ("content-type", "application/grpc"),
          ("grpc-encoding", "gzip")]
@@ -273,19 +287,18 @@ def test_compressed_bomb_is_refused(start: Start) -> None:
     raw.send(h2.frame(h2.DATA, h2.END_STREAM, 1, wire.PREFIX.pack(1, len(bomb)) + bomb))
     frames = raw.frames(lambda frame: frame.stream == 1)
     assert dict(_decoded(frames[-1].payload))["grpc-status"] == "8"
-    raw.socket.close()
 
 
-def test_connection_over_its_age_gets_goaway(start: Start) -> None:
+def test_connection_over_its_age_gets_goaway(start: Start, connect: Connect) -> None:
     running = start(max_age_s=0.1)
-    raw = Raw(running.port)
+    raw = connect(running)
     code, _ = raw.goaway()
     assert code == h2.NO_ERROR and raw.frames(lambda frame: False) == []
 
 
-def test_silent_client_is_pinged_and_disconnected(start: Start) -> None:
+def test_silent_client_is_pinged_and_disconnected(start: Start, connect: Connect) -> None:
     running = start(keepalive_s=0.1, keepalive_timeout_s=0.1, keepalive_without_calls=True)
-    raw = Raw(running.port)
+    raw = connect(running)
     frames = raw.frames(lambda frame: False)
     assert frames[-1].kind == h2.PING
 
@@ -312,10 +325,10 @@ def test_long_messages_fit_windows_of_any_size(raw: Raw, size: int) -> None:
         assert received == body
 
 
-def test_responses_without_a_window_are_limited_over_all_connections(start: Start) -> None:
+def test_responses_without_a_window_are_limited_over_all_connections(start: Start, connect: Connect) -> None:
     send_buffers = SendBufferLimit(3_000_000)
     running = start(send_buffers=send_buffers)
-    clients = [Raw(running.port) for _ in range(4)]
+    clients = [connect(running) for _ in range(4)]
     for raw in clients:
         raw.send(h2.settings_frame({h2.INITIAL_WINDOW_SIZE: 0}))
         raw.send(

@@ -49,6 +49,8 @@ class Ends:
         for thread in self.threads:
             thread.join(30)
             assert not thread.is_alive()
+        for each in (self.here, self.there):
+            each.close()
 
 
 @pytest.fixture
