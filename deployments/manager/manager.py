@@ -14,6 +14,7 @@ from app.core.errors import InferError, invalid_arg, unavailable
 from app.core.identifiers import name_of
 from app.core.observability.log import VERBATIM, configure_logging
 from app.ray_adapter.node import NODE_ADDRESS, gpus_by_node
+from app.routing.table import RoutingTable
 from app.settings.settings import ServerSettings
 from deployments.manager import applications, load_messages
 from deployments.manager.catalog import Catalog, poll_failure
@@ -39,6 +40,9 @@ class RepositoryManager:
         settings: the server's settings.
         key: the secret of the server's channels.
         ingress: the application and deployment of the ingresses.
+
+    Attributes:
+        lifecycle: the models and their changes.
     """
 
     def __init__(self, settings: ServerSettings, key: bytes, ingress: tuple[str, str]) -> None:
@@ -49,10 +53,15 @@ class RepositoryManager:
         self._catalog = Catalog(settings, key, ingress[0])
         self._overrides = Overrides(private_root() / "overrides", settings.model_store.override_bytes)
         self._publisher = RoutingPublisher(settings.repository.namespacing)
-        self._lifecycle = Lifecycle(settings, self._catalog, self._publisher, ingress, self._spawn)
+        self.lifecycle = Lifecycle(settings, self._catalog, self._publisher, ingress, self._spawn)
         self._background: set[asyncio.Task[None]] = set()
         self._start: asyncio.Task[None] | None = None
         self._recovered = asyncio.Event()
+
+    @property
+    def table(self) -> RoutingTable:
+        """The current routing table."""
+        return self._publisher.table
 
     async def watch(self, ingress: str, applied: int) -> bytes:
         """Return the next routing table (msgpack) to an ingress that routes by table `applied`."""
@@ -66,13 +75,13 @@ class RepositoryManager:
     async def status(self) -> bytes:
         """Return the current routing table (msgpack)."""
         await self._ensure_recovered()
-        return msgspec.msgpack.encode(self._publisher.table)
+        return msgspec.msgpack.encode(self.table)
 
     async def index(self) -> list[tuple[str, str, str, str]]:
         """Return name, version, state and reason of every model version, and names of models never loaded."""
         await self._ensure_recovered()
         on_disk = await asyncio.to_thread(self._catalog.scan)
-        return load_messages.index_rows(self._lifecycle.effective, on_disk)
+        return load_messages.index_rows(self.lifecycle.effective, on_disk)
 
     async def load(
         self, name: str, config: str | None, files: Mapping[str, bytes], requester: str = ""
@@ -95,7 +104,7 @@ class RepositoryManager:
 
     async def _load_requested(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         models = [name] if files else await asyncio.to_thread(self._catalog.identifiers, name)
-        with self._lifecycle.ensembles.requested(models):
+        with self.lifecycle.ensembles.requested(models):
             try:
                 if files:
                     failure = await self._load_files(name, config, files)
@@ -103,7 +112,7 @@ class RepositoryManager:
                     failure = await self._load_each(models, config)
             finally:
                 await self._release_overrides()
-            await self._lifecycle.publish_and_wait()
+            await self.lifecycle.publish_and_wait()
         if failure:
             raise invalid_arg(failure)
 
@@ -111,11 +120,11 @@ class RepositoryManager:
         """Take a model out of service; an unknown model is no error (as in Triton)."""
         self._require_explicit()
         await self._ensure_recovered()
-        models = [model for model in self._lifecycle.entries if name_of(model) == name] or [name]
+        models = [model for model in self.lifecycle.entries if name_of(model) == name] or [name]
         if not requester:  # a load may wait for the request of a model, which must not wait for that load
-            await self._lifecycle.ensembles.wait_not_needed(models)
+            await self.lifecycle.ensembles.wait_not_needed(models)
         with requested_by(requester):
-            await asyncio.gather(*(self._lifecycle.unload(model, unload_dependents) for model in models))
+            await asyncio.gather(*(self.lifecycle.unload(model, unload_dependents) for model in models))
         await self._release_overrides()
 
     async def override_listing(self, digest: str) -> list[tuple[str, int]]:
@@ -130,7 +139,7 @@ class RepositoryManager:
         """Change live settings, see `RoutingPublisher.configure`; return when every ingress applies them."""
         await self._ensure_recovered()
         configure_logging(self._publisher.configure(change, current).log)
-        await self._lifecycle.publish_and_wait()
+        await self.lifecycle.publish_and_wait()
 
     async def check_health(self) -> None:
         """Raise when the start failed (a Serve hook)."""
@@ -157,24 +166,24 @@ class RepositoryManager:
     async def _start_up(self) -> None:
         await self._recover()
         # A restart of the manager must not make the server unready.
-        self._lifecycle.initialised = bool(self._lifecycle.entries)
-        await self._lifecycle.publish()
+        self.lifecycle.initialised = bool(self.lifecycle.entries)
+        await self.lifecycle.publish()
         self._recovered.set()
         self._catalog.gpus = _gpu_ordinals(self._settings.cluster.channel_address)
         await self._release_overrides()
         on_disk = await asyncio.to_thread(self._catalog.scan)
         seen = await asyncio.to_thread(self._catalog.fingerprints, on_disk)
-        poller = Poller({**dict.fromkeys(self._lifecycle.entries, "served"), **seen})
+        poller = Poller({**dict.fromkeys(self.lifecycle.entries, "served"), **seen})
         wanted = set(self._catalog.startup_models(on_disk)) - self._overridden()
         names = sorted({*wanted, *self._unreachable()})
-        progress = asyncio.create_task(load_messages.report_progress(names, self._lifecycle.entries))
+        progress = asyncio.create_task(load_messages.report_progress(names, self.lifecycle.entries))
         try:
-            await asyncio.gather(*(self._lifecycle.load_quietly(name) for name in names))
+            await asyncio.gather(*(self.lifecycle.load_quietly(name) for name in names))
         finally:
             progress.cancel()
-        self._lifecycle.initialised = True
-        await self._lifecycle.publish_and_wait()
-        logger.info("\n%s", load_messages.status_table(self._publisher.table), extra=VERBATIM)
+        self.lifecycle.initialised = True
+        await self.lifecycle.publish_and_wait()
+        logger.info("\n%s", load_messages.status_table(self.table), extra=VERBATIM)
         if self._settings.repository.control_mode == "poll":
             self._spawn(self._poll(poller))
 
@@ -192,29 +201,29 @@ class RepositoryManager:
 
     async def _apply_change(self, name: str, present: bool) -> None:
         if present:
-            await self._lifecycle.load_quietly(name)
+            await self.lifecycle.load_quietly(name)
         else:
-            await self._lifecycle.unload(name)
+            await self.lifecycle.unload(name)
 
     def _overridden(self) -> set[str]:
         """Return models with the configuration or files of a load request, which outlive a restart."""
-        return {spec.identifier for spec in self._lifecycle.loaded.values() if spec.overridden}
+        return {spec.identifier for spec in self.lifecycle.loaded.values() if spec.overridden}
 
     def _unreachable(self) -> set[str]:
         """Return adopted models whose channels have another key: they are from an earlier deployment."""
-        return {spec.identifier for spec in self._lifecycle.loaded.values() if spec.key != self._key}
+        return {spec.identifier for spec in self.lifecycle.loaded.values() if spec.key != self._key}
 
     async def _recover(self) -> None:
         """Adopt the model applications that Serve runs, and the ensembles that the ingresses route to."""
-        for description in await recover(self._lifecycle.deployer, self._spawn):
+        for description in await recover(self.lifecycle.deployer, self._spawn):
             if description.spec.bundle:
                 await asyncio.to_thread(self._overrides.adopt, description.spec.bundle)
-            self._lifecycle.serve(description)
-        if self._lifecycle.entries:
+            self.lifecycle.serve(description)
+        if self.lifecycle.entries:
             routed = await applications.routed_ensembles(*self._ingress)
             on_disk = await asyncio.to_thread(self._catalog.scan)
-            for entry in await asyncio.to_thread(self._lifecycle.ensembles.adopted, on_disk.values(), routed):
-                self._lifecycle.set_entry(entry)
+            for entry in await asyncio.to_thread(self.lifecycle.ensembles.adopted, on_disk.values(), routed):
+                self.lifecycle.set_entry(entry)
 
     async def _load_files(self, name: str, config: str | None, files: Mapping[str, bytes]) -> str:
         try:
@@ -224,7 +233,7 @@ class RepositoryManager:
         except InferError as error:
             raise poll_failure(name, error) from error
         try:
-            return await self._lifecycle.load(name, config, bundle)
+            return await self.lifecycle.load(name, config, bundle)
         finally:
             self._overrides.close(bundle)
 
@@ -235,7 +244,7 @@ class RepositoryManager:
             See `Lifecycle.load`.
         """
         outcomes = await asyncio.gather(
-            *(self._lifecycle.load(m, config) for m in models), return_exceptions=True
+            *(self.lifecycle.load(m, config) for m in models), return_exceptions=True
         )
         failures = []
         for outcome in outcomes:
@@ -245,7 +254,7 @@ class RepositoryManager:
         return "\n".join(filter(None, failures))
 
     async def _release_overrides(self) -> None:
-        served = {spec.bundle for spec in self._lifecycle.loaded.values()}
+        served = {spec.bundle for spec in self.lifecycle.loaded.values()}
         await asyncio.to_thread(self._overrides.retain, served)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:

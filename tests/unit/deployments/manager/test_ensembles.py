@@ -312,11 +312,11 @@ class TestManager:
         bench.add("m", CHAIN)
         await manager.load("m", None, {})
         assert (await states(manager))["m"] == ("READY", "")
-        assert bench.serve.deleted == ["m:1"] and sorted(manager._lifecycle.loaded) == ["a:1", "b:1"]
+        assert bench.serve.deleted == ["m:1"] and sorted(manager.lifecycle.loaded) == ["a:1", "b:1"]
 
     async def test_model_replaces_an_ensemble(self, bench: Bench) -> None:
         manager = await bench.start_explicit("e")
         bench.add("e", model())
         await manager.load("e", None, {})
-        assert sorted(manager._publisher.table.applications) == ["a:1", "b:1", "e:1"]
+        assert sorted(manager.table.applications) == ["a:1", "b:1", "e:1"]
         assert not bench.serve.deleted

@@ -35,7 +35,7 @@ async def test_start_loads_all_models_concurrently(bench: Bench) -> None:
     await started(made)
     assert bench.serve.most_loading == 4
     assert await states(made) == [(name, "1", "READY") for name in names]
-    assert made._publisher.table.initialised and made._publisher.table.all_ready
+    assert made.table.initialised and made.table.all_ready
     assert sorted(bench.serve.deployed) == [f"{name}:1" for name in names]
 
 
@@ -61,7 +61,7 @@ async def test_failing_model_does_not_affect_others(bench: Bench) -> None:
     assert (await reason(made, "unreadable")).startswith(
         "Internal: failed to load 'unreadable', failed to poll"
     )
-    table = made._publisher.table
+    table = made.table
     assert table.initialised and not table.all_ready
     await until(lambda: sorted(bench.serve.deleted) == ["dead:1", "fails:1", "raises:1"])
 
@@ -124,17 +124,17 @@ async def test_explicit_load_unload_and_load_again(bench: Bench) -> None:
     await load(made, "m")
     assert await states(made) == [("m", "1", "READY")]
     assert bench.serve.deployed == ["m:1", "m:1@2"]
-    assert list(made._lifecycle.loaded) == ["m:1@2"]
+    assert list(made.lifecycle.loaded) == ["m:1@2"]
 
 
 async def test_second_unload_does_nothing(bench: Bench) -> None:
     bench.add("m")
     made = await bench.start_explicit("m")
     await made.unload("m")
-    number = made._publisher.table.number
+    number = made.table.number
     await made.unload("m")
     await made.unload("nowhere")
-    assert made._publisher.table.number == number
+    assert made.table.number == number
     assert bench.serve.deleted == ["m:1"]
 
 
@@ -142,7 +142,7 @@ async def test_load_returns_when_the_ingress_routes_by_it(bench: Bench) -> None:
     bench.add("m")
     made = await bench.start_explicit()
     ingress = bench.ingress(made)
-    await until(lambda: ingress.table.number == made._publisher.table.number)
+    await until(lambda: ingress.table.number == made.table.number)
     ingress.let_apply.clear()
     loading = asyncio.create_task(load(made, "m"))
     await until(lambda: bool(ingress.received) and "m:1" in ingress.received[-1].applications)
@@ -178,10 +178,10 @@ async def test_unknown_names_leave_no_locks_behind(bench: Bench) -> None:
         await made.unload(f"nowhere{number}")
     await load_error(made, "../" * 1000)
     assert (
-        len(made._lifecycle.locks),
-        made._lifecycle.entries,
-        made._lifecycle.deployer.generations,
-        made._lifecycle.loaded,
+        len(made.lifecycle.locks),
+        made.lifecycle.entries,
+        made.lifecycle.deployer.generations,
+        made.lifecycle.loaded,
     ) == (0, {}, {}, {})
 
 
@@ -193,7 +193,7 @@ async def test_operations_on_one_model_are_serialized(bench: Bench) -> None:
     first = asyncio.create_task(load(made, "m"))
     await until(lambda: bench.serve.deployed == ["m:1"])
     second = asyncio.create_task(load(made, "m"))
-    await until(lambda: made._lifecycle.locks.users("m") == 2)
+    await until(lambda: made.lifecycle.locks.users("m") == 2)
     third = asyncio.create_task(made.unload("m"))
     await load(made, "n")
     assert not (second.done() or third.done())
@@ -201,7 +201,7 @@ async def test_operations_on_one_model_are_serialized(bench: Bench) -> None:
     await asyncio.gather(first, second, third)
     assert bench.serve.deployed == ["m:1", "n:1"]
     assert await reason(made, "m") == "unloaded"
-    assert len(made._lifecycle.locks) == 0
+    assert len(made.lifecycle.locks) == 0
 
 
 async def test_cancelled_load_releases_its_lock(bench: Bench) -> None:
@@ -212,15 +212,15 @@ async def test_cancelled_load_releases_its_lock(bench: Bench) -> None:
     await until(lambda: bench.serve.loading == 1)
     loading.cancel()
     await asyncio.wait([loading])
-    assert len(made._lifecycle.locks) == 0
+    assert len(made.lifecycle.locks) == 0
 
 
 async def test_config_override_is_applied_and_reverted(bench: Bench) -> None:
     bench.add("m")
     made = await bench.start_explicit("m")
     await load(made, "m", '{"backend": "identity", "max_batch_size": 2}')
-    (entry,) = made._publisher.table.applications.values()
+    (entry,) = made.table.applications.values()
     assert (entry.application, entry.model_config.max_batch_size) == ("m:1@2", 2)
     await load(made, "m")
-    (entry,) = made._publisher.table.applications.values()
+    (entry,) = made.table.applications.values()
     assert (entry.application, entry.model_config.max_batch_size) == ("m:1@3", 4)

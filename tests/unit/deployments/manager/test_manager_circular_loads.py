@@ -49,7 +49,7 @@ async def test_models_that_load_each_other_fail(bench: Bench, initialize: dict[s
     initialize.update(a=loads(made, "a", "b"), b=loads(made, "b", "c"), c=loads(made, "c", "a"))
     error = await load_error(made, "a")
     assert f"circular load of models: a -> b -> c -> a{WHY}" in error.message
-    assert len(made._lifecycle.locks) == 0
+    assert len(made.lifecycle.locks) == 0
     del initialize["c"]
     await load(made, "a")
     assert [row for row in await states(made) if row[2] == "READY"] == [
@@ -81,7 +81,7 @@ async def test_client_loads_of_both_models_of_a_cycle_end(
     )
     assert [type(outcome) for outcome in outcomes] == [InferError, InferError], outcomes
     assert any("circular load of models: " in str(outcome) for outcome in outcomes), outcomes
-    assert len(made._lifecycle.locks) == 0
+    assert len(made.lifecycle.locks) == 0
 
 
 async def test_client_and_model_may_load_the_same_model(
@@ -92,7 +92,7 @@ async def test_client_and_model_may_load_the_same_model(
     initialize["a"] = loads(made, "a", "b")
     bench.serve.gates["b"] = asyncio.Event()
     loading = asyncio.gather(load(made, "b"), load(made, "a"))
-    await until(lambda: made._lifecycle.locks.users("b") == 2)
+    await until(lambda: made.lifecycle.locks.users("b") == 2)
     bench.serve.gates["b"].set()
     await loading
     assert [row for row in await states(made) if row[2]] == [("a", "1", "READY"), ("b", "1", "READY")]
@@ -107,7 +107,7 @@ async def test_loads_that_wait_for_others_free_their_slots(
     first = asyncio.create_task(load(made, "d"))
     await until(lambda: bench.serve.loading == 1)
     waiting = [asyncio.create_task(load(made, name)) for name in "ca"]  # c has its lock, but no load slot
-    await until(lambda: made._lifecycle.locks.users("a") == 1)
+    await until(lambda: made.lifecycle.locks.users("a") == 1)
     assert bench.serve.deployed == ["d:1"]
     gate.set()
     await asyncio.gather(first, *waiting)
@@ -123,7 +123,7 @@ async def test_model_reloaded_by_a_model_it_loads_fails(
     config = '{"backend": "identity", "max_batch_size": 2}'
     initialize["b"] = lambda: made.load("a", config, {}, "b")
     await asyncio.wait_for(made.load("b", None, {}, "a:1"), 10)
-    assert {"a:1@2", "b:1"} == set(made._lifecycle.loaded)
+    assert {"a:1@2", "b:1"} == set(made.lifecycle.loaded)
 
 
 async def test_model_unloaded_by_a_model_it_loads_fails(
@@ -178,4 +178,4 @@ async def load_error_of(work: Awaitable[None]) -> InferError:
 async def test_load_of_an_unknown_model_waits_for_nothing(bench: Bench) -> None:
     made = await explicit(bench)
     await made.unload("", False)
-    assert len(made._lifecycle.locks) == 0
+    assert len(made.lifecycle.locks) == 0

@@ -77,7 +77,7 @@ async def test_files_survive_a_restart_of_the_manager(bench: Bench) -> None:
     await load_files(first, "m", OVERRIDE, "1/model")
     directory = Path(bench.serve.running["m:1@2"].spec.directory)
     second = await bench.start_explicit("m")
-    assert list(second._publisher.table.applications) == ["m:1@2"]
+    assert list(second.table.applications) == ["m:1@2"]
     first._overrides.retain([])
     assert directory.exists(), "the second manager leases it"
     await second.unload("m")

@@ -31,12 +31,12 @@ async def test_reload_starts_beside_the_old_version_then_replaces_it(bench: Benc
     loading = asyncio.create_task(load(made, "m"))
     await until(lambda: bench.serve.deployed == ["m:1", "m:1@2"])
     assert await states(made) == [("m", "1", "READY")]
-    assert list(made._publisher.table.applications) == ["m:1"]
+    assert list(made.table.applications) == ["m:1"]
     gate.set()
     await loading
-    assert list(made._publisher.table.applications) == ["m:1@2"]
+    assert list(made.table.applications) == ["m:1@2"]
     await until(lambda: bench.serve.deleted == ["m:1"])
-    assert list(made._lifecycle.loaded) == ["m:1@2"]
+    assert list(made.lifecycle.loaded) == ["m:1@2"]
 
 
 async def test_failed_reload_keeps_the_served_version(bench: Bench) -> None:
@@ -47,7 +47,7 @@ async def test_failed_reload_keeps_the_served_version(bench: Bench) -> None:
     error = await load_error(made, "m")
     assert error.message == "load failed for model 'm': version 1: Internal: no such file;\n"
     assert await states(made) == [("m", "1", "READY")]
-    assert list(made._publisher.table.applications) == ["m:1"]
+    assert list(made.table.applications) == ["m:1"]
     await until(lambda: bench.serve.deleted == ["m:1@2"])
 
 
@@ -59,13 +59,13 @@ async def test_failed_reload_waits_for_the_other_versions(bench: Bench) -> None:
     bench.add("m", CONFIG.replace("4", "8") + policy, (1, 2))
     bench.serve.failures["m:1"] = "Internal: no such file"
     gates = {1: asyncio.Event(), 2: asyncio.Event()}
-    deploy = made._lifecycle.deployer.deploy
+    deploy = made.lifecycle.deployer.deploy
 
     async def gated(candidate: Any, version: int) -> Description:
         await gates[version].wait()
         return await deploy(candidate, version)
 
-    made._lifecycle.deployer.deploy = gated  # type: ignore[method-assign]
+    made.lifecycle.deployer.deploy = gated  # type: ignore[method-assign]
     loading = asyncio.create_task(load_error(made, "m"))
     await asyncio.sleep(0)
     gates[1].set()
@@ -75,7 +75,7 @@ async def test_failed_reload_waits_for_the_other_versions(bench: Bench) -> None:
     gates[2].set()
     assert "version 1: Internal: no such file" in (await loading).message
     assert await states(made) == [("m", "1", "READY"), ("m", "2", "READY")]
-    assert [entry.version for entry in made._publisher.table.ready] == [1, 2], "and is published"
+    assert [entry.version for entry in made.table.ready] == [1, 2], "and is published"
 
 
 async def test_failed_new_version_keeps_the_old_one_served(bench: Bench) -> None:
@@ -108,7 +108,7 @@ async def test_unreadable_model_leaves_no_index_row(bench: Bench) -> None:
     bench.add("m", "no configuration")
     made = await bench.start_explicit("m")
     assert await states(made) == [("m", "", "UNAVAILABLE")]
-    assert made._publisher.table.entries[0].version == NO_VERSION
+    assert made.table.entries[0].version == NO_VERSION
     bench.add("m")
     await load(made, "m")
     assert await states(made) == [("m", "1", "READY")]
@@ -122,7 +122,7 @@ THREE = TWO.replace("2", "3")
 
 def counts(made: RepositoryManager, name: str = "m") -> list[int]:
     """Return the count of the first instance group of each version, as clients see it."""
-    entries = made._lifecycle.versions(name)
+    entries = made.lifecycle.versions(name)
     return [mc.ModelConfig.FromString(entry.config).instance_group[0].count for entry in entries]
 
 
@@ -146,10 +146,10 @@ async def test_change_of_the_complete_configuration_updates_instances(bench: Ben
     """Clients receive the complete configuration, change the count and send it back."""
     bench.add("m", CONFIG + TWO)
     made = await bench.start_explicit("m")
-    (entry,) = made._lifecycle.versions("m")
+    (entry,) = made.lifecycle.versions("m")
     complete = mc.ModelConfig.FromString(entry.config)
     complete.output.add(name="FOUND", data_type=mc.TYPE_FP32, dims=[1])
-    made._lifecycle.set_entry(msgspec.structs.replace(entry, config=complete.SerializeToString()))
+    made.lifecycle.set_entry(msgspec.structs.replace(entry, config=complete.SerializeToString()))
     complete.instance_group[0].count = 5
     await made.load("m", json_format.MessageToJson(complete, preserving_proto_field_name=True), {})
     assert bench.serve.deployed == ["m:1"] and counts(made) == [5]
@@ -204,5 +204,5 @@ async def test_new_version_policy_is_published_without_a_load(bench: Bench) -> N
     bench.add("m", CONFIG + "version_policy { specific { versions: [ 2 ] } }")
     await load(made, "m")
     assert sorted(bench.serve.deployed) == ["m:1", "m:2"]
-    (entry,) = made._publisher.table.applications.values()
+    (entry,) = made.table.applications.values()
     assert list(entry.model_config.version_policy.specific.versions) == [2]

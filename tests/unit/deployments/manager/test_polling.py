@@ -139,7 +139,7 @@ async def test_polling_unloads_a_model_found_in_two_repositories(
     add(second, "m", CONFIG, (2,))
     await polled.poll(2)
     assert await made.index() == [("m", "1", "UNAVAILABLE", "model appears in two or more repositories")]
-    assert made._publisher.table.all_ready, "a mistake in the repositories does not make the server unready"
+    assert made.table.all_ready, "a mistake in the repositories does not make the server unready"
     (bench.repository / "m").rename(tmp_path / "elsewhere")
     await polled.poll(2)
     assert await states(made) == [("m", "1", "UNAVAILABLE"), ("m", "2", "READY")]
@@ -178,4 +178,4 @@ async def test_failed_update_keeps_versions_out_of_policy(bench: Bench, polled: 
     rows = {version: (state, reason) for _, version, state, reason in await made.index()}
     assert rows["1"] == ("UNAVAILABLE", "unloaded")
     assert rows["2"][0] == "READY" and rows["2"][1].startswith("update failed: ")
-    assert made._publisher.table.all_ready
+    assert made.table.all_ready

@@ -26,12 +26,12 @@ async def test_restarted_manager_adopts_running_applications(bench: Bench) -> No
     bench.add("m")
     bench.add("n")
     first = await bench.start_explicit("m")
-    number = first._publisher.table.number
+    number = first.table.number
     await asyncio.sleep(0.002)
     second = await bench.start_explicit("m", "n")
     assert bench.serve.deployed == ["m:1", "n:1"], "running models are not loaded again"
     assert await states(second) == [("m", "1", "READY"), ("n", "1", "READY")]
-    assert second._publisher.table.number > number
+    assert second.table.number > number
 
 
 async def test_restarted_manager_is_ready_before_it_scans(bench: Bench) -> None:
@@ -47,7 +47,7 @@ async def test_recovery_picks_the_newest_generation(bench: Bench) -> None:
     for application in ("m:1@9", "m:1@10", "m:1", "m:2@3"):
         bench.serve.running[application] = description("m", application)
     made = await bench.start_explicit()
-    assert sorted(made._publisher.table.applications) == ["m:1@10", "m:2@3"]
+    assert sorted(made.table.applications) == ["m:1@10", "m:2@3"]
     await until(lambda: sorted(bench.serve.deleted) == ["m:1", "m:1@9"])
     bench.add("m")
     await load(made, "m")
@@ -63,7 +63,7 @@ async def test_recovery_skips_a_generation_that_does_not_serve(bench: Bench) -> 
     bench.serve.running["m:1@4"] = description("m", "m:1@4")
     bench.serve.down.add("m:1@4")
     made = await bench.start_explicit()
-    assert list(made._publisher.table.applications) == ["m:1"]
+    assert list(made.table.applications) == ["m:1"]
     await until(lambda: sorted(bench.serve.deleted) == ["m:1@2", "m:1@3", "m:1@4"])
 
 
@@ -72,7 +72,7 @@ async def test_models_of_another_deployment_are_reloaded(bench: Bench) -> None:
     bench.add("m")
     await bench.start_explicit("m")
     made = await bench.start_explicit(key=b"k" * 32)
-    assert list(made._publisher.table.applications) == ["m:1@2"]
+    assert list(made.table.applications) == ["m:1@2"]
     assert bench.serve.running["m:1@2"].spec.key == b"k" * 32
     await until(lambda: bench.serve.deleted == ["m:1"])
 

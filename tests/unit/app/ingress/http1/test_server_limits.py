@@ -9,6 +9,7 @@ import pytest
 from app.core.errors import InferError, invalid_arg
 from app.core.tensors import failed
 from app.ingress.http1 import body
+from app.ingress.net import listener
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.transport.memory import shared_pool
 from tests.unit.app.http_fakes import FakeService
@@ -17,35 +18,37 @@ from tests.unit.garbage import alive
 from tests.waiting import until
 
 
+@pytest.fixture
+def frequent_checks(monkeypatch):
+    """Check the timeouts of connections every few milliseconds, not once a second."""
+    monkeypatch.setattr(listener, "_CHECK_INTERVAL_S", 0.005)
+
+
+@pytest.mark.usefixtures("frequent_checks")
 def test_slow_requests_time_out(run):
     async def scenario():
         async with fronted(read_timeout_s=0.05) as front:
-            front._server._check.cancel()
             for begun in (b"GET /v2 HT", b"POST /v2 HTTP/1.1\r\nContent-Length: 300000\r\n\r\nabc"):
                 peer = await front.connect()
                 await peer.send(begun)
-                await asyncio.sleep(0.1)
-                front._server._check_connections()
                 assert (await peer.response())[0] == 408
                 assert await peer.at_end()
-                front._server._check.cancel()
 
     run(scenario())
 
 
+@pytest.mark.usefixtures("frequent_checks")
 def test_idle_connections_are_closed(run):
     async def scenario():
         async with fronted(idle_timeout_s=0.05) as front:
             peer = await front.connect()
             assert (await peer.ask(json_infer()))[0] == 200
-            front._server._check_connections()
-            await asyncio.sleep(0.1)
-            front._server._check_connections()
             assert await peer.at_end()
 
     run(scenario())
 
 
+@pytest.mark.usefixtures("frequent_checks")
 def test_client_that_does_not_read_is_disconnected(run):
     async def scenario():
         service = FakeService()
@@ -53,11 +56,8 @@ def test_client_that_does_not_read_is_disconnected(run):
         async with fronted(service, write_timeout_s=0.05) as front:
             peer = await front.connect()
             await peer.send(binary_infer(np.ones((1, 1), np.float32)) * 2)
-            async with asyncio.timeout(5):
-                while front.connections:
-                    await asyncio.sleep(0.05)
-                    front._server._check.cancel()
-                    front._server._check_connections()
+            await until(lambda: front.connections)
+            await until(lambda: not front.connections)
             assert service.requests == 1  # The second was not begun: its response would have had to wait too.
 
     run(scenario())

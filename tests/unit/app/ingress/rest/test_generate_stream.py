@@ -97,6 +97,7 @@ def test_the_first_response_decides_the_status(run):
 def test_disconnect_cancels_the_request(run, path):
     async def scenario():
         async with decoupled() as (front, peer):
+            tasks = asyncio.all_tasks()
             model = await asked(front, peer, asking(path))
             if path == STREAM:
                 model.answer(numbered(0))
@@ -104,7 +105,7 @@ def test_disconnect_cancels_the_request(run, path):
             peer.close()
             await model.cancelled()
             model.answer(numbered(1), told(BROKEN))  # what was under way harms nobody
-            await until(lambda: not front._context.tasks)
+            await until(lambda: asyncio.all_tasks() <= tasks)
 
     run(scenario())
 
@@ -113,12 +114,13 @@ def test_disconnect_without_reading_cancels_the_request(run):
     async def scenario():
         send_buffers = SendBufferLimit()
         async with decoupled(send_buffers=send_buffers, write_buffer_bytes=1000) as (front, peer):
+            tasks = asyncio.all_tasks()
             model = await asked(front, peer, asking(STREAM))
             model.answer(*[sized(50_000)] * 400)
             await until(lambda: send_buffers.total > 20_000_000)
             peer.writer.transport.abort()
             await model.cancelled()
-            await until(lambda: not (front._context.tasks or front.connections))
+            await until(lambda: asyncio.all_tasks() <= tasks and not front.connections)
 
     run(scenario())
 
