@@ -9,7 +9,7 @@ from app.settings.errors import SettingsError
 
 
 class RemoteScheme(NamedTuple):
-    """How repositories at addresses of one scheme are read, by fsspec's implementation for that cloud.
+    """A scheme of remote repositories: the fsspec implementation that reads it, and its settings.
 
     Attributes:
         package: the package to install; `extra` is the extra of ours that requires it.

@@ -1,4 +1,4 @@
-"""What both ends of a connection have to agree on."""
+"""Constants and the error that both ends of a connection share."""
 
 from typing import Final
 

@@ -27,7 +27,7 @@ class BufferedSender(Protocol):
 
 
 class _Usage:
-    """What one sender buffers."""
+    """The buffered bytes of one sender, and its pace."""
 
     __slots__ = ("drained", "since", "size")
 

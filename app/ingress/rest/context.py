@@ -1,4 +1,4 @@
-"""What the inference routes of an HTTP front share."""
+"""State shared by the inference routes of an HTTP front."""
 
 import asyncio
 from collections.abc import Callable

@@ -25,7 +25,7 @@ from app.protocol.http.v2 import (
 from app.routing.table import VersionEntry
 
 _ENDPOINT: Final = "HTTP end point"
-"""What Triton's refusal of a decoupled model calls it."""
+"""This endpoint in Triton's refusal of decoupled models."""
 _HEAVY: Final = 256 << 10
 """Bytes of JSON or of compressed data from which the work is done in a thread."""
 
