@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError, internal, invalid_arg, unavailable
 from app.core.inference import Sink
-from app.core.replica_report import EnsembleReports
+from app.core.statistics import EnsembleReports
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.ensemble.runner import EnsembleRunner
 from app.ray_adapter.handles import open_handle

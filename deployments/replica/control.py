@@ -8,7 +8,7 @@ import msgspec
 
 from app.core.errors import ErrorCode, InferError
 from app.core.observability.log import LogConfig, configure_logging
-from app.core.replica_report import CustomFamily, EnsembleReports, ReplicaReport
+from app.core.statistics import CustomFamily, EnsembleReports, ReplicaReport
 from backends.base import Backend
 from deployments.replica.served_model import ServedModel
 from deployments.spec import UPDATE

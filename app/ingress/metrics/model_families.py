@@ -9,7 +9,7 @@ from prometheus_client.samples import Sample
 
 from app.core.errors import FailureReason
 from app.core.latencies import FIRST_RESPONSE, Histogram, Summary
-from app.core.replica_report import ReplicaReport
+from app.core.statistics import ReplicaReport
 from app.ingress.metrics.exposition import whole
 from app.ingress.metrics.family import (
     Condition,

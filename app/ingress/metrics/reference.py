@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from app.core.latencies import Histogram
-from app.core.replica_report import ReplicaReport
+from app.core.statistics import ReplicaReport
 from app.ingress.metrics.family import Family, S
 from app.ingress.metrics.machine import CPU, GPU, PINNED, CpuReading, GpuReading
 from app.ingress.metrics.model_families import DISTRIBUTIONS, LOADS, REQUESTS, ModelReading

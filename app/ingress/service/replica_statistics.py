@@ -9,7 +9,7 @@ import msgspec
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import InferError
-from app.core.replica_report import Duration, EnsembleReports, ReplicaReport
+from app.core.statistics import Duration, EnsembleReports, ReplicaReport
 from app.routing.table import VersionEntry
 from app.transport.channel.client import Channel
 

@@ -12,7 +12,7 @@ from app.core.config.model_config import input_specs, output_specs
 from app.core.config.version_policy import parse_version
 from app.core.errors import InferError, invalid_arg, unsupported
 from app.core.inference import Call, Sink
-from app.core.replica_report import ReplicaReport, merge
+from app.core.statistics import ReplicaReport, merge
 from app.core.tensors import InferRequest
 from app.ensemble.runner import EnsembleRunner
 from app.ingress.client_memory.registry import SharedMemory

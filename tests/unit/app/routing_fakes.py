@@ -7,7 +7,7 @@ import msgspec
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.replica_report import Duration, ReplicaReport
+from app.core.statistics import Duration, ReplicaReport
 from app.core.tensors import InferRequest, InferResponse
 from app.routing.table import ModelState, RoutingTable, VersionEntry
 from app.settings.settings import ServerSettings

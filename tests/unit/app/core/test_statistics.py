@@ -7,8 +7,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import FailureReason
 from app.core.latencies import Histogram
-from app.core.replica_report import BatchDurations, Duration, ReplicaReport
-from app.core.statistics import Statistics
+from app.core.statistics import BatchDurations, Duration, ReplicaReport, Statistics
 
 DECOUPLED = "model_transaction_policy { decoupled: true }"
 BOUNDS = """

@@ -5,7 +5,7 @@ import queue
 import pytest
 
 from app.core.errors import InferError
-from app.core.replica_report import CustomFamily, CustomSample
+from app.core.statistics import CustomFamily, CustomSample
 from tests import environments
 from tests.unit.deployments.served_model_bench import CONFIG, Bench, request
 

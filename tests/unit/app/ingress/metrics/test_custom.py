@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.core.replica_report import CustomFamily, CustomSample
+from app.core.statistics import CustomFamily, CustomSample
 from app.ingress.metrics.custom import custom_metrics
 from app.ingress.metrics.exposition import exposition
 

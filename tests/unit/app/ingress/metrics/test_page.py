@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.core.errors import unavailable
 from app.core.latencies import Histogram, Summary
 from app.core.observability.metrics_config import MetricsConfig
-from app.core.replica_report import BatchDurations, CustomFamily, CustomSample
+from app.core.statistics import BatchDurations, CustomFamily, CustomSample
 from app.ingress.metrics.machine import CPU, PINNED, Machine
 from app.ingress.metrics.model_families import DISTRIBUTIONS, LOADS, REQUESTS
 from app.ingress.metrics.page import SLOW_CLIENTS, render

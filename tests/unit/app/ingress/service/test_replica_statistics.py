@@ -7,7 +7,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import unavailable
-from app.core.replica_report import BatchDurations, Duration, ReplicaReport, merge
+from app.core.statistics import BatchDurations, Duration, ReplicaReport, merge
 from app.ingress.service.replica_statistics import collect, statistics_message
 from tests.unit.app.routing_fakes import FakeChannel, counters, entry
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from app.core.latencies import Histogram, Summary
-from app.core.replica_report import (
+from app.core.statistics import (
     BatchDurations,
     CustomFamily,
     CustomSample,
