@@ -92,7 +92,8 @@ class TritonPythonModel:
     def initialize(self, args):
         directory = os.path.join(args["model_repository"], args["model_version"])
         assert directory == pb_utils.get_model_dir()
-        self.offset = float(open(os.path.join(directory, "offset")).read())
+        with open(os.path.join(directory, "offset")) as offset:
+            self.offset = float(offset.read())
 
     def execute(self, requests):
         return [self.answer(pb_utils.get_input_tensor_by_name(request, "I")) for request in requests]
