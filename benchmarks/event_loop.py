@@ -58,7 +58,7 @@ def cells() -> Iterator[Cell]:
     small = np.linspace(0, 1, 16, dtype=np.float32).reshape(1, 16)
     large = np.linspace(0, 1, 150_000, dtype=np.float32).reshape(1, 150_000)
     operands = {"INPUT0": integers, "INPUT1": np.ones_like(integers)}
-    workloads = [
+    workloads: list[tuple[Workload, tuple[int, ...]]] = [
         (Workload("simple", "simple", operands, ("OUTPUT0", "OUTPUT1")), (1, 8, 32)),
         (Workload("identity", IDENTITY, {"INPUT0": small}, ("OUTPUT0",)), (1, 8, 32)),
     ]

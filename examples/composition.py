@@ -24,7 +24,8 @@ class Calculator:
     async def add(self, left: list[int], right: list[int]) -> list[int]:
         inputs = {"INPUT0": np.array([left], np.int32), "INPUT1": np.array([right], np.int32)}
         outputs = await self._simple.remote(inputs, outputs=["OUTPUT0"])
-        return outputs["OUTPUT0"][0].tolist()
+        sums: list[int] = outputs["OUTPUT0"][0].tolist()
+        return sums
 
     async def repeat(self, number: int) -> list[int]:
         responses = self._repeat.remote({"IN": np.array([number], np.int32)})
@@ -40,7 +41,8 @@ class Calculator:
 
 
 def main() -> None:
-    calculator: Any = serve.run(Calculator.bind(), name="calculator", route_prefix=None)
+    application = Calculator.bind()  # type: ignore[attr-defined]
+    calculator: Any = serve.run(application, name="calculator", route_prefix=None)
     print(calculator.add.remote([*range(16)], [1] * 16).result())
     print(calculator.repeat.remote(3).result())
     print(calculator.refusal.remote().result())

@@ -153,6 +153,6 @@ class Server:
     def _descendants(self) -> list[psutil.Process]:
         assert self.process is not None
         try:
-            return psutil.Process(self.process.pid).children(recursive=True)
+            return [*psutil.Process(self.process.pid).children(recursive=True)]
         except psutil.NoSuchProcess:
             return []

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 
-async def until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
+async def until(condition: Callable[[], object], timeout: float = 10.0) -> None:
     """Poll a condition; TimeoutError after `timeout` seconds."""
     async with asyncio.timeout(timeout):
         while not condition():

@@ -6,7 +6,7 @@ from mlserver.codecs import NumpyCodec
 from mlserver.types import InferenceRequest, InferenceResponse, ResponseOutput
 
 
-class Identity(MLModel):
+class Identity(MLModel):  # type: ignore[misc]  # not installed here
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
         given = payload.inputs[0]
         output = ResponseOutput(
@@ -19,7 +19,7 @@ class Identity(MLModel):
         return InferenceResponse(model_name=self.name, outputs=[output])
 
 
-class Simple(MLModel):
+class Simple(MLModel):  # type: ignore[misc]
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
         left, right = (np.asarray(NumpyCodec.decode_input(given)) for given in payload.inputs)
         outputs = {"OUTPUT0": left + right, "OUTPUT1": left - right}

@@ -25,7 +25,7 @@ def cluster_address(server: Server) -> str:
     for process in psutil.Process(server.process.pid).children(recursive=True):
         for argument in process.cmdline() if process.name() == "raylet" else ():
             if argument.startswith("--gcs-address="):
-                return argument.split("=")[1]
+                return str(argument.split("=")[1])
     raise AssertionError("the server has no cluster of its own")
 
 

@@ -140,7 +140,7 @@ def test_a_guarded_request_reaches_its_model(guarded: Guarded, front: str, key: 
         assert client.get_inference_statistics("parameters", headers={key: "infer-value"})
 
 
-class GrpcAuth(InferenceServerClientPlugin):
+class GrpcAuth(InferenceServerClientPlugin):  # type: ignore[misc]
     """What the client's own plug-in does over HTTP, with the name that the gRPC front expects."""
 
     def __call__(self, request: Any) -> None:

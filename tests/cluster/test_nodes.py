@@ -84,7 +84,8 @@ def has_local_client(pid: int) -> bool:
 def test_model_on_the_other_node(cluster: Nodes, server: Server) -> None:
     for node in NODES:
         with Load(server.http_port, node, 4) as load:
-            wait_until(lambda load=load: len(load.answers) > 100, 20.0, "a hundred answers")
+            answers = load.answers
+            wait_until(lambda answers=answers: len(answers) > 100, 20.0, "a hundred answers")  # type: ignore[misc]
         assert load.failures == []
     local = [node for node in NODES if has_local_client(cluster.replicas(f"{node}:1")[0])]
     assert len(local) == 1, "one model is on the node of the ingress, the other answered over TCP"

@@ -15,5 +15,5 @@ private = {"TMPDIR": tempfile.mkdtemp(prefix="n", dir="/tmp")}
 cluster.add_node(num_cpus=4, resources={"second": 1}, env_vars=private)
 print("ADDRESS", cluster.address, flush=True)
 sys.stdin.read()
-cluster.shutdown()
+cluster.shutdown()  # type: ignore[no-untyped-call]
 shutil.rmtree(private["TMPDIR"], ignore_errors=True)

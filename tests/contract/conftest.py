@@ -8,7 +8,7 @@ import pytest
 import tritonclient.grpc
 from tritonclient.grpc import service_pb2_grpc
 
-from tests.contract.drivers import DRIVERS, Driver, open_driver
+from tests.contract.drivers import DRIVERS, Driver, GrpcDriver, open_driver
 from tests.contract.wire import Wire
 
 
@@ -43,8 +43,9 @@ def http_client(request: pytest.FixtureRequest, server: Addresses) -> Iterator[D
 
 
 @pytest.fixture(scope="session", params=[name for name in DRIVERS if name.startswith("grpc")])
-def grpc_client(request: pytest.FixtureRequest, server: Addresses) -> Iterator[Driver]:
+def grpc_client(request: pytest.FixtureRequest, server: Addresses) -> Iterator[GrpcDriver]:
     with open_driver(request.param, server.http, server.grpc) as driver:
+        assert isinstance(driver, GrpcDriver)
         yield driver
 
 

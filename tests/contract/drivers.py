@@ -80,7 +80,8 @@ class Response:
         self.names = [output["name"] for output in self._fields.get("outputs", [])]
 
     def array(self, name: str) -> np.ndarray:
-        return self._result.as_numpy(name)
+        array: np.ndarray = self._result.as_numpy(name)
+        return array
 
     def output(self, name: str) -> dict[str, Any]:
         """Name, datatype, shape and, over HTTP, parameters or data."""
@@ -90,7 +91,7 @@ class Response:
         """The wire bytes of an output that came in binary."""
         message = self._result.get_response()
         if not isinstance(message, dict):
-            return message.raw_output_contents[self.names.index(name)]
+            return bytes(message.raw_output_contents[self.names.index(name)])
         size = self.output(name)["parameters"]["binary_data_size"]
         if not size:
             return b""
@@ -211,6 +212,13 @@ class HttpDriver(Driver):
 class GrpcDriver(Driver):
     protocol = "grpc"
 
+    def responses(self, requests: Sequence[StreamRequest]) -> list[Response]:
+        """Send a stream of which no request is refused."""
+        outcomes = self.stream(requests)
+        responses = [outcome for outcome in outcomes if isinstance(outcome, Response)]
+        assert responses == outcomes
+        return responses
+
     def stream(
         self, requests: Sequence[StreamRequest], headers: dict[str, str] | None = None
     ) -> list[Response | Refusal]:
@@ -240,7 +248,8 @@ class GrpcAioDriver(GrpcDriver):
     def stream(
         self, requests: Sequence[StreamRequest], headers: dict[str, str] | None = None
     ) -> list[Response | Refusal]:
-        return self._finish(self._collect(requests, headers))
+        outcomes: list[Response | Refusal] = self._finish(self._collect(requests, headers))
+        return outcomes
 
     async def _collect(
         self, requests: Sequence[StreamRequest], headers: dict[str, str] | None

@@ -16,6 +16,7 @@ import tritonclient.http.auth
 import tritonclient.utils.shared_memory as memory
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor, serialized_byte_size
 
+from tests.contract.conftest import Addresses
 from tests.contract.drivers import TIMEOUT_S
 from tests.contract.samples import simple_inputs
 
@@ -38,16 +39,16 @@ def check(result: Any, second: np.ndarray = SECOND) -> None:
 
 @pytest.fixture(params=MODULES)
 def protocol(request: pytest.FixtureRequest) -> str:
-    return request.param
+    return str(request.param)
 
 
 @pytest.fixture
-def connect(server, protocol: str) -> Callable[..., Any]:
+def connect(server: Addresses, protocol: str) -> Callable[..., Any]:
     """Makes a client of the protocol."""
     return lambda **options: MODULES[protocol].InferenceServerClient(getattr(server, protocol), **options)
 
 
-def test_futures_of_the_http_client(server) -> None:
+def test_futures_of_the_http_client(server: Addresses) -> None:
     with tritonclient.http.InferenceServerClient(server.http, concurrency=4) as client:
         pending = [client.async_infer("simple", tensors(tritonclient.http)) for _ in range(12)]
         for request in pending:
@@ -58,7 +59,7 @@ def test_futures_of_the_http_client(server) -> None:
             client.async_infer("nobody", tensors(tritonclient.http)).get_result(timeout=TIMEOUT_S)
 
 
-def test_callbacks_of_the_grpc_client(server) -> None:
+def test_callbacks_of_the_grpc_client(server: Addresses) -> None:
     """Each callback gets a result or an error, never both."""
     arrived: SimpleQueue[Any] = SimpleQueue()
     with tritonclient.grpc.InferenceServerClient(server.grpc) as client:
@@ -79,14 +80,14 @@ def test_callbacks_of_the_grpc_client(server) -> None:
 
 
 @pytest.mark.parametrize("module", [tritonclient.http.aio, tritonclient.grpc.aio], ids=["http", "grpc"])
-async def test_many_at_once_on_one_asyncio_client(server, module: Any) -> None:
+async def test_many_at_once_on_one_asyncio_client(server: Addresses, module: Any) -> None:
     url = server.grpc if module is tritonclient.grpc.aio else server.http
     async with module.InferenceServerClient(url) as client:
         for result in await asyncio.gather(*(client.infer("simple", tensors(module)) for _ in range(32))):
             check(result)
 
 
-def test_channel_options(server) -> None:
+def test_channel_options(server: Addresses) -> None:
     keepalive = tritonclient.grpc.KeepAliveOptions(200, 5000, True, 0)
     channel = [("grpc.max_send_message_length", 1 << 20), ("grpc.max_receive_message_length", 1 << 20)]
     for options in ({"keepalive_options": keepalive}, {"channel_args": channel}):
@@ -95,7 +96,7 @@ def test_channel_options(server) -> None:
                 check(client.infer("simple", tensors(tritonclient.grpc), headers={"test": "1"}))
 
 
-def test_query_parameters_are_ignored(server) -> None:
+def test_query_parameters_are_ignored(server: Addresses) -> None:
     query = {"test_1": 1, "test_2": [2, 3]}
     with tritonclient.http.InferenceServerClient(server.http) as client:
         assert client.is_server_live(query_params=query)
@@ -104,7 +105,7 @@ def test_query_parameters_are_ignored(server) -> None:
         check(client.infer("simple", tensors(tritonclient.http), query_params=query))
 
 
-def test_a_plug_in_adds_credentials(connect, protocol: str) -> None:
+def test_a_plug_in_adds_credentials(connect: Any, protocol: str) -> None:
     """A server that asks for no key takes no offence at one."""
     client = connect()
     client.register_plugin(MODULES[protocol].auth.BasicAuth("user", "password"))
@@ -113,13 +114,13 @@ def test_a_plug_in_adds_credentials(connect, protocol: str) -> None:
     check(client.infer("simple", tensors(MODULES[protocol])))
 
 
-def test_clients_that_are_never_closed(connect, protocol: str) -> None:
+def test_clients_that_are_never_closed(connect: Any, protocol: str) -> None:
     clients = [connect() for _ in range(50)]
     for client in clients:
         check(client.infer("simple", tensors(MODULES[protocol])))
 
 
-def test_the_same_objects_with_and_without_shared_memory(connect, protocol: str) -> None:
+def test_the_same_objects_with_and_without_shared_memory(connect: Any, protocol: str) -> None:
     """Inputs and outputs are pointed at a region, taken out of it, and pointed at it again."""
     client, module = connect(), MODULES[protocol]
     region = memory.create_shared_memory_region(SHARED, f"/{SHARED}", 256)
@@ -146,7 +147,7 @@ def test_the_same_objects_with_and_without_shared_memory(connect, protocol: str)
         memory.destroy_shared_memory_region(region)
 
 
-def test_strings_in_a_region_that_fits_them_exactly(connect, protocol: str) -> None:
+def test_strings_in_a_region_that_fits_them_exactly(connect: Any, protocol: str) -> None:
     client, module = connect(), MODULES[protocol]
     data = serialize_byte_tensor(np.array([[b"", b"he\0llo", "é".encode()]], np.object_))
     size = serialized_byte_size(data)

@@ -1,11 +1,15 @@
 """Health, metadata, configuration, statistics: the answers of both protocols say the same."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pytest
 from google.protobuf.json_format import ParseDict
 from tritonclient.grpc import model_config_pb2 as mc
 from tritonclient.grpc import service_pb2 as pb
 
+from tests.contract.conftest import Addresses
 from tests.contract.drivers import Driver, Input, Refused, open_driver
 from tests.contract.samples import check_simple, simple_inputs
 
@@ -39,7 +43,7 @@ EXTENSIONS = [
 
 
 @pytest.fixture(scope="module")
-def both(server):
+def both(server: Addresses) -> Iterator[Any]:
     """An HTTP and a gRPC client."""
     with open_driver("http", *server) as http, open_driver("grpc", *server) as grpc:
         yield http, grpc
@@ -99,7 +103,7 @@ def test_metadata_names_all_versions_or_the_one_asked_for(client: Driver) -> Non
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_metadata_is_the_same_over_both_protocols(both, model: str) -> None:
+def test_metadata_is_the_same_over_both_protocols(both: Any, model: str) -> None:
     http, grpc = (
         ParseDict(c.describe("get_model_metadata", model), pb.ModelMetadataResponse()) for c in both
     )
@@ -107,7 +111,7 @@ def test_metadata_is_the_same_over_both_protocols(both, model: str) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_configuration_is_the_same_over_both_protocols(both, model: str) -> None:
+def test_configuration_is_the_same_over_both_protocols(both: Any, model: str) -> None:
     http, grpc = both
     from_http = ParseDict(http.describe("get_model_config", model), mc.ModelConfig())
     assert from_http == grpc.call("get_model_config", model).config
@@ -139,7 +143,7 @@ def test_descriptions_of_the_unknown(client: Driver, method: str, args: tuple[st
     check_simple(client)
 
 
-def test_repository_index(both) -> None:
+def test_repository_index(both: Any) -> None:
     http, grpc = both
     rows = {(row["name"], row["version"]): row["state"] for row in http.call("get_model_repository_index")}
     index = grpc.call("get_model_repository_index")
@@ -176,7 +180,7 @@ def test_statistics_count_requests_and_rows(client: Driver) -> None:
     assert batches[3] - known.get(3, 0) == 4
 
 
-def test_statistics_are_the_same_over_both_protocols(both) -> None:
+def test_statistics_are_the_same_over_both_protocols(both: Any) -> None:
     both[0].infer("simple", simple_inputs())
     assert statistics(both[0], "simple") == statistics(both[1], "simple")
 

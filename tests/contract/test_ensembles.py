@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from tests.contract.drivers import Driver, Input, Output, Refused, Response, StreamRequest
+from tests.contract.drivers import Driver, GrpcDriver, Input, Output, Refused, Response, StreamRequest
 from tests.contract.samples import repeat
+from tests.server import Server
 
 PICTURES = Path(__file__).parent.parent / "data"
 ENSEMBLE = "efficientnet_ensemble"
@@ -85,14 +86,14 @@ def test_statistics_count_the_ensemble_and_its_steps(client: Driver) -> None:
     assert [successes(model) for model in models] == [count + 1 for count in before]
 
 
-def test_metrics_show_the_ensemble(nereid_server) -> None:
+def test_metrics_show_the_ensemble(nereid_server: Server) -> None:
     _, page = nereid_server.get("/metrics", port=nereid_server.metrics_port)
     assert f'nv_inference_request_success{{model="{ENSEMBLE}",version="1"}}'.encode() in page
 
 
-def test_each_response_of_a_decoupled_step_runs_the_rest(grpc_client: Driver) -> None:
+def test_each_response_of_a_decoupled_step_runs_the_rest(grpc_client: GrpcDriver) -> None:
     request = repeat([4, 2, 0, 1], "3")
-    responses = grpc_client.stream([StreamRequest("repeat_ensemble", request.inputs, (), request.options)])
+    responses = grpc_client.responses([StreamRequest("repeat_ensemble", request.inputs, (), request.options)])
     assert all(isinstance(response, Response) for response in responses), responses
     assert [int(r.array("OUT")[0]) for r in responses] == [4, 2, 0, 1]
     assert [int(r.array("IDX")[0]) for r in responses] == [0, 1, 2, 3]

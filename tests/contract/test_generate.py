@@ -5,9 +5,11 @@ import json
 import socket
 import time
 from contextlib import closing
+from typing import Any
 
 import pytest
 
+from tests.contract.conftest import Addresses
 from tests.contract.wire import TIMEOUT_S, Answer, Wire, check_refusal
 
 EVENTS = "text/event-stream; charset=utf-8"
@@ -28,7 +30,7 @@ def stream(wire: Wire, model: str, body: object) -> Answer:
     return generate(wire, model, body, "generate_stream")
 
 
-def documents(answer: Answer) -> list[dict]:
+def documents(answer: Answer) -> list[dict[str, Any]]:
     assert answer.headers["Content-Type"] == EVENTS
     *blocks, rest = answer.body.split(b"\n\n")
     assert rest == b""
@@ -36,7 +38,7 @@ def documents(answer: Answer) -> list[dict]:
     return [json.loads(block[6:]) for block in blocks]
 
 
-def repeat(*values: int, delay_ms: int = 0) -> dict:
+def repeat(*values: int, delay_ms: int = 0) -> dict[str, Any]:
     return {"IN": list(values), "DELAY": [delay_ms] * len(values), "WAIT": 0}
 
 
@@ -116,7 +118,7 @@ def test_one_response_with_or_without_an_empty_last_one(wire: Wire, streams: boo
     assert only["TEXT"] == "hello world"
 
 
-def test_events_leave_one_by_one(server) -> None:
+def test_events_leave_one_by_one(server: Addresses) -> None:
     with closing(http.client.HTTPConnection(server.http, timeout=TIMEOUT_S)) as connection:
         began = time.monotonic()
         body = json.dumps({**HELLO, "parameters": {"REPETITION": 4, "DELAY": 200}})
@@ -227,7 +229,7 @@ def cancelled(wire: Wire) -> int:
 
 
 @pytest.mark.parametrize("verb", ["generate", "generate_stream"])
-def test_a_client_that_leaves_frees_the_model(server, wire: Wire, verb: str) -> None:
+def test_a_client_that_leaves_frees_the_model(server: Addresses, wire: Wire, verb: str) -> None:
     """The model works on one request at a time: until it hears of the cancellation nobody else is served."""
     before = cancelled(wire)
     host, port = server.http.split(":")
@@ -246,7 +248,7 @@ def test_a_client_that_leaves_frees_the_model(server, wire: Wire, verb: str) -> 
     assert time.monotonic() - left < 1
 
 
-def test_a_slow_reader_gets_everything_and_holds_up_nobody(server, wire: Wire) -> None:
+def test_a_slow_reader_gets_everything_and_holds_up_nobody(server: Addresses, wire: Wire) -> None:
     with closing(http.client.HTTPConnection(server.http, timeout=TIMEOUT_S)) as connection:
         body = {"PROMPT": "x", "STREAM": True, "REPETITION": 300, "SIZE": 100_000}
         connection.request("POST", "/v2/models/mock_llm/generate_stream", json.dumps(body))
@@ -258,7 +260,7 @@ def test_a_slow_reader_gets_everything_and_holds_up_nobody(server, wire: Wire) -
         assert response.read().count(b"data: ") == 299
 
 
-def test_http_1_0(server) -> None:
+def test_http_1_0(server: Addresses) -> None:
     body = json.dumps(repeat(1, 2)).encode()
     host, port = server.http.split(":")
     with socket.create_connection((host, int(port)), TIMEOUT_S) as connection:

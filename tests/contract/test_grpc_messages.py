@@ -1,10 +1,15 @@
 """What only a bare gRPC message can say: parameter types, tensor sources, and bytes that lie."""
 
+from collections.abc import Callable
+from typing import Any
+
 import grpc
 import pytest
 from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc
 
-from tests.contract.drivers import Driver
+from tests.contract.conftest import Addresses
+from tests.contract.drivers import GrpcDriver
 from tests.contract.samples import check_simple
 
 ANONYMOUS = "[request id: <id_unknown>] "
@@ -43,7 +48,7 @@ def with_raw(*contents: bytes) -> pb.ModelInferRequest:
     return built
 
 
-def with_contents(raw: bool, **contents: list) -> pb.ModelInferRequest:
+def with_contents(raw: bool, **contents: list[Any]) -> pb.ModelInferRequest:
     built = message(raw)
     built.inputs[0].contents.CopyFrom(pb.InferTensorContents(**contents))
     return built
@@ -171,14 +176,20 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("request_message", "status", "text"), REFUSED.values(), ids=REFUSED.keys())
-def test_refused_message(grpc_stub, grpc_client: Driver, request_message, status: str, text: str) -> None:
+def test_refused_message(
+    grpc_stub: service_pb2_grpc.GRPCInferenceServiceStub,
+    grpc_client: GrpcDriver,
+    request_message: Any,
+    status: str,
+    text: str,
+) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         grpc_stub.ModelInfer(request_message)
     assert (caught.value.code().name, caught.value.details()) == (status, text)
     check_simple(grpc_client)
 
 
-def test_every_kind_of_parameter_is_accepted(grpc_stub) -> None:
+def test_every_kind_of_parameter_is_accepted(grpc_stub: service_pb2_grpc.GRPCInferenceServiceStub) -> None:
     request = message()
     for key, kind, value in (
         ("a", "bool_param", False),
@@ -193,8 +204,8 @@ def test_every_kind_of_parameter_is_accepted(grpc_stub) -> None:
     assert len(grpc_stub.ModelInfer(request).raw_output_contents) == 2
 
 
-def test_repository_name_is_refused(grpc_stub) -> None:
-    for call in (
+def test_repository_name_is_refused(grpc_stub: service_pb2_grpc.GRPCInferenceServiceStub) -> None:
+    calls: tuple[Callable[[], Any], ...] = (
         lambda: grpc_stub.RepositoryIndex(pb.RepositoryIndexRequest(repository_name="r")),
         lambda: grpc_stub.RepositoryModelLoad(
             pb.RepositoryModelLoadRequest(repository_name="r", model_name="simple")
@@ -202,14 +213,15 @@ def test_repository_name_is_refused(grpc_stub) -> None:
         lambda: grpc_stub.RepositoryModelUnload(
             pb.RepositoryModelUnloadRequest(repository_name="r", model_name="simple")
         ),
-    ):
+    )
+    for call in calls:
         with pytest.raises(grpc.RpcError) as caught:
             call()
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
         assert caught.value.details() == "'repository_name' specification is not supported"
 
 
-def test_health_service(server) -> None:
+def test_health_service(server: Addresses) -> None:
     with grpc.insecure_channel(server.grpc) as channel:
         check = channel.unary_unary("/grpc.health.v1.Health/Check")
         assert check(b"", timeout=10) == b"\x08\x01"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.contract.conftest import Addresses
 from tests.contract.wire import (
     BATCH,
     JSON_LENGTH,
@@ -79,7 +80,7 @@ def test_refused_compression(wire: Wire, coding: str, body: bytes, status: int, 
     check_alive(wire)
 
 
-def test_too_many_chunks(server) -> None:
+def test_too_many_chunks(server: Addresses) -> None:
     head = b"POST /v2/models/simple/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     host, port = server.http.split(":")
     with socket.create_connection((host, int(port)), TIMEOUT_S) as connection:

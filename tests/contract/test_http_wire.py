@@ -2,10 +2,12 @@
 
 import json
 import socket
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.contract.conftest import Addresses
 from tests.contract.wire import (
     BATCH,
     JSON_LENGTH,
@@ -19,15 +21,15 @@ from tests.contract.wire import (
 )
 
 
-def changed(index: int = 0, **fields: object) -> dict:
+def changed(index: int = 0, **fields: object) -> dict[str, Any]:
     """A request to `simple` with fields of one input changed; None removes one."""
-    inputs = [dict(tensor) for tensor in SIMPLE["inputs"]]
+    inputs: list[dict[str, Any]] = [dict(tensor) for tensor in SIMPLE["inputs"]]
     inputs[index].update(fields)
     inputs[index] = {key: value for key, value in inputs[index].items() if value is not None}
     return {"inputs": inputs}
 
 
-def one_input(model_input: str, datatype: str, shape: list[int], data: object) -> dict:
+def one_input(model_input: str, datatype: str, shape: list[int], data: object) -> dict[str, Any]:
     return {"inputs": [{"name": model_input, "shape": shape, "datatype": datatype, "data": data}]}
 
 
@@ -95,7 +97,7 @@ def test_raw_binary_request(wire: Wire) -> None:
     assert answer.binary == array.tobytes()
 
 
-def test_request_in_pieces(server) -> None:
+def test_request_in_pieces(server: Addresses) -> None:
     """The head and the body of a request arrive byte by byte in several packets."""
     body = json.dumps(SIMPLE).encode()
     head = f"POST /v2/models/simple/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
@@ -108,7 +110,7 @@ def test_request_in_pieces(server) -> None:
         assert connection.recv(65536).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
-def test_chunked_request(server) -> None:
+def test_chunked_request(server: Addresses) -> None:
     body = json.dumps(SIMPLE).encode()
     chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (body[:50], body[50:])) + b"0\r\n\r\n"
     head = b"POST /v2/models/simple/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -272,7 +274,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize(("body", "binary", "text"), SIZES.values(), ids=SIZES.keys())
-def test_binary_sizes_that_lie(wire: Wire, body: dict, binary: bytes, text: str) -> None:
+def test_binary_sizes_that_lie(wire: Wire, body: dict[str, Any], binary: bytes, text: str) -> None:
     check_refusal(wire.infer(MODEL, body, binary), 400, text)
     check_alive(wire)
 

@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 
+from tests.contract.conftest import Addresses
 from tests.contract.drivers import Driver, Input, Output, open_driver
 from tests.contract.samples import check_simple, check_sum_and_difference, image_batch, simple_inputs
 from tests.server import Server
@@ -170,11 +171,11 @@ def test_compressed_requests_and_responses(client: Driver, algorithm: str) -> No
         if client.protocol == "http"
         else {"compression_algorithm": algorithm}
     )
-    check_sum_and_difference(client.infer("simple", inputs, **options), inputs)
+    check_sum_and_difference(client.infer("simple", inputs, (), **options), inputs)
 
 
 @pytest.mark.parametrize("name", ["http", "grpc"])
-def test_answers_go_to_whoever_asked(server, name: str) -> None:
+def test_answers_go_to_whoever_asked(server: Addresses, name: str) -> None:
     """Several clients at once, each with numbers of its own."""
     wrong: list[int] = []
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.contract.drivers import Driver, Input, Refused, Response, StreamRequest
+from tests.contract.drivers import Driver, GrpcDriver, Input, Refused, Response, StreamRequest
 from tests.voice import CHUNK, CONTEXT, RATE, voice
 
 NUMBERS = itertools.count(1 + uuid.uuid4().int % 2**40)
@@ -109,7 +109,7 @@ def test_batch_of_two(client: Driver, sequence_id: int | str) -> None:
     )
 
 
-def test_stream_of_two_sequences(grpc_client: Driver) -> None:
+def test_stream_of_two_sequences(grpc_client: GrpcDriver) -> None:
     first, second = next(NUMBERS), f"call {uuid.uuid4()}"
     requests = [
         StreamRequest(
@@ -125,13 +125,13 @@ def test_stream_of_two_sequences(grpc_client: Driver) -> None:
         for number in range(10)
         for place, sequence_id in enumerate((first, second))
     ]
-    responses = grpc_client.stream(requests)
+    responses = grpc_client.responses(requests)
     for place in ("0", "1"):
         mine = [output(response) for response in responses if response.id == place]
         assert mine == [1, *range(1, 10)]
 
 
-def test_stream_of_three_sequences_with_controls(grpc_client: Driver) -> None:
+def test_stream_of_three_sequences_with_controls(grpc_client: GrpcDriver) -> None:
     """All of them pipelined on one stream, as `simple_grpc_sequence_stream_infer_client.py -d` sends them."""
     values = [11, 7, 5, 3, 2, 0, 1]
     first, second, third = 1000 + 2 * next(NUMBERS) % 2**20, 1001 + 2 * next(NUMBERS) % 2**20, "1002"
@@ -154,7 +154,7 @@ def test_stream_of_three_sequences_with_controls(grpc_client: Driver) -> None:
         for model, sequence_id, given in sent
         for place, each in enumerate(given)
     ]
-    responses = grpc_client.stream(requests)
+    responses = grpc_client.responses(requests)
     found = [
         [output(response) for response in responses if response.id == f"{model} {sequence_id}"]
         for model, sequence_id, _ in sent

@@ -1,9 +1,12 @@
 """Every data type there and back, in every way a client can send and ask for it."""
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc
 
 from tests.contract.drivers import Driver, Input, Output, Refused
 from tests.contract.samples import strings
@@ -52,7 +55,9 @@ def wire(datatype: str, array: np.ndarray) -> bytes:
     return array.tobytes()
 
 
-def echo(client: Driver, datatype: str, array: np.ndarray, binary_in: bool = True, binary_out: bool = True):
+def echo(
+    client: Driver, datatype: str, array: np.ndarray, binary_in: bool = True, binary_out: bool = True
+) -> Any:
     tensor = Input(f"INPUT_{datatype}", array, datatype, binary=binary_in)
     return client.infer("identity_all", [tensor], [Output(f"OUTPUT_{datatype}", binary=binary_out)])
 
@@ -161,7 +166,9 @@ TYPED_FIELDS = {
 
 
 @pytest.mark.parametrize("datatype", TYPED_FIELDS)
-def test_typed_contents_over_grpc(grpc_stub, datatype: str) -> None:
+def test_typed_contents_over_grpc(
+    grpc_stub: service_pb2_grpc.GRPCInferenceServiceStub, datatype: str
+) -> None:
     array = VALUES[datatype]
     request = pb.ModelInferRequest(model_name="identity_all")
     contents = {TYPED_FIELDS[datatype]: array.ravel().tolist()}

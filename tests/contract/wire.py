@@ -22,7 +22,7 @@ class Answer(NamedTuple):
     """A response; `json` and `binary` are the two parts of its body."""
 
     status: int
-    headers: Mapping[str, str]
+    headers: http.client.HTTPMessage
     body: bytes
 
     @property
@@ -86,7 +86,7 @@ def check_refusal(answer: Answer, status: int, text: str) -> None:
     assert answer.headers["Content-Type"] == "application/json"
 
 
-def binary_request(first: int = 64, second: int = 64) -> dict:
+def binary_request(first: int = 64, second: int = 64) -> dict[str, Any]:
     """Both inputs of `simple` announced in binary."""
     sizes = (first, second)
     return {

@@ -28,6 +28,7 @@ from app.core.tensors import InferRequest, RegionSlice
 from app.protocol.grpc import framing, http2, request_message, request_template
 from app.protocol.http import content_coding, generate, http1
 from app.protocol.http import v2 as http_v2
+from app.transport.protocol import ProtocolError
 from app.transport.wire import control_messages, frames, messages
 
 MODELS = Path(__file__).parents[2] / "model_repository"
@@ -117,14 +118,15 @@ def grpc_messages(data: bytes) -> None:
     reader = framing.MessageReader("gzip", LIMIT)
     for start in range(0, len(data), 11):
         for message in reader.feed(data[start : start + 11]):
-            packed = isinstance(message, framing.Compressed)
-            assert len(message.decompress(LIMIT) if packed else message) <= LIMIT
+            plain = message.decompress(LIMIT) if isinstance(message, framing.Compressed) else message
+            assert len(plain) <= LIMIT
 
 
 def http2_frames(data: bytes) -> None:
     reader = http2.FrameReader(1 << 14)
     for start in range(0, len(data), 13):
         for frame in reader.feed(data[start : start + 13]):
+            assert isinstance(frame.payload, bytes), "only long DATA comes in parts"
             if frame.kind in (http2.HEADERS, http2.DATA):
                 http2.unpad(frame.flags, frame.payload)
             elif frame.kind == http2.SETTINGS:
@@ -151,7 +153,8 @@ def channel(data: bytes) -> None:
         size = min(len(room), len(view))
         room[:size], view = view[:size], view[size:]
         for frame in decoder.received(size):
-            _READERS.get(frame.kind, lambda _: None)(frame)
+            if frame.kind in _READERS:
+                _READERS[frame.kind](frame)
 
 
 def _read_request(frame: frames.Frame) -> InferRequest:
@@ -194,7 +197,7 @@ def _grpc_infer(typed: bool) -> bytes:
         tensor.contents.int_contents.extend([1, 2])
     else:
         message.raw_input_contents.append(struct.pack("<ii", 1, 2))
-    return message.SerializeToString()
+    return bytes(message.SerializeToString())
 
 
 def _header_blocks() -> bytes:
@@ -265,7 +268,7 @@ TARGETS: dict[str, Target] = {
     ),
     "http2_frames": Target(http2_frames, (http2.Http2Error,), _FRAMES),
     "http2_headers": Target(http2_headers, (http2.Http2Error, ValueError), (_header_blocks(),)),
-    "channel": Target(channel, (frames.ProtocolError,), (_channel_bytes(),)),
+    "channel": Target(channel, (ProtocolError,), (_channel_bytes(),)),
     "config_pbtxt": Target(
         config_pbtxt, _OK, tuple(path.read_bytes() for path in sorted(MODELS.glob("*/config.pbtxt")))
     ),

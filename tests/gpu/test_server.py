@@ -95,8 +95,8 @@ def test_metrics_of_the_gpu(server: Server) -> None:
 def test_nvml_is_there() -> None:
     pytest.importorskip("pynvml")
     families = {family.name: family for family in Machine(False, True, 1000).read()}
-    assert families["nv_gpu_memory_total_bytes"].samples[0][1] > 1 << 30
-    assert families["nv_energy_consumption"].kind == "counter"
+    assert families["nv_gpu_memory_total_bytes"].samples[0].value > 1 << 30
+    assert families["nv_energy_consumption"].type == "counter"
 
 
 def test_plans_are_found_and_completed(server: Server, tmp_path: Path) -> None:

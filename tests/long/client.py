@@ -67,9 +67,9 @@ class Client:
         """
         protocol = protocol or self.random.choice(("http", "grpc"))
         with refusals():
-            if protocol == "grpc":
-                return self._infer_grpc(model, inputs, options).as_numpy
-            return self._infer_http(model, inputs, options).as_numpy
+            infer = self._infer_grpc if protocol == "grpc" else self._infer_http
+            as_numpy: Callable[[str], np.ndarray] = infer(model, inputs, options).as_numpy
+            return as_numpy
 
     def _infer_grpc(self, model: str, inputs: Mapping[str, np.ndarray], options: dict[str, Any]) -> Any:
         compression = self.random.choice((None, None, None, None, "gzip", "deflate"))

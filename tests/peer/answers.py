@@ -40,7 +40,7 @@ def grpc_answer(channel: grpc.Channel, call: Call) -> str:
         else:
             parts.append(_text(method(call.messages[0], timeout=TIMEOUT_S)))
     except grpc.RpcError as error:
-        parts.append(f"{error.code().name}: {error.details()}")  # type: ignore[attr-defined]
+        parts.append(f"{error.code().name}: {error.details()}")
     return "\n".join(parts)
 
 

@@ -177,7 +177,7 @@ def buffers() -> Iterator[tuple[str, pb.ModelInferRequest]]:
 
 def typed_contents() -> Iterator[tuple[str, pb.ModelInferRequest]]:
     for datatype, kind in itertools.product(DATATYPES, CONTENTS):
-        yield f"{datatype} in {kind}", typed(datatype, **{kind: CONTENTS[kind]})
+        yield f"{datatype} in {kind}", typed(datatype, 1, **{kind: CONTENTS[kind]})
     for value in (300, -1, 2**31 - 1):
         yield f"INT8 {value}", typed("INT8", int_contents=[value])
     yield "UINT8 300", typed("UINT8", uint_contents=[300])

@@ -5,6 +5,27 @@ from tests.peer.http_requests import ROW, Request, generate, load, region
 
 ENCODING = "Content-Encoding"
 
+TRACE_SETTINGS: list[object] = [
+    b"",
+    b"{",
+    {},
+    {"trace_rate": "x"},
+    {"trace_rate": 5},
+    {"trace_rate": "0"},
+    {"trace_count": "-2"},
+    {"trace_count": "x"},
+    {"trace_level": ["OFF", "TIMESTAMPS"]},
+    {"trace_level": "OFF"},
+    {"trace_level": ["X"]},
+    {"trace_level": []},
+    {"trace_file": "/tmp/x"},
+    {"mine": "1"},
+    {"log_frequency": "-1"},
+    {"log_frequency": "x"},
+    {"trace_rate": ["1", "2"]},
+    {"trace_mode": "x"},
+]
+
 EXTENSIONS: dict[str, Request] = {
     "generate": generate("word", {"IN": "hello"}),
     "generate, id and parameters": generate(
@@ -37,9 +58,9 @@ EXTENSIONS: dict[str, Request] = {
     "generate, unknown model": generate("nobody", {"IN": "a"}),
     "generate, unknown version": Request("POST", "/v2/models/word/versions/9/generate", {"IN": "a"}),
     "generate, reserved parameter": generate("word", {"IN": "a", "triton_x": 1}),
-    "generate, coding": generate("word", {"IN": "a"}, **{ENCODING: "gzip"}),
-    "generate, identity": generate("word", {"IN": "a"}, **{ENCODING: "identity"}),
-    "generate, header length": generate("word", {"IN": "a"}, **{JSON_LENGTH: "3"}),
+    "generate, coding": generate("word", {"IN": "a"}, False, **{ENCODING: "gzip"}),
+    "generate, identity": generate("word", {"IN": "a"}, False, **{ENCODING: "identity"}),
+    "generate, header length": generate("word", {"IN": "a"}, False, **{JSON_LENGTH: "3"}),
     "generate, failing": generate("fails", {"IN": "INVALID_ARG"}),
     **{f"generate {count} responses": generate("square_int32", {"IN": count}) for count in (0, 1, 2)},
     **{
@@ -118,33 +139,11 @@ EXTENSIONS: dict[str, Request] = {
     "unregister unknown": region("unregister"),
     "unregister all": region("unregister", name=""),
     "unregister all CUDA": region("unregister", name="", kind="cuda"),
-    **{
-        f"trace {body!r}": Request("POST", "/v2/trace/setting", body)
-        for body in (
-            b"",
-            b"{",
-            {},
-            {"trace_rate": "x"},
-            {"trace_rate": 5},
-            {"trace_rate": "0"},
-            {"trace_count": "-2"},
-            {"trace_count": "x"},
-            {"trace_level": ["OFF", "TIMESTAMPS"]},
-            {"trace_level": "OFF"},
-            {"trace_level": ["X"]},
-            {"trace_level": []},
-            {"trace_file": "/tmp/x"},
-            {"mine": "1"},
-            {"log_frequency": "-1"},
-            {"log_frequency": "x"},
-            {"trace_rate": ["1", "2"]},
-            {"trace_mode": "x"},
-        )
-    },
+    **{f"trace {document!r}": Request("POST", "/v2/trace/setting", document) for document in TRACE_SETTINGS},
     "trace of nobody": Request("POST", "/v2/models/nobody/trace/setting", {"trace_rate": "1"}),
     **{
-        f"logging {body!r}": Request("POST", "/v2/logging", body)
-        for body in (
+        f"logging {document!r}": Request("POST", "/v2/logging", document)
+        for document in (
             b"",
             b"{",
             {},

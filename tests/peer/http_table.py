@@ -71,7 +71,21 @@ PATHS = [
 ]
 
 # A field of a request and what does not belong there.
-ODD = [None, True, 1, -1, 1.5, "x", "", [], {}, [None], [[]], 2**64]
+STRINGS: list[object] = [
+    "",
+    "a",
+    "é",
+    "\x00",
+    '"\\/\b\f\n\r\t',
+    "\x7f",
+    "\u2028",
+    "\U0001f600",
+    1,
+    None,
+    [],
+    {},
+]
+ODD: list[object] = [None, True, 1, -1, 1.5, "x", "", [], {}, [None], [[]], 2**64]
 
 
 def odd_fields() -> Iterator[tuple[str, Request]]:
@@ -202,8 +216,8 @@ def elements() -> Iterator[tuple[str, Request]]:
         yield f"FP64 {value!r}", element("FP64", value)
     for value in (float("nan"), float("inf"), float("-inf")):
         yield f"FP32 {value}", element("FP32", value)
-    for value in ("", "a", "é", "\x00", '"\\/\b\f\n\r\t', "\x7f", "\u2028", "\U0001f600", 1, None, [], {}):
-        yield f"BYTES {value!r}", element("BYTES", value)
+    for text in STRINGS:
+        yield f"BYTES {text!r}", element("BYTES", text)
     yield "FP16 1", element("FP16", 1)
 
 

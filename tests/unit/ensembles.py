@@ -77,7 +77,7 @@ class Asked:
         return {tensor.name: tensor.data for tensor in self.request.inputs}
 
     def answer(self, *outputs: Tensor, final: bool = True, error: InferError | None = None) -> None:
-        failure = error and error.failure
+        failure = error.failure if error is not None else None
         self.sink(InferResponse(self.request.model_name, "1", outputs, "", {}, final, failure))
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from backends import find_backend
-from backends.base import Backend
+from backends.base import Backend, Model
 from tests.server import ROOT
-from tests.unit.backend_harness import Model, Served, config, infer
+from tests.unit.backend_harness import Served, config, infer
 from tests.unit.test_imports import modules
 
 PAGES = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{page.name}" for page in ROOT.glob("docs/*.md")))

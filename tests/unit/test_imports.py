@@ -168,7 +168,7 @@ def private_ray_names(path: Path) -> Iterator[str]:
             names = ["._init"]
         elif isinstance(node, ast.keyword) and node.arg == "_internal":
             names = ["._internal"]
-        elif isinstance(node, ast.Constant) and str(node.value).startswith("RAY_"):
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("RAY_"):
             names = [f"._{node.value}"]
         else:
             continue

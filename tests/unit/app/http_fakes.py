@@ -76,7 +76,9 @@ class FakeService:
 
     def resolve(self, name: str, version: str = "") -> VersionEntry:
         self._check(name, version)
-        labels = {output.name: ("zero", "one", "two") for output in self.config.output}
+        labels: dict[str, tuple[str, ...]] = {
+            output.name: ("zero", "one", "two") for output in self.config.output
+        }
         config = self.config.SerializeToString()
         return VersionEntry(name, 1, ModelState.READY, config=config, labels=labels)
 

@@ -82,7 +82,7 @@ def test_inputs_are_joined_where_the_backend_wants_them(reshape: str, shapes: li
 
     def place(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         asked.append(shape)
-        assert (name, dtype) == ("I", np.float32)
+        assert name == "I" and dtype == np.float32
         return np.ndarray(shape, dtype, block)
 
     served.instance.merged_inputs = place

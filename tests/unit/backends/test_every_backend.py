@@ -41,7 +41,9 @@ def write_onnx(folder: Path) -> None:
 def write_torch(folder: Path) -> None:
     import torch
 
-    torch.jit.trace(torch.nn.Identity(), torch.ones(1, 2)).save(str(folder / "model.pt"))
+    torch.jit.trace(  # type: ignore[no-untyped-call]
+        torch.nn.Identity(), torch.ones(1, 2)
+    ).save(str(folder / "model.pt"))
 
 
 def write_python(folder: Path) -> None:

@@ -151,8 +151,14 @@ def sums(tmp_path: Path) -> Served:
     from backends.onnxruntime.backend import OnnxRuntimeBackend
 
     node, value = onnx.helper.make_node, onnx.helper.make_tensor_value_info
-    constants = {"zero": ("FLOAT", [0.0]), "axis": ("INT64", [0]), "column": ("INT64", [1])}
-    constants |= {"one": ("INT64", [1]), "last": ("INT64", [-1]), "end": ("INT64", [2**31])}
+    constants: dict[str, tuple[str, list[float]]] = {
+        "zero": ("FLOAT", [0.0]),
+        "axis": ("INT64", [0]),
+        "column": ("INT64", [1]),
+        "one": ("INT64", [1]),
+        "last": ("INT64", [-1]),
+        "end": ("INT64", [2**31]),
+    }
     nodes = [
         node("CumSum", ["R", "axis"], ["running"]),
         node("Concat", ["zero", "running"], ["prefix"], axis=0),

@@ -60,5 +60,5 @@ def test_deployments_are_pickled_by_a_public_name(name: str) -> None:
 
     from nereid import deployments
 
-    pickled = cloudpickle.dumps(getattr(deployments, name))
+    pickled = cloudpickle.dumps(getattr(deployments, name))  # type: ignore[no-untyped-call]
     assert b"nereid.deployments" in pickled and len(pickled) < 100

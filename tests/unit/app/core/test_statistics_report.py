@@ -1,6 +1,6 @@
 """The report of a replica: its wire form, and how several are combined."""
 
-from typing import Annotated, get_type_hints
+from typing import Annotated, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
@@ -93,7 +93,7 @@ def test_a_histogram_that_only_some_keep_is_kept() -> None:
 @pytest.mark.parametrize("name", ReplicaReport.__struct_fields__)
 def test_every_field_declares_its_reducer(name: str) -> None:
     hint = get_type_hints(ReplicaReport, include_extras=True)[name]
-    assert isinstance(hint, type(Annotated[int, max])) and callable(hint.__metadata__[0])
+    assert get_origin(hint) is Annotated and callable(get_args(hint)[1])
 
 
 @pytest.mark.parametrize(("name", "kind"), [("bad name", "counter"), ("1", "gauge"), ("ok", "summary")])

@@ -343,15 +343,14 @@ async def test_finished_execution_is_released(end: str, decoupled: bool) -> None
             receiver.call.cancel()
         else:
             error = unavailable("no") if end == "error" else None
-            for each in models.asked:
-                each.answer(*(() if error else (tensor("y"),)), error=error)
+            for number in range(len(models.asked)):
+                models.asked[number].answer(*(() if error else (tensor("y"),)), error=error)
             if decoupled and not error:
                 asked.answer()
         await turn()
         assert receiver.responses == (3 if decoupled and end == "answer" else 1)
         models.asked.clear()
         del receiver, asked
-        each = None
         assert gone() is None
     finally:
         gc.enable()

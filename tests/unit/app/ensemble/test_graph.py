@@ -1,5 +1,7 @@
 """The graph of an ensemble: its steps, what they read, and what pruning leaves."""
 
+from typing import Any
+
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
@@ -20,7 +22,7 @@ def config_of(text: str) -> mc.ModelConfig:
     return text_format.Parse(text, mc.ModelConfig(name="e"))
 
 
-def graph(*steps: str, outputs: str = "A B C", **more: str) -> EnsembleGraph:
+def graph(*steps: str, outputs: str = "A B C", **more: Any) -> EnsembleGraph:
     return EnsembleGraph.from_config(config_of(ensemble(*(steps or STEPS), outputs=outputs, **more)))
 
 

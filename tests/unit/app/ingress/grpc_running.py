@@ -3,7 +3,9 @@
 import asyncio
 import queue
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import grpc
 import numpy as np
@@ -14,8 +16,11 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.utils import InferenceServerException
 
 from app.core.errors import ErrorCode, InferError, invalid_arg, not_found, unsupported
-from app.core.tensors import InferResponse, Tensor, failed
+from app.core.inference import Sink
+from app.core.tensors import InferRequest, InferResponse, Tensor, failed
+from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.grpc.front import GrpcFront
+from app.ingress.net.slow_clients import SendBufferLimit
 from app.routing.table import ModelState, VersionEntry
 from app.settings.fronts import GrpcSettings
 
@@ -25,16 +30,16 @@ WAIT_S = 10.0
 class FakeCall:
     """A request whose responses the test sends."""
 
-    def __init__(self, request, sink):
+    def __init__(self, request: InferRequest, sink: Sink) -> None:
         self.request = request
         self.sink = sink
         self.cancelled = threading.Event()
 
-    def cancel(self):
+    def cancel(self) -> None:
         self.cancelled.set()
         self.sink(failed(InferError(ErrorCode.CANCELLED, ""), self.request.id))
 
-    def answer(self, value=None, final=True):
+    def answer(self, value: Any = None, final: bool = True) -> None:
         outputs = () if value is None else (Tensor.from_array("OUTPUT", np.array([value], np.int32)),)
         self.sink(InferResponse(self.request.model_name, "1", outputs, self.request.id, final=final))
 
@@ -42,59 +47,60 @@ class FakeCall:
 class FakeService:
     """`echo` answers at once with its input, `held` and `stream` (decoupled) when the test does."""
 
-    def __init__(self):
-        self.calls = queue.Queue()
-        self.requests = queue.Queue()
+    def __init__(self) -> None:
+        self.calls: queue.Queue[FakeCall] = queue.Queue()
+        self.requests: queue.Queue[InferRequest] = queue.Queue()
         self.is_exiting = False
         self.is_ready = True
-        self.loads = []
+        self.loads: list[tuple[object, ...]] = []
+        self.shared_memory = SharedMemory("", enabled=False)
 
-    def live(self):
+    def live(self) -> Any:
         return True
 
-    def ready(self):
+    def ready(self) -> Any:
         return self.is_ready
 
-    def exiting(self):
+    def exiting(self) -> Any:
         return self.is_exiting
 
-    def model_ready(self, name, version=""):
+    def model_ready(self, name: str, version: str = "") -> Any:
         return self.resolve(name, version).name != "held"
 
-    def server_metadata(self):
+    def server_metadata(self) -> Any:
         return pb.ServerMetadataResponse(name="triton", version="2", extensions=["classification"])
 
-    def model_metadata(self, name, version=""):
+    def model_metadata(self, name: str, version: str = "") -> Any:
         return pb.ModelMetadataResponse(name=name, versions=[version or "1"])
 
-    def resolve(self, name, version=""):
+    def resolve(self, name: str, version: str = "") -> Any:
         if name == "unknown":
             raise not_found("Request for unknown model: 'unknown' is not found")
         config = mc.ModelConfig(name=name, max_batch_size=8 if name == "echo" else 0)
         config.model_transaction_policy.decoupled = name == "stream"
-        labels = {"OUTPUT": ("zero", "one", "two")}
+        labels: dict[str, tuple[str, ...]] = {"OUTPUT": ("zero", "one", "two")}
         return VersionEntry(name, 1, ModelState.READY, config=config.SerializeToString(), labels=labels)
 
-    def resolve_single(self, name, version, endpoint):
+    def resolve_single(self, name: str, version: str, endpoint: Any) -> Any:
         entry = self.resolve(name, version)
         if entry.decoupled:
             raise unsupported(f"{endpoint} doesn't support models with decoupled transaction policy")
         return entry
 
-    async def statistics(self, name="", version=""):
+    async def statistics(self, name: str = "", version: str = "") -> Any:
         return pb.ModelStatisticsResponse(model_stats=[pb.ModelStatistics(name=name, version=version)])
 
-    async def repository_index(self, ready=False):
+    async def repository_index(self, ready: bool = False) -> Any:
         state = "READY" if ready else "UNAVAILABLE"
         return pb.RepositoryIndexResponse(models=[{"name": "echo", "version": "1", "state": state}])
 
-    async def load_model(self, name, config, files):
+    async def load_model(self, name: str, config: Any, files: Any) -> None:
         self.loads.append((name, config, dict(files)))
 
-    async def unload_model(self, name, unload_dependents=False):
+    async def unload_model(self, name: str, unload_dependents: bool = False) -> None:
         self.loads.append((name, unload_dependents))
 
-    def submit(self, entry, request, sink):
+    def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Any:
         self.requests.put(request)
         if request.model_name == "broken":
             raise ZeroDivisionError("secret")
@@ -104,21 +110,26 @@ class FakeService:
         self.calls.put(call)
         return call
 
-    def echo(self, request, sink):
+    def echo(self, request: InferRequest, sink: Sink) -> Any:
         if request.id == "bad":
             return sink(failed(invalid_arg("bad request"), request.id))
         tensor = request.inputs[0]
         output = Tensor("OUTPUT", tensor.datatype, tensor.shape, tensor.data)
         return sink(InferResponse("echo", "1", (output,), request.id, request.parameters))
 
-    def next_call(self):
+    def next_call(self) -> Any:
         return self.calls.get(timeout=WAIT_S)
 
 
 class Running:
     """A front on an event loop in its own thread."""
 
-    def __init__(self, settings=None, observer=None, send_buffers=None):
+    def __init__(
+        self,
+        settings: GrpcSettings | None = None,
+        observer: Any = None,
+        send_buffers: SendBufferLimit | None = None,
+    ) -> None:
         self.service = FakeService()
         self.front = GrpcFront(self.service, settings or GrpcSettings(), observer, send_buffers)
         self.loop = asyncio.new_event_loop()
@@ -126,18 +137,18 @@ class Running:
         self.thread.start()
         self.url = f"127.0.0.1:{self.on_loop(self.front.start('127.0.0.1', 0))}"
 
-    def on_loop(self, coroutine):
+    def on_loop(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(WAIT_S)
 
-    def do(self, function, *args, **kwargs):
+    def do(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         """Call a function on the loop."""
 
-        async def call():
+        async def call() -> Any:
             return function(*args, **kwargs)
 
         return self.on_loop(call())
 
-    def close(self):
+    def close(self) -> None:
         self.on_loop(self.front.stop(0))
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(WAIT_S)
@@ -145,7 +156,9 @@ class Running:
 
 
 @contextmanager
-def running(settings=None, send_buffers=None):
+def running(
+    settings: GrpcSettings | None = None, send_buffers: SendBufferLimit | None = None
+) -> Iterator[Any]:
     server = Running(settings, send_buffers=send_buffers)
     try:
         yield server
@@ -153,7 +166,7 @@ def running(settings=None, send_buffers=None):
         server.close()
 
 
-def int_input(*values):
+def int_input(*values: Any) -> Any:
     array = np.array([values], np.int32)
     tensor = client.InferInput("INPUT", array.shape, "INT32")
     tensor.set_data_from_numpy(array)
@@ -163,24 +176,24 @@ def int_input(*values):
 class Stream:
     """A tritonclient stream whose callback fills a queue."""
 
-    def __init__(self, triton, **options):
+    def __init__(self, triton: Any, **options: Any) -> None:
         self.triton = triton
-        self.results = queue.Queue()
+        self.results: queue.Queue[Any] = queue.Queue()
         triton.start_stream(lambda result, error: self.results.put(error or result), **options)
 
-    def send(self, model, request_id="", **options):
+    def send(self, model: str, request_id: str = "", **options: Any) -> None:
         self.triton.async_stream_infer(model, [int_input(5)], request_id=request_id, **options)
 
-    def next(self):
+    def next(self) -> Any:
         return self.results.get(timeout=WAIT_S)
 
-    def next_values(self, count):
+    def next_values(self, count: int) -> Any:
         return [
             (r.get_response().id, r.as_numpy("OUTPUT").item()) for r in (self.next() for _ in range(count))
         ]
 
 
-def refusal(call):
+def refusal(call: Any) -> Any:
     with pytest.raises((InferenceServerException, grpc.RpcError)) as caught:
         call()
     error = caught.value

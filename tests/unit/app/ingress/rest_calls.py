@@ -1,16 +1,22 @@
 """Requests to the REST API without a server."""
 
 import json
+from collections.abc import Callable
+
+from starlette.types import ASGIApp, Message
+
+Ask = Callable[..., tuple[int, bytes]]
+"""Sends a request: method, path and a body as bytes or as a document."""
 
 
-async def call(api, method, path, body):
+async def call(api: ASGIApp, method: str, path: str, body: bytes) -> tuple[int, bytes]:
     """Run one request through an ASGI application; return status and body."""
-    sent = []
+    sent: list[Message] = []
 
-    async def receive():
+    async def receive() -> Message:
         return {"type": "http.request", "body": body, "more_body": False}
 
-    async def send(message):
+    async def send(message: Message) -> None:
         sent.append(message)
 
     scope = {
@@ -25,5 +31,5 @@ async def call(api, method, path, body):
     return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
 
 
-def error(answer):
+def error(answer: tuple[int, bytes]) -> tuple[int, str]:
     return answer[0], json.loads(answer[1])["error"]

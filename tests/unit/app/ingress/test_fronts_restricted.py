@@ -3,7 +3,9 @@
 import asyncio
 import queue
 import socket
+from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import grpc
 import pytest
@@ -12,7 +14,8 @@ import tritonclient.http as http_client
 import tritonclient.http.aio as http_aio_client
 from tritonclient.utils import InferenceServerException
 
-from tests.unit.app.ingress.running_fronts import WAIT_S, ZEROS, infer, refusal, tensor
+from tests.unit.app.ingress.running_fronts import WAIT_S, ZEROS, Fronts, infer, refusal, tensor
+from tests.unit.app.ingress.running_fronts import Running as RunningFronts
 
 # The HTTP client writes into the headers it is given: each call gets a copy.
 SECRET = {"infer-key": "infer-value"}
@@ -22,7 +25,7 @@ GRPC_TEXT = "This protocol is restricted, expecting header 'triton-grpc-protocol
 
 
 @pytest.fixture
-def restricted(fronts):
+def restricted(fronts: Fronts) -> Iterator[Any]:
     with fronts(
         http_restricted_api="inference,model-repository:Infer-Key=infer-value".replace(
             "Infer-Key", "infer-key"
@@ -33,7 +36,7 @@ def restricted(fronts):
 
 
 @pytest.mark.parametrize("headers", [None, {"infer-key": "infer-valu"}, {"other": "infer-value"}])
-def test_http_refuses_without_the_header(restricted, headers):
+def test_http_refuses_without_the_header(restricted: RunningFronts, headers: Any) -> None:
     with http_client.InferenceServerClient(restricted.http) as client:
         for call in (
             partial(infer, client, http_client),
@@ -45,7 +48,7 @@ def test_http_refuses_without_the_header(restricted, headers):
     assert restricted.service.requests == 0 and restricted.service.loaded == []
 
 
-def test_http_answers_with_the_header(restricted):
+def test_http_answers_with_the_header(restricted: RunningFronts) -> None:
     with http_client.InferenceServerClient(restricted.http) as client:
         for _ in range(2):
             assert infer(client, http_client, headers={"INFER-Key": "infer-value"}) == ZEROS
@@ -57,7 +60,7 @@ def test_http_answers_with_the_header(restricted):
 @pytest.mark.parametrize(
     "path", ["/v2/models/identity/infer", "/v2/models/identity/generate", "/v2/repository/index"]
 )
-def test_http_refuses_a_restricted_path_by_any_method(restricted, path):
+def test_http_refuses_a_restricted_path_by_any_method(restricted: RunningFronts, path: str) -> None:
     for method in ("GET", "POST", "PUT"):
         with socket.create_connection(("127.0.0.1", restricted.http_port), WAIT_S) as connection:
             connection.sendall(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
@@ -66,8 +69,8 @@ def test_http_refuses_a_restricted_path_by_any_method(restricted, path):
         assert answer.endswith(f'{{"error":"{HTTP_TEXT}"}}'.encode())
 
 
-def test_aio_client_is_restricted_too(restricted):
-    async def ask():
+def test_aio_client_is_restricted_too(restricted: RunningFronts) -> None:
+    async def ask() -> Any:
         async with http_aio_client.InferenceServerClient(restricted.http) as client:
             with pytest.raises(InferenceServerException, match="This API is restricted"):
                 await client.infer("identity", [tensor(http_client)])
@@ -77,7 +80,7 @@ def test_aio_client_is_restricted_too(restricted):
 
 
 @pytest.mark.parametrize("headers", [None, SECRET, {"triton-grpc-protocol-infer-key": "x"}])
-def test_grpc_refuses_without_the_metadata(restricted, headers):
+def test_grpc_refuses_without_the_metadata(restricted: RunningFronts, headers: Any) -> None:
     with grpc_client.InferenceServerClient(restricted.grpc) as client:
         for call in (
             partial(infer, client, grpc_client),
@@ -89,15 +92,15 @@ def test_grpc_refuses_without_the_metadata(restricted, headers):
     assert restricted.service.loaded == []
 
 
-def test_grpc_answers_with_the_metadata(restricted):
+def test_grpc_answers_with_the_metadata(restricted: RunningFronts) -> None:
     with grpc_client.InferenceServerClient(restricted.grpc) as client:
         assert infer(client, grpc_client, headers=GRPC_SECRET) == ZEROS
         client.load_model("m", headers=GRPC_SECRET)
 
 
 @pytest.mark.parametrize(("headers", "admitted"), [(None, False), (GRPC_SECRET, True)])
-def test_grpc_streams_are_restricted(restricted, headers, admitted):
-    results = queue.SimpleQueue()
+def test_grpc_streams_are_restricted(restricted: RunningFronts, headers: Any, admitted: Any) -> None:
+    results: queue.SimpleQueue[Any] = queue.SimpleQueue()
     with grpc_client.InferenceServerClient(restricted.grpc) as client:
         client.start_stream(lambda result, error: results.put(error or result), headers=headers)
         if admitted:
@@ -109,7 +112,7 @@ def test_grpc_streams_are_restricted(restricted, headers, admitted):
             assert (result.status(), result.message()) == ("StatusCode.UNAVAILABLE", GRPC_TEXT)
 
 
-def test_grpc_health_service_is_in_the_health_category(fronts):
+def test_grpc_health_service_is_in_the_health_category(fronts: Fronts) -> None:
     with (
         fronts(grpc_restricted_protocol="health:k=v") as running,
         grpc.insecure_channel(running.grpc) as channel,

@@ -5,6 +5,7 @@ import queue
 import socket
 import threading
 from functools import partial
+from typing import Any
 
 import grpc
 import pytest
@@ -13,11 +14,11 @@ import tritonclient.http as http_client
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
-from tests.unit.app.ingress.running_fronts import WAIT_S, ZEROS, infer, refusal, tensor
+from tests.unit.app.ingress.running_fronts import WAIT_S, ZEROS, Fronts, infer, refusal, tensor
 
 
 @pytest.mark.parametrize("headers", [{"My_Header_1": "välue", "other": "no"}])
-def test_http_forwards_headers(fronts, headers):
+def test_http_forwards_headers(fronts: Fronts, headers: Any) -> None:
     with fronts(http_header_forward_pattern="my_header.*") as running:
         with socket.create_connection(("127.0.0.1", running.http_port), WAIT_S) as connection:
             lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
@@ -29,7 +30,7 @@ def test_http_forwards_headers(fronts, headers):
         assert running.service.parameters.get(timeout=WAIT_S) == {"own": 1, "My_Header_1": "välue"}
 
 
-def test_http_refuses_to_forward_a_reserved_header(fronts):
+def test_http_refuses_to_forward_a_reserved_header(fronts: Fronts) -> None:
     text = "Header 'priority' is reserved for Triton usage and cannot be forwarded."
     with (
         fronts(http_header_forward_pattern="prio") as running,
@@ -39,7 +40,7 @@ def test_http_refuses_to_forward_a_reserved_header(fronts):
         assert infer(client, http_client) == ZEROS
 
 
-def test_grpc_forwards_metadata_of_calls_and_streams(fronts):
+def test_grpc_forwards_metadata_of_calls_and_streams(fronts: Fronts) -> None:
     with (
         fronts(grpc_header_forward_pattern="^my_header") as running,
         grpc_client.InferenceServerClient(running.grpc) as client,
@@ -54,9 +55,9 @@ def test_grpc_forwards_metadata_of_calls_and_streams(fronts):
         assert answered.wait(WAIT_S)
 
 
-def test_grpc_refuses_to_forward_reserved_metadata(fronts):
+def test_grpc_refuses_to_forward_reserved_metadata(fronts: Fronts) -> None:
     text = "Header 'triton_x' is reserved for Triton usage and cannot be forwarded."
-    results = queue.SimpleQueue()
+    results: queue.SimpleQueue[Any] = queue.SimpleQueue()
     with (
         fronts(grpc_header_forward_pattern="triton_x") as running,
         grpc_client.InferenceServerClient(running.grpc) as client,
@@ -69,7 +70,7 @@ def test_grpc_refuses_to_forward_reserved_metadata(fronts):
         assert results.get(timeout=WAIT_S).message() == text
 
 
-def test_messages_over_the_limit_are_refused(fronts):
+def test_messages_over_the_limit_are_refused(fronts: Fronts) -> None:
     with (
         fronts(grpc_max_message_size=4096) as running,
         grpc_client.InferenceServerClient(running.grpc) as client,
@@ -86,7 +87,7 @@ def test_messages_over_the_limit_are_refused(fronts):
 class Relay:
     """Relays TCP and counts the bytes that the server sends."""
 
-    def __init__(self, port):
+    def __init__(self, port: int) -> None:
         self.received = 0
         self._upstream = socket.create_connection(("127.0.0.1", port), WAIT_S)
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -94,7 +95,7 @@ class Relay:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def _run(self):
+    def _run(self) -> None:
         client, _ = self._listener.accept()
         with client:
             requests = threading.Thread(target=self._pass, args=(client, self._upstream, False), daemon=True)
@@ -102,7 +103,7 @@ class Relay:
             self._pass(self._upstream, client, True)
             requests.join(WAIT_S)
 
-    def _pass(self, source, target, counted):
+    def _pass(self, source: Any, target: Any, counted: Any) -> None:
         try:
             while data := source.recv(65536):
                 self.received += len(data) if counted else 0
@@ -110,7 +111,7 @@ class Relay:
         except OSError:
             pass
 
-    def close(self):
+    def close(self) -> None:
         self._upstream.shutdown(socket.SHUT_RDWR)
         self._thread.join(WAIT_S)
         self._upstream.close()
@@ -121,7 +122,9 @@ class Relay:
     ("level", "understood", "compressed"),
     [("none", 7, False), ("low", 7, True), ("medium", 7, True), ("high", 7, True), ("high", 1, False)],
 )
-def test_responses_are_compressed_for_clients_that_accept_it(fronts, level, understood, compressed):
+def test_responses_are_compressed_for_clients_that_accept_it(
+    fronts: Fronts, level: str, understood: Any, compressed: Any
+) -> None:
     options = [("grpc.compression_enabled_algorithms_bitset", understood)]
     with fronts(grpc_infer_response_compression_level=level) as running:
         running.service.large_output = bytes(500_000)
@@ -134,7 +137,7 @@ def test_responses_are_compressed_for_clients_that_accept_it(fronts, level, unde
     assert (relay.received < 50_000) is compressed
 
 
-def reflected(channel):
+def reflected(channel: Any) -> Any:
     """Return the names of services, requested as by grpcurl."""
     from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -148,7 +151,7 @@ def reflected(channel):
     return {service.name for service in listed.list_services_response.service}
 
 
-def test_reflection_is_off_by_default(fronts):
+def test_reflection_is_off_by_default(fronts: Fronts) -> None:
     with fronts() as running, grpc.insecure_channel(running.grpc) as channel:
         with pytest.raises(grpc.RpcError) as refused:
             reflected(channel)
@@ -157,7 +160,7 @@ def test_reflection_is_off_by_default(fronts):
         assert "inference.GRPCInferenceService" in reflected(channel)
 
 
-def test_health_is_watched(fronts):
+def test_health_is_watched(fronts: Fronts) -> None:
     running_fronts = fronts()
     with running_fronts as running:
         channel = grpc.insecure_channel(running.grpc)
@@ -169,16 +172,16 @@ def test_health_is_watched(fronts):
     channel.close()
 
 
-def test_connections_are_closed_at_their_maximum_age(fronts):
+def test_connections_are_closed_at_their_maximum_age(fronts: Fronts) -> None:
     with fronts(grpc_max_connection_age=300, grpc_max_connection_age_grace=100) as running:
-        results = queue.SimpleQueue()
+        results: queue.SimpleQueue[Any] = queue.SimpleQueue()
         with grpc_client.InferenceServerClient(running.grpc) as client:
             client.start_stream(lambda result, error: results.put(error))
             error = results.get(timeout=WAIT_S)
         assert error.status() == "StatusCode.UNAVAILABLE"
 
 
-def test_connections_are_limited_per_port(fronts):
+def test_connections_are_limited_per_port(fronts: Fronts) -> None:
     with fronts(max_connections="1") as running:
         for port in (running.http_port, int(running.grpc.rpartition(":")[2])):
             with socket.create_connection(("127.0.0.1", port), WAIT_S) as first:

@@ -2,17 +2,19 @@
 
 import socket
 import ssl
+from pathlib import Path
+from typing import Any
 
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 
-from tests.certificates import Authority
-from tests.unit.app.ingress.running_fronts import WAIT_S, ZEROS, infer, refusal, tensor
+from tests.certificates import Authority, Pair
+from tests.unit.app.ingress.running_fronts import WAIT_S, ZEROS, Fronts, infer, refusal, tensor
 
 
-def http_over_tls(url, root, pair=None):
-    def context():
+def http_over_tls(url: str, root: Any, pair: Pair | None = None) -> Any:
+    def context() -> Any:
         made = ssl.create_default_context(cafile=str(root))
         if pair:
             made.load_cert_chain(pair.cert, pair.key)
@@ -23,12 +25,12 @@ def http_over_tls(url, root, pair=None):
     )
 
 
-def grpc_over_tls(url, root, pair=None):
+def grpc_over_tls(url: str, root: Any, pair: Pair | None = None) -> Any:
     files = {"private_key": str(pair.key), "certificate_chain": str(pair.cert)} if pair else {}
     return grpc_client.InferenceServerClient(url, ssl=True, root_certificates=str(root), **files)
 
 
-def tls(front, pair, root=None):
+def tls(front: Any, pair: Pair, root: Any = None) -> Any:
     mutual = {f"{front}_use_ssl_mutual": True, f"{front}_root_cert": str(root)} if root else {}
     return {
         f"{front}_use_ssl": True,
@@ -37,7 +39,7 @@ def tls(front, pair, root=None):
     } | mutual
 
 
-def test_https(fronts, authority, pair):
+def test_https(fronts: Fronts, authority: Authority, pair: Pair) -> None:
     with fronts(**tls("http", pair)) as running, http_over_tls(running.http, authority.root) as client:
         assert client.is_server_ready()
         for size in (4, 1_000_000):
@@ -45,7 +47,7 @@ def test_https(fronts, authority, pair):
             assert output.shape == (1, size)
 
 
-def test_https_answers_rejected_requests(fronts, authority, pair):
+def test_https_answers_rejected_requests(fronts: Fronts, authority: Authority, pair: Pair) -> None:
     with fronts(http_max_header_size=2048, **tls("http", pair)) as running:
         context = ssl.create_default_context(cafile=str(authority.root))
         plain = socket.create_connection(("127.0.0.1", running.http_port), WAIT_S)
@@ -54,7 +56,7 @@ def test_https_answers_rejected_requests(fronts, authority, pair):
             assert connection.recv(65536).startswith(b"HTTP/1.1 431 ")
 
 
-def test_plain_http_is_not_answered_on_a_tls_port(fronts, pair):
+def test_plain_http_is_not_answered_on_a_tls_port(fronts: Fronts, pair: Pair) -> None:
     with (
         fronts(**tls("http", pair)) as running,
         socket.create_connection(("127.0.0.1", running.http_port), WAIT_S) as connection,
@@ -67,7 +69,7 @@ def test_plain_http_is_not_answered_on_a_tls_port(fronts, pair):
     assert b"HTTP" not in answer
 
 
-def test_mutual_https(fronts, authority, pair, tmp_path):
+def test_mutual_https(fronts: Fronts, authority: Authority, pair: Pair, tmp_path: Path) -> None:
     with fronts(**tls("http", pair, authority.root)) as running:
         with http_over_tls(running.http, authority.root, authority.issue("client")) as client:
             assert infer(client, http_client) == ZEROS
@@ -79,7 +81,7 @@ def test_mutual_https(fronts, authority, pair, tmp_path):
     assert running.service.requests == 1
 
 
-def test_grpc_over_tls(fronts, authority, pair):
+def test_grpc_over_tls(fronts: Fronts, authority: Authority, pair: Pair) -> None:
     with fronts(**tls("grpc", pair)) as running:
         with grpc_over_tls(running.grpc, authority.root) as client:
             assert infer(client, grpc_client) == ZEROS
@@ -87,7 +89,7 @@ def test_grpc_over_tls(fronts, authority, pair):
             assert refusal(client.is_server_live)[0] == "StatusCode.UNAVAILABLE"
 
 
-def test_mutual_grpc(fronts, authority, pair, tmp_path):
+def test_mutual_grpc(fronts: Fronts, authority: Authority, pair: Pair, tmp_path: Path) -> None:
     with fronts(**tls("grpc", pair, authority.root)) as running:
         with grpc_over_tls(running.grpc, authority.root, authority.issue("client")) as client:
             assert infer(client, grpc_client) == ZEROS

@@ -2,6 +2,7 @@
 
 import queue
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ import tritonclient.http as http_client
 
 from app.core.tensors import InferResponse, Tensor
 from app.ingress.service.routed import RoutedInferenceService
+from app.routing.router import Router
 from app.routing.table import ModelState, RoutingTable
-from tests.unit.app.ingress.running_fronts import WAIT_S
+from tests.unit.app.ingress.running_fronts import WAIT_S, Fronts
 from tests.unit.app.routing_fakes import SETTINGS, FakeRepository, FakeRouter, entry
 from tests.waiting import block_until
 
@@ -19,12 +21,12 @@ UNLOADED = entry("m", state=ModelState.UNAVAILABLE, reason="unloaded")
 CLASSES = [[b"3.000000:1:dog", b"2.000000:0:cat"]]
 
 
-def unary_infer(client, given, wanted):
+def unary_infer(client: Any, given: Any, wanted: Any) -> Any:
     return client.infer("m", [given], outputs=[wanted])
 
 
-def grpc_stream_infer(client, given, wanted):
-    results = queue.SimpleQueue()
+def grpc_stream_infer(client: Any, given: Any, wanted: Any) -> Any:
+    results: queue.SimpleQueue[Any] = queue.SimpleQueue()
     client.start_stream(lambda result, error: results.put(error or result))
     client.async_stream_infer("m", [given], outputs=[wanted])
     return results.get(timeout=WAIT_S)
@@ -38,12 +40,14 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_classification_succeeds_when_the_model_is_unloaded_meanwhile(fronts, monkeypatch, kind):
+def test_classification_succeeds_when_the_model_is_unloaded_meanwhile(
+    fronts: Fronts, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     router = FakeRouter(entry("m", labels={"OUTPUT0": ("cat", "dog")}))
     resolved = count_resolves(monkeypatch)
     module, infer = KINDS[kind]
     with (
-        fronts(service=RoutedInferenceService(SETTINGS, router, FakeRepository())) as running,
+        fronts(service=RoutedInferenceService(SETTINGS, cast(Router, router), FakeRepository())) as running,
         module.InferenceServerClient(running.http if kind == "http" else running.grpc) as client,
         ThreadPoolExecutor() as caller,
     ):
@@ -58,12 +62,12 @@ def test_classification_succeeds_when_the_model_is_unloaded_meanwhile(fronts, mo
     assert resolved == ["m"], "a request is resolved once"
 
 
-def count_resolves(monkeypatch):
+def count_resolves(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a list to which the names of resolved models are appended."""
     resolved = []
     resolve = RoutingTable.resolve
 
-    def counted(table, name, version=""):
+    def counted(table: Any, name: str, version: str = "") -> Any:
         resolved.append(name)
         return resolve(table, name, version)
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -6,7 +8,7 @@ from app.core.tensors import Tensor
 from app.protocol.classification import classify
 
 
-def texts(tensor):
+def texts(tensor: Any) -> Any:
     return [element.decode() for element in tensor.array().ravel().tolist()]
 
 
@@ -25,7 +27,7 @@ def texts(tensor):
         (np.zeros((0, 4), np.int8), 2, True, (2,), []),
     ],
 )
-def test_best_classes(array, count, batched, shape, wanted):
+def test_best_classes(array: Any, count: int, batched: bool, shape: Any, wanted: Any) -> None:
     tensor = classify(Tensor.from_array("O", array), count, ("a", "b", ""), batched)
     if array.size:
         assert (tensor.datatype, tensor.shape, texts(tensor)) == ("BYTES", shape, wanted)
@@ -34,7 +36,7 @@ def test_best_classes(array, count, batched, shape, wanted):
 
 
 @pytest.mark.parametrize("datatype", ["BOOL", "FP16", "BF16", "BYTES"])
-def test_unsupported_datatypes_are_refused(datatype):
+def test_unsupported_datatypes_are_refused(datatype: str) -> None:
     with pytest.raises(InferError) as caught:
         classify(Tensor("O", datatype, (0,), b""), 1)
     assert caught.value.code is ErrorCode.INVALID_ARG
@@ -43,7 +45,7 @@ def test_unsupported_datatypes_are_refused(datatype):
     )
 
 
-def test_size_is_limited_and_checked():
+def test_size_is_limited_and_checked() -> None:
     with pytest.raises(InferError, match="classification output tensor too large"):
         classify(Tensor("O", "INT8", (1_000_001,), bytes(1_000_001)), 1)
     with pytest.raises(InferError, match="output tensor shape does not match size of output for 'O'"):

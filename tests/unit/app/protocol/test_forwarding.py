@@ -1,5 +1,7 @@
 """Headers that become request parameters."""
 
+from typing import Any
+
 import pytest
 
 from app.core.errors import ErrorCode, InferError
@@ -7,7 +9,7 @@ from app.core.tensors import InferRequest
 from app.protocol.forwarding import HeaderForwarder
 
 
-def forwarded(pattern, *headers, parameters=None):
+def forwarded(pattern: str, *headers: tuple[str, str], parameters: Any = None) -> Any:
     request = InferRequest("m", "", (), parameters=parameters or {})
     return HeaderForwarder(pattern).forward(request, headers).parameters
 
@@ -27,11 +29,11 @@ def forwarded(pattern, *headers, parameters=None):
         (".", "x" * 257, False),
     ],
 )
-def test_pattern_matches_within_a_name(pattern, name, matches):
+def test_pattern_matches_within_a_name(pattern: str, name: str, matches: bool) -> None:
     assert forwarded(pattern, (name, "1")) == ({name: "1"} if matches else {})
 
 
-def test_headers_replace_parameters_of_the_same_name():
+def test_headers_replace_parameters_of_the_same_name() -> None:
     given = {"a": 1, "b": True}
     assert forwarded("x|^b$", ("X-1", "v"), ("b", "w"), ("c", "z"), parameters=given) == {
         "a": 1,
@@ -41,7 +43,7 @@ def test_headers_replace_parameters_of_the_same_name():
     assert given == {"a": 1, "b": True}
 
 
-def test_request_without_matches_is_unchanged():
+def test_request_without_matches_is_unchanged() -> None:
     request = InferRequest("m", "", ())
     assert HeaderForwarder("x").forward(request, [("a", "1")]) is request
 
@@ -60,7 +62,7 @@ def test_request_without_matches_is_unchanged():
         "Priority",
     ],
 )
-def test_reserved_names_are_refused(name):
+def test_reserved_names_are_refused(name: str) -> None:
     with pytest.raises(InferError) as refused:
         forwarded(".*", ("a", "1"), (name, "1"))
     assert refused.value.code is ErrorCode.INVALID_ARG
@@ -68,6 +70,6 @@ def test_reserved_names_are_refused(name):
     assert forwarded("^a$", ("a", "1"), (name, "1")) == {"a": "1"}
 
 
-def test_invalid_pattern_is_refused():
+def test_invalid_pattern_is_refused() -> None:
     with pytest.raises(ValueError, match=r"'\[' is not a regular expression: unterminated character set"):
         HeaderForwarder("[")

@@ -1,5 +1,7 @@
 """Restriction options and the check of a header's value."""
 
+from typing import Any
+
 import pytest
 
 from app.protocol.restrictions import GRPC_PREFIX, Restriction, parse_restrictions
@@ -7,7 +9,7 @@ from app.protocol.restrictions import GRPC_PREFIX, Restriction, parse_restrictio
 HTTP = ("http-restricted-api", "api")
 
 
-def test_options_are_parsed_by_category():
+def test_options_are_parsed_by_category() -> None:
     found = parse_restrictions(["inference,trace:Key=a=b:c", "health:k=v"], *HTTP, GRPC_PREFIX)
     assert found == {
         "inference": Restriction("triton-grpc-protocol-Key", "a=b:c"),
@@ -17,7 +19,7 @@ def test_options_are_parsed_by_category():
 
 
 @pytest.mark.parametrize("entry", ["", "health", "health:key", "health:=v", "health:key=", ":key=v", "a=b:c"])
-def test_malformed_entry_is_refused(entry):
+def test_malformed_entry_is_refused(entry: str) -> None:
     with pytest.raises(ValueError) as refused:
         parse_restrictions([entry], *HTTP)
     assert str(refused.value) == (
@@ -34,13 +36,13 @@ def test_malformed_entry_is_refused(entry):
         (["trace:k=v", "trace:k=v"], "restricted api 'trace' can not be specified in multiple config groups"),
     ],
 )
-def test_unknown_and_repeated_categories_are_refused(entries, text):
+def test_unknown_and_repeated_categories_are_refused(entries: Any, text: str) -> None:
     with pytest.raises(ValueError) as refused:
         parse_restrictions(entries, *HTTP)
     assert str(refused.value) == text
 
 
-def test_value_must_match_completely():
+def test_value_must_match_completely() -> None:
     restriction = Restriction("key", "välue")
     assert restriction.accepts("välue".encode())
     assert not any(map(restriction.accepts, (None, b"", b"value", "väluex".encode(), "välu".encode())))

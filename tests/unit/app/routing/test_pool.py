@@ -8,7 +8,6 @@ import pytest
 
 from app.core.errors import ErrorCode
 from app.ray_adapter.replicas import ReplicaAddress
-from app.routing import pool as pool_module
 from app.routing.pool import ReplicaPool
 from app.transport.channel.client import Channel
 from tests.unit.app.routing.conftest import KEY, NODE, SETTINGS, Replica, Sink, Start, request
@@ -159,7 +158,7 @@ async def test_replica_that_serve_dropped_while_it_was_being_connected(
         await go_on.wait()
         return await connect(*arguments, **options)
 
-    monkeypatch.setattr(pool_module.Channel, "connect", slowly)
+    monkeypatch.setattr(Channel, "connect", slowly)
     bench.publish(a)
     await connecting.wait()
     bench.publish()

@@ -146,7 +146,7 @@ async def test_answered_call_is_not_kept_alive(pools: list[ReplicaPool], start: 
         else:
             refuse(replica)
         await until(partial(getattr, receiver, "answered"))
-        receiver = None
+        del receiver
         assert gone() is None
     finally:
         gc.enable()

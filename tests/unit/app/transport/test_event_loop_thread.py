@@ -51,7 +51,7 @@ def test_old_garbage_is_collected_when_idle(plane: LoopThread) -> None:
     reference = weakref.ref(circle)
     plane.schedule_gc(0.01)
     gc.collect(1)
-    busy = [[] for _ in range(2000)]
+    busy: list[list[object]] = [[] for _ in range(2000)]
     del circle
     assert gone(reference)
     assert len(busy) == 2000

@@ -18,10 +18,11 @@ from onnx import TensorProto, helper  # noqa: E402
 import backends.cuda.device  # noqa: E402
 from app.core.errors import ErrorCode, InferError  # noqa: E402
 from app.core.tensors import Tensor  # noqa: E402
+from backends.base import Instance, Model  # noqa: E402
 from backends.cuda.host_buffers import HostBuffers  # noqa: E402
 from backends.onnxruntime import backend as onnxruntime_backend  # noqa: E402
 from backends.pytorch import backend as pytorch_backend  # noqa: E402
-from tests.unit.backend_harness import Served, infer  # noqa: E402
+from tests.unit.backend_harness import Served, config, infer  # noqa: E402
 from tests.unit.backends.host_device import HostDevice  # noqa: E402
 from tests.unit.backends.onnxruntime import test_backend as test_onnxruntime  # noqa: E402
 from tests.unit.backends.pytorch import test_backend as test_torch  # noqa: E402
@@ -199,8 +200,8 @@ def test_options_of_the_cuda_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: available)
     found = {}
     for text, stream in (("", 0), ("", 7), ("optimization { cuda { graphs: true } }", 7)):
-        model = test_onnxruntime.Model(test_onnxruntime.config(f'name: "x" {text}'), 1, Path())
-        found[text, stream] = providers(test_onnxruntime.Instance(model, "x_0_0", "GPU", 1), stream)[0][1]
+        model = Model(config(f'name: "x" {text}'), 1, Path())
+        found[text, stream] = providers(Instance(model, "x_0_0", "GPU", 1), stream)[0][1]
     assert list(found.values()) == [
         {"device_id": "1"},
         {"device_id": "1", "user_compute_stream": "7"},

@@ -29,7 +29,7 @@ IO = tuple[str, int, Sequence[Any]]
 
 
 def save(
-    folder: Path, nodes: list[Any], inputs: list[IO], outputs: list[IO], name: str = "model.onnx"
+    folder: Path, nodes: list[Any], inputs: Sequence[IO], outputs: Sequence[IO], name: str = "model.onnx"
 ) -> Path:
     """Write an ONNX model as version 1 of a model in `folder`."""
     graph = helper.make_graph(
@@ -86,7 +86,7 @@ def serve(text: str, folder: Path, **options: Any) -> Served:
 
 def completed(text: str, folder: Path, **settings: str) -> str:
     model = Model(config(text), 1, folder, settings)
-    return text_format.MessageToString(OnnxRuntimeBackend.auto_complete(model), as_one_line=True)
+    return str(text_format.MessageToString(OnnxRuntimeBackend.auto_complete(model), as_one_line=True))
 
 
 def refusal(text: str, folder: Path) -> str:

@@ -6,14 +6,16 @@ from typing import Any, Dict, List, Tuple  # noqa: UP035  (TorchScript reads the
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from app.core.errors import InferError  # noqa: E402
-from app.core.tensors import Tensor  # noqa: E402
-from backends.base import Instance  # noqa: E402
-from backends.pytorch.backend import TorchBackend  # noqa: E402
-from backends.pytorch.naming import input_arguments, output_indices  # noqa: E402
-from tests.unit.backend_harness import Served, config, infer  # noqa: E402
+import torch
+
+from app.core.errors import InferError
+from app.core.tensors import Tensor
+from backends.base import Instance
+from backends.pytorch.backend import TorchBackend
+from backends.pytorch.naming import input_arguments, output_indices
+from tests.unit.backend_harness import Served, config, infer
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -50,6 +52,8 @@ class NumbersBeside(torch.nn.Module):
 
 class Keeps(torch.nn.Module):
     """Returns the same buffer each time, and changes its input."""
+
+    kept: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()

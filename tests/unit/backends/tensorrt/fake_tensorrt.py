@@ -192,6 +192,10 @@ class IExecutionContext:
         return True
 
 
+class Severity(Enum):
+    ERROR = 1
+
+
 class Runtime:
     """Finds engines by the bytes of their file."""
 
@@ -208,7 +212,7 @@ class Runtime:
         Runtime.read += 1
         Runtime.cores.append(self.DLA_core)
         if data not in self.engines:
-            severity = Enum("Severity", ["ERROR"]).ERROR
+            severity = Severity.ERROR
             self._log.log(severity, "magicTag does not match")
         return self.engines.get(data)
 
@@ -220,4 +224,4 @@ def init_libnvinfer_plugins(log: Any, namespace: str) -> bool:
 
 def _floats(address: int, shape: Shape) -> Any:
     buffer = (ctypes.c_float * max(1, prod(shape))).from_address(address)
-    return np.ndarray(shape, np.float32, buffer)
+    return np.ctypeslib.as_array(buffer)[: prod(shape)].reshape(shape)

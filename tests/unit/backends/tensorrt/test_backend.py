@@ -16,6 +16,7 @@ from app.core.errors import ErrorCode, InferError  # noqa: E402
 from app.core.installation import install_command  # noqa: E402
 from backends import find_backend  # noqa: E402
 from backends.base import Instance, Model, SecondaryDevice  # noqa: E402
+from backends.cuda.host_buffers import HostBuffers  # noqa: E402
 from tests.unit.backend_harness import Served, config, infer  # noqa: E402
 from tests.unit.backends.host_device import HostDevice  # noqa: E402
 from tests.unit.backends.tensorrt import fake_tensorrt as trt  # noqa: E402
@@ -34,7 +35,7 @@ Serve = Callable[..., Served]
 @pytest.fixture
 def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The backend's module, with the stand-ins where TensorRT and the GPU would be."""
-    monkeypatch.setitem(sys.modules, "tensorrt", trt)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "tensorrt", trt)
     monkeypatch.delitem(sys.modules, MODULE, raising=False)
     module = import_module(MODULE)
     monkeypatch.setattr(module, "CudaDevice", HostDevice)
@@ -93,9 +94,11 @@ def test_inputs_are_merged_into_the_memory_that_is_copied(serve: Serve) -> None:
     device = served.instance.state.buffers.device
     assert served.instance.merged_inputs is device.inputs
     served(infer({"X": rows(2)}), infer({"X": rows(1)}))
-    held = device.inputs("X", (3, 3), np.dtype(np.float32))
+    merge = device.inputs
+    assert isinstance(merge, HostBuffers)
+    held = merge("X", (3, 3), np.dtype(np.float32))
     assert (held == np.concatenate([rows(2), rows(1)])).all()
-    assert device.inputs.copy_in("X", held) is held
+    assert merge.copy_in("X", held) is held
     assert device.waits == 2  # one for the context's profile
 
 
@@ -286,8 +289,8 @@ def test_a_missing_file_and_one_that_is_no_engine(backend: Any, tmp_path: Path) 
 
 @pytest.mark.parametrize(("module", "title"), [("tensorrt", "TensorRT"), ("torch", "PyTorch")])
 def test_missing_packages_name_the_extra(module: str, title: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorrt", trt)  # type: ignore[arg-type]
-    monkeypatch.setitem(sys.modules, module, None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "tensorrt", trt)
+    monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.delitem(sys.modules, MODULE, raising=False)
     with pytest.raises(InferError) as caught:
         find_backend("tensorrt")

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,10 @@ class Caller:
             return self.model.submit(InferRequest("caller", "", (INPUT,), **fields), self._take)
 
         cancel = self.bench.plane.call(submit())
-        return lambda: self.bench.plane.loop.call_soon_threadsafe(cancel) and None
+        return partial(self._cancel, cancel)
+
+    def _cancel(self, cancel: Callable[[], None]) -> None:
+        self.bench.plane.loop.call_soon_threadsafe(cancel)
 
     def _take(self, response: InferResponse) -> None:
         self.responses.append(response)

@@ -10,8 +10,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from app.core import inference
 from app.core.errors import unavailable
 from app.core.tensors import InferRequest, InferResponse, Tensor
+from app.routing.table import VersionEntry
 from app.transport.event_loop_thread import LoopThread
 from backends.python.api import calls, pb_utils, server_api
 from backends.python.api.calls import ResponseIterator, executing
@@ -52,8 +54,8 @@ class Bench:
         self.answers: list[Callable[[Asked], None]] = []
         submit = self.models.submit
 
-        def answering(entry: Any, request: Any, sink: Any) -> Any:
-            call = submit(entry, request, sink)
+        def answering(found: VersionEntry, request: InferRequest, sink: inference.Sink) -> inference.Call:
+            call = submit(found, request, sink)
             if self.answers and self.models.asked:
                 asked = self.models.asked.pop(0)
                 plane.loop.call_soon(self.answers.pop(0), asked)
@@ -91,7 +93,8 @@ def test_exec(bench: Bench) -> None:
     bench.answers.append(lambda asked: asked.answer(output(7)))
     response = request().exec()
     assert not response.has_error()
-    assert pb_utils.get_output_tensor_by_name(response, "y").as_numpy().tolist() == [7] * 4
+    found = pb_utils.get_output_tensor_by_name(response, "y")
+    assert found is not None and found.as_numpy().tolist() == [7] * 4
 
 
 def test_call_inherits_fields_of_its_request(bench: Bench) -> None:
@@ -158,14 +161,15 @@ def test_a_reader_that_never_reads_is_bounded(monkeypatch: pytest.MonkeyPatch) -
         responses.put(InferResponse(final=False))
     found = list(responses)
     assert len(found) == 3
-    assert found[-1].error().message() == "more than 2 responses are queued for the caller"
+    error = found[-1].error()
+    assert error is not None and error.message() == "more than 2 responses are queued for the caller"
 
 
 def test_async_exec(bench: Bench) -> None:
     bench.answers += [lambda asked: asked.answer(output(1)), lambda asked: asked.answer(output(2))]
 
     async def both() -> list[Any]:
-        return await asyncio.gather(request().async_exec(), request().async_exec())
+        return [*await asyncio.gather(request().async_exec(), request().async_exec())]
 
     found = [response.output_tensors()[0].as_numpy()[0] for response in asyncio.run(both())]
     assert sorted(found) == [1, 2]

@@ -45,7 +45,7 @@ def prepared(
 
 def error_of(folder: Path, declared: str = "", **settings: str) -> InferError:
     with pytest.raises(InferError) as caught:
-        prepared(folder, declared, **settings)
+        prepared(folder, declared, "python", None, **settings)
     return caught.value
 
 

@@ -10,7 +10,8 @@ from app.routing.table import RoutingTable
 from deployments.manager import applications
 from deployments.manager.applications import ModelApplication, parse_application
 from deployments.spec import Description, ModelSpec
-from tests.unit.deployments.manager.manager_bench import KEY, Bench, load, reason, states
+from tests.unit.deployments.manager.manager_bench import Bench, load, reason, states
+from tests.unit.deployments.model_directories import KEY
 from tests.waiting import until
 
 

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -12,7 +13,7 @@ from app.core.errors import ErrorCode, InferError
 from deployments.model_store.cache import NodeCache
 
 
-def writes(size: int, calls: list[Path] | None = None):  # type: ignore[no-untyped-def]
+def writes(size: int, calls: list[Path] | None = None) -> Callable[[Path], None]:
     def write(directory: Path) -> None:
         if calls is not None:
             calls.append(directory)

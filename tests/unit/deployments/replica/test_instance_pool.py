@@ -154,7 +154,8 @@ def test_host_policy_sets_affinity(bench: Bench) -> None:
     bench.load(CONFIG + group(1, 'host_policy: "mine"'), host_policy=policies)
     (thread,) = [each for each in threading.enumerate() if each.name == "g_0"]
     assert thread.native_id is not None and os.sched_getaffinity(thread.native_id) == {core}
-    (instance,) = bench.model.instances.instances if bench.model else ()
+    assert bench.model is not None
+    (instance,) = bench.model.instances.instances
     assert instance.host_policy == policies["mine"]
     with pytest.raises(InferError, match="Parsing 'cpu-cores' value: Can't parse 'x' to integer"):
         update(bench, CONFIG + group(1))

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.core.errors import ErrorCode, InferError
+from app.core.errors import ErrorCode, Failure, InferError
 from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
 from tests.unit.deployments.served_model_bench import CONFIG, Bench, request
 
@@ -93,7 +93,7 @@ def test_failures_are_counted_by_reason(bench: Bench) -> None:
     assert bench.model is not None and bench.model.outstanding == 0
 
 
-def _error(answer: "Future[InferResponse]") -> InferError:
+def _error(answer: "Future[InferResponse]") -> Failure:
     error = answer.result(5).failure
     assert error is not None
     return error

@@ -3,6 +3,7 @@
 import asyncio
 import queue
 import time
+from typing import Any
 
 import grpc
 import numpy as np
@@ -13,11 +14,11 @@ from tritonclient.utils import InferenceServerException
 
 from app.core.errors import InferError
 from app.ingress.grpc.front import SHUTDOWN_TEXT
-from tests.unit.app.ingress.grpc_running import WAIT_S, Stream, int_input, refusal
+from tests.unit.app.ingress.grpc_running import WAIT_S, Running, Stream, int_input, refusal
 from tests.unit.garbage import alive
 
 
-def test_health(server, triton):
+def test_health(server: Running, triton: client.InferenceServerClient) -> None:
     assert triton.is_server_live() and triton.is_server_ready()
     assert triton.is_model_ready("echo") and not triton.is_model_ready("held")
     assert refusal(lambda: triton.is_model_ready("unknown")) == (
@@ -27,14 +28,14 @@ def test_health(server, triton):
 
 
 @pytest.mark.parametrize(("ready", "status"), [(True, b"\x08\x01"), (False, b"\x08\x02")])
-def test_grpc_health(server, ready, status):
+def test_grpc_health(server: Running, ready: bool, status: int) -> None:
     server.service.is_ready = ready
     with grpc.insecure_channel(server.url) as channel:
         check = channel.unary_unary("/grpc.health.v1.Health/Check")
         assert check(b"\x0a\x07service", timeout=WAIT_S) == status
 
 
-def test_descriptions(triton):
+def test_descriptions(triton: client.InferenceServerClient) -> None:
     assert triton.get_server_metadata().extensions == ["classification"]
     assert triton.get_model_metadata("echo", "2").versions == ["2"]
     assert triton.get_model_config("stream").config.model_transaction_policy.decoupled
@@ -42,19 +43,19 @@ def test_descriptions(triton):
     assert triton.get_model_repository_index().models[0].state == "UNAVAILABLE"
 
 
-def test_repository(server, triton):
+def test_repository(server: Running, triton: client.InferenceServerClient) -> None:
     triton.load_model("m", config="{}", files={"file:1/model.x": b"\0"})
     triton.unload_model("m", unload_dependents=True)
     assert server.service.loads == [("m", "{}", {"1/model.x": b"\0"}), ("m", True)]
 
 
-def test_unknown_methods_are_unimplemented(server):
+def test_unknown_methods_are_unimplemented(server: Running) -> None:
     with grpc.insecure_channel(server.url) as channel, pytest.raises(grpc.RpcError) as raised:
         channel.unary_unary("/inference.GRPCInferenceService/Nothing")(b"", timeout=WAIT_S)
     assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_failed_requests_leak_nothing(server, triton):
+def test_failed_requests_leak_nothing(server: Running, triton: client.InferenceServerClient) -> None:
     before = alive(InferError)
     for _ in range(20):
         code, text = refusal(lambda: triton.infer("echo", [int_input(1)], request_id="bad"))
@@ -63,7 +64,7 @@ def test_failed_requests_leak_nothing(server, triton):
     assert alive(InferError) < before + 10
 
 
-def test_infer(server, triton):
+def test_infer(server: Running, triton: client.InferenceServerClient) -> None:
     result = triton.infer("echo", [int_input(1, 2)], request_id="7", priority=2, parameters={"p": "v"})
     assert result.as_numpy("OUTPUT").tolist() == [[1, 2]]
     assert (result.get_response().id, result.get_response().parameters["p"].string_param) == ("7", "v")
@@ -71,22 +72,22 @@ def test_infer(server, triton):
     assert (request.priority, request.deadline) == (2, 0.0)
 
 
-def test_infer_with_the_aio_client(server):
-    async def infer():
+def test_infer_with_the_aio_client(server: Running) -> None:
+    async def infer() -> Any:
         async with aio_client.InferenceServerClient(server.url) as triton:
             return await triton.infer("echo", [int_input(3)])
 
     assert asyncio.run(infer()).as_numpy("OUTPUT").tolist() == [[3]]
 
 
-def test_infer_of_a_large_tensor(triton):
+def test_infer_of_a_large_tensor(triton: client.InferenceServerClient) -> None:
     array = np.arange(5_000_000, dtype=np.float32).reshape(1, -1)
     tensor = client.InferInput("INPUT", array.shape, "FP32")
     tensor.set_data_from_numpy(array)
     assert np.array_equal(triton.infer("echo", [tensor]).as_numpy("OUTPUT"), array)
 
 
-def test_classification(triton):
+def test_classification(triton: client.InferenceServerClient) -> None:
     output = client.InferRequestedOutput("OUTPUT", class_count=2)
     result = triton.infer("echo", [int_input(4, 9, 6)], outputs=[output])
     assert result.as_numpy("OUTPUT").tolist() == [[b"9:1:one", b"6:2:two"]]
@@ -106,20 +107,24 @@ def test_classification(triton):
         ("broken", "", "INTERNAL", "the server failed to handle the request; its log has the details"),
     ],
 )
-def test_errors_have_status_and_text(triton, model, request_id, status, text):
+def test_errors_have_status_and_text(
+    triton: client.InferenceServerClient, model: str, request_id: str, status: int, text: str
+) -> None:
     call = lambda: triton.infer(model, [int_input(1)], request_id=request_id)  # noqa: E731
     assert refusal(call) == (f"StatusCode.{status}", text)
     assert triton.infer("echo", [int_input(1)]).as_numpy("OUTPUT").tolist() == [[1]]
 
 
-def test_malformed_request_is_internal(server):
+def test_malformed_request_is_internal(server: Running) -> None:
     with grpc.insecure_channel(server.url) as channel:
         infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         status, _ = refusal(lambda: infer(b"\xff", timeout=WAIT_S))
     assert status is grpc.StatusCode.INTERNAL
 
 
-def test_client_deadline_reaches_the_service_and_cancels(server, triton):
+def test_client_deadline_reaches_the_service_and_cancels(
+    server: Running, triton: client.InferenceServerClient
+) -> None:
     before = time.monotonic()
     with pytest.raises(InferenceServerException):
         triton.infer("held", [int_input(1)], client_timeout=0.3)
@@ -128,14 +133,14 @@ def test_client_deadline_reaches_the_service_and_cancels(server, triton):
     assert server.service.next_call().cancelled.wait(WAIT_S)
 
 
-def test_client_cancellation_reaches_the_call(server, triton):
+def test_client_cancellation_reaches_the_call(server: Running, triton: client.InferenceServerClient) -> None:
     pending = triton.async_infer("held", [int_input(1)], lambda result, error: None)
     call = server.service.next_call()
     pending.cancel()
     assert call.cancelled.wait(WAIT_S)
 
 
-def test_disconnect_cancels_requests(server):
+def test_disconnect_cancels_requests(server: Running) -> None:
     triton = client.InferenceServerClient(server.url)
     triton.async_infer("held", [int_input(1)], lambda result, error: None)
     call = server.service.next_call()
@@ -143,15 +148,17 @@ def test_disconnect_cancels_requests(server):
     assert call.cancelled.wait(WAIT_S)
 
 
-def test_cancelled_request_has_status_and_no_text(server, triton):
-    results = queue.Queue()
+def test_cancelled_request_has_status_and_no_text(
+    server: Running, triton: client.InferenceServerClient
+) -> None:
+    results: queue.Queue[Any] = queue.Queue()
     triton.async_infer("held", [int_input(1)], lambda result, error: results.put(error))
     server.do(server.service.next_call().cancel)
     error = results.get(timeout=WAIT_S)
     assert (error.status(), error.message()) == ("StatusCode.CANCELLED", "")
 
 
-def test_shutdown_refuses_requests(server, triton):
+def test_shutdown_refuses_requests(server: Running, triton: client.InferenceServerClient) -> None:
     server.service.is_exiting = True
     assert refusal(lambda: triton.infer("echo", [int_input(1)])) == ("StatusCode.UNAVAILABLE", SHUTDOWN_TEXT)
     stream = Stream(triton)
@@ -159,8 +166,10 @@ def test_shutdown_refuses_requests(server, triton):
     assert stream.next().message() == SHUTDOWN_TEXT
 
 
-def test_stop_lets_requests_finish_and_ends_streams(server, triton):
-    results = queue.Queue()
+def test_stop_lets_requests_finish_and_ends_streams(
+    server: Running, triton: client.InferenceServerClient
+) -> None:
+    results: queue.Queue[Any] = queue.Queue()
     triton.async_infer("held", [int_input(1)], lambda result, error: results.put(error or result))
     call = server.service.next_call()
     stream = Stream(triton)

@@ -2,6 +2,7 @@
 
 import queue
 import threading
+from typing import Any
 
 import grpc
 import pytest
@@ -13,10 +14,12 @@ from app.core.errors import not_found
 from app.core.tensors import InferResponse, Tensor, failed
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.settings.fronts import GrpcSettings, StreamLimits
-from tests.unit.app.ingress.grpc_running import WAIT_S, Stream, refusal, running
+from tests.unit.app.ingress.grpc_running import WAIT_S, Running, Stream, refusal, running
 
 
-def test_stream_keeps_the_order_of_ordinary_requests(server, triton):
+def test_stream_keeps_the_order_of_ordinary_requests(
+    server: Running, triton: client.InferenceServerClient
+) -> None:
     stream = Stream(triton)
     for request_id in "123":
         stream.send("held", request_id)
@@ -26,7 +29,9 @@ def test_stream_keeps_the_order_of_ordinary_requests(server, triton):
     assert stream.next_values(3) == [("1", 0), ("2", 1), ("3", 2)]
 
 
-def test_stream_interleaves_decoupled_responses(server, triton):
+def test_stream_interleaves_decoupled_responses(
+    server: Running, triton: client.InferenceServerClient
+) -> None:
     stream = Stream(triton)
     for model, request_id in (("held", "h"), ("stream", "a"), ("stream", "b")):
         stream.send(model, request_id)
@@ -39,7 +44,9 @@ def test_stream_interleaves_decoupled_responses(server, triton):
 
 
 @pytest.mark.parametrize("wanted", [False, True])
-def test_empty_final_response_is_sent_on_demand(server, triton, wanted):
+def test_empty_final_response_is_sent_on_demand(
+    server: Running, triton: client.InferenceServerClient, wanted: Any
+) -> None:
     stream = Stream(triton)
     stream.send("stream", "s", enable_empty_final_response=wanted)
     server.do(server.service.next_call().answer)
@@ -51,7 +58,9 @@ def test_empty_final_response_is_sent_on_demand(server, triton, wanted):
     assert stream.next_values(1) == [("e", 5)]
 
 
-def test_stream_errors_are_in_band_and_in_order(server, triton):
+def test_stream_errors_are_in_band_and_in_order(
+    server: Running, triton: client.InferenceServerClient
+) -> None:
     stream = Stream(triton)
     stream.send("held", "1")
     stream.send("unknown", "2")
@@ -64,7 +73,9 @@ def test_stream_errors_are_in_band_and_in_order(server, triton):
     assert stream.next_values(1) == [("4", 5)]
 
 
-def test_stream_of_fail_fast_client_ends_with_the_status(server, triton):
+def test_stream_of_fail_fast_client_ends_with_the_status(
+    server: Running, triton: client.InferenceServerClient
+) -> None:
     stream = Stream(triton, headers={"triton_grpc_error": "true"})
     stream.send("held", "1")
     held = server.service.next_call()
@@ -75,7 +86,9 @@ def test_stream_of_fail_fast_client_ends_with_the_status(server, triton):
     assert held.cancelled.wait(WAIT_S)
 
 
-def test_half_close_finishes_requests_in_flight(server, triton):
+def test_half_close_finishes_requests_in_flight(
+    server: Running, triton: client.InferenceServerClient
+) -> None:
     stream = Stream(triton)
     stream.send("held", "1")
     call = server.service.next_call()
@@ -87,7 +100,7 @@ def test_half_close_finishes_requests_in_flight(server, triton):
     assert not closing.is_alive() and not call.cancelled.is_set()
 
 
-def test_cancelled_stream_cancels_its_requests(server, triton):
+def test_cancelled_stream_cancels_its_requests(server: Running, triton: client.InferenceServerClient) -> None:
     stream = Stream(triton)
     stream.send("held", "1")
     stream.send("stream", "2")
@@ -96,7 +109,7 @@ def test_cancelled_stream_cancels_its_requests(server, triton):
     assert all(call.cancelled.wait(WAIT_S) for call in calls)
 
 
-def test_reading_pauses_while_all_slots_are_occupied():
+def test_reading_pauses_while_all_slots_are_occupied() -> None:
     settings = GrpcSettings(stream=StreamLimits(requests=2))
     with running(settings) as server, client.InferenceServerClient(server.url) as triton:
         stream = Stream(triton)
@@ -114,10 +127,10 @@ def test_reading_pauses_while_all_slots_are_occupied():
         assert [pair[0] for pair in stream.next_values(4)] == ["1", "2", "3", "4"]
 
 
-def overrun(server, channel):
+def overrun(server: Running, channel: Any) -> Any:
     """Let a model answer faster than its client reads, until it is cancelled; return its responses."""
     start = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer
-    sending = queue.SimpleQueue()
+    sending: queue.SimpleQueue[Any] = queue.SimpleQueue()
     responses = start(iter(sending.get, None))
     sending.put(pb.ModelInferRequest(model_name="stream", id="1"))
     call = server.service.next_call()
@@ -132,21 +145,21 @@ def overrun(server, channel):
     return responses
 
 
-def test_decoupled_request_that_fills_the_buffer_is_cancelled(server):
+def test_decoupled_request_that_fills_the_buffer_is_cancelled(server: Running) -> None:
     settings = GrpcSettings(stream=StreamLimits(byte_size=1 << 20))
     with running(settings) as server, grpc.insecure_channel(server.url) as channel:
         *_, last = overrun(server, channel)
         assert last.error_message == "client reads responses too slowly: send buffer limit exceeded"
 
 
-def test_malformed_request_ends_the_stream(server):
+def test_malformed_request_ends_the_stream(server: Running) -> None:
     with grpc.insecure_channel(server.url) as channel:
         start = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
         status, _ = refusal(lambda: list(start(iter([b"\xff"]), timeout=WAIT_S)))
     assert status is grpc.StatusCode.INTERNAL
 
 
-def test_streams_share_one_send_buffer_limit():
+def test_streams_share_one_send_buffer_limit() -> None:
     send_buffers = SendBufferLimit(1 << 20)
     with running(send_buffers=send_buffers) as server, grpc.insecure_channel(server.url) as channel:
         responses = overrun(server, channel)

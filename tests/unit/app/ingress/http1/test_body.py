@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import zlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from app.transport.memory.arena import find_slab
 from tests.unit.app.ingress.http_peer import (
     INFER,
+    Run,
     binary_infer,
     fronted,
     infer_document,
@@ -20,8 +22,8 @@ from tests.unit.app.ingress.http_peer import (
 from tests.waiting import until
 
 
-def test_request_arrives_in_pieces_of_any_size(run):
-    async def scenario():
+def test_request_arrives_in_pieces_of_any_size(run: Run) -> None:
+    async def scenario() -> None:
         async with fronted() as front:
             peer = await front.connect()
             data = binary_infer(np.ones((1, 4), np.float32))
@@ -34,8 +36,8 @@ def test_request_arrives_in_pieces_of_any_size(run):
     run(scenario())
 
 
-def test_pipelined_requests_are_answered_in_order(run):
-    async def scenario():
+def test_pipelined_requests_are_answered_in_order(run: Run) -> None:
+    async def scenario() -> None:
         async with fronted() as front:
             peer = await front.connect()
             requests = [json_infer(id=str(n)) if n % 3 else request("/v2/nothing") for n in range(300)]
@@ -49,8 +51,8 @@ def test_pipelined_requests_are_answered_in_order(run):
     run(scenario())
 
 
-def test_pipelined_long_bodies(run):
-    async def scenario():
+def test_pipelined_long_bodies(run: Run) -> None:
+    async def scenario() -> None:
         async with fronted() as front:
             peer = await front.connect()
             array = np.random.default_rng(1).random((1, 100_000), np.float32)
@@ -62,8 +64,8 @@ def test_pipelined_long_bodies(run):
     run(scenario())
 
 
-def test_long_and_short_bodies_on_one_connection(run):
-    async def scenario():
+def test_long_and_short_bodies_on_one_connection(run: Run) -> None:
+    async def scenario() -> None:
         async with fronted() as front:
             peer = await front.connect()
             for size in (100_000, 4, 100_000, 3_000, 20_000, 1_000_000, 4):
@@ -75,8 +77,8 @@ def test_long_and_short_bodies_on_one_connection(run):
     run(scenario())
 
 
-def test_tensors_of_a_long_body_can_be_lent(run):
-    async def scenario():
+def test_tensors_of_a_long_body_can_be_lent(run: Run) -> None:
+    async def scenario() -> None:
         async with fronted() as front:
             peer = await front.connect()
             for size in (100_000, 200_000, 100_000):
@@ -91,15 +93,15 @@ def test_tensors_of_a_long_body_can_be_lent(run):
     run(scenario())
 
 
-def chunked(path, body, size, *headers):
+def chunked(path: str, body: Any, size: int, *headers: str) -> Any:
     lines = [f"POST {path} HTTP/1.1", "Host: x", "Transfer-Encoding: chunked", *headers, "", ""]
     pieces = [body[start : start + size] for start in range(0, len(body), size)]
     chunks = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
     return "\r\n".join(lines).encode() + chunks + b"0\r\n\r\n"
 
 
-def test_chunked_request_bodies(run):
-    async def scenario():
+def test_chunked_request_bodies(run: Run) -> None:
+    async def scenario() -> None:
         async with fronted() as front:
             peer = await front.connect()
             body = json.dumps(infer_document([1.0] * 100)).encode()
@@ -112,8 +114,8 @@ def test_chunked_request_bodies(run):
     run(scenario())
 
 
-def test_too_many_chunks_are_refused(run):
-    async def scenario():
+def test_too_many_chunks_are_refused(run: Run) -> None:
+    async def scenario() -> None:
         async with fronted() as front:
             peer = await front.connect()
             status, _, body = await peer.ask(chunked(INFER, b" " * 65537, 1))
@@ -127,8 +129,8 @@ def test_too_many_chunks_are_refused(run):
     run(scenario())
 
 
-def test_expect_continue(run):
-    async def scenario():
+def test_expect_continue(run: Run) -> None:
+    async def scenario() -> None:
         async with fronted(max_body_bytes=1000) as front:
             peer = await front.connect()
             data = json_infer().replace(b"Host: x", b"Host: x\r\nExpect: 100-continue")
@@ -148,8 +150,8 @@ def test_expect_continue(run):
         ("deflate", zlib.compress, zlib.decompress),
     ],
 )
-def test_compression(run, encoding, pack, unpack):
-    async def scenario():
+def test_compression(run: Run, encoding: str, pack: Any, unpack: Any) -> None:
+    async def scenario() -> None:
         async with fronted() as front:
             peer = await front.connect()
             plain = binary_infer(np.ones((1, 500), np.float32))
@@ -164,8 +166,8 @@ def test_compression(run, encoding, pack, unpack):
     run(scenario())
 
 
-def test_malformed_compressed_requests_are_refused(run):
-    async def scenario():
+def test_malformed_compressed_requests_are_refused(run: Run) -> None:
+    async def scenario() -> None:
         async with fronted(settings={"max_input_size": 1000}) as front:
             peer = await front.connect()
             status, headers, body = await peer.ask(request(INFER, b"x", "Content-Encoding: br"))

@@ -2,31 +2,31 @@
 
 import asyncio
 import gc
+from typing import Any
 
 import numpy as np
 import pytest
 
 from app.core.errors import InferError, invalid_arg
-from app.core.tensors import failed
 from app.ingress.http1 import body
 from app.ingress.net import listener
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.transport.memory import shared_pool
 from tests.unit.app.http_fakes import FakeService
-from tests.unit.app.ingress.http_peer import Peer, binary_infer, fronted, json_infer, request
+from tests.unit.app.ingress.http_peer import Peer, Run, binary_infer, fronted, json_infer, request
 from tests.unit.garbage import alive
 from tests.waiting import until
 
 
 @pytest.fixture
-def frequent_checks(monkeypatch):
+def frequent_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check the timeouts of connections every few milliseconds, not once a second."""
     monkeypatch.setattr(listener, "_CHECK_INTERVAL_S", 0.005)
 
 
 @pytest.mark.usefixtures("frequent_checks")
-def test_slow_requests_time_out(run):
-    async def scenario():
+def test_slow_requests_time_out(run: Run) -> None:
+    async def scenario() -> None:
         async with fronted(read_timeout_s=0.05) as front:
             for begun in (b"GET /v2 HT", b"POST /v2 HTTP/1.1\r\nContent-Length: 300000\r\n\r\nabc"):
                 peer = await front.connect()
@@ -38,8 +38,8 @@ def test_slow_requests_time_out(run):
 
 
 @pytest.mark.usefixtures("frequent_checks")
-def test_idle_connections_are_closed(run):
-    async def scenario():
+def test_idle_connections_are_closed(run: Run) -> None:
+    async def scenario() -> None:
         async with fronted(idle_timeout_s=0.05) as front:
             peer = await front.connect()
             assert (await peer.ask(json_infer()))[0] == 200
@@ -49,8 +49,8 @@ def test_idle_connections_are_closed(run):
 
 
 @pytest.mark.usefixtures("frequent_checks")
-def test_client_that_does_not_read_is_disconnected(run):
-    async def scenario():
+def test_client_that_does_not_read_is_disconnected(run: Run) -> None:
+    async def scenario() -> None:
         service = FakeService()
         service.large_output = bytes(30 << 20)
         async with fronted(service, write_timeout_s=0.05) as front:
@@ -63,8 +63,8 @@ def test_client_that_does_not_read_is_disconnected(run):
     run(scenario())
 
 
-def test_buffered_bytes_and_connections_are_bounded(run):
-    async def scenario():
+def test_buffered_bytes_and_connections_are_bounded(run: Run) -> None:
+    async def scenario() -> None:
         async with fronted(max_buffered_bytes=300_000, max_connections=2) as front:
             peers = [await front.connect() for _ in range(2)]
             for peer in peers:
@@ -78,11 +78,12 @@ def test_buffered_bytes_and_connections_are_bounded(run):
     run(scenario())
 
 
-def test_abandoned_body_is_freed_at_once(run):
+def test_abandoned_body_is_freed_at_once(run: Run) -> None:
     """Before the collector runs, a hundred more of sixty megabytes each may arrive."""
 
-    async def scenario():
+    async def scenario() -> None:
         memory = shared_pool._process_pool()
+        assert memory is not None
         async with fronted() as front:
             gc.collect()
             gc.disable()
@@ -101,13 +102,13 @@ def test_abandoned_body_is_freed_at_once(run):
     run(scenario())
 
 
-def test_body_without_memory_is_refused(run, monkeypatch):
-    def refuse(*_):
+def test_body_without_memory_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
         raise MemoryError
 
     monkeypatch.setattr(body, "allocate_aligned", refuse)
 
-    async def scenario():
+    async def scenario() -> None:
         async with fronted() as front:
             peer = await front.connect()
             await peer.send(b"POST /v2 HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n")
@@ -116,8 +117,8 @@ def test_body_without_memory_is_refused(run, monkeypatch):
     run(scenario())
 
 
-def test_stop_finishes_requests_in_flight(run):
-    async def scenario():
+def test_stop_finishes_requests_in_flight(run: Run) -> None:
+    async def scenario() -> None:
         service = FakeService()
         service.hold = True
         async with fronted(service) as front:
@@ -139,8 +140,8 @@ def test_stop_finishes_requests_in_flight(run):
     run(scenario())
 
 
-def test_stop_aborts_after_the_grace_period(run):
-    async def scenario():
+def test_stop_aborts_after_the_grace_period(run: Run) -> None:
+    async def scenario() -> None:
         service = FakeService()
         service.hold = True
         async with fronted(service) as front:
@@ -153,12 +154,12 @@ def test_stop_aborts_after_the_grace_period(run):
     run(scenario())
 
 
-def test_requests_create_no_cyclic_garbage(run):
+def test_requests_create_no_cyclic_garbage(run: Run) -> None:
     """Cyclic garbage on the hot path showed as pauses of 20 ms at the 99th percentile."""
 
-    async def scenario():
+    async def scenario() -> None:
         async with fronted() as front:
-            reader, writer = await asyncio.open_connection("127.0.0.1", front.bound)
+            reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
             data = binary_infer(np.ones((1, 4), np.float32))
             peer = Peer(reader, writer)
             await peer.ask(data)
@@ -181,10 +182,10 @@ def test_requests_create_no_cyclic_garbage(run):
     run(scenario())
 
 
-def test_slow_readers_share_one_limit(run):
+def test_slow_readers_share_one_limit(run: Run) -> None:
     """Each connection alone is within its limits."""
 
-    async def scenario():
+    async def scenario() -> None:
         service = FakeService()
         service.large_output = bytes(30 << 20)
         send_buffers = SendBufferLimit(100 << 20)
@@ -192,7 +193,7 @@ def test_slow_readers_share_one_limit(run):
             peers = [await front.connect() for _ in range(6)]
             for number, peer in enumerate(peers, 1):
                 await peer.send(binary_infer(np.ones((1, 1), np.float32)))
-                await until(lambda number=number: service.requests == number)
+                await until(lambda number=number: service.requests == number)  # type: ignore[misc]
             await until(lambda: 1 <= send_buffers.evicted == 6 - front.connections)
             assert 0 < send_buffers.measure() <= 100 << 20
             assert (await peers[-1].response())[0] == 200  # the last that came, and reads now
@@ -201,10 +202,10 @@ def test_slow_readers_share_one_limit(run):
     run(scenario())
 
 
-def test_failed_requests_leak_nothing(run):
-    async def scenario():
+def test_failed_requests_leak_nothing(run: Run) -> None:
+    async def scenario() -> None:
         async with fronted() as front:
-            front.fake.answer = lambda request: failed(invalid_arg("no"))
+            front.fake.failure = invalid_arg("no")
             peer = await front.connect()
             before = alive(InferError)
             for data in (json_infer(), binary_infer(np.ones((1, 4), np.float32))) * 10:

@@ -11,6 +11,7 @@ from typing import Any
 import hpack
 import pytest
 
+from app.ingress.http2.connection import Http2Connection
 from app.ingress.http2.keepalive import Keepalive
 from app.ingress.http2.stream import Output
 from app.ingress.net.slow_clients import SendBufferLimit
@@ -63,6 +64,12 @@ class Raw:
         frames = self.frames(lambda frame: frame.kind == h2.GOAWAY)
         assert frames[-1].kind == h2.GOAWAY, frames[-3:]
         return int.from_bytes(frames[-1].payload[4:8], "big"), frames[-1].payload[8:]
+
+
+def only_connection(running: Running) -> Http2Connection:
+    (connection,) = running.server.state.connections
+    assert isinstance(connection, Http2Connection)
+    return connection
 
 
 Connect = Callable[[Running], Raw]
@@ -211,7 +218,7 @@ def test_repeated_setting_is_applied_once(running: Running, raw: Raw) -> None:
     raw.send(_streams(raw, 100) + h2.frame(h2.SETTINGS, 0, 0, struct.pack(">HL", 4, 99) * 100_000))
     raw.frames(lambda frame: frame.kind == h2.SETTINGS and frame.flags & h2.ACK)
     raw.frames(lambda frame: frame.kind == h2.SETTINGS and frame.flags & h2.ACK)
-    (connection,) = running.server.state.connections
+    connection = only_connection(running)
     assert connection._keepalive._counts[False] < 100
 
 
@@ -225,7 +232,7 @@ def test_stream_waiting_for_the_connection_window_is_listed_once(running: Runnin
     raw.send(many(h2.window_update(1, 1) + h2.window_update(3, 1), 500) + h2.rst_stream(5, h2.CANCEL))
     raw.send(h2.frame(h2.PING, 0, 0, bytes(8)))
     raw.frames(lambda frame: frame.kind == h2.PING)
-    (connection,) = running.server.state.connections
+    connection = only_connection(running)
     assert [stream.id for stream in connection._output.waiting] == [1, 3]
     raw.send(h2.window_update(0, 1 << 20))
     received = raw.frames(lambda frame: frame.stream == 3 and frame.flags & h2.END_STREAM)
@@ -239,7 +246,7 @@ def test_stalled_responses_are_reset(running: Running, raw: Raw) -> None:
         message = wire.PREFIX.pack(0, 4) + b"9999"
         raw.send(raw.call(stream, "blow") + h2.frame(h2.DATA, h2.END_STREAM, stream, message))
         raw.frames(lambda frame: frame.kind == h2.HEADERS)
-    (connection,) = running.server.state.connections
+    connection = only_connection(running)
 
     async def check(seconds: float) -> int:
         connection.check_time(started + seconds)
@@ -261,7 +268,7 @@ def test_data_for_an_ended_call_is_not_buffered(running: Running, raw: Raw) -> N
     message = h2.frame(h2.DATA, 0, 1, wire.PREFIX.pack(0, 4) + b"abcd")
     raw.send(raw.call(1, "both", 0, ("grpc-timeout", "50m")) + message)
     raw.frames(lambda frame: frame.kind == h2.HEADERS)
-    (connection,) = running.server.state.connections
+    connection = only_connection(running)
     running.run(until(lambda: connection._streams[1].trailers is not None))
     raw.send(message + h2.window_update(1, 1000))
     raw.frames(lambda frame: frame.kind == h2.RST_STREAM)

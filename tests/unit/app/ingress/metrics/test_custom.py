@@ -1,7 +1,7 @@
 """Custom metrics of several processes on one page."""
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -10,7 +10,7 @@ from app.ingress.metrics.custom import custom_metrics
 from app.ingress.metrics.exposition import exposition
 
 
-def family(name: str, kind: str, *samples: Any) -> CustomFamily:
+def family(name: str, kind: Literal["counter", "gauge", "histogram"], *samples: Any) -> CustomFamily:
     return CustomFamily(name, "what it\nis", kind, [CustomSample(*sample) for sample in samples])
 
 
@@ -53,7 +53,7 @@ def test_histograms() -> None:
 
 
 def test_names_that_are_taken(caplog: pytest.LogCaptureFixture) -> None:
-    sample = ({}, 1.0, 0, [], [])
+    sample: tuple[Any, ...] = ({}, 1.0, 0, [], [])
     families = [family("nv", "counter", sample), family("f", "gauge", sample), family("f", "counter", sample)]
     assert lines(families, {"nv"})[1:] == ["# TYPE f gauge", "f 1"]
     assert [record.args for record in caplog.records] == [("nv", "counter"), ("f", "counter")]

@@ -1,7 +1,7 @@
 """The text of `/metrics`."""
 
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -9,6 +9,7 @@ from app.core.errors import unavailable
 from app.core.latencies import Histogram, Summary
 from app.core.observability.metrics_config import MetricsConfig
 from app.core.statistics import BatchDurations, CustomFamily, CustomSample
+from app.ingress.metrics.family import Family
 from app.ingress.metrics.machine import CPU, PINNED, Machine
 from app.ingress.metrics.model_families import DISTRIBUTIONS, LOADS, REQUESTS
 from app.ingress.metrics.page import SLOW_CLIENTS, render
@@ -117,7 +118,7 @@ async def test_prometheus_reads_every_family(tmp_path: Path) -> None:
     config = MetricsConfig(summaries=True, histograms=True)
     text = (await render(service_of(router), config, machine, SendBufferLimit())).decode()
     found = list(text_string_to_metric_families(text))
-    tables = (*REQUESTS, *LOADS, *DISTRIBUTIONS, *SLOW_CLIENTS, *CPU, *PINNED)
+    tables: tuple[Family[Any], ...] = (*REQUESTS, *LOADS, *DISTRIBUTIONS, *SLOW_CLIENTS, *CPU, *PINNED)
     expected = [(family.name, family.kind, family.help) for family in tables]
     expected.append(("own", "histogram", "a\nb"))
     assert [(family.name, family.type, family.documentation) for family in found] == expected

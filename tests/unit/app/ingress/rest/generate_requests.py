@@ -1,7 +1,9 @@
 """Requests to generate and generate_stream, and a decoupled model that the test plays."""
 
 import json
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import numpy as np
 
@@ -23,22 +25,22 @@ LATE = Failure(ErrorCode.UNAVAILABLE, "Request timeout expired", FailureReason.R
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
 
 
-def asking(path=GENERATE, body=b'{"INPUT0":1}', *headers):
+def asking(path: str = GENERATE, body: bytes = b'{"INPUT0":1}', *headers: str) -> bytes:
     return request(path, body, *headers)
 
 
-def numbered(number, **fields):
+def numbered(number: Any, **fields: Any) -> Any:
     return InferResponse(
         "identity", "1", (Tensor.from_array("N", np.array([number])),), **{"final": False, **fields}
     )
 
 
-def told(failure, final=True):
+def told(failure: Any, final: bool = True) -> Any:
     """The error of a model that had taken the request."""
     return InferResponse("identity", "1", failure=failure, final=final)
 
 
-def sized(size, **fields):
+def sized(size: int, **fields: Any) -> Any:
     output = Tensor.from_array("N", np.zeros(size, np.int8))
     return InferResponse("identity", "1", (output,), **{"final": False, **fields})
 
@@ -46,20 +48,20 @@ def sized(size, **fields):
 class Asked:
     """A request that reached the model, to be answered by the test."""
 
-    def __init__(self, service):
+    def __init__(self, service: Any) -> None:
         self.request, self._sink = service.held.pop()
         self.call = service.calls[-1]
 
-    def answer(self, *responses):
+    def answer(self, *responses: InferResponse) -> None:
         for response in responses:
             self._sink(response)
 
-    async def cancelled(self):
+    async def cancelled(self) -> None:
         await until(lambda: self.call.cancelled)
 
 
 @asynccontextmanager
-async def decoupled(**limits):
+async def decoupled(**limits: Any) -> AsyncIterator[Any]:
     """A front before a decoupled model that the test plays, and a connection."""
     service = FakeService()
     service.hold = True
@@ -68,13 +70,13 @@ async def decoupled(**limits):
         yield front, await front.connect()
 
 
-async def asked(front, peer, data):
+async def asked(front: Any, peer: Any, data: bytes) -> Any:
     await peer.send(data)
     await front.fake.asked()
     return Asked(front.fake)
 
 
-async def head(peer):
+async def head(peer: Any) -> Any:
     """Return status and headers of a response that comes in chunks."""
     lines = (await peer.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
     return int(lines[0].split()[1]), {
@@ -82,12 +84,12 @@ async def head(peer):
     }
 
 
-async def chunk(peer):
+async def chunk(peer: Any) -> Any:
     size = int(await peer.reader.readuntil(b"\r\n"), 16)
     return (await peer.reader.readexactly(size + 2))[:-2]
 
 
-async def events(peer):
+async def events(peer: Any) -> Any:
     """Return the documents of the chunks until the end, one event in each."""
     found = []
     while data := await chunk(peer):
@@ -96,5 +98,5 @@ async def events(peer):
     return found
 
 
-def numbers(documents):
+def numbers(documents: Any) -> Any:
     return [document["N"] for document in documents]

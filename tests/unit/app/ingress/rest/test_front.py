@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +12,12 @@ from app.core.errors import unavailable
 from app.core.tensors import InferResponse
 from app.ingress.metrics.front import MetricsFront
 from tests.unit.app.http_fakes import FakeService
-from tests.unit.app.ingress.http_peer import INFER, Peer, binary_infer, fronted, json_infer, request
+from tests.unit.app.ingress.http_peer import INFER, Peer, Run, binary_infer, fronted, json_infer, request
 from tests.waiting import until
 
 
-def test_golden_exchange(run):
-    async def scenario():
+def test_golden_exchange(run: Run) -> None:
+    async def scenario() -> None:
         async with fronted() as front:
             peer = await front.connect()
             await peer.send(json_infer(id="a"))
@@ -33,8 +34,8 @@ def test_golden_exchange(run):
 
 
 @pytest.mark.parametrize("elements", [0, 1, 1000, 60_000, 2_000_000])
-def test_binary_tensors_of_any_size_come_back(run, elements):
-    async def scenario():
+def test_binary_tensors_of_any_size_come_back(run: Run, elements: Any) -> None:
+    async def scenario() -> None:
         async with fronted() as front:
             peer = await front.connect()
             array = np.arange(elements, dtype=np.float32).reshape(1, -1)
@@ -65,8 +66,8 @@ def test_binary_tensors_of_any_size_come_back(run, elements):
         (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffffff\r\n", 413),
     ],
 )
-def test_unreadable_requests_are_answered_and_closed(run, data, status):
-    async def scenario():
+def test_unreadable_requests_are_answered_and_closed(run: Run, data: bytes, status: int) -> None:
+    async def scenario() -> None:
         async with fronted() as front:
             peer = await front.connect()
             assert (await peer.ask(data))[0] == status
@@ -102,8 +103,8 @@ ROUTES = [
 ]
 
 
-def test_unknown_paths_and_methods(run):
-    async def scenario():
+def test_unknown_paths_and_methods(run: Run) -> None:
+    async def scenario() -> None:
         async with fronted() as front:
             peer = await front.connect()
             for method, path, status, message in ROUTES:
@@ -117,13 +118,13 @@ def test_unknown_paths_and_methods(run):
     run(scenario())
 
 
-def test_infer_errors(run):
-    async def scenario():
+def test_infer_errors(run: Run) -> None:
+    async def scenario() -> None:
         async with fronted() as front:
             peer = await front.connect()
             infer = json_infer()
 
-            async def error(data):
+            async def error(data: bytes) -> Any:
                 status, _, body = await peer.ask(data)
                 return status, json.loads(body)["error"]
 
@@ -146,14 +147,14 @@ def test_infer_errors(run):
                 "HTTP end point doesn't support models with decoupled transaction policy",
             )
             front.fake.config.model_transaction_policy.decoupled = False
-            front.fake.submit = None
+            front.fake.submit = None  # type: ignore[assignment, method-assign]
             assert (await error(infer))[0] == 500
 
     run(scenario())
 
 
-def test_more_than_one_response_is_an_error(run):
-    async def scenario():
+def test_more_than_one_response_is_an_error(run: Run) -> None:
+    async def scenario() -> None:
         service = FakeService()
         service.hold = True
         async with fronted(service) as front:
@@ -173,8 +174,8 @@ def test_more_than_one_response_is_an_error(run):
     run(scenario())
 
 
-def test_disconnect_cancels(run):
-    async def scenario():
+def test_disconnect_cancels(run: Run) -> None:
+    async def scenario() -> None:
         service = FakeService()
         service.hold = True
         async with fronted(service) as front:
@@ -189,8 +190,8 @@ def test_disconnect_cancels(run):
     run(scenario())
 
 
-def test_triton_client(run):
-    def use(port):
+def test_triton_client(run: Run) -> None:
+    def use(port: int) -> None:
         with client.InferenceServerClient(f"127.0.0.1:{port}") as triton:
             assert triton.is_server_live() and triton.is_model_ready("identity")
             for elements in (16, 300_000):
@@ -213,16 +214,16 @@ def test_triton_client(run):
             with pytest.raises(client.InferenceServerException, match="is not found"):
                 triton.infer("none", [tensor])
 
-    async def scenario():
+    async def scenario() -> None:
         async with fronted() as front:
-            await asyncio.to_thread(use, front.bound)
+            await asyncio.to_thread(use, front.port)
 
     run(scenario())
 
 
-def test_metrics_port(run):
-    async def scenario():
-        async def collect():
+def test_metrics_port(run: Run) -> None:
+    async def scenario() -> None:
+        async def collect() -> Any:
             return b"nv_inference_count 1\n"
 
         front = MetricsFront(collect)
@@ -240,8 +241,8 @@ def test_metrics_port(run):
     run(scenario())
 
 
-def test_http_1_0(run):
-    async def scenario():
+def test_http_1_0(run: Run) -> None:
+    async def scenario() -> None:
         async with fronted() as front:
             peer = await front.connect()
             kept = b"GET /v2 HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"

@@ -4,13 +4,14 @@ import asyncio
 import gzip
 import json
 import time
+from typing import Any
 
 import numpy as np
 import pytest
 
 from app.core.errors import ErrorCode, InferError, invalid_arg
 from app.core.tensors import InferResponse, Tensor, failed
-from tests.unit.app.ingress.http_peer import fronted, request
+from tests.unit.app.ingress.http_peer import Run, fronted, request
 from tests.unit.app.ingress.rest.generate_requests import (
     BROKEN,
     EXACTLY_ONE,
@@ -29,8 +30,8 @@ from tests.unit.app.ingress.rest.generate_requests import (
 )
 
 
-def test_golden_exchanges(run):
-    async def scenario():
+def test_golden_exchanges(run: Run) -> None:
+    async def scenario() -> None:
         async with fronted() as front:
             peer = await front.connect()
             await peer.send(asking(GENERATE, b'{"id":"a","INPUT0":[1,2]}') + asking(STREAM))
@@ -49,8 +50,8 @@ def test_golden_exchanges(run):
     run(scenario())
 
 
-def test_tensors_and_parameters_reach_the_model(run):
-    async def scenario():
+def test_tensors_and_parameters_reach_the_model(run: Run) -> None:
+    async def scenario() -> None:
         async with decoupled() as (front, peer):
             body = b'{"INPUT0":[1,2],"x":3,"parameters":{"y":"z"}}'
             got = (await asked(front, peer, asking("/v2/models/identity/versions/1/generate", body))).request
@@ -70,8 +71,10 @@ def test_tensors_and_parameters_reach_the_model(run):
         ([told(BROKEN, final=False), told(BROKEN)], 400),
     ],
 )
-def test_the_first_response_decides_the_status_of_too_few_or_too_many(run, responses, status):
-    async def scenario():
+def test_the_first_response_decides_the_status_of_too_few_or_too_many(
+    run: Run, responses: list[InferResponse], status: int
+) -> None:
+    async def scenario() -> None:
         async with decoupled() as (front, peer):
             model = await asked(front, peer, asking())
             model.answer(*responses)
@@ -85,8 +88,8 @@ def test_the_first_response_decides_the_status_of_too_few_or_too_many(run, respo
 
 
 @pytest.mark.parametrize("responses", [[numbered(1), LAST], [numbered(1, final=True)]])
-def test_generate_answers_with_the_one_response(run, responses):
-    async def scenario():
+def test_generate_answers_with_the_one_response(run: Run, responses: list[InferResponse]) -> None:
+    async def scenario() -> None:
         async with decoupled() as (front, peer):
             model = await asked(front, peer, asking())
             model.answer(*responses)
@@ -97,8 +100,8 @@ def test_generate_answers_with_the_one_response(run, responses):
     run(scenario())
 
 
-def test_errors_of_the_model_in_generate(run):
-    async def scenario():
+def test_errors_of_the_model_in_generate(run: Run) -> None:
+    async def scenario() -> None:
         async with decoupled() as (front, peer):
             for error in (told(BROKEN), told(BROKEN, final=False)):
                 (await asked(front, peer, asking())).answer(error, *([] if error.final else [LAST]))
@@ -108,8 +111,8 @@ def test_errors_of_the_model_in_generate(run):
     run(scenario())
 
 
-def test_refusal_before_any_model_begins_no_stream(run):
-    async def scenario():
+def test_refusal_before_any_model_begins_no_stream(run: Run) -> None:
+    async def scenario() -> None:
         async with decoupled() as (front, peer):
             (await asked(front, peer, asking(STREAM))).answer(failed(invalid_arg("expected 2 inputs")))
             status, headers, body = await peer.response()
@@ -119,8 +122,8 @@ def test_refusal_before_any_model_begins_no_stream(run):
     run(scenario())
 
 
-def test_unexpected_exception_is_answered_without_its_text(run):
-    async def scenario():
+def test_unexpected_exception_is_answered_without_its_text(run: Run) -> None:
+    async def scenario() -> None:
         async with decoupled() as (front, peer):
             odd = InferResponse("identity", "1", (Tensor("N", "NONE", (1,), b""),), final=False)
             for path, read in ((GENERATE, peer.response), (STREAM, lambda: head(peer))):
@@ -149,8 +152,8 @@ ROUTES = [
 ]
 
 
-def test_paths_and_methods(run):
-    async def scenario():
+def test_paths_and_methods(run: Run) -> None:
+    async def scenario() -> None:
         async with fronted() as front:
             peer = await front.connect()
             for method, path, status, message in ROUTES:
@@ -165,8 +168,8 @@ def test_paths_and_methods(run):
 
 
 @pytest.mark.parametrize("path", [GENERATE, STREAM])
-def test_refused_requests(run, path):
-    async def scenario():
+def test_refused_requests(run: Run, path: str) -> None:
+    async def scenario() -> None:
         async with fronted(settings={"max_input_size": 100_000}) as front:
             peer = await front.connect()
             for coding, body in (("gzip", gzip.compress(b'{"INPUT0":1}')), ("br", b"x")):
@@ -197,8 +200,8 @@ def test_refused_requests(run, path):
     run(scenario())
 
 
-def test_long_requests_and_responses(run):
-    async def scenario():
+def test_long_requests_and_responses(run: Run) -> None:
+    async def scenario() -> None:
         async with fronted() as front:
             peer = await front.connect()
             values = list(range(100_000))
@@ -211,15 +214,15 @@ def test_long_requests_and_responses(run):
     run(scenario())
 
 
-def test_request_without_a_replica_is_refused(run):
-    async def scenario():
+def test_request_without_a_replica_is_refused(run: Run) -> None:
+    async def scenario() -> None:
         async with fronted() as front:
             peer = await front.connect()
 
-            def refuse(_entry, _request, _sink):
+            def refuse(_entry: Any, _request: Any, _sink: Any) -> None:
                 raise InferError(ErrorCode.UNAVAILABLE, "not at ready state")
 
-            front.fake.submit = refuse
+            front.fake.submit = refuse  # type: ignore[assignment, method-assign]
             for path in (GENERATE, STREAM):
                 status, headers, _ = await peer.ask(asking(path))
                 assert (status, headers["content-type"]) == (503, JSON)
@@ -227,8 +230,8 @@ def test_request_without_a_replica_is_refused(run):
     run(scenario())
 
 
-def test_many_streams_at_once(run):
-    async def scenario():
+def test_many_streams_at_once(run: Run) -> None:
+    async def scenario() -> None:
         async with decoupled() as (front, _):
             peers = [await front.connect() for _ in range(50)]
             models = [await asked(front, peer, asking(STREAM)) for peer in peers]

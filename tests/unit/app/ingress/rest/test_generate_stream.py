@@ -3,13 +3,14 @@
 import asyncio
 import itertools
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 
 from app.core.tensors import InferResponse, Tensor
 from app.ingress.net.slow_clients import SendBufferLimit
-from tests.unit.app.ingress.http_peer import request
+from tests.unit.app.ingress.http_peer import Run, request
 from tests.unit.app.ingress.rest.generate_requests import (
     BROKEN,
     EVENTS,
@@ -32,8 +33,8 @@ from tests.waiting import let_run, until
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 2000])
-def test_every_response_is_an_event(run, count):
-    async def scenario():
+def test_every_response_is_an_event(run: Run, count: int) -> None:
+    async def scenario() -> None:
         async with decoupled() as (front, peer):
             model = await asked(front, peer, asking(STREAM))
             model.answer(*map(numbered, range(count)), LAST)
@@ -45,8 +46,8 @@ def test_every_response_is_an_event(run, count):
     run(scenario())
 
 
-def test_event_is_sent_when_its_response_arrives(run):
-    async def scenario():
+def test_event_is_sent_when_its_response_arrives(run: Run) -> None:
+    async def scenario() -> None:
         async with decoupled() as (front, peer):
             model = await asked(front, peer, asking(STREAM))
             model.answer(numbered(0))
@@ -60,8 +61,8 @@ def test_event_is_sent_when_its_response_arrives(run):
     run(scenario())
 
 
-def test_final_response_with_outputs_is_an_event(run):
-    async def scenario():
+def test_final_response_with_outputs_is_an_event(run: Run) -> None:
+    async def scenario() -> None:
         async with decoupled() as (front, peer):
             model = await asked(front, peer, asking(STREAM))
             model.answer(InferResponse("identity", "1", parameters={"tokens": 3}))
@@ -71,8 +72,8 @@ def test_final_response_with_outputs_is_an_event(run):
     run(scenario())
 
 
-def test_the_first_response_decides_the_status(run):
-    async def scenario():
+def test_the_first_response_decides_the_status(run: Run) -> None:
+    async def scenario() -> None:
         async with decoupled() as (front, peer):
             for error, wanted in ((BROKEN, 400), (LATE, 503)):
                 (await asked(front, peer, asking(STREAM))).answer(told(error))
@@ -94,8 +95,8 @@ def test_the_first_response_decides_the_status(run):
 
 
 @pytest.mark.parametrize("path", [GENERATE, STREAM])
-def test_disconnect_cancels_the_request(run, path):
-    async def scenario():
+def test_disconnect_cancels_the_request(run: Run, path: str) -> None:
+    async def scenario() -> None:
         async with decoupled() as (front, peer):
             tasks = asyncio.all_tasks()
             model = await asked(front, peer, asking(path))
@@ -110,8 +111,8 @@ def test_disconnect_cancels_the_request(run, path):
     run(scenario())
 
 
-def test_disconnect_without_reading_cancels_the_request(run):
-    async def scenario():
+def test_disconnect_without_reading_cancels_the_request(run: Run) -> None:
+    async def scenario() -> None:
         send_buffers = SendBufferLimit()
         async with decoupled(send_buffers=send_buffers, write_buffer_bytes=1000) as (front, peer):
             tasks = asyncio.all_tasks()
@@ -125,8 +126,8 @@ def test_disconnect_without_reading_cancels_the_request(run):
     run(scenario())
 
 
-def test_a_slow_reader_gets_everything_in_order(run):
-    async def scenario():
+def test_a_slow_reader_gets_everything_in_order(run: Run) -> None:
+    async def scenario() -> None:
         async with decoupled(write_buffer_bytes=10_000) as (front, peer):
             model = await asked(front, peer, asking(STREAM))
             # Long ones are printed by a thread; the order stays.
@@ -143,8 +144,8 @@ def test_a_slow_reader_gets_everything_in_order(run):
 
 
 @pytest.mark.parametrize("limits", [{"stream_responses": 50}, {"stream_bytes": 50 * 50_000}])
-def test_buffer_of_a_slow_reader_is_limited(run, limits):
-    async def scenario():
+def test_buffer_of_a_slow_reader_is_limited(run: Run, limits: Any) -> None:
+    async def scenario() -> None:
         async with decoupled(write_buffer_bytes=1000, **limits) as (front, peer):
             model = await asked(front, peer, asking(STREAM))
             sent = 0
@@ -162,8 +163,8 @@ def test_buffer_of_a_slow_reader_is_limited(run, limits):
     run(scenario())
 
 
-def test_http_1_0_gets_plain_events_and_the_end(run):
-    async def scenario():
+def test_http_1_0_gets_plain_events_and_the_end(run: Run) -> None:
+    async def scenario() -> None:
         async with decoupled() as (front, peer):
             body = b'{"INPUT0":1}'
             lines = f"POST {STREAM} HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -178,8 +179,8 @@ def test_http_1_0_gets_plain_events_and_the_end(run):
     run(scenario())
 
 
-def test_a_stream_ends_before_the_server_does(run):
-    async def scenario():
+def test_a_stream_ends_before_the_server_does(run: Run) -> None:
+    async def scenario() -> None:
         async with decoupled() as (front, peer):
             model = await asked(front, peer, asking(STREAM))
             model.answer(numbered(1))
@@ -194,8 +195,8 @@ def test_a_stream_ends_before_the_server_does(run):
     run(scenario())
 
 
-def test_buffers_of_all_streams_together_are_limited(run):
-    async def scenario():
+def test_buffers_of_all_streams_together_are_limited(run: Run) -> None:
+    async def scenario() -> None:
         # A clock of its own: with the machine's, a pause between the block of the connection and that of the
         # stream makes the connection the slower sender, and it is closed before the stream can end politely.
         send_buffers = SendBufferLimit(1 << 20, map(float, itertools.count()).__next__)

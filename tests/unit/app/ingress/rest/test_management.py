@@ -2,7 +2,9 @@ import asyncio
 import base64
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,19 +12,19 @@ from app.core.errors import internal, unavailable
 from app.ingress.client_memory.registry import DISABLED, SharedMemory
 from app.ingress.rest.management import build_rest_api
 from tests.unit.app.http_fakes import FakeService
-from tests.unit.app.ingress.rest_calls import call, error
+from tests.unit.app.ingress.rest_calls import Ask, call, error
 
 
 @pytest.fixture
-def service():
+def service() -> FakeService:
     return FakeService()
 
 
 @pytest.fixture
-def ask(service):
+def ask(service: FakeService) -> Ask:
     api = build_rest_api(service, max_input_size=10_000)
 
-    def ask(method, path, body=b""):
+    def ask(method: str, path: str, body: object = b"") -> tuple[int, bytes]:
         return asyncio.run(
             call(api, method, path, body if isinstance(body, bytes) else json.dumps(body).encode())
         )
@@ -30,7 +32,7 @@ def ask(service):
     return ask
 
 
-def test_health_answers_by_status(ask, service):
+def test_health_answers_by_status(ask: Ask, service: FakeService) -> None:
     assert ask("GET", "/v2/health/live") == (200, b"")
     assert ask("GET", "/v2/health/ready") == (200, b"")
     assert ask("GET", "/v2/models/identity/ready") == (200, b"")
@@ -44,7 +46,7 @@ def test_health_answers_by_status(ask, service):
         assert error(ask("GET", f"/v2/health/{kind}")) == (503, "Server exiting")
 
 
-def test_metadata_and_configuration_are_encoded_as_tritons(ask):
+def test_metadata_and_configuration_are_encoded_as_tritons(ask: Ask) -> None:
     assert (
         ask("GET", "/v2")[1]
         == b'{"name":"triton","version":"2.0","extensions":["classification","sequence"]}'
@@ -63,7 +65,7 @@ def test_metadata_and_configuration_are_encoded_as_tritons(ask):
 @pytest.mark.parametrize(
     "path", ["/v2/models/stats", "/v2/models/identity/stats", "/v2/models/identity/versions/1/stats"]
 )
-def test_statistics_have_tritons_key_order(ask, path):
+def test_statistics_have_tritons_key_order(ask: Ask, path: str) -> None:
     status, body = ask("GET", path)
     (entry,) = json.loads(body)["model_stats"]
     assert status == 200
@@ -91,7 +93,7 @@ def test_statistics_have_tritons_key_order(ask, path):
 
 
 @pytest.mark.parametrize("path", ["/v2/repository/index", "/v2/repository/any/index"])
-def test_repository_index_omits_empty_fields(ask, service, path):
+def test_repository_index_omits_empty_fields(ask: Ask, service: FakeService, path: str) -> None:
     listed = b'[{"name":"a"},{"name":"b","version":"1","state":"READY"}]'
     for body in (b"", {}, {"ready": True}):
         assert ask("POST", path, body) == (200, listed)
@@ -103,7 +105,7 @@ LOAD = "/v2/repository/models/m/load"
 UNLOAD = "/v2/repository/models/m/unload"
 
 
-def test_load_passes_configuration_and_files(ask, service):
+def test_load_passes_configuration_and_files(ask: Ask, service: FakeService) -> None:
     assert ask("POST", LOAD) == (200, b"")
     content = base64.b64encode(b"\0weights").decode()
     assert ask("POST", LOAD, {"parameters": {"config": "{}", "file:1/model.onnx": content}}) == (200, b"")
@@ -131,27 +133,29 @@ def test_load_passes_configuration_and_files(ask, service):
         ),
     ],
 )
-def test_malformed_loads_are_refused(ask, service, body, status, message):
+def test_malformed_loads_are_refused(
+    ask: Ask, service: FakeService, body: Any, status: int, message: str
+) -> None:
     assert error(ask("POST", LOAD, body)) == (status, message)
     assert service.loaded == []
 
 
 @pytest.mark.parametrize("path", [LOAD, UNLOAD, "/v2/repository/index"])
-def test_deep_nesting_is_refused_on_every_route(service, path):
+def test_deep_nesting_is_refused_on_every_route(service: FakeService, path: str) -> None:
     body = b'{"parameters":' + b"[" * 250_000 + b"]" * 250_000 + b"}"
     answer = asyncio.run(call(build_rest_api(service), "POST", path, body))
     assert error(answer) == (400, "JSON nesting depth exceeds maximum allowed limit (100)")
 
 
 @pytest.mark.parametrize("filler", [b"1,", b"[],", b'{"a":1},'])
-def test_many_values_are_refused_before_parsing(service, filler):
+def test_many_values_are_refused_before_parsing(service: FakeService, filler: bytes) -> None:
     """Sixty megabytes of them took half a minute, on the event loop."""
     body = b'{"x":[' + filler * 300_000 + b"1]}"
     answer = asyncio.run(call(build_rest_api(service), "POST", "/v2/repository/index", body))
     assert error(answer) == (400, "request JSON has more than 262144 values")
 
 
-def test_load_failures_keep_their_code(ask, service):
+def test_load_failures_keep_their_code(ask: Ask, service: FakeService) -> None:
     text = "explicit model load / unload is not allowed if polling is enabled"
     service.failure = unavailable(text)
     assert error(ask("POST", LOAD)) == (503, text)
@@ -159,7 +163,7 @@ def test_load_failures_keep_their_code(ask, service):
     assert ask("POST", LOAD)[0] == 500
 
 
-def test_unload_passes_unload_dependents(ask, service):
+def test_unload_passes_unload_dependents(ask: Ask, service: FakeService) -> None:
     assert ask("POST", UNLOAD) == (200, b"")
     assert ask("POST", UNLOAD, {"parameters": {"unload_dependents": True}}) == (200, b"")
     assert service.unloaded == [("m", False), ("m", True)]
@@ -170,7 +174,7 @@ def test_unload_passes_unload_dependents(ask, service):
 
 
 @pytest.mark.parametrize("action", ["load", "unload"])
-def test_repository_name_is_not_supported(ask, action):
+def test_repository_name_is_not_supported(ask: Ask, action: str) -> None:
     assert error(ask("POST", f"/v2/repository/r/models/m/{action}")) == (
         501,
         "'repository_name' specification is not supported",
@@ -178,7 +182,7 @@ def test_repository_name_is_not_supported(ask, action):
 
 
 @pytest.mark.parametrize("kind", ["system", "cuda"])
-def test_shared_memory_is_disabled_by_default(ask, kind):
+def test_shared_memory_is_disabled_by_default(ask: Ask, kind: str) -> None:
     for action in ("region/r/register", "region/r/unregister", "unregister", "register"):
         assert error(ask("POST", f"/v2/{kind}sharedmemory/{action}", b"no JSON")) == (501, DISABLED)
     assert ask("GET", f"/v2/{kind}sharedmemory/status") == (200, b"[]")
@@ -190,14 +194,16 @@ def test_shared_memory_is_disabled_by_default(ask, kind):
 
 
 @pytest.fixture
-def key():
+def key() -> Iterator[Any]:
     path = Path(f"/dev/shm/nereid-rest-{os.getpid()}")
     path.write_bytes(bytes(64))
     yield path.name
     path.unlink()
 
 
-def test_system_regions_are_registered_listed_and_unregistered(ask, service, tmp_path, key):
+def test_system_regions_are_registered_listed_and_unregistered(
+    ask: Ask, service: FakeService, tmp_path: Path, key: str
+) -> None:
     service.shared_memory = SharedMemory(str(tmp_path))
     system = "/v2/systemsharedmemory"
     assert ask("POST", f"{system}/region/a/register", {"key": key, "byte_size": 64}) == (200, b"")
@@ -238,7 +244,9 @@ def test_system_regions_are_registered_listed_and_unregistered(ask, service, tmp
         ),
     ],
 )
-def test_malformed_regions_are_refused(ask, service, tmp_path, path, document, status, text):
+def test_malformed_regions_are_refused(
+    ask: Ask, service: FakeService, tmp_path: Path, path: str, document: object, status: int, text: str
+) -> None:
     service.shared_memory = SharedMemory(str(tmp_path), gpus=0)
     assert error(ask("POST", f"/v2/{path}sharedmemory/region/r/register", document)) == (status, text)
     text = f"'region name' is necessary to register {path} shared memory region"

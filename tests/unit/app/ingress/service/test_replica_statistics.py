@@ -1,6 +1,7 @@
 """Reports of replicas: asking for them, and writing them as messages of the statistics extension."""
 
 import asyncio
+from typing import cast
 
 import msgspec
 import pytest
@@ -9,24 +10,25 @@ from tritonclient.grpc import service_pb2 as pb
 from app.core.errors import unavailable
 from app.core.statistics import BatchDurations, Duration, ReplicaReport, merge
 from app.ingress.service.replica_statistics import collect, statistics_message
+from app.transport.channel.client import Channel
 from tests.unit.app.routing_fakes import FakeChannel, counters, entry
 
 
 async def test_every_replica_is_asked() -> None:
     channels = [FakeChannel(counters(success=2, pending=1)), FakeChannel(counters(success=3, pending=4))]
-    total = merge(await collect(channels))
+    total = merge(await collect(cast(list[Channel], channels)))
     assert (total.success, total.pending) == (Duration(5, 5000), 5)
 
 
 @pytest.mark.parametrize("error", [unavailable("closed"), TimeoutError(), ConnectionResetError("gone")])
 async def test_replica_that_does_not_answer_is_left_out(error: Exception) -> None:
-    total = merge(await collect([FakeChannel(error), FakeChannel(counters(success=3))]))
+    total = merge(await collect(cast(list[Channel], [FakeChannel(error), FakeChannel(counters(success=3))])))
     assert total.success.count == 3
 
 
 async def test_other_errors_are_not_hidden() -> None:
     with pytest.raises(KeyError):
-        await collect([FakeChannel(KeyError("a defect"))])
+        await collect(cast(list[Channel], [FakeChannel(KeyError("a defect"))]))
 
 
 async def test_replicas_are_asked_concurrently() -> None:
@@ -40,7 +42,7 @@ async def test_replicas_are_asked_concurrently() -> None:
     waiting: list[int] = []
     channels = [Slow(counters(success=1)) for _ in range(3)]
     async with asyncio.timeout(5):
-        total = merge(await collect(channels))
+        total = merge(await collect(cast(list[Channel], channels)))
     assert total.success.count == 3
 
 

@@ -1,9 +1,13 @@
 """Requests submitted through an observer, for tests that answer them themselves."""
 
+from typing import cast
+
 from app.core.inference import Call, Sink
 from app.core.tensors import InferRequest
+from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer, RequestOrigin
 from app.routing.table import ModelState, VersionEntry
+from tests.unit.app.routing_fakes import FakeCall
 
 ENTRY = VersionEntry("m", 1, ModelState.READY)
 
@@ -13,7 +17,7 @@ class _Service:
 
     def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
         self.request, self.sink = request, sink
-        return None
+        return FakeCall()
 
 
 def observe(
@@ -21,5 +25,5 @@ def observe(
 ) -> tuple[InferRequest, Sink]:
     """Return the request and the sink that the service gets."""
     service = _Service()
-    observer.submit(service, ENTRY, request, sink, origin)
+    observer.submit(cast(InferenceService, service), ENTRY, request, sink, origin)
     return service.request, service.sink

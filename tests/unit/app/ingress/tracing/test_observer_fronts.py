@@ -3,39 +3,46 @@
 import asyncio
 import json
 import queue
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tritonclient.grpc as client
 from tritonclient.utils import InferenceServerException
 
+from app.core.inference import Call, Sink
 from app.core.observability.live_settings import LiveSettings
 from app.core.observability.trace_settings import TraceSetting, TraceSettings
+from app.core.tensors import InferRequest
 from app.ingress.rest.front import HttpFront
 from app.ingress.rest.management import build_rest_api
-from app.ingress.tracing.observer import Observer
+from app.ingress.service.interface import InferenceService
+from app.ingress.tracing.observer import Observer, RequestOrigin
+from app.routing.table import VersionEntry
 from tests.unit.app.http_fakes import FakeService
 from tests.unit.app.ingress.grpc_running import Running, int_input
 from tests.unit.app.ingress.http_peer import infer_document, request
-from tests.unit.app.ingress.rest_calls import call, error
+from tests.unit.app.ingress.rest_calls import Ask, call, error
 
 INFER = "/v2/models/identity/infer"
 
 
-def tracing(path) -> Observer:
+def tracing(path: Path) -> Observer:
     setting = TraceSetting(("TIMESTAMPS",), 1, file=str(path))
     return Observer(LiveSettings(trace=TraceSettings(setting)))
 
 
 @pytest.fixture
-def ask(tmp_path):
+def ask(tmp_path: Path) -> Ask:
     api = build_rest_api(FakeService(), observer=tracing(tmp_path / "t"))
     return lambda method, path, body=b"": asyncio.run(
         call(api, method, path, body if isinstance(body, bytes) else json.dumps(body).encode())
     )
 
 
-def test_log_settings_over_http(ask):
+def test_log_settings_over_http(ask: Ask) -> None:
     status, body = ask("POST", "/v2/logging", {"log_verbose_level": 0, "log_info": False})
     assert (status, json.loads(body)["log_info"]) == (200, False)
     assert ask("GET", "/v2/logging") == (status, body)
@@ -54,7 +61,7 @@ def test_log_settings_over_http(ask):
     assert error(ask("DELETE", "/v2/logging")) == (405, "Method Not Allowed")
 
 
-def test_trace_settings_over_http(ask):
+def test_trace_settings_over_http(ask: Ask) -> None:
     path = "/v2/models/identity/trace/setting"
     assert json.loads(ask("POST", path, {"trace_rate": "7"})[1])["trace_rate"] == "7"
     assert json.loads(ask("GET", "/v2/trace/setting")[1])["trace_rate"] == "1"
@@ -70,7 +77,7 @@ def test_trace_settings_over_http(ask):
     assert ask("GET", "/v2/models/identity/versions/1/trace/setting")[0] == 404
 
 
-def test_a_long_request_has_been_coming_for_a_while(tmp_path):
+def test_a_long_request_has_been_coming_for_a_while(tmp_path: Path) -> None:
     async def scenario() -> None:
         watch = tracing(tmp_path / "t")
         front = HttpFront(FakeService(), observer=watch)
@@ -94,14 +101,14 @@ def test_a_long_request_has_been_coming_for_a_while(tmp_path):
 
 
 @pytest.fixture
-def server(tmp_path):
+def server(tmp_path: Path) -> Iterator[Any]:
     watch = tracing(tmp_path / "t")
     server = Running(None, watch)
     yield server
     server.close()
 
 
-def test_grpc(server, tmp_path):
+def test_grpc(server: Running, tmp_path: Path) -> None:
     with client.InferenceServerClient(server.url) as triton:
         assert triton.get_log_settings().settings["log_format"].string_param == "default"
         reply = triton.update_log_settings({"log_verbose_level": 0, "log_error": False})
@@ -124,20 +131,27 @@ def test_grpc(server, tmp_path):
 class Arrivals(Observer):
     """Keeps how requests came in."""
 
-    def __init__(self, path) -> None:
+    def __init__(self, path: Path) -> None:
         setting = TraceSetting(("TIMESTAMPS",), 1, file=str(path))
         super().__init__(LiveSettings(trace=TraceSettings(setting)))
         self.traceparents: list[str] = []
 
-    def submit(self, service, entry, request, sink, origin):
+    def submit(
+        self,
+        service: InferenceService,
+        entry: VersionEntry,
+        request: InferRequest,
+        sink: Sink,
+        origin: RequestOrigin,
+    ) -> Call:
         self.traceparents.append(origin.traceparent)
         return super().submit(service, entry, request, sink, origin)
 
 
-def test_each_request_of_a_stream_is_part_of_its_clients_trace(tmp_path):
+def test_each_request_of_a_stream_is_part_of_its_clients_trace(tmp_path: Path) -> None:
     watch = Arrivals(tmp_path / "t")
     server = Running(None, watch)
-    answers: queue.SimpleQueue = queue.SimpleQueue()
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
     parent = f"00-{'ab' * 16}-{'cd' * 8}-01"
     try:
         with client.InferenceServerClient(server.url) as triton:

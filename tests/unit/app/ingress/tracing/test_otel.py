@@ -118,7 +118,7 @@ def ended(stamps: list[tuple[str, int]], collector: Collector) -> dict[str, tupl
     """Spans that a backend's activities have led to: parent, begin and end from the model's, and events."""
     watch = observer(collector, "rate=1")
     _, sink = observe(watch, REQUEST, lambda _: None, RequestOrigin("http", 50))
-    times = Timestamps(*range(100, 106), request_end=200, activities=tuple(stamps))
+    times = Timestamps(100, 101, 102, 103, 104, 105, 200, tuple(stamps))
     sink(InferResponse("m", "3", timestamps=times))
     watch.close()
     spans = collector.spans()

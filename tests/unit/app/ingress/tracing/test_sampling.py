@@ -3,13 +3,16 @@
 import json
 import logging
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import numpy as np
 import pytest
 
 from app.core.errors import InferError, not_found, unavailable
+from app.core.inference import Sink
 from app.core.observability.live_settings import LiveSettings
 from app.core.observability.log import LogConfig
 from app.core.observability.trace_settings import GLOBAL, TraceSetting, TraceSettings
@@ -25,23 +28,33 @@ from app.core.tensors import (
     failed,
 )
 from app.core.traced import traced_call
+from app.ingress.service.interface import InferenceService
 from app.ingress.tracing import sampling, trace
 from app.ingress.tracing.observer import Observer, RequestOrigin
 from app.ingress.tracing.sampling import TraceScope
 from app.ingress.tracing.trace import stamps_of
+from app.routing.table import VersionEntry
 from tests.unit.app.ingress.tracing.observed import ENTRY, observe
 
 REQUEST = InferRequest("m", "", (Tensor.from_array("IN", np.array([[1, -2]], np.int32)),), id="r1")
 ORIGIN = RequestOrigin("http", 50)
 
 
-def response(start: int = 100, **fields: object) -> InferResponse:
+def response(start: int = 100, **fields: Any) -> InferResponse:
     times = Timestamps(*range(start, start + 7))
     outputs = (Tensor.from_array("OUT", np.array([0.5, 3.0], np.float32)),)
     return InferResponse("m", "3", outputs, timestamps=times, **fields)
 
 
-def observer(path: Path, level=("TIMESTAMPS",), **setting) -> Observer:
+def unexpected(response: InferResponse) -> None:
+    raise AssertionError(response)
+
+
+def wait(event: threading.Event) -> None:
+    event.wait(30)
+
+
+def observer(path: Path, level: tuple[str, ...] = ("TIMESTAMPS",), **setting: Any) -> Observer:
     setting = {"rate": 1, **setting}
     return Observer(LiveSettings(trace=TraceSettings(TraceSetting(level, file=str(path), **setting))))
 
@@ -60,7 +73,7 @@ def names(path: Path) -> list[str]:
     return [stamp["name"] for each in objects for stamp in each.get("timestamps", ())]
 
 
-def test_trace_file_has_tritons_objects(tmp_path):
+def test_trace_file_has_tritons_objects(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     watch = observer(path)
     assert infer(watch).trace == UNNAMED_TRACE
@@ -76,7 +89,7 @@ def test_trace_file_has_tritons_objects(tmp_path):
     ]  # fmt: skip
 
 
-def test_grpc_requests_have_the_activities_of_grpc(tmp_path):
+def test_grpc_requests_have_the_activities_of_grpc(tmp_path: Path) -> None:
     watch = observer(tmp_path / "t")
     infer(watch, origin=RequestOrigin("grpc", 50))
     watch.close()
@@ -84,7 +97,7 @@ def test_grpc_requests_have_the_activities_of_grpc(tmp_path):
     assert names(tmp_path / "t")[-2:] == ["GRPC_SEND_START", "GRPC_SEND_END"]
 
 
-def test_tensors_are_printed(tmp_path):
+def test_tensors_are_printed(tmp_path: Path) -> None:
     watch = observer(tmp_path / "t", level=("TENSORS",))
     infer(watch)
     text = InferRequest("m", "1", (Tensor.from_array("S", np.array([b'a"', b"b"], object)),))
@@ -102,7 +115,7 @@ def test_tensors_are_printed(tmp_path):
     assert not names(tmp_path / "t")
 
 
-def test_sampling_follows_rate_and_count():
+def test_sampling_follows_rate_and_count() -> None:
     scope = TraceScope(TraceSetting(("TIMESTAMPS",), 3, 2, file="f"), None)
     assert [scope.sample() for _ in range(10)] == [False, False, True] * 2 + [False] * 4
     assert scope.remaining == 0
@@ -110,7 +123,7 @@ def test_sampling_follows_rate_and_count():
     assert not any(TraceScope(TraceSetting(("TENSORS",), 1), None).sample() for _ in range(3))
 
 
-def test_log_frequency_makes_numbered_files(tmp_path):
+def test_log_frequency_makes_numbered_files(tmp_path: Path) -> None:
     watch = observer(tmp_path / "t", log_frequency=2)
     for _ in range(5):
         infer(watch)
@@ -119,7 +132,7 @@ def test_log_frequency_makes_numbered_files(tmp_path):
     assert counts == {"t.0": 2, "t.1": 2, "t.2": 1}
 
 
-def test_last_trace_of_a_count_is_saved_at_once(tmp_path):
+def test_last_trace_of_a_count_is_saved_at_once(tmp_path: Path) -> None:
     watch = observer(tmp_path / "t", count=2)
     for _ in range(3):
         infer(watch)
@@ -129,23 +142,23 @@ def test_last_trace_of_a_count_is_saved_at_once(tmp_path):
     assert names(tmp_path / "t.0").count("REQUEST_END") == 2
 
 
-def test_refused_request_is_traced(tmp_path):
+def test_refused_request_is_traced(tmp_path: Path) -> None:
     """It counts as a trace; without it the last file would never be complete."""
 
     class Service:
-        def submit(self, entry, request, sink):
+        def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> None:
             raise unavailable("no replica")
 
     watch = observer(tmp_path / "t", count=2)
     with pytest.raises(InferError, match="no replica"):
-        watch.submit(Service(), ENTRY, REQUEST, pytest.fail, ORIGIN)
+        watch.submit(cast(InferenceService, Service()), ENTRY, REQUEST, unexpected, ORIGIN)
     infer(watch)
     watch._tracer._writer.submit(lambda: None).result(30)
     assert names(tmp_path / "t.0").count("HTTP_SEND_END") == 2
     watch.close()
 
 
-async def test_change_saves_buffered_traces_and_keeps_other_scopes(tmp_path):
+async def test_change_saves_buffered_traces_and_keeps_other_scopes(tmp_path: Path) -> None:
     watch = observer(tmp_path / "t", rate=2)
     watch.apply(LiveSettings(trace=watch.live.trace.changed("other", {"rate": 1})))
     infer(watch)
@@ -160,7 +173,7 @@ async def test_change_saves_buffered_traces_and_keeps_other_scopes(tmp_path):
     assert names(tmp_path / "t").count("REQUEST_START") == 1
 
 
-def test_untraced_request_is_passed_unchanged(tmp_path):
+def test_untraced_request_is_passed_unchanged(tmp_path: Path) -> None:
     watch = observer(tmp_path / "t", rate=2)
     sink = print
     assert observe(watch, REQUEST, sink, ORIGIN) == (REQUEST, sink)
@@ -169,7 +182,7 @@ def test_untraced_request_is_passed_unchanged(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_unwritable_file_does_not_fail_requests(tmp_path, caplog):
+def test_unwritable_file_does_not_fail_requests(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     watch = observer(tmp_path / "none" / "t", log_frequency=1)
     infer(watch)
     infer(watch)
@@ -178,7 +191,7 @@ def test_unwritable_file_does_not_fail_requests(tmp_path, caplog):
     assert "cannot save traces" in caplog.text
 
 
-def test_times_of_another_machine_are_shifted():
+def test_times_of_another_machine_are_shifted() -> None:
     times = Timestamps(1_000_000, 1_000_000, 1_000_010, 0, 0, 0, 1_000_040)
     inner = TracedCall("n", "1", "", Timestamps(1_000_011, request_end=1_000_019))
     answer = InferResponse("m", "3", timestamps=times, calls=(inner,))
@@ -191,7 +204,7 @@ def test_times_of_another_machine_are_shifted():
     assert (near.timestamps, near.calls) == (times, (inner,))
 
 
-def test_activities_of_a_backend_are_saved(tmp_path):
+def test_activities_of_a_backend_are_saved(tmp_path: Path) -> None:
     watch = observer(tmp_path / "t")
     step = TracedCall("step", "2", "", Timestamps(102, request_end=105, activities=(("INNER", 103),)))
     _, sink = observe(watch, REQUEST, lambda _: None, ORIGIN)
@@ -203,12 +216,12 @@ def test_activities_of_a_backend_are_saved(tmp_path):
     assert (stamps[1, "MINE"] - start, stamps[2, "INNER"] - start) == (1, 3)
 
 
-def test_call_that_failed_early_has_the_times_of_its_caller():
+def test_call_that_failed_early_has_the_times_of_its_caller() -> None:
     call = traced_call(REQUEST, failed(unavailable("busy")), 500, 600)
     assert stamps_of(call.timestamps) == [("REQUEST_START", 500), ("REQUEST_END", 600)]
 
 
-def test_calls_of_a_request_are_saved_as_children(tmp_path):
+def test_calls_of_a_request_are_saved_as_children(tmp_path: Path) -> None:
     watch = observer(tmp_path / "t")
     infer(watch)
     inner = TracedCall("inner", "2", "", Timestamps(103, request_end=104))
@@ -225,7 +238,7 @@ def test_calls_of_a_request_are_saved_as_children(tmp_path):
     assert "request_id" not in headers[3]
 
 
-def test_tensors_of_calls_are_saved(tmp_path):
+def test_tensors_of_calls_are_saved(tmp_path: Path) -> None:
     watch = observer(tmp_path / "t", level=("TENSORS",))
     shared = Tensor("A", "INT32", (1,), RegionSlice("r", 0, 4))
     inner = TracedCall("inner", "2", "", Timestamps(), (), (shared,), (Tensor("C", "INT32", (9,), b""),))
@@ -247,12 +260,12 @@ def test_tensors_of_calls_are_saved(tmp_path):
     ]
 
 
-def lines(caplog) -> list[dict]:
+def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [json.loads(each.getMessage()) for each in caplog.records if hasattr(each, "verbatim")]
 
 
 @pytest.fixture
-def logging_observer(caplog):
+def logging_observer(caplog: pytest.LogCaptureFixture) -> Iterator[Any]:
     caplog.set_level(logging.DEBUG, "app")
     watch = Observer(LiveSettings(LogConfig(log_verbose_level=1)))
     assert watch.enabled
@@ -260,7 +273,7 @@ def logging_observer(caplog):
     watch.close()
 
 
-def test_each_request_is_logged(logging_observer, caplog):
+def test_each_request_is_logged(logging_observer: Observer, caplog: pytest.LogCaptureFixture) -> None:
     infer(logging_observer, origin=RequestOrigin("grpc", 50, "00-ab"))
     (line,) = lines(caplog)
     total = line.pop("total_us")
@@ -272,13 +285,13 @@ def test_each_request_is_logged(logging_observer, caplog):
     }  # fmt: skip
 
 
-def test_failures_are_logged(logging_observer, caplog):
+def test_failures_are_logged(logging_observer: Observer, caplog: pytest.LogCaptureFixture) -> None:
     class Service:
-        def submit(self, entry, request, sink):
+        def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> None:
             raise not_found("no\nmodel")
 
     with pytest.raises(InferError):
-        logging_observer.submit(Service(), ENTRY, REQUEST, print, ORIGIN)
+        logging_observer.submit(cast(InferenceService, Service()), ENTRY, REQUEST, print, ORIGIN)
     (line,) = lines(caplog)
     assert (line["status"], line["model"]) == ("NOT_FOUND", "m")
     assert "\n" not in caplog.records[0].getMessage()
@@ -288,7 +301,7 @@ def test_failures_are_logged(logging_observer, caplog):
     assert lines(caplog)[0]["error"] == "gone"
 
 
-def test_buffered_traces_are_bounded(tmp_path, monkeypatch):
+def test_buffered_traces_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "_MAX_BUFFERED_BYTES", 1000)
     watch = observer(tmp_path / "t", log_frequency=1_000_000)
     for _ in range(10):
@@ -299,11 +312,11 @@ def test_buffered_traces_are_bounded(tmp_path, monkeypatch):
     assert saved and json.loads(saved[0].read_bytes())[0]["request_id"] == "r1"
 
 
-def test_tensors_in_the_writers_queue_are_bounded(tmp_path, monkeypatch):
+def test_tensors_in_the_writers_queue_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "_MAX_QUEUED_BYTES", 30)
     watch = observer(tmp_path / "t", level=("TIMESTAMPS", "TENSORS"))
     may_go = threading.Event()
-    watch._tracer._run_in_writer(lambda: may_go.wait(30) and None)
+    watch._tracer._run_in_writer(lambda: wait(may_go))
     for number in range(5):  # of 16 bytes each
         infer(watch, msgspec.structs.replace(REQUEST, id=f"r{number}"))
     may_go.set()
@@ -314,7 +327,7 @@ def test_tensors_in_the_writers_queue_are_bounded(tmp_path, monkeypatch):
     assert [name for name in found if name] == ["r0", "r1", "later"]
 
 
-def test_trace_of_a_stream_is_bounded(tmp_path, monkeypatch):
+def test_trace_of_a_stream_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace, "_MAX_OUTPUT_BYTES", 20)  # an output has 8
     monkeypatch.setattr(trace, "_MAX_STAMPS", 20)
     watch = observer(tmp_path / "t", level=("TIMESTAMPS", "TENSORS"))

@@ -4,13 +4,14 @@ import gzip
 import time
 import tracemalloc
 import zlib
-from typing import Any
+from typing import Any, cast
 
 import hpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.core.tensors import Buffer
 from app.protocol.grpc import framing as wire
 from app.protocol.grpc import http2 as h2
 
@@ -120,7 +121,9 @@ def test_long_messages_use_the_allocator(step: int) -> None:
         size = len(data[start : start + step])
         buffer[:size] = data[start : start + size]
         view = memoryview(buffer)[:size]
-        found += [bytes(each) for each in reader.feed_segments((view[: size // 2], view[size // 2 :]))]
+        found += [
+            bytes(cast(Buffer, each)) for each in reader.feed_segments((view[: size // 2], view[size // 2 :]))
+        ]
         buffer[:] = bytes(step)  # nothing is kept of what was received
     assert found == sent and not reader.partial
     assert [bytes(each) for each in made] == [sent[0], sent[2]]
@@ -255,6 +258,7 @@ def test_compressed_messages(encoding: str, packed: bytes) -> None:
         reader = wire.MessageReader(encoding, 100)
         data = prefixed(packed, 1) + prefixed(b"plain")
         found = [each for i in range(0, len(data), step) for each in reader.feed(data[i : i + step])]
+        assert isinstance(found[0], wire.Compressed)
         assert [found[0].decompress(100), *found[1:]] == [b"abc", b"plain"]
 
 

@@ -1,5 +1,7 @@
 """Request parameters over gRPC, and the model repository extension's."""
 
+from typing import Any
+
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
@@ -8,7 +10,7 @@ from app.protocol.grpc.parameters import decode_parameters, wants_empty_final
 from app.protocol.grpc.repository import decode_load, decode_unload
 
 
-def parameters(**entries):
+def parameters(**entries: Any) -> Any:
     """Build the map from `key=(kind, value)`."""
     message = pb.ModelInferRequest()
     for key, (kind, value) in entries.items():
@@ -16,7 +18,7 @@ def parameters(**entries):
     return message.parameters
 
 
-def test_reserved_parameters_become_fields():
+def test_reserved_parameters_become_fields() -> None:
     entries = parameters(
         sequence_id=("int64_param", -1),
         sequence_start=("bool_param", True),
@@ -41,14 +43,14 @@ def test_reserved_parameters_become_fields():
     assert wants_empty_final(entries)
 
 
-def test_string_correlation_id():
+def test_string_correlation_id() -> None:
     assert decode_parameters(parameters(sequence_id=("string_param", "s" * 128)))[0] == {
         "sequence_id": "s" * 128
     }
 
 
 @pytest.mark.parametrize("value", [("bool_param", False), None])
-def test_empty_final_response_is_off_by_default(value):
+def test_empty_final_response_is_off_by_default(value: object) -> None:
     entries = parameters(**({"triton_enable_empty_final_response": value} if value else {}))
     assert not wants_empty_final(entries)
 
@@ -76,7 +78,7 @@ RESERVED_TEXT = (
         ("mine", "uint64_param", 1, "'mine' parameter, expected int64_param, bool_param, or string_param."),
     ],
 )
-def test_wrong_types_are_refused(key, kind, value, text):
+def test_wrong_types_are_refused(key: str, kind: str, value: object, text: str) -> None:
     with pytest.raises(InferError) as caught:
         decode_parameters(parameters(**{key: (kind, value)}))
     assert (caught.value.code, caught.value.message) == (
@@ -105,20 +107,20 @@ def test_wrong_types_are_refused(key, kind, value, text):
         ),
     ],
 )
-def test_wrong_values_are_refused(key, kind, value, code, text):
+def test_wrong_values_are_refused(key: str, kind: str, value: object, code: ErrorCode, text: str) -> None:
     with pytest.raises(InferError) as caught:
         decode_parameters(parameters(**{key: (kind, value)}))
     assert (caught.value.code, caught.value.message) == (code, text)
 
 
-def load_message(**entries):
+def load_message(**entries: Any) -> Any:
     message = pb.RepositoryModelLoadRequest(model_name="m")
     for key, (kind, value) in entries.items():
         setattr(message.parameters[key], kind, value)
     return message
 
 
-def test_load_override():
+def test_load_override() -> None:
     message = load_message(**{"config": ("string_param", "{}"), "file:1/model.onnx": ("bytes_param", b"\0")})
     assert decode_load(message) == ("{}", {"1/model.onnx": b"\0"})
     assert decode_load(load_message()) == (None, {})
@@ -142,13 +144,13 @@ def test_load_override():
         ),
     ],
 )
-def test_load_refusals(key, kind, value, text):
+def test_load_refusals(key: str, kind: str, value: object, text: str) -> None:
     with pytest.raises(InferError) as caught:
         decode_load(load_message(**{key: (kind, value)}))
     assert (caught.value.code, caught.value.message) == (ErrorCode.INVALID_ARG, text)
 
 
-def test_unload():
+def test_unload() -> None:
     message = pb.RepositoryModelUnloadRequest(model_name="m")
     assert decode_unload(message) is False
     message.parameters["unload_dependents"].bool_param = True
@@ -159,7 +161,7 @@ def test_unload():
 
 
 @pytest.mark.parametrize("decode", [decode_load, decode_unload])
-def test_repository_name_is_refused(decode):
+def test_repository_name_is_refused(decode: Any) -> None:
     message = pb.RepositoryModelLoadRequest if decode is decode_load else pb.RepositoryModelUnloadRequest
     with pytest.raises(InferError) as caught:
         decode(message(repository_name="r", model_name="m"))

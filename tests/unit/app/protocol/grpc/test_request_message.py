@@ -1,6 +1,7 @@
 """Decoding of ModelInferRequest messages."""
 
 import struct
+from typing import Any
 
 import pytest
 from tritonclient.grpc import service_pb2 as pb
@@ -10,19 +11,19 @@ from app.core.tensors import InferRequest, RegionSlice, RequestedOutput, Tensor
 from app.protocol.grpc.request_message import decode_infer
 
 
-def request_message(**fields):
+def request_message(**fields: Any) -> Any:
     message = pb.ModelInferRequest(model_name="m", model_version="3", id="7", **fields)
     message.inputs.add(name="A", datatype="INT32", shape=[1, 2])
     return message
 
 
-def refusal(message):
+def refusal(message: pb.ModelInferRequest) -> Any:
     with pytest.raises(InferError) as caught:
         decode_infer(message)
     return caught.value.code, caught.value.message
 
 
-def test_raw_contents_become_tensors():
+def test_raw_contents_become_tensors() -> None:
     message = request_message(raw_input_contents=[b"\x01\0\0\0\x02\0\0\0"])
     message.outputs.add(name="B")
     request = decode_infer(message, deadline=4.5)
@@ -53,19 +54,19 @@ TYPED = [
 
 
 @pytest.mark.parametrize(("datatype", "field", "values", "wire"), TYPED, ids=[row[0] for row in TYPED])
-def test_typed_contents_are_packed(datatype, field, values, wire):
+def test_typed_contents_are_packed(datatype: str, field: Any, values: Any, wire: Any) -> None:
     message = pb.ModelInferRequest(model_name="m")
     message.inputs.add(name="A", datatype=datatype, shape=[2], contents={field: values})
     assert decode_infer(message).inputs[0] == Tensor("A", datatype, (2,), wire)
 
 
-def test_empty_contents_are_a_tensor_without_elements():
+def test_empty_contents_are_a_tensor_without_elements() -> None:
     message = pb.ModelInferRequest(model_name="m")
     message.inputs.add(name="A", datatype="FP16", shape=[0], contents={})
     assert decode_infer(message).inputs[0].data == b""
 
 
-def typed_message(datatype, **contents):
+def typed_message(datatype: str, **contents: Any) -> Any:
     message = pb.ModelInferRequest(model_name="m")
     message.inputs.add(name="A", datatype=datatype, shape=[1], contents=contents)
     return message
@@ -97,18 +98,18 @@ def typed_message(datatype, **contents):
         (request_message(), "unable to find data for input tensor 'A' for model 'm' in request."),
     ],
 )
-def test_inconsistent_tensor_data_is_refused(message, text):
+def test_inconsistent_tensor_data_is_refused(message: pb.ModelInferRequest, text: str) -> None:
     assert refusal(message) == (ErrorCode.INVALID_ARG, text)
 
 
-def test_contents_beside_raw_contents_are_refused():
+def test_contents_beside_raw_contents_are_refused() -> None:
     message = typed_message("INT32", int_contents=[1])
     message.raw_input_contents.append(b"1234")
     text = "contents field must not be specified when using raw_input_contents for 'A' for model 'm'"
     assert refusal(message) == (ErrorCode.INVALID_ARG, text)
 
 
-def test_shared_memory_parameters_are_checked():
+def test_shared_memory_parameters_are_checked() -> None:
     message = request_message()
     message.inputs[0].parameters["shared_memory_region"].string_param = "r"
     assert refusal(message) == (
@@ -126,7 +127,7 @@ def test_shared_memory_parameters_are_checked():
 
 
 @pytest.mark.parametrize("key", ["shared_memory_byte_size", "shared_memory_offset"])
-def test_offset_or_size_without_a_region_is_refused(key):
+def test_offset_or_size_without_a_region_is_refused(key: str) -> None:
     with_input, with_output = request_message(), request_message()
     with_input.inputs[0].parameters[key].int64_param = 8
     with_output.outputs.add(name="A").parameters[key].int64_param = 8
@@ -136,7 +137,7 @@ def test_offset_or_size_without_a_region_is_refused(key):
         assert refusal(message) == (ErrorCode.INVALID_ARG, text)
 
 
-def test_shared_memory_is_decoded():
+def test_shared_memory_is_decoded() -> None:
     message = request_message(raw_input_contents=[b"raw!"])
     message.inputs.add(name="B", datatype="INT32", shape=[1])
     output = message.outputs.add(name="C")
@@ -158,13 +159,13 @@ def test_shared_memory_is_decoded():
         ("int64_param", -1, "invalid value for 'classification' parameter, expected >= 0"),
     ],
 )
-def test_classification_parameter_is_checked(kind, value, text):
+def test_classification_parameter_is_checked(kind: str, value: object, text: str) -> None:
     message = request_message(raw_input_contents=[b""])
     setattr(message.outputs.add(name="B").parameters["classification"], kind, value)
     assert refusal(message) == (ErrorCode.INVALID_ARG, text)
 
 
-def test_classification_beside_shared_memory_is_refused():
+def test_classification_beside_shared_memory_is_refused() -> None:
     message = request_message(raw_input_contents=[b""])
     output = message.outputs.add(name="B")
     output.parameters["classification"].int64_param = 1
@@ -174,7 +175,7 @@ def test_classification_beside_shared_memory_is_refused():
 
 
 @pytest.mark.parametrize("field", ["inputs", "outputs", "parameters"])
-def test_counts_are_bounded(field):
+def test_counts_are_bounded(field: Any) -> None:
     message = pb.ModelInferRequest(model_name="m")
     for number in range(5000):
         if field == "parameters":

@@ -116,14 +116,14 @@ def test_random_bytes_decode_as_by_protobuf(data: bytes) -> None:
         assert plain(decode_request(data)) == expected
 
 
-def parsed_message(**fields):
+def parsed_message(**fields: Any) -> Any:
     message = pb.ModelInferRequest(model_name="m", model_version="3", id="7", **fields)
     message.inputs.add(name="A", datatype="INT32", shape=[1, 2])
     return message
 
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 70_000, 3_000_000])
-def test_parsed_message_and_contents_equal_those_of_protobuf(size):
+def test_parsed_message_and_contents_equal_those_of_protobuf(size: int) -> None:
     message = parsed_message(raw_input_contents=[b"x" * size, b"", b"yz"])
     message.parameters["p"].int64_param = 5
     parsed, raw = parse_infer(message.SerializeToString())
@@ -131,7 +131,7 @@ def test_parsed_message_and_contents_equal_those_of_protobuf(size):
     assert parsed.inputs == message.inputs and parsed.parameters["p"].int64_param == 5
 
 
-def test_parsed_large_contents_are_views():
+def test_parsed_large_contents_are_views() -> None:
     data = parsed_message(raw_input_contents=[b"x" * 100_000]).SerializeToString()
     _, raw = parse_infer(data)
     assert isinstance(raw[0], memoryview) and raw[0].obj is data
@@ -141,14 +141,14 @@ def test_parsed_large_contents_are_views():
     "data", [b"\x0a", b"\x3a\xff\xff\xff\xff\xff\xff", b"\x0a\x05ab", b"\x0b", b"\x0a\x01\xff", b"\x3a\x7f"]
 )
 @pytest.mark.parametrize("split_from", [0, 1 << 30])
-def test_malformed_message_is_refused(data, split_from, monkeypatch):
+def test_malformed_message_is_refused(data: bytes, split_from: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_template, "_SPLIT_FROM", split_from)
     with pytest.raises(InferError) as caught:
         parse_infer(data)
     assert caught.value.code is ErrorCode.INTERNAL
 
 
-def test_fields_of_another_wire_type_are_parsed_by_protobuf(monkeypatch):
+def test_fields_of_another_wire_type_are_parsed_by_protobuf(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_template, "_SPLIT_FROM", 0)
     unknown = b"\x78\x01" + b"\x82\x01\x03abc"  # field 15 a varint, field 16 bytes
     parsed, raw = parse_infer(unknown + parsed_message(raw_input_contents=[b"12"]).SerializeToString())

@@ -1,6 +1,7 @@
 """Encoding of responses, read back by protobuf."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +15,12 @@ from app.protocol.grpc.responses import encode_infer, encode_stream, encode_stre
 MODEL = SimpleNamespace(labels={"A": ("zero", "one")}, batched=False)
 
 
-def encoded(response, request=None):
+def encoded(response: Any, request: Any = None) -> Any:
     request = request or InferRequest("m", "", (), id="7")
     return pb.ModelInferResponse.FromString(b"".join(encode_infer(request, response, MODEL)))
 
 
-def test_response_keeps_order_and_bytes():
+def test_response_keeps_order_and_bytes() -> None:
     outputs = (
         Tensor("B", "BYTES", (0,), b""),
         Tensor.from_array("A", np.arange(3, dtype=np.int16)),
@@ -37,7 +38,7 @@ def test_response_keeps_order_and_bytes():
     assert kinds == {"b": "bool_param", "i": "int64_param", "f": "double_param", "s": "string_param"}
 
 
-def test_classified_outputs_are_replaced():
+def test_classified_outputs_are_replaced() -> None:
     request = InferRequest("m", "", (), (RequestedOutput("A", classification=2), RequestedOutput("B")))
     outputs = (Tensor("A", "INT8", (3,), b"\x01\x03\x02"), Tensor("B", "INT8", (1,), b"5"))
     message = encoded(InferResponse("m", "1", outputs), request)
@@ -46,12 +47,12 @@ def test_classified_outputs_are_replaced():
     assert message.outputs[0].datatype == "BYTES" and list(message.outputs[0].shape) == [2]
 
 
-def joined_infer(*arguments):
+def joined_infer(*arguments: Any) -> Any:
     return b"".join(encode_infer(*arguments))
 
 
 @pytest.mark.parametrize("encode", [joined_infer, encode_stream])
-def test_a_response_over_the_limit_of_grpc_is_refused(encode):
+def test_a_response_over_the_limit_of_grpc_is_refused(encode: Any) -> None:
     response = InferResponse("m", "1", (Tensor("A", "INT8", (100,), b"x" * 100),))
     with pytest.raises(
         InferError, match=r"Response has byte size \d+ which exceeds gRPC's byte size limit 100\."
@@ -61,12 +62,12 @@ def test_a_response_over_the_limit_of_grpc_is_refused(encode):
     assert len(encode(InferRequest("m", "", ()), response, MODEL, size)) == size
 
 
-def stream_message(data):
+def stream_message(data: bytes) -> Any:
     return pb.ModelStreamInferResponse.FromString(data)
 
 
 @pytest.mark.parametrize("final", [True, False])
-def test_stream_responses_carry_the_final_flag(final):
+def test_stream_responses_carry_the_final_flag(final: bool) -> None:
     request = InferRequest("m", "", (), id="7")
     response = InferResponse("m", "1", (Tensor("A", "INT8", (1,), b"x"),), final=final)
     message = stream_message(encode_stream(request, response, MODEL))
@@ -75,11 +76,11 @@ def test_stream_responses_carry_the_final_flag(final):
     assert (message.infer_response.id, message.infer_response.raw_output_contents[0]) == ("7", b"x")
 
 
-def test_stream_errors_are_in_band():
+def test_stream_errors_are_in_band() -> None:
     request = InferRequest("m", "", (), id="7")
     message = stream_message(encode_stream(request, failed(invalid_arg("bad")), MODEL))
     assert (message.error_message, message.infer_response.id) == ("bad", "7")
     assert message.infer_response.parameters["triton_final_response"].bool_param is True
-    message = stream_message(encode_stream_error("8", invalid_arg("worse")))
+    message = stream_message(encode_stream_error("8", invalid_arg("worse").failure))
     assert (message.error_message, message.infer_response.id) == ("worse", "8")
     assert not message.infer_response.parameters

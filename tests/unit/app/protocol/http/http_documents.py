@@ -2,6 +2,7 @@
 
 import json
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,24 +13,25 @@ MODEL = SimpleNamespace(labels={"O": ("zero", "one")}, batched=True)
 INT, ARG = ErrorCode.INTERNAL, ErrorCode.INVALID_ARG
 
 
-def body(document, *tensors):
+def body(document: Any, *tensors: Any) -> tuple[bytes, int]:
     header = json.dumps(document).encode() if isinstance(document, dict) else document
     return header + b"".join(tensors), len(header)
 
 
-def an_input(**fields):
+def an_input(**fields: Any) -> Any:
     return {"name": "I", "shape": [2], "datatype": "INT32", **fields}
 
 
-def decode(document, *tensors, limit=1 << 20):
-    return decode_infer("m", "1", *body(document, *tensors), limit)
+def decode(document: object, *tensors: Any, limit: int = 1 << 20) -> Any:
+    data, json_length = body(document, *tensors)
+    return decode_infer("m", "1", data, json_length, limit)
 
 
-def refusal(document, *tensors, limit=1 << 20):
+def refusal(document: object, *tensors: Any, limit: int = 1 << 20) -> Any:
     with pytest.raises(InferError) as caught:
         decode(document, *tensors, limit=limit)
     return caught.value.code, caught.value.message
 
 
-def one_output(name="O", **parameters):
+def one_output(name: str = "O", **parameters: Any) -> Any:
     return {"outputs": [{"name": name, **({"parameters": parameters} if parameters else {})}]}

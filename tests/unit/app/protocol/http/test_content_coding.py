@@ -2,6 +2,7 @@
 
 import gzip
 import zlib
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from app.protocol.http.content_coding import compress, decompress, response_enco
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
-def test_decompression_stops_at_the_limit(pack):
+def test_decompression_stops_at_the_limit(pack: Any) -> None:
     assert decompress(pack(b"a" * 1000), 1000) == b"a" * 1000
     with pytest.raises(
         InferError, match="Decompressed data size exceeds the maximum allowed value of 999 bytes"
@@ -39,11 +40,11 @@ def test_decompression_stops_at_the_limit(pack):
         ("gzip;q=nan", ""),
     ],
 )
-def test_response_encoding(accept, chosen):
+def test_response_encoding(accept: str, chosen: Any) -> None:
     assert response_encoding(accept) == chosen
 
 
-def test_compression_round_trip():
+def test_compression_round_trip() -> None:
     parts = [b"abc", memoryview(b"d" * 1000)]
     assert gzip.decompress(compress(parts, "gzip")) == b"abc" + b"d" * 1000
     assert zlib.decompress(compress(parts, "deflate")) == b"abc" + b"d" * 1000

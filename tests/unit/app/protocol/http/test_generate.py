@@ -1,5 +1,6 @@
 import json
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from app.protocol.http.generate import decode_generate, encode_generate, error_e
 INT, ARG = ErrorCode.INTERNAL, ErrorCode.INVALID_ARG
 
 
-def spec(name, datatype, *shape):
+def spec(name: str, datatype: str, *shape: Any) -> Any:
     return TensorSpec(name, datatype, 0, shape, shape)
 
 
@@ -29,18 +30,18 @@ INPUTS = (
 )
 
 
-def decode(document, inputs=INPUTS, limit=1 << 20):
+def decode(document: object, inputs: Any = INPUTS, limit: int = 1 << 20) -> Any:
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
     return decode_generate("m", "1", body, inputs, limit)
 
 
-def refusal(document, inputs=INPUTS, limit=1 << 20):
+def refusal(document: object, inputs: Any = INPUTS, limit: int = 1 << 20) -> Any:
     with pytest.raises(InferError) as caught:
         decode(document, inputs, limit)
     return caught.value.code, caught.value.message
 
 
-def test_golden_request():
+def test_golden_request() -> None:
     body = (
         b'{"id":"7","N":[1,-1],"PROMPT":"h\xc3\xa9","temperature":0.5,'
         b'"parameters":{"stop":"x","STREAM":true}}'
@@ -71,19 +72,19 @@ def test_golden_request():
         ((2, 3), 6, (2, 3)),
     ],
 )
-def test_shapes(shape, count, fitted):
+def test_shapes(shape: Any, count: int, fitted: Any) -> None:
     assert fitted_shape("I", shape, count) == fitted
 
 
 @pytest.mark.parametrize(
     ("shape", "count"), [((), 2), ((1,), 2), ((2,), 0), ((-1, 2), 3), ((2, 3), 12), ((0,), 1), ((-1, 0), 1)]
 )
-def test_shapes_that_do_not_fit(shape, count):
+def test_shapes_that_do_not_fit(shape: Any, count: int) -> None:
     with pytest.raises(InferError, match="The schema can not convert input 'I' to tensor with proper shape"):
         fitted_shape("I", shape, count)
 
 
-def test_literals_strings_and_numbers_as_for_infer():
+def test_literals_strings_and_numbers_as_for_infer() -> None:
     request = decode(b'{"F":[NaN,Infinity,-Infinity,1],"U":300,"PROMPT":["\xff"],"big":18446744073709551615}')
     floats, number, text = request.inputs
     np.testing.assert_array_equal(floats.array(), np.array([np.nan, np.inf, -np.inf, 1], np.float32))
@@ -91,11 +92,11 @@ def test_literals_strings_and_numbers_as_for_infer():
     assert request.parameters == {"big": 2.0**64}
 
 
-def test_scalar_and_array_and_nesting_of_the_same_count():
+def test_scalar_and_array_and_nesting_of_the_same_count() -> None:
     assert decode({"N": 3}) == decode({"N": [3]}) == decode({"N": [[3]]})
 
 
-def test_an_input_named_id_is_also_the_id():
+def test_an_input_named_id_is_also_the_id() -> None:
     request = decode({"id": "a"}, (spec("id", "BYTES", 1),))
     assert (request.id, request.inputs[0].data) == ("a", b"\1\0\0\0a")
 
@@ -151,18 +152,18 @@ DEEP = "JSON nesting depth exceeds maximum allowed limit (100)"
             "failed to parse the request JSON buffer: Number too big to be stored in double. at 5"),
     ],
 )  # fmt: skip
-def test_refusals_have_tritons_texts(document, code, message):
+def test_refusals_have_tritons_texts(document: object, code: ErrorCode, message: str) -> None:
     assert refusal(document) == (code, message)
 
 
-def test_a_model_that_has_an_input_of_the_keywords_name():
+def test_a_model_that_has_an_input_of_the_keywords_name() -> None:
     assert refusal({"parameters": {}}, (spec("parameters", "INT32", 1),)) == (
         ARG,
         "Keyword 'parameters' for nested schema also given as input tensor name",
     )
 
 
-def test_sizes_are_limited():
+def test_sizes_are_limited() -> None:
     assert refusal({"x": "y" * 100}, limit=99)[1] == (
         "request JSON size of 109 bytes exceeds the maximum allowed input size of 99 bytes. "
         "Use --http-max-input-size to increase the limit."
@@ -170,11 +171,11 @@ def test_sizes_are_limited():
     assert "JSON input 'F' has a byte_size (80 bytes) that exceeds" in refusal({"F": [0] * 20}, limit=70)[1]
 
 
-def a_response(*outputs, **fields):
+def a_response(*outputs: Any, **fields: Any) -> Any:
     return InferResponse("model", "3", outputs, **fields)
 
 
-def test_golden_response():
+def test_golden_response() -> None:
     response = a_response(
         Tensor.from_array("TEXT", np.array([b'h\xc3\xa9\n"'], object)),
         Tensor.from_array("B", np.array([[1, 2], [3, 4]], np.int8)),
@@ -192,7 +193,7 @@ def test_golden_response():
     assert event(document) == b"data: " + document + b"\n\n"
 
 
-def test_literals_and_foreign_bytes_are_printed_as_for_infer():
+def test_literals_and_foreign_bytes_are_printed_as_for_infer() -> None:
     response = a_response(
         Tensor.from_array("F", np.array([np.nan, np.inf, -np.inf], np.float32)),
         Tensor.from_array("N", np.array([np.nan])),
@@ -203,7 +204,7 @@ def test_literals_and_foreign_bytes_are_printed_as_for_infer():
     )
 
 
-def test_equal_names_and_the_requests_id():
+def test_equal_names_and_the_requests_id() -> None:
     outputs = (Tensor.from_array("id", np.array([1])), Tensor.from_array("p", np.array([2])))
     response = a_response(*outputs, parameters={"p": "first", "model_name": "x"})
     assert (
@@ -225,10 +226,10 @@ def test_equal_names_and_the_requests_id():
         ),
     ],
 )
-def test_encode_generate_refuses_outputs_that_json_cannot_hold(response, message):
+def test_encode_generate_refuses_outputs_that_json_cannot_hold(response: Any, message: str) -> None:
     with pytest.raises(InferError, match="^" + message + "$") as caught:
         encode_generate("", response)
-    assert error_event(caught.value) == b'data: {"error":"%b"}\n\n' % message.encode()
+    assert error_event(caught.value.failure) == b'data: {"error":"%b"}\n\n' % message.encode()
 
 
 VALUES = st.recursive(
@@ -240,7 +241,7 @@ KEYS = st.sampled_from([*(entry.name for entry in INPUTS), "id", "parameters", "
 
 
 @given(st.dictionaries(KEYS, VALUES))
-def test_any_object_is_decoded_or_refused(document):
+def test_any_object_is_decoded_or_refused(document: object) -> None:
     try:
         request = decode(document)
     except InferError:
@@ -256,7 +257,7 @@ def test_any_object_is_decoded_or_refused(document):
         lambda characters: "".join(characters).encode()
     )
 )
-def test_any_bytes_are_decoded_or_refused(body):
+def test_any_bytes_are_decoded_or_refused(body: Any) -> None:
     try:
         decode(body)
     except InferError:
@@ -276,7 +277,7 @@ def test_any_bytes_are_decoded_or_refused(body):
     ],
     ids=["digits", "array", "escapes", "members", "brackets", "objects", "ragged"],
 )
-def test_a_megabyte_of_anything_takes_no_long_time(body):
+def test_a_megabyte_of_anything_takes_no_long_time(body: Any) -> None:
     began = time.process_time()
     try:
         decode(body, limit=8 << 20)

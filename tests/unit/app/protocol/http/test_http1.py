@@ -1,14 +1,16 @@
+from typing import Any
+
 import pytest
 
 from app.protocol.header_cache import HeaderCache
-from app.protocol.http.http1 import MAX_CHUNKS, ChunkedBody, HttpError, parse_head, response_head
+from app.protocol.http.http1 import MAX_CHUNKS, ChunkedBody, HttpError, RequestHead, parse_head, response_head
 
 
-def head(line="GET / HTTP/1.1", *headers):
+def head(line: str = "GET / HTTP/1.1", *headers: str) -> RequestHead:
     return parse_head("\r\n".join((line, *headers, "", "")).encode("latin-1"))
 
 
-def test_head_is_parsed():
+def test_head_is_parsed() -> None:
     parsed = head("POST /v2/models/a%20b/infer?x=1#f HTTP/1.1", "Content-Length: 12", "X-Y: z")
     assert (parsed.method, parsed.path, parsed.query) == ("POST", "/v2/models/a%20b/infer", b"x=1")
     assert (parsed.content_length, parsed.keep_alive, parsed.get(b"x-y")) == (12, True, "z")
@@ -24,7 +26,7 @@ def test_head_is_parsed():
         ("GET / HTTP/1.0", ("Connection: keep-alive",), True),
     ],
 )
-def test_keep_alive(line, headers, keep_alive):
+def test_keep_alive(line: str, headers: tuple[str, ...], keep_alive: bool) -> None:
     assert head(line, *headers).keep_alive is keep_alive
 
 
@@ -46,13 +48,13 @@ def test_keep_alive(line, headers, keep_alive):
         (417, ("Expect: magic",)),
     ],
 )
-def test_invalid_heads_are_refused(status, headers):
+def test_invalid_heads_are_refused(status: int, headers: tuple[str, ...]) -> None:
     with pytest.raises(HttpError) as caught:
         head("POST / HTTP/1.1", *headers)
     assert caught.value.status in (status, 400)
 
 
-def test_chunks_have_precedence_over_a_length():
+def test_chunks_have_precedence_over_a_length() -> None:
     """As Python's requests sends a body when told to be chunked; the connection ends with the answer."""
     parsed = head("POST / HTTP/1.1", "Content-Length: 99", "Transfer-Encoding: chunked")
     assert parsed.content_length is None
@@ -62,12 +64,12 @@ def test_chunks_have_precedence_over_a_length():
 @pytest.mark.parametrize(
     "line", ["GET /", "GET  / HTTP/1.1 x", "GET / HTTP/9.9", "\x16\x03\x01", "G\xc3T / HTTP/1.1"]
 )
-def test_request_lines_refused(line):
+def test_request_lines_refused(line: str) -> None:
     with pytest.raises(HttpError):
         head(line)
 
 
-def feed_in_pieces(data, size, limit=1 << 20):
+def feed_in_pieces(data: bytes, size: int, limit: int = 1 << 20) -> Any:
     body, rest = ChunkedBody(limit), None
     for start in range(0, len(data), size):
         rest = body.feed(data[start : start + size])
@@ -77,7 +79,7 @@ def feed_in_pieces(data, size, limit=1 << 20):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-def test_chunks_in_any_pieces(size):
+def test_chunks_in_any_pieces(size: int) -> None:
     data = b"3;ext=1\r\nabc\r\n0A \r\n0123456789\r\n0\r\nTrailer: x\r\n\r\nGET /next"
     assert feed_in_pieces(data, size) == (b"abc0123456789", b"GET /next")
 
@@ -97,13 +99,13 @@ def test_chunks_in_any_pieces(size):
         b"0\r\n" + b"a" * 2000,
     ],
 )
-def test_malformed_chunks_are_refused(data):
+def test_malformed_chunks_are_refused(data: bytes) -> None:
     with pytest.raises(HttpError) as caught:
         feed_in_pieces(data, 1000)
     assert caught.value.status in (400, 413)
 
 
-def test_chunks_are_counted_and_limited():
+def test_chunks_are_counted_and_limited() -> None:
     many = b"1\r\nx\r\n" * MAX_CHUNKS
     assert feed_in_pieces(many + b"0\r\n\r\n", 1 << 16)[0] == b"x" * MAX_CHUNKS
     with pytest.raises(HttpError) as caught:
@@ -117,14 +119,14 @@ def test_chunks_are_counted_and_limited():
     assert caught.value.status == 413
 
 
-def test_response_heads():
+def test_response_heads() -> None:
     assert response_head(200, b"A: b\r\n", 3, True) == b"HTTP/1.1 200 OK\r\nA: b\r\nContent-Length: 3\r\n\r\n"
     assert response_head(503, b"", None, False) == (
         b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
     )
 
 
-def test_header_cache_is_bounded():
+def test_header_cache_is_bounded() -> None:
     cache = HeaderCache[int](max_entries=3, max_key_bytes=4, max_bytes=8)
     for number in range(10):
         cache.put(b"%d" % number, number)

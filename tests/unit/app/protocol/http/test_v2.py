@@ -2,6 +2,7 @@
 
 import json
 import struct
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,7 +22,7 @@ from tests.unit.app.protocol.http.http_documents import (
 )
 
 
-def test_binary_and_json_inputs_mix_without_copying_the_binary_ones():
+def test_binary_and_json_inputs_mix_without_copying_the_binary_ones() -> None:
     document = {
         "id": "7",
         "inputs": [
@@ -48,7 +49,7 @@ def test_binary_and_json_inputs_mix_without_copying_the_binary_ones():
 
 
 @pytest.mark.parametrize("datatype", [name for name in DATATYPES if name != "BYTES"])
-def test_every_fixed_size_type_travels_in_binary_both_ways(datatype):
+def test_every_fixed_size_type_travels_in_binary_both_ways(datatype: str) -> None:
     size = 2 * DATATYPES[datatype].itemsize
     data = bytes(range(1, size + 1)) if datatype != "BOOL" else b"\x01\x00"
     infer = decode({"inputs": [an_input(datatype=datatype, parameters={"binary_data_size": size})]}, data)
@@ -56,7 +57,7 @@ def test_every_fixed_size_type_travels_in_binary_both_ways(datatype):
     assert bytes(infer.request.inputs[0].data) == data
     encoded = encode_infer(infer, InferResponse("m", "1", infer.request.inputs), MODEL)
     assert bytes(encoded.parts[1]) == data
-    assert json.loads(encoded.parts[0])["outputs"] == [
+    assert json.loads(bytes(encoded.parts[0]))["outputs"] == [
         {"name": "I", "datatype": datatype, "shape": [2], "parameters": {"binary_data_size": size}}
     ]
 
@@ -80,23 +81,23 @@ def test_every_fixed_size_type_travels_in_binary_both_ways(datatype):
         ("INT32", [1, [2]], [1, 2]),
     ],
 )
-def test_json_data_becomes_wire_bytes(datatype, given, wanted):
+def test_json_data_becomes_wire_bytes(datatype: str, given: Any, wanted: Any) -> None:
     tensor = decode({"inputs": [an_input(datatype=datatype, data=given)]}).request.inputs[0]
     assert tensor.array().tolist() == wanted
 
 
-def test_nan_and_infinity_literals_are_read():
+def test_nan_and_infinity_literals_are_read() -> None:
     header = b'{"inputs":[{"name":"I","shape":[3],"datatype":"FP32","data":[NaN,Infinity,-Infinity]}]}'
     array = decode(header).request.inputs[0].array()
     assert np.isnan(array[0]) and array[1:].tolist() == [np.inf, -np.inf]
 
 
-def test_json_strings_that_are_not_utf8_keep_their_bytes():
+def test_json_strings_that_are_not_utf8_keep_their_bytes() -> None:
     header = b'{"inputs":[{"name":"I","shape":[1],"datatype":"BYTES","data":["\xff\xfe"]}]}'
     assert decode(header).request.inputs[0].array().tolist() == [b"\xff\xfe"]
 
 
-def test_reserved_and_custom_parameters_are_separated():
+def test_reserved_and_custom_parameters_are_separated() -> None:
     document = {
         "inputs": [],
         "parameters": {
@@ -121,7 +122,7 @@ def test_reserved_and_custom_parameters_are_separated():
     assert decode({"inputs": [], "parameters": {"sequence_id": "abc"}}).request.sequence_id == "abc"
 
 
-def test_shared_memory_is_decoded_and_left_out_of_the_response():
+def test_shared_memory_is_decoded_and_left_out_of_the_response() -> None:
     document = {
         "inputs": [
             an_input(name="A", parameters={"shared_memory_region": "r", "shared_memory_byte_size": 8}),
@@ -135,19 +136,19 @@ def test_shared_memory_is_decoded_and_left_out_of_the_response():
     assert bytes(infer.request.inputs[1].data) == bytes(8)
     assert infer.request.outputs[0].region == RegionSlice("s", 16, 4)
     response = InferResponse("m", "1", (Tensor("O", "FP32", (1,), b""),))
-    assert json.loads(encode_infer(infer, response, MODEL).parts[0])["outputs"] == [
+    assert json.loads(bytes(encode_infer(infer, response, MODEL).parts[0]))["outputs"] == [
         {"name": "O", "datatype": "FP32", "shape": [1]}
     ]
 
 
-def test_repeated_headers_do_not_share_data():
+def test_repeated_headers_do_not_share_data() -> None:
     document = {"inputs": [an_input(parameters={"binary_data_size": 8})]}
     first, second = (decode(document, struct.pack("<ii", n, n)).request for n in (1, 2))
     assert first.inputs[0].array().tolist() == [1, 1]
     assert second.inputs[0].array().tolist() == [2, 2]
 
 
-def test_a_nesting_of_100_is_read_and_ragged_nesting_is_bounded():
+def test_a_nesting_of_100_is_read_and_ragged_nesting_is_bounded() -> None:
     data = b"[" * 100 + b"1" + b"]" * 100
     header = b'{"inputs":[{"name":"I","shape":[1],"datatype":"INT32","data":%s}]}'
     assert decode(header % data).request.inputs[0].array().tolist() == [1]
@@ -155,5 +156,5 @@ def test_a_nesting_of_100_is_read_and_ragged_nesting_is_bounded():
     assert refusal(header % ragged)[0] is ARG
 
 
-def test_header_lengths_accepted():
+def test_header_lengths_accepted() -> None:
     assert [parse_header_length(text, 100) for text in ("0", "100", "007")] == [0, 100, 7]

@@ -1,6 +1,7 @@
 """HTTP infer requests that are refused, in Triton's words."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ NO_SOURCE = (
 UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
 
 
-def with_parameters(**parameters):
+def with_parameters(**parameters: Any) -> Any:
     return {"inputs": [], "parameters": parameters}
 
 
@@ -43,11 +44,13 @@ UNUSABLE = [
 
 @pytest.mark.parametrize(("key", "code", "message"), UNUSABLE)
 @pytest.mark.parametrize("value", [None, [], {}])
-def test_parameters_of_an_unsupported_type_are_refused(key, code, message, value):
+def test_parameters_of_an_unsupported_type_are_refused(
+    key: str, code: ErrorCode, message: str, value: object
+) -> None:
     assert refusal({"inputs": [an_input(data=[1, 2])], "parameters": {key: value}}) == (code, message)
 
 
-def test_an_empty_shape_is_for_the_model_to_refuse():
+def test_an_empty_shape_is_for_the_model_to_refuse() -> None:
     (tensor,) = decode_infer(
         "m", "", json.dumps({"inputs": [an_input(shape=[], data=[1, 2])]}).encode()
     ).request.inputs
@@ -234,13 +237,13 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("document", "code", "message"), REFUSALS, ids=range(len(REFUSALS)))
-def test_refusals_have_tritons_texts(document, code, message):
+def test_refusals_have_tritons_texts(document: object, code: ErrorCode, message: str) -> None:
     assert refusal(document) == (code, message)
 
 
 @pytest.mark.parametrize("depth", [101, 250_000])
 @pytest.mark.parametrize("datatype", ["INT32", "BYTES"])
-def test_deep_nesting_is_refused(depth, datatype):
+def test_deep_nesting_is_refused(depth: int, datatype: str) -> None:
     leaf = b"1" if datatype == "INT32" else b'"a"'
     data = b"[" * depth + leaf + b"]" * depth
     header = b'{"inputs":[{"name":"I","shape":[1],"datatype":"%s","data":%s}]}' % (datatype.encode(), data)
@@ -261,12 +264,12 @@ def test_deep_nesting_is_refused(depth, datatype):
         ),
     ],
 )
-def test_wrong_binary_sizes_are_refused(sizes, sent, message):
+def test_wrong_binary_sizes_are_refused(sizes: Any, sent: Any, message: str) -> None:
     inputs = [an_input(name=f"I{n}", parameters={"binary_data_size": size}) for n, size in enumerate(sizes)]
     assert refusal({"inputs": inputs}, bytes(sent)) == (ARG, message)
 
 
-def test_size_limits_apply_to_json_and_not_to_binary():
+def test_size_limits_apply_to_json_and_not_to_binary() -> None:
     document = {"inputs": [an_input(shape=[500], datatype="UINT8", parameters={"binary_data_size": 500})]}
     assert len(decode(document, bytes(500), limit=200).request.inputs[0].data) == 500
     big = {"inputs": [an_input(shape=[100], datatype="FP64", data=[0] * 100)]}
@@ -283,13 +286,13 @@ def test_size_limits_apply_to_json_and_not_to_binary():
     )
 
 
-def test_entries_are_limited():
+def test_entries_are_limited() -> None:
     assert refusal({"inputs": [], "outputs": [{"name": "o"}] * 5000})[0] is ARG
     assert refusal({"inputs": [an_input(shape=[1] * 65, data=[1])]})[0] is ARG
     assert refusal({"inputs": [], "parameters": {f"p{n}": 1 for n in range(5000)}})[0] is ARG
 
 
-def test_arrays_are_limited(monkeypatch):
+def test_arrays_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those within a tensor's data too, which may be of any nesting."""
     monkeypatch.setattr(request_template, "MAX_ARRAYS", 1000)
     text = "request JSON has more than 1000 values"
@@ -314,7 +317,7 @@ def test_arrays_are_limited(monkeypatch):
         ("-1", "inference header size should be in range (0, 100), got: -1"),
     ],
 )
-def test_header_lengths_refused(value, message):
+def test_header_lengths_refused(value: str, message: str) -> None:
     with pytest.raises(InferError) as caught:
         parse_header_length(value, 100)
     assert (caught.value.code, caught.value.message) == (ARG, message)

@@ -1,29 +1,30 @@
 """What HTTP clients are answered."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 
-from app.core.errors import InferError
+from app.core.errors import ErrorCode, InferError
 from app.core.tensors import InferResponse, Tensor
 from app.protocol.http.v2 import encode_error, encode_infer
 from tests.unit.app.protocol.http.http_documents import ARG, INT, MODEL, decode, one_output
 
 
-def answer(*tensors, outputs=None, **fields):
+def answer(*tensors: Any, outputs: Any = None, **fields: Any) -> Any:
     document = {"inputs": [], **(outputs or {})}
     return encode_infer(decode(document), InferResponse("m", "1", tensors, **fields), MODEL)
 
 
-def test_binary_responses_do_not_mix_up_cached_headers():
+def test_binary_responses_do_not_mix_up_cached_headers() -> None:
     binary = {"outputs": [{"name": "O", "parameters": {"binary_data": True}}]}
     given = [(b"12", (1, 2), "1"), (b"34", (1, 2), "1"), (b"34", (2, 1), "1"), (b"345", (1, 3), "2")]
     for data, shape, version in given * 2:
         tensors = (Tensor("O", "INT8", shape, data),)
         encoded = encode_infer(decode({"inputs": [], **binary}), InferResponse("m", version, tensors), MODEL)
         head, *parts = encoded.parts
-        assert json.loads(head) == {
+        assert json.loads(bytes(head)) == {
             "model_name": "m",
             "model_version": version,
             "outputs": [
@@ -38,7 +39,12 @@ def test_binary_responses_do_not_mix_up_cached_headers():
         assert parts == [data] and f"Content-Length: {len(head)}\r\n".encode() in encoded.headers
     both = (Tensor("O", "INT8", (1,), b"1"), Tensor("P", "INT8", (1,), b"1"))
     head, *parts = answer(*both, outputs=binary).parts
-    assert json.loads(head)["outputs"][1] == {"name": "P", "datatype": "INT8", "shape": [1], "data": [49]}
+    assert json.loads(bytes(head))["outputs"][1] == {
+        "name": "P",
+        "datatype": "INT8",
+        "shape": [1],
+        "data": [49],
+    }
     assert parts == [b"1"]
     assert json.loads(answer(both[0], outputs={"id": "7", **binary}).parts[0])["id"] == "7"
 
@@ -57,13 +63,13 @@ def test_binary_responses_do_not_mix_up_cached_headers():
         (np.zeros((0, 3), np.float32), "", b"[]"),
     ],
 )
-def test_json_outputs_are_encoded_like_triton(array, datatype, data):
+def test_json_outputs_are_encoded_like_triton(array: Any, datatype: str, data: bytes) -> None:
     encoded = answer(Tensor.from_array("O", array, datatype))
     assert encoded.headers == b"Content-Type: application/json\r\n"
     assert b'"data":' + data in encoded.parts[0]
 
 
-def test_golden_responses():
+def test_golden_responses() -> None:
     tensor = Tensor.from_array("O", np.array([[1.5, 2]], np.float32))
     assert answer(tensor, id="7", parameters={"k": 1, "b": True}).parts == [
         b'{"id":"7","model_name":"m","model_version":"1","parameters":{"k":1,"b":true},'
@@ -81,13 +87,13 @@ def test_golden_responses():
     assert encoded.parts[1] is tensor.data
 
 
-def test_an_empty_binary_output_leaves_a_json_body():
+def test_an_empty_binary_output_leaves_a_json_body() -> None:
     encoded = answer(Tensor("O", "INT8", (0,), b""), outputs=one_output(binary_data=True))
     assert encoded.headers == b"Content-Type: application/json\r\n"
     assert b'"parameters":{"binary_data_size":0}' in encoded.parts[0]
 
 
-def test_classification_output():
+def test_classification_output() -> None:
     tensor = Tensor.from_array("O", np.array([[1, 3, 2], [-1, -2, -31]], np.float32))
     encoded = answer(tensor, outputs=one_output(classification=2))
     assert json.loads(encoded.parts[0])["outputs"] == [
@@ -125,12 +131,12 @@ def test_classification_output():
         ),
     ],
 )
-def test_outputs_that_json_cannot_hold_are_refused(tensor, code, message):
+def test_outputs_that_json_cannot_hold_are_refused(tensor: Any, code: ErrorCode, message: str) -> None:
     with pytest.raises(InferError) as caught:
         answer(tensor)
     assert (caught.value.code, caught.value.message) == (code, message)
 
 
-def test_error_bodies_are_always_json():
+def test_error_bodies_are_always_json() -> None:
     assert encode_error('a "b"\n') == b'{"error":"a \\"b\\"\\n"}'
     assert json.loads(encode_error("\udcff"))

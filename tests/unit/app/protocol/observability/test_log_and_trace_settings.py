@@ -1,6 +1,7 @@
 """The messages of the logging and trace extensions."""
 
 import json
+from typing import Any
 
 import pytest
 from tritonclient.grpc import service_pb2 as pb
@@ -15,21 +16,21 @@ LOG_FILE = "log file location can not be updated through network protocol"
 TRACE_FILE = "trace file location can not be updated through network protocol"
 
 
-def log_request(**settings):
+def log_request(**settings: Any) -> Any:
     request = pb.LogSettingsRequest()
     for key, (field, value) in settings.items():
         setattr(request.settings[key], field, value)
     return request
 
 
-def trace_request(**settings):
+def trace_request(**settings: Any) -> Any:
     request = pb.TraceSettingRequest()
     for key, values in settings.items():
         request.settings[key].value.extend(values)
     return request
 
 
-def test_log_response():
+def test_log_response() -> None:
     config = LogConfig(log_verbose_level=3)
     assert json.loads(log_settings.encode_http(config)) == {
         "log_file": "", "log_info": True, "log_warning": True, "log_error": True,
@@ -40,7 +41,7 @@ def test_log_response():
     assert (reply["log_verbose_level"].uint32_param, reply["log_info"].bool_param) == (3, True)
 
 
-def test_log_change():
+def test_log_change() -> None:
     wanted = {"log_info": False, "log_verbose_level": 2, "log_format": "ISO8601"}
     assert log_settings.decode_http({**wanted, "log_file": None, "log_error": None}) == wanted
     request = log_request(
@@ -61,7 +62,7 @@ def test_log_change():
          "attempt to access JSON non-unsigned-integer as unsigned-integer"),
     ],
 )  # fmt: skip
-def test_log_refusals_over_http(document, code, text):
+def test_log_refusals_over_http(document: object, code: ErrorCode, text: str) -> None:
     with pytest.raises(InferError) as raised:
         log_settings.decode_http(document)
     assert (raised.value.code, raised.value.message) == (code, text)
@@ -79,13 +80,13 @@ def test_log_refusals_over_http(document, code, text):
          "invalid argument for log_format, got: xml"),
     ],
 )  # fmt: skip
-def test_log_refusals_over_grpc(settings, code, text):
+def test_log_refusals_over_grpc(settings: Any, code: ErrorCode, text: str) -> None:
     with pytest.raises(InferError) as raised:
         log_settings.decode_grpc(log_request(**settings))
     assert (raised.value.code, raised.value.message) == (code, text)
 
 
-def test_trace_response():
+def test_trace_response() -> None:
     values = {
         "trace_level": ["OFF"], "trace_rate": "1000", "trace_count": "-1", "log_frequency": "0",
         "trace_file": "", "trace_mode": "triton",
@@ -103,7 +104,7 @@ def test_trace_response():
     assert not trace_settings.encode_grpc(None).settings
 
 
-def test_trace_change():
+def test_trace_change() -> None:
     document = {"trace_level": ["TENSORS", "TIMESTAMPS"], "trace_rate": "5", "trace_count": None}
     wanted = {"level": ("TIMESTAMPS", "TENSORS"), "rate": 5, "count": None}
     assert trace_settings.decode_http(document) == wanted
@@ -124,7 +125,7 @@ def test_trace_change():
          "Unable to parse 'trace_rate', value is out of range [ 0, 4294967295 ], got: 4294967296", None),
     ],
 )  # fmt: skip
-def test_trace_refusals(key, value, http, grpc):
+def test_trace_refusals(key: str, value: object, http: Any, grpc: Any) -> None:
     with pytest.raises(InferError) as raised:
         trace_settings.decode_http({key: value})
     assert raised.value.message == http
@@ -133,7 +134,7 @@ def test_trace_refusals(key, value, http, grpc):
     assert raised.value.message == (grpc or http)
 
 
-def test_off_excludes_levels_and_grpc_allows_one_value():
+def test_off_excludes_levels_and_grpc_allows_one_value() -> None:
     for decode, bad in (
         (trace_settings.decode_http, {"trace_level": ["OFF", "TENSORS"]}),
         (trace_settings.decode_grpc, trace_request(trace_level=["OFF", "TENSORS"])),

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.transport.protocol import ProtocolError
 from app.transport.wire.frames import (
     HEADER,
     HEADER_SIZE,
     FrameDecoder,
     Kind,
-    ProtocolError,
     aligned_buffer,
     encode_frame,
     padded,

@@ -164,7 +164,7 @@ def completed(folder: Path, body: str, configuration: str = 'name: "m" backend: 
     lines = "\n".join(f"        {line}" for line in body.splitlines())
     source = IDENTITY + f"    @staticmethod\n    def auto_complete_config(c):\n{lines}\n        return c\n"
     model = Model(config(configuration), 1, write(folder, source))
-    return text_format.MessageToString(PythonBackend.auto_complete(model), as_one_line=True)
+    return str(text_format.MessageToString(PythonBackend.auto_complete(model), as_one_line=True))
 
 
 def test_auto_complete(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The link between a replica and a model's process: both ends here."""
 
+import fcntl
 import os
 import socket
 import threading
@@ -39,7 +40,7 @@ class Ends:
 
     def _answer(self, message: Message, payload: Payload) -> None:
         if message["do"] == "refuse":
-            self.there.reply_error(message, not_found("nobody"))
+            self.there.reply_error(message, not_found("nobody").failure)
         elif message["do"] == "echo":
             parts = [payload.read(size) for size in message["sizes"]]
             self.there.reply(message, message["value"], parts)
@@ -113,7 +114,7 @@ def memory(seal: bool) -> int:
     descriptor = os.memfd_create("test", os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, 100)
     if seal:
-        link_module.fcntl.fcntl(descriptor, link_module.fcntl.F_ADD_SEALS, link_module._SEALS)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, link_module._SEALS)
     return descriptor
 
 

@@ -45,7 +45,8 @@ def dynamic(
     return DynamicScheduler(Statistics(), RequestQueue(max_requests, MANY), policy, executor)
 
 
-MAKERS: list[Callable[..., Scheduler]] = [direct, dynamic]
+Make = Callable[..., DirectScheduler | DynamicScheduler]
+MAKERS: list[Make] = [direct, dynamic]
 both = pytest.mark.parametrize("make", MAKERS)
 
 
@@ -85,7 +86,7 @@ async def test_direct_uses_every_instance(answers: Answers) -> None:
 
 
 @both
-async def test_full_queue_refuses(make: Callable[..., Scheduler], answers: Answers) -> None:
+async def test_full_queue_refuses(make: Make, answers: Answers) -> None:
     scheduler = make(max_requests=2)
     offer(scheduler)
     submit(scheduler, answers, "running", "a", "b")
@@ -123,7 +124,7 @@ async def test_queue_is_bounded_by_bytes(answers: Answers) -> None:
 
 
 @both
-async def test_cancelled_while_queued(make: Callable[..., Scheduler], answers: Answers) -> None:
+async def test_cancelled_while_queued(make: Make, answers: Answers) -> None:
     scheduler = make(max_requests=2)
     (instance,) = offer(scheduler)
     submit(scheduler, answers, "running")
@@ -154,7 +155,7 @@ async def test_cancellation_during_execution_is_left_to_the_backend(answers: Ans
 
 
 @both
-async def test_expired_deadline_is_not_executed(make: Callable[..., Scheduler], answers: Answers) -> None:
+async def test_expired_deadline_is_not_executed(make: Make, answers: Answers) -> None:
     scheduler = make()
     submit(scheduler, answers, "late", deadline=LONG_AGO)
     submit(scheduler, answers, "a", deadline=time.monotonic() + 60)

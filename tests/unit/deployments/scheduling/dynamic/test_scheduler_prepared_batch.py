@@ -14,8 +14,8 @@ from deployments.scheduling.dynamic.policy_queue import PolicyQueue, QueuePolici
 from deployments.scheduling.dynamic.scheduler import PREPARED_FROM_NS, DynamicScheduler
 from deployments.scheduling.dynamic.serve_batch import ServeBatch
 from deployments.scheduling.queue import RequestQueue
-from tests.unit.deployments.scheduling.dynamic.test_scheduler import until
 from tests.unit.scheduling_fakes import Answers, FakeServeBatch, HeldInstance, pending
+from tests.waiting import until
 
 LONG = PREPARED_FROM_NS
 ROWS = 4
