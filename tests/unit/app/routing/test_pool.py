@@ -73,7 +73,9 @@ async def test_replicas_can_be_published_from_another_thread(bench: Bench, start
     assert await bench.pool.wait_available(5)
 
 
-async def test_reconnects_when_the_replica_is_back(bench: Bench, start: Start) -> None:
+async def test_reconnects_when_the_replica_is_back(
+    bench: Bench, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (a,) = await start("a")
     await bench.connect(a)
     bench.submit()
@@ -84,7 +86,14 @@ async def test_reconnects_when_the_replica_is_back(bench: Bench, start: Start) -
     assert response.failure is not None and response.failure.code is ErrorCode.UNAVAILABLE
     assert response.failure.message.startswith("model 'm': connection to its replica lost: ")
     assert bench.submit() == [None]
-    await asyncio.sleep(0.2)  # some attempts fail
+    connect, attempts = Channel.connect, []
+
+    async def counted(*arguments: Any, **options: Any) -> Channel:
+        attempts.append(arguments)
+        return await connect(*arguments, **options)
+
+    monkeypatch.setattr(Channel, "connect", counted)
+    await until(lambda: len(attempts) == 3)
     await a.restart()
     assert await bench.pool.wait_available(5)
     bench.submit()

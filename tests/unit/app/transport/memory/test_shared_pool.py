@@ -3,7 +3,6 @@
 import gc
 import os
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from app.transport.memory import shared_pool
 from app.transport.memory.arena import find_slab
 from app.transport.memory.shared_pool import FROM_BYTES, SharedBufferPool, allocate
+from tests.waiting import block_until
 
 MIB = 1 << 20
 
@@ -79,10 +79,7 @@ def test_unused_memory_is_returned_to_the_kernel() -> None:
     taken[:] = bytes(MIB)
     assert committed() == MIB
     del taken
-    give_up = time.monotonic() + 10
-    while committed() and time.monotonic() < give_up:
-        time.sleep(0.005)
-    assert committed() == 0
+    block_until(lambda: committed() == 0)
     again = brief.allocate(MIB)
     assert again is not None
     again[:] = bytes(MIB)

@@ -1,8 +1,6 @@
 """A Python model that does what the parameter `do` of a request says, for processes of their own."""
 
 import json
-import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -139,10 +137,3 @@ def ask(served: Served, do: str, array: Any = None, **fields: Any) -> Call:
 
 def told(call: Call) -> Any:
     return json.loads(call.arrays["O"][0, 0])
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)

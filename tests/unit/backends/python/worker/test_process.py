@@ -20,8 +20,9 @@ from backends.python.api.calls import Calls
 from backends.python.api.errors import TritonModelException
 from backends.python.backend import PythonBackend
 from tests.unit.backend_harness import Call, Served, config, infer
-from tests.unit.backends.python.worker.process_model import MODEL, SECONDS, ask, told, until
+from tests.unit.backends.python.worker.process_model import MODEL, SECONDS, ask, told
 from tests.unit.python_models import DECOUPLED, execute, text, write
+from tests.waiting import block_until
 
 
 class Answering(Calls):
@@ -131,7 +132,7 @@ def test_is_cancelled(served: Served) -> None:
 def test_log_records_join_the_log_of_the_replica(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="backends"):
         ask(served, "logs")
-        until(lambda: caplog.records, "the record")
+        block_until(lambda: caplog.records, "the record")
     (record,) = caplog.records
     assert (record.levelname, record.getMessage(), record.filename) == ("WARNING", "look here", "model.py")
 

@@ -16,8 +16,9 @@ from backends.python.worker.activation import environment_variables
 from backends.python.worker.supervisor import Supervisor, delay
 from tests import environments
 from tests.unit.backend_harness import Served, config, infer
-from tests.unit.backends.python.worker.process_model import MODEL, SECONDS, ask, until
+from tests.unit.backends.python.worker.process_model import MODEL, SECONDS, ask
 from tests.unit.python_models import IDENTITY, text, write
+from tests.waiting import block_until
 
 
 @pytest.mark.parametrize(("do", "how"), [("ends", "exit status 3"), ("crashes", "signal SIGSEGV")])
@@ -54,7 +55,7 @@ def test_requests_and_readiness_while_it_dies_again_and_again(python: Path, tmp_
     served = Served(PythonBackend, config(text()), folder, interpreter=python)
     flag.touch()
     os.kill(served.instance.state.pid, signal.SIGKILL)
-    until(lambda: not served.backend.instance_ready(served.instance), "not ready")
+    block_until(lambda: not served.backend.instance_ready(served.instance), "not ready")
     request = infer({"I": np.ones((1, 2), np.float32)})
 
     def refused() -> bool:
@@ -65,10 +66,10 @@ def test_requests_and_readiness_while_it_dies_again_and_again(python: Path, tmp_
             return True
         return call.responses[0].failure is None
 
-    until(refused, "refused")
+    block_until(refused, "refused")
     assert not served.backend.instance_ready(served.instance)
     flag.unlink()
-    until(lambda: served.backend.instance_ready(served.instance), "ready again")
+    block_until(lambda: served.backend.instance_ready(served.instance), "ready again")
     (call,) = served(request)
     assert call.arrays["O"].tolist() == [[1, 1]]
     served.close()
@@ -118,7 +119,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     root = Path(__file__).parents[5]
     done = subprocess.run([sys.executable, "-c", source], cwd=root, capture_output=True, timeout=60)
     pid = int(done.stdout)
-    until(lambda: not Path(f"/proc/{pid}").exists(), "the process has ended")
+    block_until(lambda: not Path(f"/proc/{pid}").exists(), "the process has ended")
 
 
 def test_environment_variables(tmp_path: Path) -> None:

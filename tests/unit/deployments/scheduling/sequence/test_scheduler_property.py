@@ -8,7 +8,7 @@ or from an earlier one of the same id, or that is missing, shows in the answer.
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from app.core.errors import InferError
 from app.core.tensors import InferResponse
 from tests.unit.deployments.scheduling.sequence.sequence_bench import SequenceBench, config
+from tests.waiting import block_until
 
 HISTORIAN = """
 import threading
@@ -120,7 +121,7 @@ def test_sequence_sees_its_own_state_only(bench: SequenceBench, steps: list[tupl
         clients.do("end", place)
     clients.wait()
     own = bench.backend.own
-    _until(lambda: not own, lambda: f"nothing is kept of sequences that are over: {own}")
+    block_until(lambda: not own, "entries of ended sequences are kept")
 
 
 class Clients:
@@ -194,10 +195,3 @@ _LOSSES = (
     "Request timeout expired",
     "timeout of the corresponding sequence has been expired",
 )
-
-
-def _until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.001)
