@@ -105,6 +105,24 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
             repeats=True,
         ),
     ] = {}
+    allow_origins: A[
+        tuple[str, ...],
+        Flag(
+            "allow_origin",
+            "Origin of web pages, as https://HOST, that may use all APIs but inference; may be repeated; "
+            "'*' for all.",
+            NEREID,
+        ),
+    ] = ()
+    allow_hosts: A[
+        tuple[str, ...],
+        Flag(
+            "allow_host",
+            "Further host name of this server, which listens on loopback, for all APIs but inference; may be "
+            "repeated; '*' for all.",
+            NEREID,
+        ),
+    ] = ()
     certificates: A[Certificates | None, _tls("http")] = None
     http1: A[Http1Settings, Section()] = Http1Settings()
 

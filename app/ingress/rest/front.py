@@ -1,6 +1,7 @@
 """The HTTP front: routes inference to its own handlers, and other requests to the REST application."""
 
 import re
+import socket
 import ssl
 from typing import Final
 
@@ -17,6 +18,7 @@ from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer
 from app.protocol.http.http1 import RequestHead
 from app.protocol.http.v2 import JSON_HEADERS, encode_error
+from app.protocol.http.web_origin import WebOriginPolicy
 from app.settings.fronts import HttpSettings
 
 _INFER_PATH: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/(infer|generate|generate_stream)")
@@ -43,6 +45,9 @@ class HttpFront:
     ) -> None:
         observer, send_buffers = observer or Observer(LiveSettings()), send_buffers or SendBufferLimit()
         self._restrictions = settings.restrictions
+        self._web_origins = WebOriginPolicy(
+            settings.address, settings.allow_origins, (*settings.allow_hosts, socket.gethostname())
+        )
         self._rest_api = build_rest_api(service, settings.max_input_size, observer)
         self._context = RouteContext(
             service, observer, settings.forwarder, settings.max_input_size, settings.http1, send_buffers
@@ -75,13 +80,18 @@ class HttpFront:
             return refusal
         match = _INFER_PATH.fullmatch(head.path)
         if match is None:
-            return AsgiRoute(self._rest_api, head, self._context.tasks)
+            return self._management_route(head)
         if head.method != "POST":
             return METHOD_NOT_ALLOWED
         model, version, verb = match[1], match[2] or "", match[3]
         if verb == "infer":
             return InferRoute(self._context, head, model, version)
         return GenerateRoute(self._context, head, model, version, verb == "generate_stream")
+
+    def _management_route(self, head: RequestHead) -> Route:
+        if text := self._web_origins.refusal(head.get(b"origin"), head.get(b"host")):
+            return FixedRoute(403, JSON_HEADERS, encode_error(text))
+        return AsgiRoute(self._rest_api, head, self._context.tasks)
 
     def _refusal(self, head: RequestHead) -> Route | None:
         category = "inference" if _INFER_PATH.fullmatch(head.path) else self._rest_api.category(head.path)

@@ -95,7 +95,7 @@ async def fronted(
 
 
 def request(path: str, body: bytes = b"", *headers: str, method: str = "POST") -> bytes:
-    lines = [f"{method} {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *headers, "", ""]
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers, "", ""]
     return "\r\n".join(lines).encode() + body
 
 

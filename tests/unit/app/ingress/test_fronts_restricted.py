@@ -63,7 +63,8 @@ def test_http_answers_with_the_header(restricted: RunningFronts) -> None:
 def test_http_refuses_a_restricted_path_by_any_method(restricted: RunningFronts, path: str) -> None:
     for method in ("GET", "POST", "PUT"):
         with socket.create_connection(("127.0.0.1", restricted.http_port), WAIT_S) as connection:
-            connection.sendall(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+            connection.sendall(head.encode())
             answer = b"".join(iter(partial(connection.recv, 65536), b""))
         assert answer.startswith(b"HTTP/1.1 403 Forbidden\r\nContent-Type: application/json\r\n")
         assert answer.endswith(f'{{"error":"{HTTP_TEXT}"}}'.encode())
