@@ -175,6 +175,8 @@ def _redis_client(settings: Mapping[str, str]) -> Any:
     """
     try:
         from redis.asyncio import Redis
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
     except ImportError:
         text = f"the response cache 'redis' needs the extra: {install_command('redis')}"
         raise unsupported(text) from None
@@ -190,6 +192,8 @@ def _redis_client(settings: Mapping[str, str]) -> Any:
         password=settings.get("password"),
         socket_connect_timeout=_number(settings, "connect_timeout", 500) / 1000,
         socket_timeout=_number(settings, "socket_timeout", 500) / 1000,
+        # A miss costs less than the client's default, retries for four seconds.
+        retry=Retry(NoBackoff(), retries=0),
         ssl=tls,
         ssl_ca_certs=settings.get("cacert"),
         ssl_certfile=settings.get("cert"),
