@@ -94,6 +94,7 @@ class _Resolver:
         for step, called in zip(config.ensemble_scheduling.step, steps, strict=True):
             step.model_namespace = namespace_of(called.name)
         check_tensors(config, [step.model_config for step in steps])
+        config.model_transaction_policy.SetInParent()  # Triton prints it of every ensemble
         if any(step.decoupled for step in steps):
             check_origins(config, [step.decoupled for step in steps])
             config.model_transaction_policy.decoupled = True

@@ -53,6 +53,9 @@ class TestState:
         assert not state_of(entry("e", CHAIN), A, B).decoupled
         assert state_of(entry("e", CHAIN), A, entry("b", model(more=DECOUPLED))).decoupled
 
+    def test_transaction_policy_is_always_configured(self) -> None:
+        assert state_of(entry("e", CHAIN), A, B).model_config.HasField("model_transaction_policy")
+
     def test_ensemble_may_call_an_ensemble(self) -> None:
         outer = entry("outer", ensemble(step({"IN": "IN"}, {"OUT": "OUT"}, "e")))
         assert state_of(outer, entry("e", CHAIN), A, B, name="outer").state is ModelState.READY
