@@ -39,8 +39,8 @@ def checked_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
     """
     checked: dict[str, bytes] = {}
     for name, content in files.items():
-        path = posixpath.normpath(name)
-        if path in (".", "..") or path.startswith(("../", "/")) or "\\" in path or "\0" in path:
+        path = posixpath.normpath(name.lstrip("/"))  # "/1/f" is in the directory, as in Triton
+        if path in (".", "..") or path.startswith("../") or "\\" in path or "\0" in path:
             shown = name[:255].encode("unicode_escape").decode("ascii")
             raise invalid_arg(
                 f"Invalid file parameter 'file:{shown}' with normalized path '{posixpath.normpath(shown)}' "

@@ -32,12 +32,17 @@ def files_below(root: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     "name",
-    ["..", "../x", "1/../../x", "/etc/passwd", ".", "", "1/..", "a\\b", "a\0b", "//x"],
+    ["..", "../x", "1/../../x", "/../x", "/..", "/", ".", "", "1/..", "a\\b", "a\0b", "//../x"],
 )
 def test_path_outside_the_model_is_refused(name: str) -> None:
     with pytest.raises(InferError, match="must stay within model directory") as caught:
         checked_files({name: b""})
     assert caught.value.code is ErrorCode.INVALID_ARG
+
+
+@pytest.mark.parametrize("name", ["/1/model.py", "//1/model.py", "1//model.py"])
+def test_leading_slash_is_stripped(name: str) -> None:
+    assert checked_files({name: b""}) == {"1/model.py": b""}
 
 
 def test_error_text_is_tritons() -> None:
