@@ -99,7 +99,5 @@ def test_refused_trace_settings(client: Driver) -> None:
 
 
 def test_trace_settings_of_an_unknown_model(client: Driver) -> None:
-    if client.protocol == "grpc":
-        assert settings(client.call("get_trace_settings", "nothing")) == {}
-    else:
-        assert refusal(client, "get_trace_settings", "nothing")[0] == "404"
+    code = "INVALID_ARGUMENT" if client.protocol == "grpc" else "400"
+    assert refusal(client, "get_trace_settings", "nothing") == (code, "Request for unknown model : nothing")

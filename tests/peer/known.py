@@ -11,8 +11,7 @@ FATAL = re.compile(
 _REASONS = {
     "the version of the server": r"http: GET /v2(\?x=1)?$|grpc: ServerMetadata",
     "Nereid's texts and codes are those of tritonserver 2.73": (
-        r"http: GET /v2/models/(nobody|sums/versions/9)/ready|grpc: ModelReady"
-        r"|http: (GET|POST) /v2/models/nobody/trace/setting|http: trace of nobody|grpc: trace of 'nobody'"
+        r"http: GET /v2/models/(nobody|sums/versions/9)/ready"
         r"|http: JSON length|(http|grpc): (stream: )?string "
         r"|http: index, ready|http: load,|http: unload, unload_dependents"
         r"|(http|grpc): register|grpc: load ('' of ''|with file:)"

@@ -2,8 +2,7 @@
 
 from tritonclient.grpc import service_pb2 as pb
 
-from app.core.errors import InferError, invalid_arg
-from app.ingress.service.interface import InferenceService
+from app.ingress.service.interface import InferenceService, require_traceable
 from app.ingress.tracing.observer import Observer
 from app.protocol.observability import log_settings as log_messages
 from app.protocol.observability import trace_settings as trace_messages
@@ -18,13 +17,7 @@ async def log_settings(observer: Observer, message: pb.LogSettingsRequest) -> pb
 async def trace_setting(
     observer: Observer, service: InferenceService, message: pb.TraceSettingRequest
 ) -> pb.TraceSettingResponse:
-    """Change the settings in the request; return all settings, none for an unknown model, as Triton does."""
-    model = message.model_name
-    try:
-        ready = not model or service.model_ready(model)
-    except InferError:
-        return trace_messages.encode_grpc(None)
-    if not ready:
-        raise invalid_arg(f"Request for unknown model : {model}")
+    """Change the settings in the request; return all settings."""
+    require_traceable(service, message.model_name)
     change = trace_messages.decode_grpc(message)
-    return trace_messages.encode_grpc(await observer.change_trace(model, change))
+    return trace_messages.encode_grpc(await observer.change_trace(message.model_name, change))

@@ -7,7 +7,7 @@ from tritonclient.grpc import service_pb2 as pb
 from app.ingress.grpc.live_settings import log_settings, trace_setting
 from app.ingress.grpc.rpc import Rpc
 from app.ingress.grpc.shared_memory import shared_memory_rpcs
-from app.ingress.service.interface import InferenceService
+from app.ingress.service.interface import InferenceService, is_ready
 from app.ingress.tracing.observer import Observer
 from app.protocol.grpc.repository import decode_load, decode_unload, refuse_repository_name
 
@@ -43,7 +43,8 @@ class _ManagementRpcs:
         return pb.ServerReadyResponse(ready=self._service.ready())
 
     async def model_ready(self, message: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
-        return pb.ModelReadyResponse(ready=self._service.model_ready(message.name, message.version))
+        # Clients poll this until a model appears, so that an unknown one is no error; over HTTP it is.
+        return pb.ModelReadyResponse(ready=is_ready(self._service, message.name, message.version))
 
     async def server_metadata(self, message: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
         return self._service.server_metadata()

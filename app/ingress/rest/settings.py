@@ -4,13 +4,12 @@ from typing import Final
 
 from fastapi import Request, Response
 
-from app.core.errors import invalid_arg
 from app.core.observability.trace_settings import GLOBAL
 from app.ingress.rest import schemas
 from app.ingress.rest.api import RestApi, RestRoute
 from app.ingress.rest.bodies import JsonBodies, json_response
 from app.ingress.rest.schemas import ModelName
-from app.ingress.service.interface import InferenceService
+from app.ingress.service.interface import InferenceService, require_traceable
 from app.ingress.tracing.observer import Observer
 from app.protocol.observability import log_settings, trace_settings
 
@@ -59,15 +58,11 @@ class _Settings:
 
     async def trace(self, model: ModelName = GLOBAL) -> Response:
         """Settings of tracing, of the server or of a model."""
-        self._check_model(model)
+        require_traceable(self._service, model)
         return json_response(trace_settings.encode_http(self._observer.trace_setting(model)))
 
     async def change_trace(self, request: Request, model: ModelName = GLOBAL) -> Response:
         """Change settings of tracing, of the server or of a model."""
-        self._check_model(model)
+        require_traceable(self._service, model)
         change = trace_settings.decode_http(await self._bodies.required(request))
         return json_response(trace_settings.encode_http(await self._observer.change_trace(model, change)))
-
-    def _check_model(self, model: str) -> None:
-        if model and not self._service.model_ready(model):
-            raise invalid_arg(f"Request for unknown model : {model}")

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from tritonclient.grpc import service_pb2 as pb
 
+from app.core.errors import ErrorCode, InferError, invalid_arg
 from app.core.inference import Call, Sink
 from app.core.tensors import InferRequest
 from app.ingress.client_memory.registry import SharedMemory
@@ -71,3 +72,27 @@ class InferenceService(Protocol):
         unloaded meanwhile raises from here; other failures arrive as a final response with `error`.
         Tensor data in a response may be shared memory: it stays valid while a reference to it lives.
         """
+
+
+def is_ready(service: InferenceService, name: str, version: str = "") -> bool:
+    """Return whether a model could be called; an unknown model or version could not.
+
+    Raises:
+        InferError: INVALID_ARG for a version that is no number.
+    """
+    try:
+        return service.model_ready(name, version)
+    except InferError as error:
+        if error.code is ErrorCode.NOT_FOUND:
+            return False
+        raise
+
+
+def require_traceable(service: InferenceService, model: str) -> None:
+    """Check that a model may have trace settings; "" stands for the whole server.
+
+    Raises:
+        InferError: INVALID_ARG for a model that is unknown or not ready.
+    """
+    if model and not is_ready(service, model):
+        raise invalid_arg(f"Request for unknown model : {model}")

@@ -45,10 +45,10 @@ def decode_http(document: Any) -> dict[str, Any]:
     return change
 
 
-def encode_grpc(setting: TraceSetting | None) -> pb.TraceSettingResponse:
-    """Return the response of TraceSetting; like Triton's, empty for an unknown model."""
+def encode_grpc(setting: TraceSetting) -> pb.TraceSettingResponse:
+    """Return the response of TraceSetting."""
     response = pb.TraceSettingResponse()
-    for key, value in _values(setting).items() if setting else ():
+    for key, value in _values(setting).items():
         response.settings[key].value.extend([value] if isinstance(value, str) else value)
     return response
 

@@ -71,8 +71,8 @@ def test_trace_settings_over_http(ask: Ask) -> None:
         "Attempting to set invalid trace setting :sample rate must be non-zero",
     )
     assert error(ask("GET", "/v2/models/none/trace/setting")) == (
-        404,
-        "Request for unknown model: 'none' is not found",
+        400,
+        "Request for unknown model : none",
     )
     assert ask("GET", "/v2/models/identity/versions/1/trace/setting")[0] == 404
 
@@ -116,7 +116,8 @@ def test_grpc(server: Running, tmp_path: Path) -> None:
         assert list(triton.get_trace_settings("echo").settings["trace_level"].value) == ["TIMESTAMPS"]
         reply = triton.update_trace_settings("echo", {"trace_rate": "2"})
         assert list(reply.settings["trace_rate"].value) == ["2"]
-        assert not triton.get_trace_settings("unknown").settings
+        with pytest.raises(InferenceServerException, match="Request for unknown model : unknown"):
+            triton.get_trace_settings("unknown")
         with pytest.raises(InferenceServerException, match="trace file location can not be updated"):
             triton.update_trace_settings(settings={"trace_file": "x"})
         for _ in range(2):
