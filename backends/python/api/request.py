@@ -12,6 +12,7 @@ from backends.python.api.errors import TritonModelException
 from backends.python.api.parameters import checked
 from backends.python.api.response import Encoder, InferenceResponseSender
 from backends.python.api.tensor import Tensor
+from backends.python.api.text import as_text
 
 SEQUENCE_START: Final = 1
 SEQUENCE_END: Final = 2
@@ -66,11 +67,11 @@ class InferenceRequest:
 
     def __init__(
         self,
-        request_id: str = "",
+        request_id: str | bytes = "",
         correlation_id: int | str = 0,
         inputs: Sequence[Tensor] = (),
-        requested_output_names: Iterable[str] = (),
-        model_name: str = "",
+        requested_output_names: Iterable[str | bytes] = (),
+        model_name: str | bytes = "",
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
@@ -78,6 +79,7 @@ class InferenceRequest:
         trace: InferenceTrace | None = None,
         parameters: Mapping[str, ParameterValue] | str | None = None,
     ) -> None:
+        request_id, model_name = as_text(request_id), as_text(model_name)
         if None in inputs:
             raise TritonModelException(
                 f"Input tensor for request with id '{request_id}' and model name '{model_name}' should not"
@@ -88,7 +90,7 @@ class InferenceRequest:
         self._inputs: list[Tensor] | None = list(inputs)
         self._request_id = request_id
         self._correlation_id = correlation_id
-        self._requested = set(requested_output_names)
+        self._requested = set(map(as_text, requested_output_names))
         self._target = (model_name, model_version)
         self._flags = flags
         self._timeout = timeout

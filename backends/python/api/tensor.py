@@ -11,6 +11,7 @@ from app.core.datatypes import datatype_of, pack_bytes
 from app.core.tensors import Tensor as WireTensor
 from app.core.tensors import flat_bytes
 from backends.python.api.errors import TritonModelException
+from backends.python.api.text import as_text
 
 Array = npt.NDArray[Any]
 
@@ -50,14 +51,14 @@ class Tensor:
 
     __slots__ = ("_array", "_device", "_name", "_wire")
 
-    def __init__(self, name: str, numpy_array: Array) -> None:
+    def __init__(self, name: str | bytes, numpy_array: Array) -> None:
         if numpy_array.__class__ is not np.ndarray and not isinstance(numpy_array, np.ndarray):
             raise TypeError(
                 f"tensor '{name}' must be made from a numpy.ndarray, found type '{type(numpy_array)}'"
             )
         if numpy_array.dtype.kind in "UVcmM":
             raise TritonModelException("NumPy dtype is not supported.")
-        self._name = name
+        self._name = name if name.__class__ is str else as_text(name)
         self._array: Array | None = numpy_array
         self._wire: WireTensor | None = None
         self._device: Any = None
@@ -110,7 +111,7 @@ class Tensor:
         return self.__dlpack__()
 
     @staticmethod
-    def from_dlpack(name: str, tensor: Any) -> "Tensor":
+    def from_dlpack(name: str | bytes, tensor: Any) -> "Tensor":
         """Return a tensor of an object with `__dlpack__` or of a DLPack capsule, without a copy on the CPU.
 
         Raises:
@@ -219,7 +220,8 @@ class _Capsule:
         return _CPU
 
 
-def _imported(name: str, source: Any) -> Tensor:
+def _imported(name: str | bytes, source: Any) -> Tensor:
+    name = as_text(name)
     if type(source) is Tensor and source._wire is not None and source._array is None:
         wire = source._wire  # not accessed yet: no conversion is needed
         return Tensor._received(WireTensor(name, wire.datatype, wire.shape, wire.data))

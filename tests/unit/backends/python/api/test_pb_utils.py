@@ -44,6 +44,18 @@ def test_services_can_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert request.exec(decoupled=True) == (("n", 2), "I", True)
 
 
+def test_names_given_as_bytes_are_decoded() -> None:
+    array = np.ones(1)
+    request = pb_utils.InferenceRequest(
+        request_id=b"r", model_name=b"n", requested_output_names=[b"O", "P"]
+    )
+    assert request.request_id() == "r"
+    assert request.target() == ("n", -1)
+    assert request.requested_output_names() == {"O", "P"}
+    assert pb_utils.Tensor(b"I", array).name() == "I"
+    assert pb_utils.Tensor.from_dlpack(b"I", array).name() == "I"
+
+
 CALLING = """
 def call():
     pb_utils.InferenceRequest(model_name="n", inputs=[pb_utils.Tensor("I", np.ones(1))]).{how}
