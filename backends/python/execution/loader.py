@@ -82,6 +82,8 @@ def _import(model: PythonInstance, path: Path) -> _Loaded:
     directory = str(Path(model.directory) / model.version)
     paths = list(dict.fromkeys((str(path.parent), directory, model.directory)))
     loaded = _Loaded(module, package, paths, directory)
+    # As in Triton's stub: a model that parses arguments must not find those of the process that executes it.
+    sys.argv = [""]
     sys.path.extend(paths)
     sys.modules[module_name] = module
     if package is not None:

@@ -13,8 +13,9 @@ from tests.unit.python_models import Load, text, write
 
 
 @pytest.fixture
-def load(tmp_path: Path) -> Iterator[Load]:
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
     """Load a model of the source; what it put into the process is gone after the test."""
+    monkeypatch.setattr(sys, "argv", ["replica", "--node-ip-address=::1"])
     before = set(sys.modules), list(sys.path)
     loaded: list[Served] = []
 

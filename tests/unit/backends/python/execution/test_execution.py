@@ -263,3 +263,10 @@ def test_dlpack_of_torch_tensors() -> None:
     assert torch.equal(torch.from_dlpack(received), source)
     floats = pb_utils.Tensor.from_dlpack("T", torch.ones(3))
     assert (floats.triton_dtype(), floats.as_numpy().tolist()) == (11, [1, 1, 1])
+
+
+def test_models_do_not_see_the_arguments_of_the_process(load: Load) -> None:
+    source = execute("return [pb_utils.InferenceResponse([pb_utils.Tensor('O', np.ones(1))])]")
+    parses = "import argparse\nimport sys\nargparse.ArgumentParser().parse_args()\nassert sys.argv == ['']\n"
+    (call,) = load(parses + source)(row(1))
+    assert call.arrays["O"].tolist() == [1]
