@@ -1,9 +1,11 @@
 """The command `nereid`, which has tritonserver's command line."""
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from app.core.installation import server_version
 from app.settings.deprecated import DEPRECATED
 from app.settings.errors import SettingsError
 from app.settings.flags import Setting, by_heading
@@ -14,8 +16,12 @@ from app.settings.settings import SETTINGS, ServerSettings
 HINT: Final = "Usage: nereid --model-repository=DIRECTORY [--FLAG=VALUE ...]\nAll flags: nereid --help"
 
 
-class HelpRequested(Exception):
-    """The user asked for the usage text."""
+_ALONE: Final = ("help", "version")
+"""Flags that print a text instead of running the server."""
+
+
+class TextRequested(Exception):
+    """The user asked for a text, which is the argument."""
 
 
 def parse(argv: Sequence[str]) -> ServerSettings:
@@ -24,7 +30,7 @@ def parse(argv: Sequence[str]) -> ServerSettings:
     `--flag=value` and `--flag value` are the same; a unique beginning of a flag is enough.
 
     Raises:
-        HelpRequested: `--help` was given.
+        TextRequested: `--help`, `-h` or `--version` was given.
         SettingsError: a flag or value that cannot be used.
     """
     args: dict[str, str | list[str]] = {}
@@ -47,12 +53,14 @@ def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
             if word:
                 raise SettingsError(f"Unexpected argument: {word}")
             return
+        if word == "-h":
+            word = "--help"
         if not word.startswith("--"):
             raise SettingsError(f"Unexpected argument: {word}")
         written, equals, value = word[2:].partition("=")
         name = _complete(written)
-        if name == "help":
-            raise HelpRequested
+        if name in _ALONE:
+            raise TextRequested(usage() if name == "help" else f"nereid {server_version()}")
         if name in SETTINGS and SETTINGS[name].flag.bare:
             if equals:
                 raise SettingsError(f"option '{_spelling(name)}' doesn't allow an argument")
@@ -67,7 +75,7 @@ def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _complete(written: str) -> str:
     """Return the name of the setting that a flag, or the unique beginning of one, stands for."""
-    names = {_spelling(name)[2:]: name for name in ("help", *known_names())}
+    names = {_spelling(name)[2:]: name for name in (*_ALONE, *known_names())}
     matches = [flag for flag in names if flag.startswith(written)]
     if written in names or len(matches) == 1:
         return names[written if written in names else matches[0]]
@@ -112,12 +120,20 @@ def _default(setting: Setting) -> str:
     return f" Default: {default}."
 
 
+def _print(text: str) -> None:
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # `head`, say, has closed the pipe, on which Python would fail once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the server; exit with status 1 when the command line cannot be used."""
     try:
         settings = parse(sys.argv[1:] if argv is None else argv)
-    except HelpRequested:
-        print(usage())
+    except TextRequested as requested:
+        _print(str(requested))
         return
     except SettingsError as error:
         sys.exit(f"{error}\n{HINT}")

@@ -1,11 +1,21 @@
-"""The command that installs an optional dependency."""
+"""The installed distribution: its version, and the command that installs an optional dependency."""
 
 import shlex
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
+DISTRIBUTION: Final = "nereid-server"
 _ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+def server_version() -> str:
+    """Return the version of the installed distribution; "unknown" for a checkout that is not installed."""
+    try:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def install_command(extra: str) -> str:
@@ -13,7 +23,7 @@ def install_command(extra: str) -> str:
     if (_ROOT / "pyproject.toml").is_file():  # a checkout
         what = f"-c {_quoted(_ROOT / 'constraints.txt')} -e '{_ROOT}[{extra}]'"
     else:
-        what = f"'nereid-server[{extra}]'"
+        what = f"'{DISTRIBUTION}[{extra}]'"
     return f"{_quoted(sys.executable)} -m pip install {what}"
 
 

@@ -1,6 +1,8 @@
 """The `nereid` command line."""
 
+import os
 import socket
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,13 +10,15 @@ from types import ModuleType
 
 import pytest
 
-from app.cli import HINT, HelpRequested, main, parse, usage
+from app.cli import HINT, TextRequested, main, parse, usage
+from app.core.installation import server_version
 from app.core.observability.trace_settings import TraceSetting
 from app.settings.deprecated import DEPRECATED
 from app.settings.errors import SettingsError
 from app.settings.flags import Setting
 from app.settings.ignored import IGNORED
 from app.settings.settings import SETTINGS, ServerSettings
+from tests.server import ROOT
 from tests.unit.setting_values import value_of
 
 # fmt: off
@@ -262,7 +266,7 @@ def test_repositories_are_collected_from_all_flags() -> None:
             "option '--disable-auto-complete-config' doesn't allow an argument",
         ),
         (["models"], "Unexpected argument: models"),
-        (["-h"], "Unexpected argument: -h"),
+        (["-v"], "Unexpected argument: -v"),
         (["--", "models"], "Unexpected argument: models"),
         (["--http-port=x"], "--http-port: expected an integer, got 'x'"),
         (
@@ -294,9 +298,9 @@ def test_ignored_flags_are_tritonservers() -> None:
     assert {name.replace("_", "-") for name in IGNORED} <= set(TRITONSERVER_FLAGS)
 
 
-@pytest.mark.parametrize("flag", ["--help", "--he"])
+@pytest.mark.parametrize("flag", ["--help", "--he", "-h"])
 def test_help_is_requested_by_any_prefix(flag: str) -> None:
-    with pytest.raises(HelpRequested):
+    with pytest.raises(TextRequested):
         parse([flag])
 
 
@@ -330,6 +334,27 @@ def test_main_exits_with_an_error_and_a_hint(capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit) as exited:
         main(["--http-port=x"])
     assert exited.value.code == f"--http-port: expected an integer, got 'x'\n{HINT}"
+
+
+@pytest.mark.parametrize("flag", ["--version", "--vers"])
+def test_main_prints_the_version(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main([flag])
+    name, version = capsys.readouterr().out.split()
+    assert (name, version) == ("nereid", server_version())
+
+
+def test_help_into_a_closed_pipe_prints_no_traceback() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "nereid", "--help"],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        timeout=60,
+    )
+    os.close(writing)
+    assert done.stderr == b""
 
 
 def test_main_prints_help(capsys: pytest.CaptureFixture[str]) -> None:

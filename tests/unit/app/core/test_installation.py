@@ -1,4 +1,4 @@
-"""The hint that names an extra."""
+"""The hint that names an extra, and the version."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.core import installation
-from app.core.installation import install_command
+from app.core.installation import install_command, server_version
 from tests.server import ROOT
 
 
@@ -18,6 +18,11 @@ def test_checkout_installs_itself_with_its_constraints() -> None:
 def test_wheel_names_the_distribution(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(installation, "_ROOT", tmp_path)
     assert install_command("s3") == f"{sys.executable} -m pip install 'nereid-server[s3]'"
+
+
+def test_version_of_a_checkout_that_is_not_installed_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "DISTRIBUTION", "no-such-distribution")
+    assert server_version() == "unknown"
 
 
 def test_no_text_names_a_distribution_by_itself() -> None:
