@@ -1,6 +1,5 @@
 """Settings of the HTTP and gRPC fronts; sizes are in bytes."""
 
-from functools import partial
 from typing import Annotated as A
 from typing import Final
 
@@ -10,7 +9,7 @@ from app.core.certificates import Certificates, certificates
 from app.protocol.forwarding import HeaderForwarder
 from app.protocol.restrictions import GRPC_PREFIX, Restrictions, parse_restrictions
 from app.settings.flags import NEREID, Flag, SameAs, Section
-from app.settings.parsers import header_forwarder
+from app.settings.parsers import entries_of_file, header_forwarder
 
 MIB: Final = 1 << 20
 INT_MAX: Final = 2**31 - 1
@@ -37,6 +36,29 @@ def _tls(front: str) -> Section:
         return certificates(front, flags.use, flags.mutual, (flags.cert, flags.key, flags.root))
 
     return Section(source=TlsFlags, combine=combine, prefix=front)
+
+
+class RestrictionFlags(msgspec.Struct, frozen=True, kw_only=True):
+    """Flags that `Restrictions` are made of."""
+
+    entries: A[
+        tuple[str, ...], Flag("{}", "APIS:KEY=VALUE, APIs that require a header; may be repeated.")
+    ] = ()
+    files: A[
+        tuple[str, ...],
+        Flag("{}_file", "File of such lines, whose keys no process list shows; may be repeated.", NEREID),
+    ] = ()
+
+
+def _restricted(flag: str, noun: str, prefix: str = "") -> Section:
+    """Return the section of restrictions; see `parse_restrictions`."""
+
+    def combine(flags: RestrictionFlags) -> Restrictions:
+        option = flag.replace("_", "-")
+        lines = (line for path in flags.files for line in entries_of_file(path, f"--{option}-file"))
+        return parse_restrictions((*flags.entries, *lines), option, noun, prefix)
+
+    return Section(source=RestrictionFlags, combine=combine, prefix=flag)
 
 
 class Http1Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,15 +118,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
             parse=header_forwarder("--http-header-forward-pattern"),
         ),
     ] = None
-    restrictions: A[
-        Restrictions,
-        Flag(
-            "http_restricted_api",
-            "APIS:KEY=VALUE, APIs that require a header; may be repeated.",
-            parse=partial(parse_restrictions, option="http-restricted-api", noun="api"),
-            repeats=True,
-        ),
-    ] = {}
+    restrictions: A[Restrictions, _restricted("http_restricted_api", "api")] = {}
     allow_origins: A[
         tuple[str, ...],
         Flag(
@@ -236,15 +250,7 @@ class GrpcSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     restrictions: A[
-        Restrictions,
-        Flag(
-            "grpc_restricted_protocol",
-            "PROTOCOLS:KEY=VALUE, RPCs that require metadata; may be repeated.",
-            parse=partial(
-                parse_restrictions, option="grpc-restricted-protocol", noun="protocol", prefix=GRPC_PREFIX
-            ),
-            repeats=True,
-        ),
+        Restrictions, _restricted("grpc_restricted_protocol", "protocol", prefix=GRPC_PREFIX)
     ] = {}
     certificates: A[Certificates | None, _tls("grpc")] = None
     http2: A[Http2Settings, Section()] = Http2Settings()

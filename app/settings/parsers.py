@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
+from pathlib import Path
 
 from app.core.installation import install_command
 from app.core.observability.metrics_config import MetricsConfig, parse_metrics_config
@@ -66,6 +67,16 @@ def header_forwarder(flag: str) -> Callable[[str], HeaderForwarder | None]:
             raise ValueError(f"{flag}: {error}") from None
 
     return parse
+
+
+def entries_of_file(path: str, flag: str) -> list[str]:
+    """Return the lines of a file without empty ones and comments, which begin with #."""
+    try:
+        lines = map(str.strip, Path(path).read_text().splitlines())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
+        raise ValueError(f"{flag}: cannot read '{path}': {reason}") from None
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 def _named_settings(entries: Iterable[str], error: Callable[[str], str], named: bool) -> Named:

@@ -8,7 +8,7 @@ import pytest
 
 from app.core.observability.metrics_config import MetricsConfig
 from app.core.tensors import InferRequest
-from app.protocol.restrictions import Restriction
+from app.protocol.restrictions import GRPC_PREFIX, Restriction
 from app.settings.errors import SettingsError
 from app.settings.load import from_args
 from app.settings.settings import ServerSettings
@@ -86,3 +86,37 @@ def test_parsed_objects_can_be_pickled(repository: str) -> None:
     assert copy.http.restrictions == {"trace": Restriction("key", "value")}
     request = copy.http.forwarder.forward(InferRequest("m", "", ()), [("x-a", "1"), ("b", "2")])
     assert request.parameters == {"x-a": "1"}
+
+
+@pytest.mark.parametrize(
+    ("flag", "front", "prefix"),
+    [("http_restricted_api", "http", ""), ("grpc_restricted_protocol", "grpc", GRPC_PREFIX)],
+)
+def test_restrictions_are_read_from_files(
+    repository: str, tmp_path: Path, flag: str, front: str, prefix: str
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("# keys of operators\n\ntrace,logging:key=secret=1\n")
+    args = {"model_repository": repository, flag: "health:key=value", f"{flag}_file": str(keys)}
+    secret = Restriction(f"{prefix}key", "secret=1")
+    expected = {"health": Restriction(f"{prefix}key", "value"), "trace": secret, "logging": secret}
+    assert getattr(from_args(args), front).restrictions == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "--http-restricted-api-file: cannot read '{}': No such file or directory"),
+        (b"\xff", "--http-restricted-api-file: cannot read '{}': it is not text in UTF-8"),
+        (b"models:key=value", "unknown restricted api 'models'"),
+    ],
+)
+def test_wrong_files_of_restrictions_are_refused(
+    repository: str, tmp_path: Path, content: bytes | None, message: str
+) -> None:
+    keys = tmp_path / "keys"
+    if content is not None:
+        keys.write_bytes(content)
+    with pytest.raises(SettingsError) as raised:
+        from_args({"model_repository": repository, "http_restricted_api_file": str(keys)})
+    assert str(raised.value) == message.format(keys)
