@@ -73,6 +73,9 @@ class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...], Flag("load_model", "Model to load at startup; may be repeated; '*' for all.")
     ] = ()
     config_name: A[str, Flag("model_config_name", "Use a model's configs/NAME.pbtxt if it exists.")] = ""
+    allow_upload: A[bool, Flag("allow_model_upload", "Accept model files sent in load requests.", NEREID)] = (
+        True
+    )
     load_threads: A[int, Flag("model_load_thread_count", "Models loaded at the same time.", low=1)] = 4
     load_retries: A[int, Flag("model_load_retry_count", "Retries of a model that fails to load.", low=0)] = 0
     namespacing: A[

@@ -170,6 +170,9 @@ class RoutedInferenceService:
         return response
 
     async def load_model(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        if files and not self._settings.repository.allow_upload:
+            text = "files in load requests are not accepted, as --allow-model-upload is false"
+            raise unsupported(f"failed to load '{name}', {text}")
         await self._repository.load(name, config, files)
 
     async def unload_model(self, name: str, unload_dependents: bool = False) -> None:

@@ -166,6 +166,19 @@ async def test_repository() -> None:
     assert repository.calls == [("load", "m", "{}", {"1/f": b"x"}), ("unload", "m", True)]
 
 
+async def test_load_with_files_is_refused_where_uploads_are_not_allowed() -> None:
+    repository = FakeRepository()
+    settings = ServerSettings(repository=RepositorySettings(allow_upload=False))
+    service = service_of(FakeRouter(), settings, repository=repository)
+    with pytest.raises(
+        InferError, match="failed to load 'm', files in load requests are not accepted"
+    ) as raised:
+        await service.load_model("m", "{}", {"1/model.py": b"x"})
+    assert raised.value.code is ErrorCode.UNSUPPORTED
+    await service.load_model("m", "{}", {})
+    assert repository.calls == [("load", "m", "{}", {})]
+
+
 def test_resolve_single_refuses_a_decoupled_model() -> None:
     service = of(entry("m"), entry("d", config="model_transaction_policy { decoupled: true }"))
     assert refusal(lambda: service.resolve_single("d", "", "ModelInfer RPC")) == (
