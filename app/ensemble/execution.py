@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections import Counter, deque
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -16,7 +17,7 @@ from app.core.tensors import InferRequest, InferResponse, Parameters, Tensor, Ti
 from app.core.traced import OpenCall, TracedCalls
 from app.ensemble.compiled import CompiledEnsemble, Models
 from app.ensemble.graph import Step
-from app.ensemble.scope import TensorScope
+from app.ensemble.scope import Absent, TensorScope
 from app.routing.table import VersionEntry
 from app.transport.channel.client import no_sink
 
@@ -87,9 +88,9 @@ class EnsembleExecution:
         if entry.name in self._request.chain:
             raise _circular((*self._request.chain, entry.name))
         given = {tensor.name: tensor for tensor in self._request.inputs}
-        self._add_tensors(self._root, {name: given.get(name) for name in entry.inputs})
+        self._add_tensors(self._root, {name: given.get(name, Absent.LEFT_OUT) for name in entry.inputs})
 
-    def _add_tensors(self, scope: TensorScope, tensors: dict[str, Tensor | None]) -> None:
+    def _add_tensors(self, scope: TensorScope, tensors: Mapping[str, Tensor | Absent]) -> None:
         """Store new tensors, start the steps that can start now, and respond if all outputs are known."""
         touched: dict[TensorScope, None] = {}
         pending = [(scope, tensors)]
@@ -103,7 +104,7 @@ class EnsembleExecution:
                     for step in self._graph.consumers.get(name, ()):
                         skipped = self._queue(step, inner)
                         if skipped:  # nothing will ever write its outputs, which may skip other steps
-                            pending.append((inner, dict.fromkeys(step.outputs.values())))
+                            pending.append((inner, dict.fromkeys(step.outputs.values(), Absent.SKIPPED)))
         self._send_queued()
         for each in touched:
             self._respond(each)
@@ -130,9 +131,9 @@ class EnsembleExecution:
 
     def _has_inputs(self, step: Step, scope: TensorScope, entry: VersionEntry) -> bool:
         """Return whether skipped steps left out no input that the model requires."""
-        # An input that the client left out is refused by the model itself, with its own text.
-        for name, tensor in step.fed_by_steps:
-            if scope.get(tensor) is None and not (name in entry.inputs and entry.inputs[name].optional):
+        # An input that the client or a model left out is refused by the model itself, with its own text.
+        for name, tensor in step.inputs:
+            if scope.is_skipped(tensor) and not (name in entry.inputs and entry.inputs[name].optional):
                 return False
         return True
 
@@ -202,12 +203,10 @@ class EnsembleExecution:
             if self._scopes > MAX_SCOPES:
                 raise unavailable(f"a decoupled step has more than {MAX_SCOPES} responses waiting")
             scope = TensorScope(scope)
-        tensors: dict[str, Tensor | None] = {
-            names[tensor.name]: tensor for tensor in response.outputs if tensor.name in names
-        }
-        if call.entry.ensemble:  # it may have skipped steps: outputs that it left out will never exist
-            tensors = {**dict.fromkeys(names.values()), **tensors}
-        self._add_tensors(scope, tensors)
+        # An ensemble leaves an output out when it has skipped the step that writes it.
+        absent = Absent.SKIPPED if call.entry.ensemble else Absent.LEFT_OUT
+        written = {names[tensor.name]: tensor for tensor in response.outputs if tensor.name in names}
+        self._add_tensors(scope, {**dict.fromkeys(names.values(), absent), **written})
 
     def _respond(self, scope: TensorScope) -> None:
         """Send the outputs of a scope once all of them are known."""

@@ -19,7 +19,6 @@ class Step(NamedTuple):
         model: identifier of the model to call.
         version: "" when the model's version policy decides.
         inputs: pairs of the model's input and the ensemble tensor it is fed from.
-        fed_by_steps: those of `inputs` that come from other steps, rather than from the client.
         reads: ensemble tensors that must be known before the step can start.
         outputs: ensemble tensor by the model's output.
         requested: the same outputs, as a request names them.
@@ -30,7 +29,6 @@ class Step(NamedTuple):
     model: str
     version: str
     inputs: tuple[tuple[str, str], ...]
-    fed_by_steps: tuple[tuple[str, str], ...]
     reads: tuple[str, ...]
     outputs: dict[str, str]
     requested: tuple[RequestedOutput, ...]
@@ -56,10 +54,7 @@ class EnsembleGraph:
         """Make the whole graph of a validated configuration."""
         when = conditions(config)
         scheduling = config.ensemble_scheduling
-        given = {tensor.name for tensor in config.input}
-        steps = tuple(
-            _step(number, step, when.get(number), given) for number, step in enumerate(scheduling.step)
-        )
+        steps = tuple(_step(number, step, when.get(number)) for number, step in enumerate(scheduling.step))
         outputs = tuple(output.name for output in config.output)
         return cls(config.name, steps, outputs, scheduling.max_inflight_requests)
 
@@ -83,8 +78,7 @@ class EnsembleGraph:
         )
 
 
-def _step(number: int, step: mc.ModelEnsembling.Step, when: Condition | None, given: Collection[str]) -> Step:
-    """Read a step of an ensemble whose own inputs are `given`."""
+def _step(number: int, step: mc.ModelEnsembling.Step, when: Condition | None) -> Step:
     inputs = tuple(sorted(step.input_map.items()))
     outputs = dict(sorted(step.output_map.items()))
     reads = tuple(tensor for _, tensor in inputs)
@@ -93,7 +87,6 @@ def _step(number: int, step: mc.ModelEnsembling.Step, when: Condition | None, gi
         model=identifier(step.model_namespace, step.model_name),
         version=str(step.model_version) if step.model_version > 0 else "",
         inputs=inputs,
-        fed_by_steps=tuple(pair for pair in inputs if pair[1] not in given),
         reads=reads if when is None else (*reads, when.tensor),
         outputs=outputs,
         requested=tuple(RequestedOutput(name) for name in outputs),

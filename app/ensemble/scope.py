@@ -1,12 +1,20 @@
 """The ensemble tensors of one request, or of one response of a decoupled step within it."""
 
 from collections.abc import Iterator
+from enum import Enum
 
 from app.core.tensors import Tensor
 
 
+class Absent(Enum):
+    """Why an ensemble tensor will never exist."""
+
+    LEFT_OUT = "the client or the model that writes it left it out"
+    SKIPPED = "its step does not run"
+
+
 class TensorScope:
-    """The tensors known so far, by name; None marks one that no step will ever write.
+    """The tensors known so far, by name, and those that are known to be absent.
 
     Each response of a decoupled step opens a scope within that of its request: it sees the tensors of the
     scopes around it, and the steps that follow from the response write into it.
@@ -16,15 +24,15 @@ class TensorScope:
 
     def __init__(self, parent: "TensorScope | None" = None) -> None:
         self._parent = parent
-        self._tensors: dict[str, Tensor | None] = {}
+        self._tensors: dict[str, Tensor | Absent] = {}
         self._started: set[int] = set()
         self._children: list[TensorScope] = []
         self._answered = False
         if parent is not None:
             parent._children.append(self)
 
-    def set(self, name: str, tensor: Tensor | None) -> None:
-        """Store a tensor, or None when it will never exist."""
+    def set(self, name: str, tensor: Tensor | Absent) -> None:
+        """Store a tensor, or why it will never exist."""
         self._tensors[name] = tensor
 
     def is_set(self, name: str) -> bool:
@@ -32,10 +40,18 @@ class TensorScope:
         return name in self._tensors or (self._parent is not None and self._parent.is_set(name))
 
     def get(self, name: str) -> Tensor | None:
-        """Return a tensor that is set."""
+        """Return a tensor that is set; None when it is absent."""
+        value = self._value(name)
+        return None if isinstance(value, Absent) else value
+
+    def is_skipped(self, name: str) -> bool:
+        """Return whether a tensor that is set is absent because its step does not run."""
+        return self._value(name) is Absent.SKIPPED
+
+    def _value(self, name: str) -> Tensor | Absent:
         if self._parent is None or name in self._tensors:
             return self._tensors[name]
-        return self._parent.get(name)
+        return self._parent._value(name)
 
     def mark_started(self, step: int) -> bool:
         """Mark a step as started; return False when it already was, here or further out."""

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from app.core.errors import ErrorCode, FailureReason, InferError, unavailable
+from app.core.errors import ErrorCode, FailureReason, InferError, invalid_arg, unavailable
 from app.core.tensors import (
     InferRequest,
     InferResponse,
     RequestedOutput,
     Tensor,
 )
-from app.ensemble.execution import DEADLOCK
 from tests.unit.ensembles import BRANCHES, CHAIN, DECOUPLED, Models, ensemble, model, step, tensor, turn
 
 
@@ -155,12 +154,31 @@ async def test_step_that_cannot_be_sent_fails_the_request(monkeypatch: pytest.Mo
     assert models.error == "in ensemble 'e', nobody there"
 
 
-async def test_missing_output_of_a_step_fails_the_request() -> None:
-    models = Models(e=CHAIN, a=model(), b=model())
-    models.infer(tensor())
-    models.take("a").answer()
-    await turn()
-    assert models.error == f"in ensemble 'e', {DEADLOCK}"
+class TestOutputLeftOutByAStep:
+    async def test_response_is_without_it(self) -> None:
+        two = ensemble(step({"x": "IN"}, {"y": "A", "z": "B"}, "a"), outputs="A B")
+        models = Models(e=two, a=model(outputs="y z"))
+        models.infer(tensor())
+        models.take("a").answer(tensor("y"))
+        (response,) = models.responses
+        assert [output.name for output in response.outputs] == ["A"] and response.final
+
+    async def test_later_step_is_called_without_an_optional_input(self) -> None:
+        config = ensemble(step({"x": "IN"}, {"y": "M"}, "a"), step({"x": "IN", "z": "M"}, {"y": "OUT"}, "b"))
+        models = Models(e=config, a=model(), b=model("x z?"))
+        models.infer(tensor())
+        models.take("a").answer()
+        assert list(models.asked[0].data) == ["x"]
+
+    async def test_refusal_of_a_later_step_is_the_error(self) -> None:
+        models = Models(e=CHAIN, a=model(), b=model())
+        models.infer(tensor())
+        models.take("a").answer()
+        asked = models.take("b")
+        assert asked.data == {}
+        asked.answer(error=invalid_arg("expected 1 inputs but got 0 inputs for model 'b'"))
+        await turn()
+        assert models.error == "in ensemble 'e', expected 1 inputs but got 0 inputs for model 'b'"
 
 
 async def test_batch_dimension_is_added_and_removed() -> None:
