@@ -87,7 +87,7 @@ class EnsembleExecution:
         entry = self._entry
         if entry.name in self._request.chain:
             raise _circular((*self._request.chain, entry.name))
-        given = {tensor.name: tensor for tensor in self._request.inputs}
+        given = {tensor.name: _reshaped(tensor, entry.inputs[tensor.name]) for tensor in self._request.inputs}
         self._add_tensors(self._root, {name: given.get(name, Absent.LEFT_OUT) for name in entry.inputs})
 
     def _add_tensors(self, scope: TensorScope, tensors: Mapping[str, Tensor | Absent]) -> None:
@@ -214,7 +214,7 @@ class EnsembleExecution:
             return
         specs = self._entry.outputs
         present = [(name, scope.get(name)) for name in self._graph.outputs]
-        outputs = tuple(_renamed(t, name, specs[name]) for name, t in present if t is not None)
+        outputs = tuple(_as_output(t, specs[name]) for name, t in present if t is not None)
         if self._entry.decoupled:
             self._deliver(self._sink, self._response(outputs, final=False))
             if scope is not self._root:
@@ -317,6 +317,21 @@ def _renamed(tensor: Tensor, name: str, spec: TensorSpec | None) -> Tensor:
         elif spec.shape == spec.dims and shape[:1] == (1,) and _fits(shape[1:], spec.dims):
             shape = shape[1:]
     return Tensor(name, tensor.datatype, shape, tensor.data)
+
+
+def _reshaped(tensor: Tensor, spec: TensorSpec) -> Tensor:
+    """Return an input of the ensemble in the shape that its steps get."""
+    if spec.reshape is None:
+        return tensor
+    return Tensor(tensor.name, tensor.datatype, spec.backend_shape(tensor.shape), tensor.data)
+
+
+def _as_output(tensor: Tensor, spec: TensorSpec) -> Tensor:
+    """Return a tensor of a step as an output of the ensemble, in the shape that the client gets."""
+    output = _renamed(tensor, spec.name, spec.reshaped)
+    if spec.reshape is None or len(output.shape) != len(spec.reshaped.shape):
+        return output
+    return Tensor(spec.name, output.datatype, spec.client_shape(output.shape), output.data)
 
 
 def _fits(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:

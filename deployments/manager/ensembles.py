@@ -203,7 +203,12 @@ def check_tensors(config: mc.ModelConfig, models: list[mc.ModelConfig]) -> None:
     Raises:
         InferError: INVALID_ARG for tensors or batch sizes that do not match.
     """
-    tensors = {io.name: _inferred(config, io) for io in (*config.input, *config.output)}
+    # A reshaped input or output of the ensemble has its other shape between the steps; those of models
+    # have theirs towards the backend, which an ensemble does not see.
+    tensors = {
+        io.name: _inferred(config, io, io.reshape.shape if io.HasField("reshape") else io.dims)
+        for io in (*config.input, *config.output)
+    }
     for step, model in zip(config.ensemble_scheduling.step, models, strict=True):
         if model.max_batch_size < config.max_batch_size and model.max_batch_size != 0:
             raise invalid_arg(
@@ -267,14 +272,14 @@ def _check_step(
             prefix = f"in ensemble {ensemble}, ensemble tensor {tensor}"
             if name not in by_name:
                 raise invalid_arg(f"{prefix} {complaint} {name} in model {model.name}")
-            inferred = _inferred(model, by_name[name])
+            inferred = _inferred(model, by_name[name], by_name[name].dims)
             why = tensors.setdefault(tensor, inferred).disagreement(inferred)
             if why:
                 raise invalid_arg(f"{prefix}: {why}")
 
 
-def _inferred(config: mc.ModelConfig, io: mc.ModelInput | mc.ModelOutput) -> _Inferred:
-    return _Inferred(config.name, io.data_type, tuple(io.dims), config.max_batch_size > 0)
+def _inferred(config: mc.ModelConfig, io: mc.ModelInput | mc.ModelOutput, dims: Iterable[int]) -> _Inferred:
+    return _Inferred(config.name, io.data_type, tuple(dims), config.max_batch_size > 0)
 
 
 def _match(one: tuple[int, ...], other: tuple[int, ...]) -> bool:

@@ -38,6 +38,14 @@ class TensorSpec(NamedTuple):
     optional: bool = False
     label_filename: str = ""
 
+    @property
+    def reshaped(self) -> "TensorSpec":
+        """The tensor as the backend sees it, with `reshape` as its dims."""
+        if self.reshape is None:
+            return self
+        batch = self.shape[: len(self.shape) - len(self.dims)]
+        return self._replace(dims=self.reshape, shape=(*batch, *self.reshape), reshape=None)
+
     def backend_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Convert a client's shape into the backend's: `reshape` in place of `dims`, the batch size kept."""
         return tuple(shape) if self.reshape is None else self._swap(shape, self.dims, self.reshape)

@@ -192,6 +192,31 @@ async def test_batch_dimension_is_added_and_removed() -> None:
     assert models.responses[0].outputs[0].shape == (4,)
 
 
+@pytest.mark.parametrize(("batch", "outside", "inside"), [(0, (2, 2), (4,)), (8, (3, 2, 2), (3, 4))])
+async def test_reshaped_tensors_of_the_ensemble(
+    batch: int, outside: tuple[int, ...], inside: tuple[int, ...]
+) -> None:
+    config = ensemble(step({"x": "IN"}, {"y": "OUT"}, "a"), batch=batch)
+    reshaped = config.replace("dims: [ 4 ]", "dims: [ 2, 2 ] reshape { shape: [ 4 ] }")
+    models = Models(e=reshaped, a=model(batch=batch))
+    models.infer(tensor(shape=outside))
+    asked = models.take("a")
+    assert asked.request.inputs[0].shape == inside
+    asked.answer(tensor("y", inside))
+    assert models.responses[0].outputs[0].shape == outside
+
+
+async def test_output_of_a_batching_model_is_reshaped_without_its_batch_dimension() -> None:
+    config = ensemble(step({"x": "IN"}, {"y": "OUT"}, "a"))
+    reshaped = config.replace("dims: [ 4 ]", "dims: [ 2, 2 ] reshape { shape: [ 4 ] }")
+    models = Models(e=reshaped, a=model(batch=8))
+    models.infer(tensor(shape=(2, 2)))
+    asked = models.take("a")
+    assert asked.request.inputs[0].shape == (1, 4)
+    asked.answer(tensor("y", (1, 4)))
+    assert models.responses[0].outputs[0].shape == (2, 2)
+
+
 async def test_an_ensemble_within_an_ensemble() -> None:
     outer = ensemble(step({"IN": "IN"}, {"OUT": "OUT"}, "e"))
     models = Models(outer=outer, e=CHAIN, a=model(), b=model())

@@ -148,6 +148,16 @@ class TestReasons:
     def test_mismatched_tensors_are_reported(self, config: str, step_model: str, text: str) -> None:
         assert reason(config, entry("m", step_model)) == f"Invalid argument: {text}"
 
+    def test_reshaped_tensors_of_the_ensemble_are_compared_in_their_inner_shape(self) -> None:
+        config = ensemble(step({"x": "IN"}, {"y": "OUT"}, "m"))
+        inner = config.replace("dims: [ 4 ]", "dims: [ 2, 2 ] reshape { shape: [ 4 ] }")
+        assert state_of(entry("e", inner), entry("m", model())).state is ModelState.READY
+        outer = config.replace("dims: [ 4 ]", "dims: [ 4 ] reshape { shape: [ 2, 2 ] }", 1)
+        assert reason(outer, entry("m", model())) == (
+            "Invalid argument: in ensemble e, ensemble tensor IN: inconsistent shape: [2,2] is inferred from "
+            "model e while [4] is inferred from model m"
+        )
+
     def test_cache_with_a_decoupled_step_is_refused(self) -> None:
         config = ensemble(step({"x": "IN"}, {"y": "OUT"}, "m"), more="response_cache { enable: true }")
         assert reason(config, entry("m", model(more=DECOUPLED))) == (
