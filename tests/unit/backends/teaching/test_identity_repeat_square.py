@@ -228,9 +228,9 @@ def test_repeat_sends_each_element_and_an_empty_final_response() -> None:
 
 def test_repeat_of_nothing_and_of_wrong_sizes() -> None:
     served = Served(RepeatBackend, config(REPEAT))
-    nothing, wrong = served(repeat([], []), repeat([1], []))
+    nothing, wrong = served(repeat([], []), repeat([1], [0, 0]))
     assert [response.outputs for response in nothing.wait()] == [()]
-    assert wrong.error == "expected IN and DELAY of equal size, got 1 and 0"
+    assert wrong.error == "expected IN and DELAY shape to match, got [1] and [2]"
     served.close()
 
 
@@ -252,10 +252,19 @@ def test_square_sends_n_responses() -> None:
     served.close()
 
 
-@pytest.mark.parametrize(("backend", "text"), [(RepeatBackend, REPEAT), (SquareBackend, SQUARE)])
-def test_decoupled_backends_want_a_decoupled_model(backend: Any, text: str) -> None:
+def test_square_requires_a_decoupled_model() -> None:
     with pytest.raises(InferError, match="decoupled transaction policy"):
-        Served(backend, config(text.replace("decoupled: true", "")))
+        Served(SquareBackend, config(SQUARE.replace("decoupled: true", "")))
+
+
+def test_repeat_without_decoupling_returns_one_response() -> None:
+    served = Served(RepeatBackend, config(REPEAT.replace("decoupled: true", "")))
+    one, two = served(repeat([4], [50]), repeat([5, 6], [0, 0]))
+    assert not one.answered and not one.unanswered
+    for call, value in ((one, 4), (two, 5)):
+        assert values_of(call, "OUT") == [value]
+        assert [response.final for response in call.responses] == [True]
+    served.close()
 
 
 def test_timeline_calls_in_order_and_survives_a_failing_action() -> None:
