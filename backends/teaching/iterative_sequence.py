@@ -1,11 +1,13 @@
 """Triton's teaching backend `iterative_sequence`: a request that is executed again until it has counted down.
 
 INPUT INT32[1] = n; OUTPUT INT32[1]. Each execution subtracts 1 from the rest of n and responds with it; the
-response at 0 is final. A model that is not decoupled sends that one only.
+response at 0 is final. A model that is not decoupled sends that one only. With another scheduler than the
+one of iterative sequences, a model loads, and its requests fail when they are to be executed again.
 """
 
 import time
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -15,13 +17,14 @@ from backends.array_backend import backend_failure
 from backends.base import Backend, Instance, Model, Request
 from backends.parameters import integer
 
+RESCHEDULE_DELAY_S: Final = 0.5
+"""Pause of an execution after each of its requests, as in Triton's backend."""
+
 
 class IterativeSequenceBackend(Backend):
     """Counts down. Parameter `execute_delay_ms` delays every execution."""
 
     def model_initialize(self, model: Model) -> None:
-        if not model.config.sequence_batching.iterative_sequence:
-            raise invalid_arg("'iterative_sequence' backend expects a model with iterative_sequence")
         model.state = integer(model, "execute_delay_ms")
 
     def instance_initialize(self, instance: Instance) -> None:
@@ -44,10 +47,12 @@ class IterativeSequenceBackend(Backend):
 
 def _turn(model: Model, remaining: dict[SequenceId, int], request: Request) -> None:
     infer = request.infer
-    left = _input(infer) if infer.sequence_start else remaining[infer.sequence_id]
-    left -= 1
-    remaining[infer.sequence_id] = left
+    known = None if infer.sequence_start else remaining.pop(infer.sequence_id, None)
+    left = (_input(infer) if known is None else known) - 1
     final = left <= 0
+    if not final:
+        remaining[infer.sequence_id] = left
+    time.sleep(RESCHEDULE_DELAY_S)
     request.rescheduled = not final
     if final or model.config.model_transaction_policy.decoupled:
         shape = (1, 1) if model.config.max_batch_size else (1,)

@@ -23,7 +23,10 @@ _LONG_NS = 10_000_000
 """After an execution over 10 ms, the instance is given its next batch before the responses are sent."""
 
 UNANSWERED = "model instance '{}' returned without a response for this request"
-RESCHEDULED = "model instance '{}' rescheduled a request, which only iterative sequences can do"
+RESCHEDULED = (
+    "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to"
+    " handle such a flag"
+)
 
 
 class Batch:

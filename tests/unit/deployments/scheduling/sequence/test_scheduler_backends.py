@@ -1,6 +1,7 @@
 """Sequences of every backend: the teaching ones, TorchScript, Python and custom ones."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 
 from app.core.errors import InferError
 from app.core.tensors import InferResponse
+from backends.teaching import iterative_sequence
 from tests.unit.deployments.scheduling.sequence.sequence_bench import (
     CONTROLS,
     STATE,
@@ -103,7 +105,6 @@ def test_dyna_sequence_requires_digits(load: Load) -> None:
         ("sequence", INT32_CONTROLS.replace('"READY"', '"ON"'), "expected control 'READY' of kind"),
         ("sequence", CONTROLS, "expected control 'READY' to have 'int32_false_true'"),
         ("dyna_sequence", INT32_CONTROLS, "expected control 'CORRID' of datatype TYPE_UINT64 or TYPE_STRING"),
-        ("iterative_sequence", INT32_CONTROLS, "expects a model with iterative_sequence"),
     ],
 )
 def test_teaching_backends_check_their_configuration(
@@ -119,10 +120,26 @@ def test_teaching_backends_check_their_tensors(load: Load) -> None:
 
 
 @pytest.mark.parametrize(("extra", "answers"), [(DECOUPLED, [2, 1, 0]), ("", [0])])
-def test_iterative_sequence_counts_down(load: Load, extra: str, answers: list[int]) -> None:
+def test_iterative_sequence_counts_down(
+    load: Load, extra: str, answers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
     bench = load("iterative_sequence", "iterative_sequence: true\n" + DIRECT, extra=extra)
     assert bench.infer_all(0, 3) == answers
     assert bench.infer_all(0, 1) == [0]
+    assert slept.count(0.5) == 4
+
+
+@pytest.mark.parametrize("strategy", [DIRECT, OLDEST])
+def test_iterative_sequence_fails_with_another_scheduler(
+    load: Load, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(iterative_sequence, "RESCHEDULE_DELAY_S", 0.0)
+    bench = load("iterative_sequence", LONG + strategy)
+    assert refusal(bench, 1, 3, start=True).startswith(
+        "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE"
+    )
 
 
 class Accumulator(torch.nn.Module):

@@ -78,5 +78,5 @@ def test_cancellation_between_two_executions_ends_the_request(bench: SequenceBen
 
 def test_other_sequences_cannot_be_rescheduled(bench: SequenceBench) -> None:
     load(bench, CONTROLS + STATE)
-    with pytest.raises(InferError, match="rescheduled a request, which only iterative sequences can do"):
+    with pytest.raises(InferError, match="Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE"):
         bench.infer(1, 3, start=True)
