@@ -6,7 +6,7 @@ from typing import Protocol
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer
-from app.settings.fronts import GrpcSettings, HttpSettings
+from app.settings.fronts import GrpcSettings
 from app.settings.settings import MetricsSettings, ServerSettings
 
 
@@ -35,18 +35,19 @@ async def open_fronts(
     if settings.metrics.enabled:
         fronts.append(await _open_metrics(settings.metrics, metrics))
     if settings.http.enabled:  # Last: a client that is told "ready" over HTTP may use the others.
-        fronts.append(await _open_http(settings.http, service, observer, send_buffers))
+        fronts.append(await _open_http(settings, service, observer, send_buffers))
     return fronts
 
 
 async def _open_http(
-    settings: HttpSettings, service: InferenceService, observer: Observer, send_buffers: SendBufferLimit
+    settings: ServerSettings, service: InferenceService, observer: Observer, send_buffers: SendBufferLimit
 ) -> Front:
     from app.ingress.rest.front import HttpFront
 
-    front = HttpFront(service, settings, observer, send_buffers)
-    tls = settings.certificates.context() if settings.certificates else None
-    await front.start(settings.address, settings.port, tls=tls)
+    metrics_port = settings.metrics.port if settings.metrics.enabled else 0
+    front = HttpFront(service, settings.http, observer, send_buffers, metrics_port)
+    tls = settings.http.certificates.context() if settings.http.certificates else None
+    await front.start(settings.http.address, settings.http.port, tls=tls)
     return front
 
 

@@ -34,6 +34,7 @@ class HttpFront:
         settings: address, limits, restrictions and the like.
         observer: traces and logs requests, and has the settings of both.
         send_buffers: limit on response bytes buffered for slow clients, shared with other fronts.
+        metrics_port: see `build_rest_api`.
     """
 
     def __init__(
@@ -42,13 +43,14 @@ class HttpFront:
         settings: HttpSettings = _DEFAULTS,
         observer: Observer | None = None,
         send_buffers: SendBufferLimit | None = None,
+        metrics_port: int = 0,
     ) -> None:
         observer, send_buffers = observer or Observer(LiveSettings()), send_buffers or SendBufferLimit()
         self._restrictions = settings.restrictions
         self._web_origins = WebOriginPolicy(
             settings.address, settings.allow_origins, (*settings.allow_hosts, socket.gethostname())
         )
-        self._rest_api = build_rest_api(service, settings.max_input_size, observer)
+        self._rest_api = build_rest_api(service, settings.max_input_size, observer, metrics_port)
         self._context = RouteContext(
             service, observer, settings.forwarder, settings.max_input_size, settings.http1, send_buffers
         )

@@ -9,6 +9,7 @@ from app.ingress.rest import schemas
 from app.ingress.rest.api import RestApi, RestRoute
 from app.ingress.rest.bodies import JsonBodies, json_response
 from app.ingress.rest.documentation import add_documentation
+from app.ingress.rest.home import add_home
 from app.ingress.rest.inference_schemas import INFERENCE_ROUTES
 from app.ingress.rest.repository import add_repository_routes
 from app.ingress.rest.schemas import ModelName, ModelVersion
@@ -24,7 +25,10 @@ _VERSIONS: Final = ("", "/versions/{version:digits}")
 
 
 def build_rest_api(
-    service: InferenceService, max_input_size: int = DEFAULT_MAX_INPUT_SIZE, observer: Observer | None = None
+    service: InferenceService,
+    max_input_size: int = DEFAULT_MAX_INPUT_SIZE,
+    observer: Observer | None = None,
+    metrics_port: int = 0,
 ) -> RestApi:
     """Build the application.
 
@@ -32,6 +36,7 @@ def build_rest_api(
         service: answers requests.
         max_input_size: maximum bytes of a JSON body.
         observer: has the log and trace settings; without one there are no routes for them.
+        metrics_port: where metrics are served; 0 if they are not, or on a port not known yet.
     """
     api, bodies = RestApi(INFERENCE_ROUTES), JsonBodies(max_input_size)
     _add_server_routes(api, _Server(service))
@@ -41,6 +46,7 @@ def build_rest_api(
         add_settings_routes(api, observer, service, bodies)
     add_shared_memory_routes(api, service, bodies)
     add_documentation(api)
+    add_home(api, metrics_port)
     return api
 
 

@@ -21,6 +21,7 @@ _REPOSITORIES: Final = ("/v2/repository", "/v2/repository/{repository:segment}")
 def add_repository_routes(api: RestApi, service: InferenceService, bodies: JsonBodies) -> None:
     """Register the routes."""
     endpoints = _Repository(service, bodies)
+    api.add(RestRoute("model-repository", "GET", "/v2/models", endpoints.models, response=schemas.Index))
     for repository in _REPOSITORIES:
         api.add(
             RestRoute(
@@ -51,6 +52,10 @@ class _Repository:
     def __init__(self, service: InferenceService, bodies: JsonBodies) -> None:
         self._service = service
         self._bodies = bodies
+
+    async def models(self) -> Response:
+        """Models and their states, as the repository's index has them."""
+        return json_response(messages.encode_repository_index(await self._service.repository_index()))
 
     async def index(self, request: Request, repository: RepositoryName = "") -> Response:
         """Models of the repository and their states."""

@@ -30,7 +30,9 @@ def rest_api() -> RestApi:
 @pytest.mark.parametrize(
     ("path", "category"),
     [
+        ("/", "metadata"),
         ("/v2", "metadata"),
+        ("/v2/models", "model-repository"),
         ("/v2/health/live", "health"),
         ("/v2/health/ready", "health"),
         ("/v2/models/m", "metadata"),
@@ -91,7 +93,7 @@ async def test_a_fully_restricted_server_refuses_every_route(rest_api: RestApi) 
         assert isinstance(route, FixedRoute) and route.status == 403, path
 
 
-@pytest.mark.parametrize("path", ["/", "/v2/new", "/v2/models/m/infer/", "/v3"])
+@pytest.mark.parametrize("path", ["//", "/v2/new", "/v2/models/m/infer/", "/v3"])
 async def test_a_restricted_server_runs_no_handler_for_an_unknown_path(path: str) -> None:
     route = HttpFront(FakeService(), HttpSettings(restrictions={"trace": SECRET})).route(head_of(path))
     assert isinstance(route, FixedRoute) and route.status == 404
