@@ -18,6 +18,7 @@ from app.core.inference import Sink
 from app.core.observability.live_settings import LiveSettings
 from app.core.observability.log import configure_logging
 from app.core.observability.trace_settings import TraceSettings
+from app.core.private_files import private_root
 from app.core.tensors import InferRequest
 from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.fronts import Front, open_fronts
@@ -33,7 +34,6 @@ from app.routing.manager_client import ManagerClient, follow
 from app.routing.router import Router
 from app.routing.table import RoutingTable, VersionEntry
 from app.settings.settings import ServerSettings
-from app.transport.channel.sockets import private_root
 from app.transport.event_loop_thread import LoopThread, freeze_heap
 from app.transport.settings import TransportSettings
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from app.ray_adapter.local_cluster import start_cluster
 from app.ray_adapter.token import require_token
 
 _ANSWER_S: Final = 30.0
@@ -40,9 +41,10 @@ def join_or_start(loopback: bool = True, import_from_cwd: bool = True, **options
     # Ray 2.60 runs its workers at niceness 15, behind every other process of the machine.
     os.environ.setdefault("RAY_worker_niceness", "0")
     address = os.environ.get("RAY_ADDRESS", "")
+    starts = not address and not _started_file().exists()
     if address:
         wait_reachable(address)
-    elif not _started_file().exists():
+    elif starts:
         for name, value in (_START_TIMEOUTS | (_LOOPBACK if loopback else {})).items():
             os.environ.setdefault(name, value)
     import ray
@@ -52,7 +54,7 @@ def join_or_start(loopback: bool = True, import_from_cwd: bool = True, **options
         # Ray adds the directory of every driver but that of a Ray Client (`ray._private.worker.connect`).
         options["job_config"] = JobConfig(_client_job=True)
     try:
-        ray.init(**options)
+        (start_cluster if starts else ray.init)(**options)
     except Exception as error:
         action = f"join the Ray cluster at '{address}'" if address else "start Ray"
         reason = " ".join(str(error).split()) or type(error).__name__

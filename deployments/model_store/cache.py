@@ -15,9 +15,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
+from app.core import private_files
 from app.core.errors import unavailable
-from app.transport.channel import sockets
-from app.transport.channel.sockets import private_directory
+from app.core.private_files import private_directory
 
 _FILL_LOCKS: Final = 64
 _HIDDEN: Final = "."
@@ -26,8 +26,8 @@ _ABANDONED_S: Final = 60.0
 
 
 def private_root() -> Path:
-    """See `sockets.private_root`."""
-    return Path(sockets.private_root())
+    """See `private_files.private_root`."""
+    return Path(private_files.private_root())
 
 
 class Lease:

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from app.core.config.text import MAX_CONFIG_BYTES
-from app.transport.channel.sockets import private_directory
+from app.core.private_files import private_directory
 from deployments.model_store.fingerprint import is_config
 from deployments.model_store.layout import check_model_name
 from deployments.model_store.storage import Listing, RemoteFile, Storage

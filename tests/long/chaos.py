@@ -119,8 +119,8 @@ def stop(server: Server, seen: set[psutil.Process], private: Path) -> Iterator[s
 def leftovers(private: Path) -> list[Path]:
     """Files and sockets of ours that a stopped server has left; Ray keeps the logs of its session."""
     shared = [path for path in Path("/dev/shm").iterdir() if path.name.startswith(("nereid", "soak-"))]
-    kept = {private / "ray", private / "server.log"}
-    ours = [path for entry in private.iterdir() if entry not in kept for path in (entry, *entry.rglob("*"))]
+    kept = (private / f"nereid-{os.getuid()}" / "ray", private / "server.log")
+    ours = [path for path in private.rglob("*") if not any(map(path.is_relative_to, kept))]
     return [*shared, *(path for path in ours if not path.is_dir())]
 
 

@@ -39,7 +39,7 @@ app.protocol: app.core
 app.protocol.grpc: app.core app.protocol app.protocol.http
 app.protocol.http: app.core app.core.config app.protocol
 app.protocol.observability: app.core app.core.observability app.protocol.http
-app.ray_adapter:
+app.ray_adapter: app.core
 app.routing: app.core app.core.config app.core.observability app.ray_adapter app.transport
     app.transport.channel app.transport.memory nereid
 app.settings: app.core app.core.config app.core.observability app.protocol

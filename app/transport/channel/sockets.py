@@ -7,10 +7,10 @@ import os
 import re
 import socket
 import stat
-import tempfile
 from collections.abc import Iterator
 from typing import Final
 
+from app.core.private_files import private_directory
 from app.transport.settings import TransportSettings
 
 _MAX_UNIX_PATH: Final = 107
@@ -138,35 +138,6 @@ def _remove_dead(directory: str) -> None:
             continue
         with contextlib.suppress(OSError):  # in use, no socket, or removed meanwhile
             _remove_stale(os.path.join(directory, name))
-
-
-def private_root() -> str:
-    """Return this user's directory for files of servers on a node; it is made if necessary.
-
-    Raises:
-        PermissionError: another user made it, and might place links there for us to write through.
-    """
-    root = os.path.join(tempfile.gettempdir(), f"nereid-{os.getuid()}")
-    private_directory(root)
-    return root
-
-
-def private_directory(directory: str) -> None:
-    """Make a directory that only this user may enter, and its missing parents.
-
-    Raises:
-        PermissionError: others may enter it, or it is a link.
-    """
-    parent = os.path.dirname(directory)
-    if parent and not os.path.isdir(parent):
-        private_directory(parent)  # os.makedirs would make it accessible to others
-    try:
-        os.mkdir(directory, mode=0o700)
-    except FileExistsError:
-        pass
-    owner = os.lstat(directory)
-    if not stat.S_ISDIR(owner.st_mode) or owner.st_uid != os.geteuid() or stat.S_IMODE(owner.st_mode) & 0o077:
-        raise PermissionError(f"'{directory}' must belong to this user alone (mode 0700)")
 
 
 def _remove_stale(path: str) -> None:

@@ -3,7 +3,6 @@
 import fcntl
 import os
 import socket
-import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -12,21 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.transport.channel.sockets import listen_unix, private_root
-
-
-def test_root_directory_belongs_to_this_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    root = tmp_path / f"nereid-{os.getuid()}"
-    assert private_root() == str(root) and stat.S_IMODE(root.stat().st_mode) == 0o700
-    assert private_root() == str(root)
-    root.chmod(0o777)
-    with pytest.raises(PermissionError, match="must belong to this user alone"):
-        private_root()
-    root.rmdir()
-    root.symlink_to(tmp_path)
-    with pytest.raises(PermissionError, match="must belong to this user alone"):
-        private_root()
+from app.transport.channel.sockets import listen_unix
 
 
 def gone_pid() -> int:
