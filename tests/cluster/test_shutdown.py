@@ -1,5 +1,8 @@
 """The end of a server: not ready first, then everything under way is answered, then exit status 0."""
 
+import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -39,6 +42,20 @@ def test_port_in_use(tmp_path: Path) -> None:
     assert server.output().strip() == (
         f"failed to start HTTP service: Unavailable - Socket '127.0.0.1:{server.http_port}' already in use"
     )
+
+
+def test_signal_to_the_process_group_stops_the_server(tmp_path: Path) -> None:
+    """As `timeout`, supervisors and CI runners stop a program."""
+    write_model(tmp_path / "repository", "good")
+    server = Server([f"--model-repository={tmp_path / 'repository'}"], tmp_path / "log").start()
+    assert server.process is not None
+    started = time.monotonic()
+    try:
+        os.killpg(server.process.pid, signal.SIGTERM)
+        assert server.process.wait(60) == 0
+        assert time.monotonic() - started < 30
+    finally:
+        server.stop()
 
 
 @pytest.mark.last_of_its_server

@@ -77,6 +77,7 @@ TEXTS = [
     ("_common/utils.py", '"RAY_TMPDIR"', JOIN),
     ("_private/authentication/authentication_token_setup.py", '"RAY_AUTH_MODE"', "token.require_token"),
     ("_private/authentication/authentication_token_setup.py", '".ray" / "auth_token"', "token.require_token"),
+    ("_private/services.py", "process = ConsolePopen(", "local_cluster.start_cluster"),
     ("_raylet.so", "RAY_AUTH_TOKEN_PATH", "token.require_token"),
 ]
 
