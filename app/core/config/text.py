@@ -140,7 +140,7 @@ def parse_config_json(text: str) -> mc.ModelConfig:
         raise _bad_override("expected a JSON object with the fields of a model configuration")
     config = mc.ModelConfig()
     try:
-        json_format.ParseDict(_upper_enums(document, mc.ModelConfig.DESCRIPTOR), config)
+        json_format.ParseDict(_strict(document, mc.ModelConfig.DESCRIPTOR), config)
     except (json_format.Error, RecursionError, TypeError, ValueError) as error:
         raise _bad_override(_explain(str(error))) from None
     return config
@@ -158,25 +158,39 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _upper_enums(value: Any, message: Descriptor) -> Any:
-    """Return the value with enum names in upper case: Triton accepts any case, Python's parser only that."""
+def _strict(value: Any, message: Descriptor) -> Any:
+    """Return the value with enum names in upper case, and a list where a field is repeated.
+
+    The C++ parser that Triton uses accepts any case, and a single value for a list of one; Python's does not.
+    """
     if not isinstance(value, dict):
         return value
     known = {name: field for field in message.fields for name in (field.name, field.json_name)}
-    return {name: _upper_field(item, known.get(name)) for name, item in value.items()}
+    return {name: _strict_field(item, known.get(name)) for name, item in value.items()}
 
 
-def _upper_field(value: Any, field: FieldDescriptor | None) -> Any:
+def _strict_field(value: Any, field: FieldDescriptor | None) -> Any:
     if field is None:
         return value
+    if not field.is_repeated or _is_map(field):
+        return _strict_value(value, field)
     if isinstance(value, list):
-        return [_upper_field(item, field) for item in value]
+        return [_strict_value(item, field) for item in value]
+    fits = value is not None and isinstance(value, dict) == (field.message_type is not None)
+    return [_strict_value(value, field)] if fits else value
+
+
+def _strict_value(value: Any, field: FieldDescriptor) -> Any:
     if field.enum_type is not None:
         return value.upper() if isinstance(value, str) else value
     if field.message_type is None:
         return value
-    if field.message_type.GetOptions().map_entry:
+    if _is_map(field):
         entry = field.message_type.fields_by_name["value"]
-        is_map = isinstance(value, dict)
-        return {key: _upper_field(item, entry) for key, item in value.items()} if is_map else value
-    return _upper_enums(value, field.message_type)
+        is_dict = isinstance(value, dict)
+        return {key: _strict_value(item, entry) for key, item in value.items()} if is_dict else value
+    return _strict(value, field.message_type)
+
+
+def _is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry

@@ -123,6 +123,14 @@ def test_hostile_text_ends_in_a_short_refusal(text: str) -> None:
     assert len(caught.value.message) < 2000
 
 
+def test_json_accepts_a_single_value_for_a_list() -> None:
+    config = parse_config_json(
+        '{"instance_group":{"count":2,"kind":"kind_cpu"},"input":{"name":"A","dims":-1},"parameters":{}}'
+    )
+    assert [(group.count, group.kind) for group in config.instance_group] == [(2, 2)]
+    assert [list(tensor.dims) for tensor in config.input] == [[-1]]
+
+
 def test_json_takes_numbers_strings_and_any_case_of_enums() -> None:
     config = parse_config_json(
         '{"name":"m","backend":"onnxruntime","input":[{"name":"A","data_type":"type_fp32","dims":[1,"2"]}],'
