@@ -286,7 +286,8 @@ class EnsembleExecution:
         if prefixed:  # Drops the step's reason, which the ensemble's own counters do not distinguish.
             failure = Failure(failure.code, f"in ensemble '{entry.model}', {failure.message}")
             model = (entry.model, str(entry.version))
-        self._ensemble.statistics.record_failure(time.monotonic_ns() - self._started_ns, failure.reason)
+        for _ in range(1 + prefixed):  # Triton counts a step's failure twice: for the step and the request
+            self._ensemble.statistics.record_failure(time.monotonic_ns() - self._started_ns, failure.reason)
         response = self._with_trace(InferResponse(*model, id=self._request.id, failure=failure))
         # Later, because the sink must be called neither before `submit` has returned nor before `cancel` has.
         asyncio.get_running_loop().call_soon(sink, response)

@@ -1,7 +1,8 @@
 """Checks whether a request fits a model's configuration.
 
 Texts, and the order in which they are found, are those of `InferenceRequest::Normalize` in Triton's core
-(src/infer_request.cc). Where Triton walks an unordered map, here the order is the request's.
+(src/infer_request.cc). Where Triton walks an unordered map, here the order is the request's, or for several
+bad tensors the reverse: of two, Triton names the one given last.
 """
 
 from collections.abc import Iterable
@@ -96,7 +97,7 @@ class RequestChecker:
         """Make every check in Triton's order, so that the first failure is the one Triton reports."""
         self._check_names(request)
         rows = self._batch_size(request)
-        for tensor in request.inputs:
+        for tensor in reversed(request.inputs):
             spec = self._inputs[tensor.name]
             self._check_datatype(request, tensor, spec)
             self._check_shape(request, tensor, spec)
@@ -118,14 +119,14 @@ class RequestChecker:
                 raise invalid_arg(f"unexpected inference output '{output.name}' for model '{self._model}'")
         if not len(self._required) <= len(seen) <= len(self._inputs):
             raise self._wrong_count(request)
-        for tensor in request.inputs:
+        for tensor in reversed(request.inputs):
             if tensor.name not in self._inputs:
                 raise invalid_arg(f"unexpected inference input '{tensor.name}' for model '{self._model}'")
         if not self._required <= seen:
             raise self._wrong_count(request)
 
     def _wrong_count(self, request: InferRequest) -> InferError:
-        names = [tensor.name for tensor in request.inputs]
+        names = [tensor.name for tensor in reversed(request.inputs)]
         missing = [name for name in self._inputs if name in self._required and name not in names]
         # Triton's loop leaves "]" where it has nothing to list (too many inputs, none missing).
         missing_text = _name_list(missing) if missing else "]"

@@ -104,7 +104,7 @@ BAD_REQUESTS: list[tuple[str, InferRequest, str]] = [
         BATCHED,
         request(tensor("A", (1, 16), 64), tensor("C", (1, 16), 64)),
         PREFIX
-        + "expected 1 inputs but got 2 inputs for model 'm'. Got input(s) ['A','C'], but missing required "
+        + "expected 1 inputs but got 2 inputs for model 'm'. Got input(s) ['C','A'], but missing required "
         "input(s) ]. Please provide all required input(s).",
     ),
     (
@@ -301,3 +301,9 @@ def test_any_shape_is_accepted_or_refused_with_an_infer_error(
             checker(config).check(request(tensor("A", shape, size, datatype)))
         except InferError as error:
             assert error.code is ErrorCode.INVALID_ARG
+
+
+def test_of_two_bad_inputs_the_last_one_is_named() -> None:
+    bad = tensor("A", (1, 3), 12), tensor("B", (1, 3), 12)
+    assert "unexpected shape for input 'B'" in refusal(PAIR, request(*bad))
+    assert "unexpected shape for input 'A'" in refusal(PAIR, request(*reversed(bad)))
