@@ -5,6 +5,7 @@ import contextlib
 import gzip
 import socket
 import struct
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,6 +33,7 @@ class Raw:
         self.socket = socket.create_connection(("127.0.0.1", port), WAIT_S)
         self.encoder = hpack.Encoder()
         self.reader = h2.FrameReader(1 << 24)
+        self.unread: deque[Any] = deque()  # received behind the last frame that was wanted
         self.send(h2.PREFACE + h2.settings_frame({}))
 
     def send(self, data: bytes) -> None:
@@ -48,16 +50,17 @@ class Raw:
         """Frames up to the first that is wanted, or to the end of the connection."""
         found: list[Any] = []
         while True:
+            while self.unread:
+                found.append(self.unread.popleft())
+                if until(found[-1]):
+                    return found
             try:
                 data = self.socket.recv(65536)
             except ConnectionResetError:
                 data = b""
             if not data:
                 return found
-            for frame in self.reader.feed(data):
-                found.append(frame)
-                if until(frame):
-                    return found
+            self.unread.extend(self.reader.feed(data))
 
     def goaway(self) -> tuple[int, bytes]:
         """Code and text of the GOAWAY that ends the connection."""
