@@ -86,6 +86,10 @@ class Candidate(NamedTuple):
             entries: the present entries of the model.
             loaded: the specs of the loaded versions, by application.
         """
+        # Here rather than where versions are read: of a load they are read twice, and planned once.
+        for version in absent_versions(self.config.version_policy, self.entry.versions):
+            text = "version %d is specified for model '%s', but the version directory is not present"
+            logger.error(text, version, self.entry.name)
         found = [(e, loaded[e.application]) for e in entries if e.application in loaded]
         unchanged = [e.version for e, spec in found if self.unchanged(spec)]
         updatable = [
@@ -241,12 +245,6 @@ class Catalog:
             versions = require_versions(entry.name, served_versions(config.version_policy, entry.versions))
         except InferError as error:
             raise invalid_arg(f"load failed for model '{entry.identifier}': {error.message}\n") from None
-        for version in absent_versions(config.version_policy, entry.versions):
-            logger.error(
-                "version %d is specified for model '%s', but the version directory is not present",
-                version,
-                entry.name,
-            )
         template = self._template(entry, config)
         template = msgspec.structs.replace(template, overridden=overridden)
         return Candidate(entry, config, tuple(versions), template)

@@ -14,6 +14,7 @@ from app.core.errors import InferError, invalid_arg, unavailable
 from app.core.identifiers import name_of
 from app.core.observability.log import VERBATIM, configure_logging
 from app.ray_adapter.node import NODE_ADDRESS, gpus_by_node
+from app.ray_adapter.serve_log import omit_failures
 from app.routing.table import RoutingTable
 from app.settings.settings import ServerSettings
 from deployments.manager import applications, load_messages
@@ -47,6 +48,7 @@ class RepositoryManager:
 
     def __init__(self, settings: ServerSettings, key: bytes, ingress: tuple[str, str]) -> None:
         configure_logging(settings.log)
+        omit_failures(InferError)  # a refused load is logged in one line
         self._settings = settings
         self._key = key
         self._ingress = ingress
@@ -57,6 +59,11 @@ class RepositoryManager:
         self._background: set[asyncio.Task[None]] = set()
         self._start: asyncio.Task[None] | None = None
         self._recovered = asyncio.Event()
+        self._stopping = False
+
+    def __del__(self) -> None:
+        """Stop polling (a Serve hook): the threads that it needs end next."""
+        self._stopping = True
 
     @property
     def table(self) -> RoutingTable:
@@ -110,6 +117,9 @@ class RepositoryManager:
                     failure = await self._load_files(name, config, files)
                 else:
                     failure = await self._load_each(models, config)
+            except InferError as error:
+                logger.error("%s", error.message.rstrip())
+                raise
             finally:
                 await self._release_overrides()
             await self.lifecycle.publish_and_wait()
@@ -189,7 +199,7 @@ class RepositoryManager:
 
     async def _poll(self, poller: Poller) -> None:
         """Load and unload models as the repositories change; a scan that fails is repeated next time."""
-        while True:
+        while not self._stopping:
             await poll_pause(self._settings.repository.poll_interval_s)
             try:
                 on_disk = await asyncio.to_thread(self._catalog.scan)
@@ -197,7 +207,8 @@ class RepositoryManager:
                 present = {name for name, entry in on_disk.items() if not entry.ambiguous}
                 await asyncio.gather(*(self._apply_change(name, name in present) for name in changed))
             except Exception as error:
-                logger.error("failed to poll the model repositories: %s", error)
+                if not self._stopping:
+                    logger.error("failed to poll the model repositories: %s", error)
 
     async def _apply_change(self, name: str, present: bool) -> None:
         if present:

@@ -16,6 +16,7 @@ from tests.unit.deployments.manager.manager_bench import (
     started,
     states,
 )
+from tests.unit.deployments.model_directories import CONFIG
 from tests.waiting import let_run, until
 
 
@@ -224,3 +225,24 @@ async def test_config_override_is_applied_and_reverted(bench: Bench) -> None:
     await load(made, "m")
     (entry,) = made.table.applications.values()
     assert (entry.application, entry.model_config.max_batch_size) == ("m:1@3", 4)
+
+
+async def test_refused_load_is_logged_in_one_line(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.add("m")
+    made = await bench.start_explicit()
+    with pytest.raises(InferError) as caught:
+        await load(made, "m", "{")
+    assert [record.getMessage() for record in caplog.records] == [caught.value.message]
+    caplog.clear()
+    bench.serve.failures["m:1"] = "Internal: no such file"
+    await load_error(made, "m")
+    assert [record.getMessage() for record in caplog.records] == [
+        "failed to load 'm' version 1: Internal: no such file"
+    ]
+
+
+async def test_absent_version_is_logged_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.add("m", CONFIG + "version_policy { specific { versions: [ 1, 7 ] } }")
+    made = await bench.start_explicit()
+    await load(made, "m")
+    assert caplog.text.count("version 7 is specified for model 'm'") == 1

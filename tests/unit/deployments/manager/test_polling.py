@@ -11,6 +11,7 @@ from deployments.manager.manager import RepositoryManager
 from deployments.manager.polling import Poller
 from tests.unit.deployments.manager.manager_bench import Bench, reason, states
 from tests.unit.deployments.model_directories import CONFIG, add
+from tests.waiting import until
 
 
 def test_unchanged_model_is_not_reported() -> None:
@@ -62,10 +63,13 @@ class Polled:
         await asyncio.wait_for(self._idle.wait(), 10)
         return made
 
+    def request(self) -> None:
+        self._tick.release()
+
     async def poll(self, times: int = 1) -> None:
         for _ in range(times):
             self._idle.clear()
-            self._tick.release()
+            self.request()
             await asyncio.wait_for(self._idle.wait(), 10)
 
     async def _pause(self, seconds: float) -> None:
@@ -179,3 +183,19 @@ async def test_failed_update_keeps_versions_out_of_policy(bench: Bench, polled: 
     assert rows["1"] == ("UNAVAILABLE", "unloaded")
     assert rows["2"][0] == "READY" and rows["2"][1].startswith("update failed: ")
     assert made.table.all_ready
+
+
+async def test_polling_ends_without_a_word_when_the_server_stops(
+    bench: Bench, polled: Polled, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.add("m")
+    made = await polled.start()
+
+    def stop() -> None:
+        made.__del__()
+        raise RuntimeError("cannot schedule new futures after shutdown")
+
+    monkeypatch.setattr(made._catalog, "scan", stop)
+    polled.request()
+    await until(lambda: not made._background)
+    assert "failed to poll" not in caplog.text
