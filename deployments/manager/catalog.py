@@ -163,6 +163,8 @@ class Catalog:
         }
         """The namespace of each repository, by its directory."""
         self._key = key
+        # Configurations of load requests by model, each with the fingerprint of the files at its load.
+        self._kept: dict[str, tuple[str, str]] = {}
         self.gpus: tuple[int, ...] = ()
         """The CUDA ordinals that KIND_AUTO and KIND_GPU may use."""
 
@@ -211,6 +213,8 @@ class Catalog:
         if entry is None:
             logger.error("failed to load '%s': model not found in any model repository", name)
             raise internal(f"failed to load '{name}', failed to poll from model repository")
+        if bundle is None and not override:
+            override = self._kept_override(entry)
         try:
             config = self._configuration(entry, override)
         except InferError as error:
@@ -220,6 +224,25 @@ class Catalog:
             return candidate
         template = msgspec.structs.replace(candidate.template, bundle=bundle.digest)
         return candidate._replace(template=template)
+
+    def keep_override(self, candidate: Candidate, override: str | None) -> None:
+        """Keep the configuration of a load that succeeded until a file of the model is written.
+
+        As in Triton, a later load without a configuration changes nothing before. Files of a request are not
+        kept: after them such a load returns to the repository's.
+        """
+        if override and not candidate.template.bundle:
+            self._kept[candidate.name] = (override, fingerprint(candidate.entry))
+        elif candidate.template.bundle or not candidate.template.overridden:
+            self.forget_override(candidate.name)
+
+    def forget_override(self, name: str) -> None:
+        """Let the next load of a model read its configuration from the repository."""
+        self._kept.pop(name, None)
+
+    def _kept_override(self, entry: ModelEntry) -> str | None:
+        override, files = self._kept.get(entry.identifier, (None, ""))
+        return override if files == fingerprint(entry) else None
 
     def _entries(self, model: str) -> list[ModelEntry]:
         """Find the models that an identifier refers to."""

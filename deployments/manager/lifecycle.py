@@ -71,6 +71,7 @@ class Lifecycle:
         """Take a model out of service; with `unload_dependents` also the models loaded only for it."""
         unneeded = self.ensembles.unneeded(name) if unload_dependents else []
         async with self.locks.acquire(name) as operation:
+            self._catalog.forget_override(name)
             await self._retire(self.versions(name), operation)
         await asyncio.gather(*(self.unload(each, unload_dependents) for each in unneeded))
 
@@ -115,6 +116,8 @@ class Lifecycle:
             complete = await begin(candidate, plan)
             # Versions that were served are retired only when every new version is ready.
             await self._retire([e for e in plan.retire if complete or not e.application], operation)
+            if complete:
+                await asyncio.to_thread(self._catalog.keep_override, candidate, override)
             return load_messages.load_failure(name, self.effective)
 
     async def _start_ensemble(self, candidate: Candidate, plan: LoadPlan) -> bool:

@@ -1,6 +1,7 @@
 """The repository manager over a fake of Serve: its state, tables, deployments and deletions."""
 
 import asyncio
+import os
 from typing import Any
 
 import msgspec
@@ -216,15 +217,29 @@ async def test_cancelled_load_releases_its_lock(bench: Bench) -> None:
     assert len(made.lifecycle.locks) == 0
 
 
-async def test_config_override_is_applied_and_reverted(bench: Bench) -> None:
-    bench.add("m")
+async def test_config_override_is_kept_until_a_file_is_written(bench: Bench) -> None:
+    directory = bench.add("m")
     made = await bench.start_explicit("m")
     await load(made, "m", '{"backend": "identity", "max_batch_size": 2}')
     (entry,) = made.table.applications.values()
     assert (entry.application, entry.model_config.max_batch_size) == ("m:1@2", 2)
     await load(made, "m")
     (entry,) = made.table.applications.values()
+    assert (entry.application, entry.model_config.max_batch_size) == ("m:1@2", 2)
+    os.utime(directory / "config.pbtxt", (1, 1))
+    await load(made, "m")
+    (entry,) = made.table.applications.values()
     assert (entry.application, entry.model_config.max_batch_size) == ("m:1@3", 4)
+
+
+async def test_unload_drops_a_config_override(bench: Bench) -> None:
+    bench.add("m")
+    made = await bench.start_explicit("m")
+    await load(made, "m", '{"backend": "identity", "max_batch_size": 2}')
+    await made.unload("m")
+    await load(made, "m")
+    (entry,) = made.table.applications.values()
+    assert entry.model_config.max_batch_size == 4
 
 
 async def test_refused_load_is_logged_in_one_line(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
