@@ -21,6 +21,7 @@ from backends.onnxruntime.model_io import ONNX_BFLOAT16, OnnxIO, check, complete
 from backends.onnxruntime.session import (
     FATAL,
     Provider,
+    graph_level,
     providers,
     run_options,
     session_options,
@@ -163,8 +164,8 @@ class OnnxRuntimeBackend(ArrayBackend):
             return config
         options = ort.SessionOptions()
         options.log_severity_level = FATAL
-        # Only names and shapes are read here; optimising the graph would take longer than loading it.
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        # As at load: folding of constants settles dimensions of outputs, which the configuration must match.
+        options.graph_optimization_level = graph_level(model)
         options.intra_op_num_threads = 1
         for library in config.model_operations.op_library_filename:
             options.register_custom_ops_library(library)

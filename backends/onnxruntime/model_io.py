@@ -129,7 +129,7 @@ def check(config: mc.ModelConfig, io: OnnxIO) -> None:
     for output in config.output:
         found = _find(config, output, io.outputs, "output")
         if output.name not in batch_outputs:
-            _check_shape(config, output, found.shape, exact=True)
+            _check_shape(config, output, found.shape, is_output=True)
     for state in config.sequence_batching.state:
         if state.output_name not in io.outputs:
             raise unexpected("output", state.output_name, io.outputs)
@@ -185,7 +185,7 @@ def _check_input(config: mc.ModelConfig, tensor: mc.ModelInput, inputs: Mapping[
         )
     found = _find(config, tensor, inputs, "input")
     if not tensor.allow_ragged_batch:
-        _check_shape(config, tensor, found.shape, exact=False)
+        _check_shape(config, tensor, found.shape, is_output=False)
     elif found.shape != (-1,):
         raise invalid_arg(
             f"unable to load model '{config.name}', configuration expects model provides input with shape"
@@ -212,7 +212,7 @@ def _find(
 
 
 def _check_shape(
-    config: mc.ModelConfig, tensor: mc.ModelInput | mc.ModelOutput, shape: Shape, exact: bool
+    config: mc.ModelConfig, tensor: mc.ModelInput | mc.ModelOutput, shape: Shape, is_output: bool
 ) -> None:
     dims = tuple(tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
     if not shape:
@@ -226,7 +226,7 @@ def _check_shape(
                 f" the first dimension must be -1; but shape expected by the model is {dims_text(shape)}"
             )
         dims = (-1, *dims)
-    if _compatible(shape, dims, exact):
+    if _compatible(shape, dims, is_output):
         return
     specified = f"(shape {dims_text(dims)})"
     if config.max_batch_size:
@@ -240,10 +240,11 @@ def _check_shape(
     )
 
 
-def _compatible(shape: Shape, dims: Shape, exact: bool) -> bool:
-    if exact or len(shape) != len(dims):
-        return shape == dims
-    return all(size in (-1, dim) for size, dim in zip(shape, dims, strict=True))
+def _compatible(shape: Shape, dims: Shape, is_output: bool) -> bool:
+    """Whether the model's shape allows the configuration's; an output may be of any size where one has -1."""
+    if len(shape) != len(dims):
+        return False
+    return all(size in (-1, dim) or (is_output and dim == -1) for size, dim in zip(shape, dims, strict=True))
 
 
 def _check_scalar(config: mc.ModelConfig, name: str, dims: Shape) -> None:

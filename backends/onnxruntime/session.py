@@ -57,9 +57,7 @@ def session_options(model: Model) -> ort.SessionOptions:
     """
     options = ort.SessionOptions()
     options.log_severity_level = FATAL
-    options.graph_optimization_level = _GRAPH_LEVELS.get(
-        model.config.optimization.graph.level, ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    )
+    options.graph_optimization_level = graph_level(model)
     mode = integer(model, "execution_mode")
     if mode not in (0, 1):
         raise invalid_arg(
@@ -78,6 +76,11 @@ def session_options(model: Model) -> ort.SessionOptions:
     for library in model.config.model_operations.op_library_filename:
         options.register_custom_ops_library(library)
     return options
+
+
+def graph_level(model: Model) -> ort.GraphOptimizationLevel:
+    """Return the level at which the model's graph is optimised."""
+    return _GRAPH_LEVELS.get(model.config.optimization.graph.level, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
 
 
 def _set_threads(options: ort.SessionOptions, model: Model) -> None:

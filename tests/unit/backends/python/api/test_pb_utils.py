@@ -46,9 +46,7 @@ def test_services_can_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_names_given_as_bytes_are_decoded() -> None:
     array = np.ones(1)
-    request = pb_utils.InferenceRequest(
-        request_id=b"r", model_name=b"n", requested_output_names=[b"O", "P"]
-    )
+    request = pb_utils.InferenceRequest(request_id=b"r", model_name=b"n", requested_output_names=[b"O", "P"])
     assert request.request_id() == "r"
     assert request.target() == ("n", -1)
     assert request.requested_output_names() == {"O", "P"}
