@@ -236,11 +236,24 @@ def _imported(name: str | bytes, source: Any) -> Tensor:
     try:
         array = np.from_dlpack(source if hasattr(source, "__dlpack__") else _Capsule(source))
     except (BufferError, RuntimeError, TypeError) as error:
+        readable = _read_by_torch(source)
+        if readable is not None:
+            return _imported(name, readable)
         raise TritonModelException(f"unable to read the DLPack tensor '{name}': {error}") from error
     if not array.flags.c_contiguous:
         raise TritonModelException(_NOT_CONTIGUOUS)
     tensor._array = array
     return tensor
+
+
+def _read_by_torch(source: Any) -> Any:
+    """Return the torch tensor of DLPack data that numpy cannot read, such as bfloat16, or None."""
+    try:
+        from torch.utils.dlpack import from_dlpack
+
+        return from_dlpack(source)
+    except (ImportError, BufferError, RuntimeError, TypeError, ValueError):
+        return None
 
 
 def _host_array(source: Any) -> Array:

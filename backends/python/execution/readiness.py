@@ -15,10 +15,7 @@ LIMIT_S: Final = 5.0
 
 
 class Readiness:
-    """Calls `is_ready` on a thread beside the instance's, at most one call at a time.
-
-    The model is not ready from a call's timeout until that call returns.
-    """
+    """Calls `is_ready` on a thread of its own; callers during a call share its result."""
 
     def __init__(self, model: Any, loop: EventLoop, name: str, limit_s: float = LIMIT_S) -> None:
         self._is_ready = getattr(model, "is_ready", None)
@@ -32,21 +29,23 @@ class Readiness:
         """Return the result of `is_ready`; True for a model without it."""
         if self._is_ready is None:
             return True
-        with self._lock:
-            if self._running is not None and not self._running.done():
-                return False
-            running: Future[bool] = Future()
-            self._running = running
-        threading.Thread(
-            target=self._call, args=(running,), name=f"{self._name} is_ready", daemon=True
-        ).start()
         try:
-            return running.result(self._limit_s)
+            return self._started().result(self._limit_s)
         except (TimeoutError, FutureTimeout):  # two classes before Python 3.11
             logger.warning("is_ready of instance '%s' did not return in %g s", self._name, self._limit_s)
         except Exception:
             logger.exception("is_ready of instance '%s' failed", self._name)
         return False
+
+    def _started(self) -> "Future[bool]":
+        """Return the call in flight, or start one."""
+        with self._lock:
+            running = self._running
+            if running is None or running.done():
+                running = self._running = Future()
+                name = f"{self._name} is_ready"
+                threading.Thread(target=self._call, args=(running,), name=name, daemon=True).start()
+            return running
 
     def _call(self, running: "Future[bool]") -> None:
         assert self._is_ready is not None

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,21 @@ def test_is_ready_may_be_async_or_absent_and_has_a_time_limit(load: Load) -> Non
     assert not served.backend.instance_ready(served.instance)
     assert not served.backend.instance_ready(served.instance)
     gate.set()
+
+
+def test_is_ready_waits_for_the_call_in_flight(load: Load) -> None:
+    source = "    def is_ready(self):\n        self.entered.release()\n        return self.gate.wait(10)\n"
+    served = load(IDENTITY + source)
+    model = served.instance.state.model
+    model.gate, model.entered = threading.Event(), threading.Semaphore(0)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(served.backend.instance_ready, served.instance)
+        assert model.entered.acquire(timeout=10)
+        second = threads.submit(served.backend.instance_ready, served.instance)
+        assert not wait([second], 0.1).done
+        model.gate.set()
+        assert first.result(10) and second.result(10)
+    assert not model.entered.acquire(blocking=False)
 
 
 @pytest.mark.parametrize(

@@ -259,6 +259,7 @@ def test_dlpack_of_torch_tensors() -> None:
     assert (tensor.triton_dtype(), tensor.shape(), tensor.is_cpu()) == (14, [1, 2], True)
     wire = tensor._to_wire()
     assert wire.datatype == "BF16"
+    assert pb_utils.Tensor.from_dlpack("T", tensor.to_dlpack())._to_wire() == wire  # a bare capsule
     received = pb_utils.Tensor._received(wire)
     assert torch.equal(torch.from_dlpack(received), source)
     floats = pb_utils.Tensor.from_dlpack("T", torch.ones(3))
