@@ -15,7 +15,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.config.model_config import WILDCARD, TensorSpec, dims_text, input_specs, output_specs
 from app.core.datatypes import DATATYPES
 from app.core.errors import InferError, invalid_arg
-from app.core.tensors import Buffer, InferRequest, Tensor
+from app.core.tensors import Buffer, InferRequest, RequestedOutput, Tensor
 
 _INT64_MAX: Final = (1 << 63) - 1
 _NAMES_SHOWN: Final = 128
@@ -60,9 +60,8 @@ class RequestChecker:
         """Return the batch size of a request that is plainly right, or 0 for one that needs every check."""
         rows = 0 if self._max_batch else 1
         inputs = request.inputs
-        for output in request.outputs:
-            if output.name not in self._outputs:
-                return 0
+        if request.outputs and not self._are_outputs_plain(request.outputs):
+            return 0
         if not (len(inputs) == 1 == len(self._inputs) or self._are_names_plain(inputs)):
             return 0
         for tensor in inputs:
@@ -93,6 +92,10 @@ class RequestChecker:
         names = {tensor.name for tensor in inputs}
         return len(names) == len(inputs) and self._required <= names
 
+    def _are_outputs_plain(self, outputs: tuple[RequestedOutput, ...]) -> bool:
+        names = {output.name for output in outputs}
+        return len(names) == len(outputs) and names <= self._outputs
+
     def _checked_rows(self, request: InferRequest) -> int:
         """Make every check in Triton's order, so that the first failure is the one Triton reports."""
         self._check_names(request)
@@ -113,10 +116,7 @@ class RequestChecker:
             if tensor.name in seen:
                 raise self._error(request, f"input '{tensor.name}' already exists in request")
             seen.add(tensor.name)
-        for output in request.outputs:
-            if output.name not in self._outputs:
-                # Triton looks this name up in the model, which does not know the request's id: no prefix.
-                raise invalid_arg(f"unexpected inference output '{output.name}' for model '{self._model}'")
+        self._check_outputs(request)
         if not len(self._required) <= len(seen) <= len(self._inputs):
             raise self._wrong_count(request)
         for tensor in reversed(request.inputs):
@@ -124,6 +124,17 @@ class RequestChecker:
                 raise invalid_arg(f"unexpected inference input '{tensor.name}' for model '{self._model}'")
         if not self._required <= seen:
             raise self._wrong_count(request)
+
+    def _check_outputs(self, request: InferRequest) -> None:
+        seen: set[str] = set()
+        for output in request.outputs:
+            if output.name in seen:
+                raise self._error(request, f"output '{output.name}' already exists in request")
+            seen.add(output.name)
+        for output in request.outputs:
+            if output.name not in self._outputs:
+                # Triton looks this name up in the model, which does not know the request's id: no prefix.
+                raise invalid_arg(f"unexpected inference output '{output.name}' for model '{self._model}'")
 
     def _wrong_count(self, request: InferRequest) -> InferError:
         names = [tensor.name for tensor in reversed(request.inputs)]

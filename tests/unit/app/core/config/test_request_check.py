@@ -307,3 +307,11 @@ def test_of_two_bad_inputs_the_last_one_is_named() -> None:
     bad = tensor("A", (1, 3), 12), tensor("B", (1, 3), 12)
     assert "unexpected shape for input 'B'" in refusal(PAIR, request(*bad))
     assert "unexpected shape for input 'A'" in refusal(PAIR, request(*reversed(bad)))
+
+
+def test_output_requested_twice_is_refused() -> None:
+    twice = request(tensor("A", (1, 16), 64), outputs=("OUT", "OUT"))
+    with pytest.raises(InferError) as caught:
+        checker(BATCHED).check(twice)
+    assert caught.value.code is ErrorCode.INVALID_ARG
+    assert caught.value.message == PREFIX + "output 'OUT' already exists in request"
