@@ -85,7 +85,9 @@ def model_response(response: InferResponse) -> InferenceResponse:
     if response.failure is not None:
         return InferenceResponse(error=TritonError._from_failure(response.failure))
     tensors = [Tensor._received(tensor) for tensor in response.outputs]
-    return InferenceResponse(tensors, parameters=response.parameters)
+    received = InferenceResponse(tensors)
+    received._parameters = response.parameters  # those of a server's response may have floats
+    return received
 
 
 class ResponseIterator:

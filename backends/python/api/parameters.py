@@ -8,6 +8,8 @@ from backends.python.api.errors import TritonModelException
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _PLAIN: Final[dict[type, Any]] = {bool: bool, int: int, float: float, str: str.__str__}
 """Conversions of subclasses, such as numpy's float64, to the plain types."""
+_RESPONSE_KINDS: Final = (bool, int, str)
+"""Types that Triton accepts; requests may also have the floating-point parameters of a client's request."""
 
 
 def checked(parameters: Any) -> Parameters:
@@ -19,6 +21,19 @@ def checked(parameters: Any) -> Parameters:
     if not isinstance(parameters, dict):
         raise TritonModelException(f"Expect dict, got {type(parameters)}")
     return {_name(name): _value(value) for name, value in parameters.items()}
+
+
+def checked_response(parameters: Any) -> Parameters:
+    """Return a copy of a response's parameters, which `checked` applies to, without floats.
+
+    Raises:
+        TritonModelException: as `checked`, and for a float.
+    """
+    made = checked(parameters)
+    for value in parameters.values():
+        if not isinstance(value, _RESPONSE_KINDS):
+            raise _wrong_kind(value)
+    return made
 
 
 def _name(name: Any) -> str:
@@ -34,6 +49,10 @@ def _value(value: Any) -> ParameterValue:
         if isinstance(value, kind):
             made: ParameterValue = plain(value)
             return made
-    raise TritonModelException(
+    raise _wrong_kind(value)
+
+
+def _wrong_kind(value: Any) -> TritonModelException:
+    return TritonModelException(
         f"Expect parameters values to have type bool/int/str, found type {type(value)}"
     )

@@ -9,7 +9,7 @@ from typing import Final
 from app.core.tensors import InferRequest, InferResponse, ParameterValue, failed
 from backends.base import Request
 from backends.python.api.errors import TritonError, TritonModelException
-from backends.python.api.parameters import checked
+from backends.python.api.parameters import checked_response
 from backends.python.api.tensor import Tensor
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class InferenceResponse:
             raise TritonModelException("Output tensor for inference response should not be empty.")
         self._tensors = output_tensors
         self._error = TritonError(error) if isinstance(error, str) else error
-        self._parameters = None if parameters is None else checked(parameters)
+        self._parameters = None if parameters is None else checked_response(parameters)
 
     def output_tensors(self) -> list[Tensor]:
         """Return the outputs."""

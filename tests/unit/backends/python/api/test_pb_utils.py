@@ -9,8 +9,10 @@ import pytest
 from google.protobuf import text_format
 
 from app.core.errors import InferError
+from app.core.tensors import InferResponse
 from backends.base import Model
 from backends.python.api import pb_utils, server_api
+from backends.python.api.calls import model_response
 from backends.python.backend import PythonBackend
 from tests.unit.backend_harness import config
 from tests.unit.python_models import IDENTITY, Load, execute, failure, row, write
@@ -52,6 +54,17 @@ def test_names_given_as_bytes_are_decoded() -> None:
     assert request.requested_output_names() == {"O", "P"}
     assert pb_utils.Tensor(b"I", array).name() == "I"
     assert pb_utils.Tensor.from_dlpack(b"I", array).name() == "I"
+
+
+def test_response_parameters_may_not_be_floats() -> None:
+    for value in (0.5, np.float64(1)):
+        with pytest.raises(pb_utils.TritonModelException) as caught:
+            pb_utils.InferenceResponse(parameters={"int": 2, "float": value})
+        assert str(caught.value) == (
+            f"Expect parameters values to have type bool/int/str, found type {type(value)}"
+        )
+    received = model_response(InferResponse(parameters={"float": 0.5}))
+    assert received.parameters() == '{"float": 0.5}'
 
 
 CALLING = """
