@@ -9,6 +9,7 @@ from typing import Final
 from app.core.tensors import InferRequest, InferResponse, ParameterValue, failed
 from backends.base import Request
 from backends.python.api.errors import TritonError, TritonModelException
+from backends.python.api.output_check import OutputCheck
 from backends.python.api.parameters import checked_response
 from backends.python.api.tensor import Tensor
 
@@ -54,8 +55,11 @@ class InferenceResponse:
 class Encoder:
     """Converts a model's responses to `InferResponse`."""
 
-    def __init__(self, model_name: str, version: str, outputs: Iterable[str], bf16: Iterable[str]) -> None:
-        """Set the model's outputs; `bf16` names those of type BF16, which numpy has not."""
+    def __init__(
+        self, model_name: str, version: str, outputs: Iterable[str], bf16: Iterable[str], config: str
+    ) -> None:
+        """Set the model's outputs and configuration; `bf16` names those of type BF16, which numpy has not."""
+        self._check = OutputCheck(model_name, config)
         self._model_name = model_name
         self._version = version
         self._names = frozenset(outputs)
@@ -79,6 +83,9 @@ class Encoder:
             )
         else:
             outputs = tuple([tensor._to_wire() for tensor in tensors if tensor._name in names])
+        self._check.compare(outputs)
+        if len(outputs) < len(tensors):
+            self._check.warn_of_undeclared(t._name for t in tensors if t._name not in self._names)
         parameters = response._parameters or {}
         return InferResponse(self._model_name, self._version, outputs, infer.id, parameters, final)
 

@@ -50,7 +50,9 @@ class Execution:
             loader.release(instance)
             raise loading_failed(error, loader.OUR_FOLDER) from error
         self._execute_model = self.model.execute
-        self._encoder = Encoder(instance.model_name, instance.version, instance.returned, instance.bf16)
+        self._encoder = Encoder(
+            instance.model_name, instance.version, instance.returned, instance.bf16, instance.config
+        )
         self._context = Context(self._encoder, instance.outputs, instance.decoupled)
         self._decoupled = instance.decoupled
         self._loop = EventLoop(f"{instance.name} asyncio")
