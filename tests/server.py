@@ -125,8 +125,10 @@ class Server:
         return self.get("/v2/health/ready")[0] == 200
 
     def model_ready(self, model: str) -> bool:
-        """Whether the server says a model is ready."""
-        return self.get(f"/v2/models/{model}/ready")[0] == 200
+        """Whether every ingress of the server says that a model is ready."""
+        # Several may share the port, and learn of a new replica one after the other: each connection reaches
+        # one of them at random, and two are both reached but for one time in 32,768.
+        return all(self.get(f"/v2/models/{model}/ready")[0] == 200 for _ in range(16))
 
     def replicas(self, title: str) -> list[int]:
         """Process ids of Serve replicas by `application:deployment`, `nereid:ingress` say."""
