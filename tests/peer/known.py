@@ -9,12 +9,14 @@ FATAL = re.compile(
 )
 
 _REASONS = {
+    "Nereid has a page at / and a list at /v2/models": r"http: (GET|POST) /(v2/models)?$",
     "the version of the server": r"http: GET /v2(\?x=1)?$|grpc: ServerMetadata",
     "Nereid's texts and codes are those of tritonserver 2.73": (
         r"http: GET /v2/models/(nobody|sums/versions/9)/ready"
         r"|http: JSON length|(http|grpc): (stream: )?string "
         r"|http: index, ready|http: load,|http: unload, unload_dependents"
         r"|(http|grpc): register|grpc: load ('' of ''|with file:)"
+        r"|http: doubled output$|grpc: (stream: )?outputs \('OUTPUT0', 'OUTPUT0'\)"
     ),
     "tritonserver reads the code of an error that it has freed": (
         r"http: generate(_stream)?(, failing|, too late| answered by '[eE])"
