@@ -19,6 +19,7 @@ from app.ingress.tracing.observer import Observer
 from app.protocol.http.http1 import RequestHead
 from app.protocol.http.v2 import JSON_HEADERS, encode_error
 from app.protocol.http.web_origin import WebOriginPolicy
+from app.protocol.restrictions import Category
 from app.settings.fronts import HttpSettings
 
 _INFER_PATH: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/(infer|generate|generate_stream)")
@@ -78,9 +79,11 @@ class HttpFront:
 
     def route(self, head: RequestHead) -> Route:
         """Return the route of a request."""
-        if self._restrictions and (refusal := self._refusal(head)) is not None:
-            return refusal
         match = _INFER_PATH.fullmatch(head.path)
+        if self._restrictions:
+            category = "inference" if match else self._rest_api.category(head.path)
+            if (refusal := self._refusal(head, category)) is not None:
+                return refusal
         if match is None:
             return self._management_route(head)
         if head.method != "POST":
@@ -95,8 +98,7 @@ class HttpFront:
             return FixedRoute(403, JSON_HEADERS, encode_error(text))
         return AsgiRoute(self._rest_api, head, self._context.tasks)
 
-    def _refusal(self, head: RequestHead) -> Route | None:
-        category = "inference" if _INFER_PATH.fullmatch(head.path) else self._rest_api.category(head.path)
+    def _refusal(self, head: RequestHead, category: Category | None) -> Route | None:
         if category is None:  # Restricted servers run nothing that has no category.
             return _NOT_FOUND
         restriction = self._restrictions.get(category)
