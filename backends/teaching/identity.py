@@ -1,6 +1,7 @@
 """Triton's teaching backend `identity`: OUTPUT<i> is INPUT<i>, whatever the data type and shape."""
 
 import math
+import threading
 import time
 from collections.abc import Container, Sequence
 from typing import Any, Final, NamedTuple
@@ -12,7 +13,6 @@ from app.core.errors import invalid_arg, unsupported
 from app.core.tensors import InferRequest, InferResponse, Parameters, Tensor, failed
 from backends.base import Backend, Instance, Model, Request
 from backends.parameters import boolean, integer, positive
-from backends.python.api.metrics import Metric, MetricFamily, snapshot
 
 # Every response carries these, so that clients can test response parameters.
 RESPONSE_PARAMETERS: Final[Parameters] = {
@@ -50,6 +50,19 @@ class _Tracing(NamedTuple):
             request.report_activity(f"CUSTOM_ACTIVITY{number}_END")
 
 
+class _Copied:
+    """The bytes that all instances of a model have copied."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._lock = threading.Lock()
+
+    def add(self, size: int) -> None:
+        """Count bytes; instances execute in threads of their own."""
+        with self._lock:
+            self.total += size
+
+
 class _State(NamedTuple):
     """Settings that `model_initialize` reads from the configuration; the delay is in milliseconds.
 
@@ -62,7 +75,7 @@ class _State(NamedTuple):
     delay_ms: int
     multiplier: int
     tracing: _Tracing | None
-    copied: Metric
+    copied: _Copied
     reshapes: bool
 
 
@@ -76,8 +89,12 @@ class IdentityBackend(Backend):
     bytes copied.
     """
 
+    def __init__(self) -> None:
+        self._copied: dict[Model, _Copied] = {}
+
     def model_initialize(self, model: Model) -> None:
         _validate(model.config)
+        copied = self._copied[model] = _Copied()
         inputs = model.signature.inputs.values()
         model.state = _State(
             {output.name: output.spec for output in model.signature.outputs},
@@ -85,18 +102,21 @@ class IdentityBackend(Backend):
             integer(model, "execute_delay_ms"),
             integer(model, "instance_wise_delay_multiplier"),
             _tracing(model),
-            MetricFamily(_COUNTER, _HELP, MetricFamily.COUNTER).Metric(
-                {"model": model.name, "version": model.version_text}
-            ),
+            copied,
             model.signature.reshaped,
         )
         time.sleep(integer(model, "creation_delay_sec"))
 
     def model_finalize(self, model: Model) -> None:
-        model.state = None  # drops the metric too
+        model.state = None
+        self._copied.pop(model, None)
 
     def metrics(self) -> list[Any]:
-        return snapshot()
+        samples = [
+            [{"model": model.name, "version": model.version_text}, float(copied.total), 0, [], []]
+            for model, copied in list(self._copied.items())
+        ]
+        return [[_COUNTER, _HELP, "counter", samples]] if samples else []
 
     def instance_initialize(self, instance: Instance) -> None:
         if instance.kind == "GPU":
@@ -126,7 +146,7 @@ def _respond(model: Model, state: _State, request: Request) -> InferResponse:
                     shape = state.outputs[name].client_shape(model.signature.model_shape(tensor.name, shape))
                 outputs.append(Tensor(name, tensor.datatype, shape, tensor.data))
                 copied += len(tensor.data)
-        state.copied.increment(copied)
+        state.copied.add(copied)
         if state.optional and len(infer.inputs) < len(state.outputs):
             outputs += _missing(model, state, infer, requested)
     except Exception as error:

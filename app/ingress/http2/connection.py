@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from app.core.tensors import Buffer
-from app.ingress.http2.keepalive import Keepalive
 from app.ingress.http2.state import Http2State
 from app.ingress.http2.stream import STREAM_WINDOW, Output, Stream, StreamReceiver
 from app.ingress.net.buffered_protocol import SharedBufferProtocol, switch_protocol
@@ -51,7 +50,7 @@ class Http2Connection(asyncio.Protocol):
         self._stalled: dict[Stream, int] = {}
         self._stalled_since = 0.0
         self._draining = self._failed = False
-        self._keepalive = Keepalive(state.now())
+        self._keepalive = h2.Keepalive(state.now())
         self._output = Output(state.loop, self._keepalive, self._report_buffered)
         self._streams = self._output.streams
         self._handlers: dict[int, Callable[[Any], None]] = {

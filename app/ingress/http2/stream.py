@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from app.core.tensors import Buffer
-from app.ingress.http2.keepalive import Keepalive
 from app.protocol.grpc import framing as wire
 from app.protocol.grpc import http2 as h2
 
@@ -231,7 +230,7 @@ class Output:
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, keepalive: Keepalive, report_buffered: Callable[[], bool]
+        self, loop: asyncio.AbstractEventLoop, keepalive: h2.Keepalive, report_buffered: Callable[[], bool]
     ) -> None:
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.streams: dict[int, Stream] = {}

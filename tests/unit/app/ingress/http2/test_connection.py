@@ -13,7 +13,6 @@ import hpack
 import pytest
 
 from app.ingress.http2.connection import Http2Connection
-from app.ingress.http2.keepalive import Keepalive
 from app.ingress.http2.stream import Output
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.protocol.grpc import framing as wire
@@ -158,7 +157,7 @@ async def test_output_drops_frames_after_its_end() -> None:
     loop = asyncio.get_running_loop()
     unheard: list[object] = []
     loop.set_exception_handler(lambda _, context: unheard.append(context))
-    output = Output(loop, Keepalive(0.0), lambda: False)
+    output = Output(loop, h2.Keepalive(0.0), lambda: False)
     output.transport, _ = await loop.create_connection(asyncio.Protocol, sock=ours)
     output.put(b"before")
     output.end()
