@@ -1,10 +1,11 @@
-"""The command `nereid`, which has tritonserver's command line."""
+"""The command `nereid`: tritonserver's command line, or one of the commands of `app/commands`."""
 
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from app.commands import COMMANDS
 from app.core.installation import server_version
 from app.settings.deprecated import DEPRECATED
 from app.settings.errors import SettingsError
@@ -93,7 +94,9 @@ def _spelling(name: str) -> str:
 
 def usage() -> str:
     """Return the text of `--help`."""
-    lines = [HINT.splitlines()[0]]
+    lines = [HINT.splitlines()[0], "", "Commands, which tell more by --help: nereid COMMAND ..."]
+    for name, command in COMMANDS.items():
+        lines += [f"  {name}", f"\t{command.help}"]
     groups = by_heading(SETTINGS.values()) | {"Accepted, without effect": list(IGNORED.values())}
     for heading, settings in groups.items():
         lines += ["", f"{heading}:"]
@@ -129,9 +132,12 @@ def _print(text: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the server; exit with status 1 when the command line cannot be used."""
+    """Run the server, or a command of another name; exit with status 1 for a wrong command line."""
+    words = sys.argv[1:] if argv is None else argv
+    if words and words[0] in COMMANDS:
+        sys.exit(COMMANDS[words[0]].run(words[1:]))
     try:
-        settings = parse(sys.argv[1:] if argv is None else argv)
+        settings = parse(words)
     except TextRequested as requested:
         _print(str(requested))
         return

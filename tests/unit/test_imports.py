@@ -13,7 +13,9 @@ ROOT = Path(__file__).parent.parent.parent
 TREES = ("app", "backends", "deployments", "nereid")
 
 TABLE = """
+app.access:
 app.cache: app.core
+app.commands: app.access
 app.core:
 app.core.config: app.core
 app.core.observability: app.core

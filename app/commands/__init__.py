@@ -1,0 +1,29 @@
+"""Commands beside the server itself: `nereid NAME [ARGUMENT ...]`."""
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Final, NamedTuple
+
+
+class Command(NamedTuple):
+    """A row of the table of commands.
+
+    Attributes:
+        module: has `main`, from the arguments behind the command's name to the exit status; it is imported
+            when the command runs.
+        help: one sentence for the usage text.
+    """
+
+    module: str
+    help: str
+
+    def run(self, argv: Sequence[str]) -> int:
+        """Run the command; return its exit status."""
+        status: int = import_module(self.module).main(argv)
+        return status
+
+
+COMMANDS: Final[Mapping[str, Command]] = {
+    "token": Command("app.commands.token", "Make, list and revoke tokens of clients."),
+}
+"""The commands by name."""

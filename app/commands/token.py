@@ -1,0 +1,72 @@
+"""`nereid token`: make, list and revoke the tokens of a file that `--auth-tokens-file` names."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from functools import partial
+from secrets import token_hex
+from typing import Final
+
+from app.access.token_file import change_tokens, read_tokens
+from app.access.tokens import SCOPES, append, make_token, new_secret, without
+
+_FILE: Final = "tokens.jsonl"
+_ABOUT: Final = "Make, list and revoke tokens of clients, for a server with --auth-tokens-file=FILE."
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit status."""
+    arguments = _parser().parse_args(argv)
+    try:
+        arguments.run(arguments)
+    except (OSError, ValueError) as error:
+        print(f"{arguments.file}: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="nereid token", description=_ABOUT)
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    new = commands.add_parser("new", help="make a token: print it once, and keep its hash")
+    new.set_defaults(run=_new)
+    new.add_argument("--scope", type=_words, required=True, help=f"what it may do: {','.join(SCOPES)}")
+    new.add_argument("--models", type=_words, help="patterns of model names, as 'a*,b'; by default all")
+    new.add_argument("--rate", help="most inferences, as 100/s, 100/m or 100/h; by default any number")
+    new.add_argument("--concurrency", type=int, help="most inferences in flight; by default any number")
+    new.add_argument("--name", help="for logs, metrics and revoking; by default made up")
+    commands.add_parser("list", help="list the tokens of a file").set_defaults(run=_list)
+    revoke = commands.add_parser("revoke", help="take a token out of a file")
+    revoke.set_defaults(run=_revoke)
+    revoke.add_argument("name", metavar="NAME")
+    for command in commands.choices.values():
+        command.add_argument("--file", default=_FILE, help=f"by default {_FILE}")
+    return parser
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def _new(arguments: argparse.Namespace) -> None:
+    secret = new_secret()
+    fields = {name: getattr(arguments, name) for name in ("scope", "models", "rate", "concurrency")}
+    given = {name: value for name, value in fields.items() if value is not None}
+    token = make_token(secret, name=arguments.name or f"client-{token_hex(3)}", **given)
+    change_tokens(arguments.file, partial(append, token=token))
+    print(secret)  # alone, for TOKEN=$(nereid token new ...)
+    print(f"'{token.name}' is in {arguments.file}; nothing shows its token again.", file=sys.stderr)
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    rows = [("name", "scope", "models", "rate", "concurrency")]
+    for token in read_tokens(arguments.file):
+        scope, models = ",".join(token.scope), ",".join(token.models)
+        rows.append((token.name, scope, models, token.rate or "-", str(token.concurrency or "-")))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _revoke(arguments: argparse.Namespace) -> None:
+    change_tokens(arguments.file, partial(without, name=arguments.name))

@@ -1,0 +1,50 @@
+"""The file of tokens on disk."""
+
+import os
+import stat
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from app.access.token_file import change_tokens, read_tokens
+from app.access.tokens import append, make_token, without
+
+TOKEN = make_token("secret", name="a", scope=("infer",))
+
+
+def test_a_new_file_is_its_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    change_tokens(str(path), partial(append, token=TOKEN))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert read_tokens(str(path)) == (TOKEN,)
+
+
+def test_a_file_is_replaced_at_once_and_a_link_stays_one(tmp_path: Path) -> None:
+    path, link = tmp_path / "tokens", tmp_path / "link"
+    link.symlink_to(path)
+    change_tokens(str(link), partial(append, token=TOKEN))
+    before = path.stat().st_ino
+    with path.open() as reader:
+        change_tokens(str(link), partial(without, name="a"))
+        assert '"a"' in reader.read()
+    assert link.is_symlink() and path.stat().st_ino != before
+    assert read_tokens(str(path)) == ()
+
+
+def test_a_refused_change_leaves_the_file_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    change_tokens(str(path), partial(append, token=TOKEN))
+    text = path.read_text()
+    with pytest.raises(ValueError, match="already"):
+        change_tokens(str(path), partial(append, token=TOKEN))
+    assert path.read_text() == text and os.listdir(tmp_path) == ["tokens"]
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
+def test_a_file_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "tokens"
+    change_tokens(str(path), partial(append, token=TOKEN))
+    path.chmod(mode)
+    with pytest.raises(ValueError, match="chmod 600"):
+        read_tokens(str(path))

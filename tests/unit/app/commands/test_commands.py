@@ -1,0 +1,36 @@
+"""The commands beside the server."""
+
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import cast
+
+import pytest
+
+from app.cli import main, usage
+from app.commands import COMMANDS, Command
+
+
+def test_first_word_chooses_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    got: list[Sequence[str]] = []
+
+    def run(argv: Sequence[str]) -> int:
+        got.append(argv)
+        return 4
+
+    module = ModuleType("own_command")
+    module.main = run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "own_command", module)
+    monkeypatch.setitem(cast(dict[str, Command], COMMANDS), "own", Command("own_command", "Do it."))
+    with pytest.raises(SystemExit) as exited:
+        main(["own", "--http-port=x", "y"])
+    assert exited.value.code == 4 and got == [["--http-port=x", "y"]]
+    assert "  own\n\tDo it." in usage()
+
+
+def test_every_command_can_be_run(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in COMMANDS:
+        with pytest.raises(SystemExit) as exited:
+            main([name, "--help"])
+        assert exited.value.code == 0
+        assert f"usage: nereid {name} " in capsys.readouterr().out
