@@ -17,7 +17,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models test lint types test-unit test-slow test-remote test-peer test-gpu bench soak chaos fuzz clean
+.PHONY: serve models test lint types test-unit test-slow test-remote test-peer test-gpu bench soak chaos faults fuzz clean
 
 serve: models
 	exec $(BIN)/nereid-serve serve_config.yaml
@@ -70,6 +70,10 @@ soak: $(VENV)/.installed-test models
 # The same for CHAOS_SECONDS while processes of the server are killed; CHAOS_SEED chooses which.
 chaos: $(VENV)/.installed-test models
 	$(BIN)/python -m tests.long.chaos
+
+# A table of what clients see when each kind of process is killed or stopped.
+faults: $(VENV)/.installed-test models
+	$(BIN)/python -m tests.long.faults
 
 # Coverage-guided, FUZZ_SECONDS for each target; not part of `make test`, which runs their seeds.
 FUZZ_SECONDS ?= 60
