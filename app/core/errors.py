@@ -10,7 +10,7 @@ import msgspec
 
 
 class ErrorCode(str, Enum):
-    """Transport-neutral error codes, spelled as in Triton's C API."""
+    """Transport-neutral error codes, spelled as in Triton's C API; the last three are gRPC's, for clients."""
 
     UNKNOWN = "UNKNOWN"
     INTERNAL = "INTERNAL"
@@ -20,6 +20,9 @@ class ErrorCode(str, Enum):
     UNSUPPORTED = "UNSUPPORTED"
     ALREADY_EXISTS = "ALREADY_EXISTS"
     CANCELLED = "CANCELLED"
+    UNAUTHENTICATED = "UNAUTHENTICATED"
+    PERMISSION_DENIED = "PERMISSION_DENIED"
+    RESOURCE_EXHAUSTED = "RESOURCE_EXHAUSTED"
 
 
 class FailureReason(str, Enum):
@@ -36,11 +39,15 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     Exceptions are raised only where somebody catches them: they hold on to their frames, and those to the
     request's tensors, so one that is kept in a response or a constant is a leak.
+
+    Attributes:
+        retry_after_s: when a client may try again, in seconds; 0 if nothing is known.
     """
 
     code: ErrorCode
     message: str
     reason: FailureReason = FailureReason.OTHER
+    retry_after_s: float = 0.0
 
     @classmethod
     def from_exception(cls, error: BaseException) -> "Failure":
@@ -51,7 +58,7 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     def error(self) -> "InferError":
         """Return an exception to raise."""
-        return InferError(self.code, self.message, self.reason)
+        return InferError(self.code, self.message, self.reason, self.retry_after_s)
 
 
 class InferError(Exception):
@@ -60,11 +67,18 @@ class InferError(Exception):
     All arguments go to `Exception.__init__` so that the error survives pickle with code and message intact.
     """
 
-    def __init__(self, code: ErrorCode, message: str, reason: FailureReason = FailureReason.OTHER) -> None:
-        super().__init__(code, message, reason)
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str,
+        reason: FailureReason = FailureReason.OTHER,
+        retry_after_s: float = 0.0,
+    ) -> None:
+        super().__init__(code, message, reason, retry_after_s)
         self.code = code
         self.message = message
         self.reason = reason
+        self.retry_after_s = retry_after_s
 
     def __str__(self) -> str:
         return self.message
@@ -72,7 +86,7 @@ class InferError(Exception):
     @property
     def failure(self) -> Failure:
         """The value to keep or send in place of this exception."""
-        return Failure(self.code, self.message, self.reason)
+        return Failure(self.code, self.message, self.reason, self.retry_after_s)
 
     def with_code(self) -> str:
         """Return `Invalid argument: <message>`, as Triton's `Status::AsString` words failed loads."""

@@ -4,6 +4,8 @@ HTTP statuses are those of Triton's HTTP front end, gRPC ones those of its gRPC 
 plain numbers, so that nothing here needs the gRPC library.
 """
 
+from collections.abc import Mapping
+from math import ceil
 from typing import Final, NamedTuple
 
 from app.core.errors import ErrorCode, Failure, InferError
@@ -25,12 +27,25 @@ STATUSES: Final[dict[ErrorCode, Status]] = {
     ErrorCode.UNSUPPORTED: Status(501, 12),
     ErrorCode.ALREADY_EXISTS: Status(400, 6),
     ErrorCode.CANCELLED: Status(400, 1),
+    ErrorCode.UNAUTHENTICATED: Status(401, 16),
+    ErrorCode.PERMISSION_DENIED: Status(403, 7),
+    ErrorCode.RESOURCE_EXHAUSTED: Status(429, 8),
 }
 
 
 def http_status(error: Failure | BaseException) -> int:
     """Return the HTTP status for a failure; an exception that is no `InferError` is 500."""
     return STATUSES[error.code].http if isinstance(error, Failure | InferError) else 500
+
+
+def http_headers(error: Failure | InferError) -> Mapping[str, str]:
+    """Return the headers that an HTTP response with a failure has because of it."""
+    headers = {}
+    if error.code is ErrorCode.UNAUTHENTICATED:
+        headers["WWW-Authenticate"] = "Bearer"  # RFC 9110, section 15.5.2
+    if error.retry_after_s:
+        headers["Retry-After"] = str(ceil(error.retry_after_s))
+    return headers
 
 
 def grpc_status(error: Failure | BaseException) -> int:

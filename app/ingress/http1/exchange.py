@@ -8,7 +8,7 @@ from app.core.errors import ErrorCode, Failure, InferError
 from app.core.tensors import Buffer
 from app.protocol.http.http1 import RequestHead, response_head
 from app.protocol.http.v2 import JSON_HEADERS, encode_error
-from app.protocol.status import http_status
+from app.protocol.status import http_headers, http_status
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +87,8 @@ class Exchange:
     def fail(self, error: Failure | BaseException, headers: bytes = b"") -> None:
         """Answer with an error; see `describe_error`."""
         failure = describe_error(error, self.head.path)
+        for name, value in http_headers(failure).items():
+            headers += f"{name}: {value}\r\n".encode()
         self.respond(http_status(failure), JSON_HEADERS + headers, (encode_error(failure.message),))
 
     def begin(self, status: int, headers: bytes) -> None:

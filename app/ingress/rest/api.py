@@ -21,7 +21,7 @@ from app.core.errors import InferError
 from app.ingress.rest.schemas import Error
 from app.protocol.http.v2 import encode_error
 from app.protocol.restrictions import Category
-from app.protocol.status import http_status
+from app.protocol.status import http_headers, http_status
 
 Endpoint = Callable[..., Coroutine[Any, Any, Response]]
 Body = type[BaseModel]
@@ -159,4 +159,5 @@ async def _answer_http_error(_: Request, error: Exception) -> Response:
 
 
 async def _answer_error(_: Request, error: Exception) -> Response:
-    return Response(encode_error(str(error)), http_status(error), media_type=_JSON)
+    assert isinstance(error, InferError)
+    return Response(encode_error(str(error)), http_status(error), http_headers(error), media_type=_JSON)
