@@ -69,9 +69,11 @@ class Http1Settings(msgspec.Struct, frozen=True, kw_only=True):
         max_buffered_bytes: request bodies of all connections that arrive in more than one piece.
         max_head_bytes: a request line with its headers.
         max_connections: open connections; more are closed at once.
-        read_timeout_s: time to receive a request, more for a long one; 0 for no limit.
+        min_client_rate: bytes per second that a client sends or reads at least, over `read_timeout_s` or
+            `write_timeout_s`.
+        read_timeout_s: time to receive a request, more for one that comes at that rate; 0 for no limit.
         idle_timeout_s: time a connection may stay open between requests; 0 for no limit.
-        write_timeout_s: time without progress in sending a response.
+        write_timeout_s: time to read a response, more for a client that reads at that rate.
         write_buffer_bytes: response bytes buffered in a connection before its reading stops.
         linger_s: time to read on after a refusal, so that the client receives it.
         stream_responses: responses of a stream queued behind the write buffer; more cancel it.
@@ -86,13 +88,20 @@ class Http1Settings(msgspec.Struct, frozen=True, kw_only=True):
         Flag("http_idle_timeout_secs", "Seconds to keep an idle connection; 0 for ever.", NEREID, low=0),
     ] = 300
     read_timeout_s: A[
-        float, Flag("http_read_timeout_secs", "Seconds to receive a request; 0 for no limit.", NEREID, low=0)
+        float,
+        Flag(
+            "http_read_timeout_secs",
+            "Seconds to receive a request, more for one that comes at the minimum rate; 0 for no limit.",
+            NEREID,
+            low=0,
+        ),
     ] = 60
+    min_client_rate: A[int, SameAs("min_client_rate")] = 4096
     max_head_bytes: A[
         int, Flag("http_max_header_size", "Maximum bytes of a request line and headers.", NEREID, low=1024)
     ] = 64 << 10
     write_timeout_s: float = 60.0
-    write_buffer_bytes: int = MIB
+    write_buffer_bytes: int = 256 << 10
     linger_s: float = 1.0
     stream_responses: int = 65536
     stream_bytes: int = 256 * MIB
@@ -155,7 +164,8 @@ class Http2Settings(msgspec.Struct, frozen=True, kw_only=True):
         max_control_frames: frames a second, other than those of calls, that a connection may send.
         max_resets: calls a second that a client may reset.
         linger_s: time to read on after a failure, so that the client receives its reason.
-        write_timeout_s: time without progress in sending a response.
+        min_client_rate: bytes per second that a client reads at least, over `write_timeout_s`.
+        write_timeout_s: time to read what waits, more for a client that reads at that rate.
         keepalive_s, keepalive_timeout_s, keepalive_without_calls: when to ping a client, and how long to
             wait for its acknowledgement.
         min_ping_interval_s, max_ping_strikes: how often a client may ping, and how often too early.
@@ -167,6 +177,7 @@ class Http2Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_calls: A[int, SameAs("max_pending_requests")] = 65536
     max_connections: A[int, SameAs("max_connections")] = 4096
     max_header_size: int = 64 << 10
+    min_client_rate: A[int, SameAs("min_client_rate")] = 4096
     compression: A[
         str,
         Flag(

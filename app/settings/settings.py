@@ -91,6 +91,15 @@ class IngressSettings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Flag("max_connections", "Maximum open client connections of a protocol, per ingress replica.", low=1),
     ] = 4096
+    min_client_rate: A[
+        int,
+        Flag(
+            "min_client_rate",
+            "Minimum bytes per second, over a minute, at which a client sends a request and reads what waits "
+            "for it; 0 to demand only some progress.",
+            low=0,
+        ),
+    ] = 4096
     max_pending_requests: A[
         int, Flag("max_pending_requests", "Maximum requests in flight, per ingress replica.", low=1)
     ] = 65536

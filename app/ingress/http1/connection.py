@@ -14,6 +14,7 @@ from app.ingress.http1.body import ChunkedRequest, InPlaceProtocol, Receiving, R
 from app.ingress.http1.exchange import Exchange
 from app.ingress.http1.state import HttpState
 from app.ingress.net.buffered_protocol import switch_protocol
+from app.ingress.net.pace import Pace
 from app.protocol.http.http1 import HttpError, parse_head, response_head, too_large
 from app.protocol.http.v2 import JSON_HEADERS, encode_error
 
@@ -22,8 +23,6 @@ _IN_PLACE: Final = 64 << 10
 """Missing bytes from which a body is received in place."""
 _MAX_AHEAD: Final = 64 << 10
 """Bytes of pipelined requests buffered while a request is answered."""
-_MIN_RATE: Final = 4096
-"""Bytes per second: the read timeout of a request is extended by the time its bytes take at this rate."""
 
 
 class HttpConnection(asyncio.Protocol):
@@ -40,8 +39,9 @@ class HttpConnection(asyncio.Protocol):
         self._in_place: InPlaceProtocol | None = None
         self._drain_waiter: asyncio.Future[None] | None = None
         self._blocked_since = 0.0
-        self._blocked_bytes = 0
         self._begun = 0.0
+        self._sending = Pace(self._settings.read_timeout_s, self._settings.min_client_rate)
+        self._reading = Pace(self._settings.write_timeout_s, self._settings.min_client_rate)
         self._received = 0
         self._rejected = False
         self._answered = 0
@@ -53,7 +53,8 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
-        self._transport.set_write_buffer_limits(self._settings.write_buffer_bytes)
+        # A connection is blocked until all is sent: what waits then only becomes less, which is progress.
+        self._transport.set_write_buffer_limits(self._settings.write_buffer_bytes, 0)
         if not self._state.admit(self):
             self._transport.abort()
 
@@ -71,7 +72,6 @@ class HttpConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._blocked_since = self._state.now()
-        self._blocked_bytes = self._transport.get_write_buffer_size()
         self._transport.pause_reading()
         self._state.send_buffers.update(self)
 
@@ -282,24 +282,24 @@ class HttpConnection(asyncio.Protocol):
 
     def check_time(self, now: float) -> None:
         """Close the connection if its client sends or reads too slowly, or is idle too long."""
-        if self._blocked_since:
-            self._check_write_timeout(now)
-        elif self._begun and self._settings.read_timeout_s:
-            allowed = self._settings.read_timeout_s + self._received / _MIN_RATE
-            if now - self._begun > allowed:
-                self._reject(HttpError(408, "Request Timeout"))
+        if self._reading.is_slow(now, self._blocked_since, -self._transport.get_write_buffer_size()):
+            self._state.send_buffers.too_slow += 1
+            self._transport.abort()
+        elif self._blocked_since:
+            return
+        elif self._sending.is_slow(now, self._begun, self._received):
+            self._reject(HttpError(408, "Request Timeout"))
         elif self._exchange is None and not self._begun:
             self._check_idle(now)
-
-    def _check_write_timeout(self, now: float) -> None:
-        waiting = self._transport.get_write_buffer_size()
-        if waiting < self._blocked_bytes:
-            self._blocked_bytes, self._blocked_since = waiting, now
-        elif now - self._blocked_since > self._settings.write_timeout_s:
-            self._transport.abort()
 
     def _check_idle(self, now: float) -> None:
         if self._answered != self._answered_before:
             self._answered_before, self._idle_since = self._answered, now
         elif self._settings.idle_timeout_s and now - self._idle_since > self._settings.idle_timeout_s:
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        if self._transport.get_write_buffer_size():  # its client may never read that
+            self._transport.abort()
+        else:
             self._transport.close()

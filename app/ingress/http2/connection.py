@@ -14,6 +14,7 @@ from app.core.tensors import Buffer
 from app.ingress.http2.state import Http2State
 from app.ingress.http2.stream import STREAM_WINDOW, Output, Stream, StreamReceiver
 from app.ingress.net.buffered_protocol import SharedBufferProtocol, switch_protocol
+from app.ingress.net.pace import Pace
 from app.protocol.grpc import http2 as h2
 from app.protocol.grpc.framing import CallHead, read_head
 
@@ -45,10 +46,9 @@ class Http2Connection(asyncio.Protocol):
         self._block: list[bytes] | None = None  # a header block that CONTINUATION frames complete
         self._block_head = (0, 0)
         self._block_size = 0
-        self._blocked_since = 0.0
-        # Queued bytes of streams that wait for a window, and since when none of them has sent any.
-        self._stalled: dict[Stream, int] = {}
-        self._stalled_since = 0.0
+        settings = state.settings
+        self._reading = Pace(settings.write_timeout_s, settings.min_client_rate)
+        self._granting = Pace(settings.write_timeout_s, settings.min_client_rate)
         self._draining = self._failed = False
         self._keepalive = h2.Keepalive(state.now())
         self._output = Output(state.loop, self._keepalive, self._report_buffered)
@@ -92,12 +92,10 @@ class Http2Connection(asyncio.Protocol):
         self._output.reports_buffered = False
 
     def pause_writing(self) -> None:
-        self._blocked_since = self._state.now()
         self._transport.pause_reading()
         self._output.reports_buffered = True  # its flush, which calls this, reads it next
 
     def resume_writing(self) -> None:
-        self._blocked_since = 0.0
         self._transport.resume_reading()
         self._output.reports_buffered = self._report_buffered()
 
@@ -349,9 +347,14 @@ class Http2Connection(asyncio.Protocol):
     def check_time(self, now: float) -> None:
         """Ping an idle client; close the connection if it is dead, too old or blocked."""
         settings = self._state.settings
-        self._reset_stalled(now)
-        blocked = self._blocked_since and now - self._blocked_since > settings.write_timeout_s
-        if blocked or self._keepalive.is_dead(now, settings.keepalive_timeout_s):
+        output = self._output
+        if self._granting.is_slow(now, bool(output.queued), output.drained):
+            self._reset_stalled()
+        waiting = self._transport.get_write_buffer_size()
+        if self._reading.is_slow(now, bool(waiting), output.written - waiting):
+            self._state.send_buffers.too_slow += 1
+            self.abort()
+        elif self._keepalive.is_dead(now, settings.keepalive_timeout_s):
             self.abort()
         elif settings.max_age_s and now - self._keepalive.born > settings.max_age_s:
             self.drain()
@@ -363,20 +366,8 @@ class Http2Connection(asyncio.Protocol):
         ):
             self._output.put(h2.frame(h2.PING, 0, 0, bytes(8)))
 
-    def _reset_stalled(self, now: float) -> None:
-        """Reset calls whose responses have made no progress for too long, for lack of window.
-
-        Streams that have not sent their trailers may wait: their handlers wait too, which bounds the queue.
-        """
-        waiting = {
-            stream: sum(map(len, stream.queue))
-            for stream in self._streams.values()
-            if stream.queue and stream.trailers is not None
-        }
-        stalled = self._stalled
-        if not stalled or any(waiting.get(stream) != size for stream, size in stalled.items()):
-            self._stalled, self._stalled_since = waiting, now
-        elif now - self._stalled_since > self._state.settings.write_timeout_s:
-            self._stalled = {}
-            for stream in stalled:
-                self._reset(stream, h2.CANCEL)
+    def _reset_stalled(self) -> None:
+        """Reset the calls whose responses wait because the client grants their bytes too slowly."""
+        for stream in [stream for stream in self._streams.values() if stream.queue]:
+            self._state.send_buffers.too_slow += 1
+            self._reset(stream, h2.CANCEL)

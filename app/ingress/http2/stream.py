@@ -121,7 +121,7 @@ class Stream:
             if len(queue[0]) >= 2 * output.frame_size and self._send_whole_frames(queue):
                 continue
             parts, size = _pop(queue, min(self.window, output.window, output.frame_size))
-            output.queued -= size
+            output.dequeue(size)
             self._send_data(size, parts)
         if queue:
             output.reports_buffered = True
@@ -144,7 +144,7 @@ class Stream:
             output.frames.append(piece[start : start + size])
         self.window -= end
         output.window -= end
-        output.queued -= end
+        output.dequeue(end)
         queue[0] = piece[end:]
         return end
 
@@ -225,6 +225,8 @@ class Output:
         window: bytes the client accepts on all streams together.
         waiting: streams that wait for `window`, in order.
         queued: bytes that wait for windows.
+        drained: bytes that have waited for windows and were sent.
+        written: bytes given to the transport.
         corked: whether a flush is certain to follow.
         on_idle: called when the last stream has finished.
     """
@@ -238,7 +240,7 @@ class Output:
         self.initial_window = self.window = h2.DEFAULT_WINDOW
         self.frame_size = h2.DEFAULT_FRAME_SIZE
         self.waiting: dict[Stream, None] = {}
-        self.queued = 0
+        self.queued = self.drained = self.written = 0
         self.keepalive = keepalive
         self.corked = False
         self.reports_buffered = False
@@ -266,6 +268,11 @@ class Output:
             del waiting[stream]
             stream.send_queued()
 
+    def dequeue(self, size: int) -> None:
+        """Count bytes that no longer wait for windows."""
+        self.queued -= size
+        self.drained += size
+
     def put(self, frame: bytes) -> None:
         """Send a frame that is not subject to flow control."""
         self.frames.append(frame)
@@ -282,7 +289,9 @@ class Output:
         self.corked = False
         frames, self.frames = self.frames, []
         if frames and not self._ended and not self.transport.is_closing():
-            if sum(map(len, frames)) <= _JOIN_BELOW:
+            size = sum(map(len, frames))
+            self.written += size
+            if size <= _JOIN_BELOW:
                 self.transport.write(b"".join(frames))
             else:
                 self.transport.writelines(frames)

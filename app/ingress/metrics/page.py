@@ -33,6 +33,12 @@ SLOW_CLIENTS: Final[tuple[Family[SendBufferLimit], ...]] = (
         "Connections and streams closed because the limit on buffered response bytes was reached",
         value(lambda limit: limit.evicted),
     ),
+    Family(
+        "nereid_slow_client_timeouts",
+        "counter",
+        "Connections and calls ended because their clients read responses below the minimum rate",
+        value(lambda limit: limit.too_slow),
+    ),
 )
 
 

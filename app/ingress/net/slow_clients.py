@@ -51,11 +51,13 @@ class SendBufferLimit:
     Attributes:
         total: buffered bytes, as last updated.
         evicted: number of senders evicted.
+        too_slow: number of connections and calls ended because their clients read below the minimum rate.
     """
 
     def __init__(self, limit: int = DEFAULT_BYTES, now: Callable[[], float] = time.monotonic) -> None:
         self.total = 0
         self.evicted = 0
+        self.too_slow = 0
         self._limit = limit
         self._now = now
         self._usage: dict[BufferedSender, _Usage] = {}

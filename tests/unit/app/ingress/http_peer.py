@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import numpy as np
 
+from app.ingress.http1.connection import HttpConnection
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.rest.front import HttpFront
 from app.settings.fronts import Http1Settings, HttpSettings
@@ -45,6 +47,16 @@ class Peer:
             return await self.reader.read() == b""
         return True
 
+    def pause(self) -> None:
+        """Read nothing more, but by `take`."""
+        self.writer.transport.pause_reading()  # type: ignore[attr-defined]
+
+    def take(self, size: int) -> bool:
+        """Read up to `size` bytes that wait in the kernel, and lose them; return True."""
+        with suppress(BlockingIOError):
+            os.read(self.writer.get_extra_info("socket").fileno(), size)
+        return True
+
     def close(self) -> None:
         self.writer.close()
 
@@ -69,6 +81,9 @@ class Front(HttpFront):
     async def connect(self) -> Peer:
         self._peers.append(Peer(*await asyncio.open_connection("127.0.0.1", self.port)))
         return self._peers[-1]
+
+    def open_connections(self) -> list[HttpConnection]:
+        return [each for each in self._server.state.connections if isinstance(each, HttpConnection)]
 
     def disconnect(self) -> None:
         """Close all connections."""

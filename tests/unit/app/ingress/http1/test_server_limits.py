@@ -63,6 +63,35 @@ def test_client_that_does_not_read_is_disconnected(run: Run) -> None:
     run(scenario())
 
 
+def test_client_that_reads_below_the_minimum_rate_is_disconnected(run: Run) -> None:
+    """A byte now and then would hold the response for days."""
+
+    async def scenario() -> None:
+        service = FakeService()
+        service.large_output = bytes(30 << 20)
+        send_buffers = SendBufferLimit()
+        async with fronted(service, send_buffers, min_client_rate=4096) as front:
+            peer = await front.connect()
+            await peer.send(binary_infer(np.ones((1, 1), np.float32)))
+            [connection] = front.open_connections()
+            await until(lambda: connection.buffered_bytes() > 10 << 20)
+            peer.pause()
+            now = asyncio.get_running_loop().time()
+            connection.check_time(now)
+            left = connection.buffered_bytes()
+            await until(lambda: peer.take(1 << 16) and connection.buffered_bytes() < left - 60 * 4096)
+            for second in (59, 118):  # fast enough until the first
+                connection.check_time(now + second)
+                assert not connection._transport.is_closing()
+            assert peer.take(16)
+            connection.check_time(now + 120)
+            assert connection._transport.is_closing()
+            assert send_buffers.too_slow == 1
+            await until(lambda: not front.connections)
+
+    run(scenario())
+
+
 def test_buffered_bytes_and_connections_are_bounded(run: Run) -> None:
     async def scenario() -> None:
         async with fronted(max_buffered_bytes=300_000, max_connections=2) as front:

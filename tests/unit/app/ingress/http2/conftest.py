@@ -1,5 +1,6 @@
 """Fixtures of the HTTP/2 server's tests."""
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.settings.fronts import Http2Settings
 from tests.unit.app.ingress.http2.http2_running import Running, Start
+from tests.unit.app.ingress.http2.raw_client import Connect, Raw
 
 
 @pytest.fixture
@@ -36,3 +38,21 @@ def channel(running: Running) -> Iterator[grpc.Channel]:
         options=[("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)],
     ) as channel:
         yield channel
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Makes clients, which are closed at the end of the test."""
+    with contextlib.ExitStack() as sockets:
+
+        def make(running: Running) -> Raw:
+            raw = Raw(running.port)
+            sockets.enter_context(raw.socket)
+            return raw
+
+        yield make
+
+
+@pytest.fixture
+def raw(running: Running, connect: Connect) -> Raw:
+    return connect(running)

@@ -59,6 +59,10 @@ class Handlers:
         async for message in requests:
             await call.write(bytes(message) * 2)
 
+    async def large(self, requests: AsyncIterator[Buffer], call: StreamingCall) -> None:
+        async for message in requests:
+            await call.write(bytes(int(bytes(message))))
+
     def direct(self, call: UnaryCall, message: Buffer) -> None:
         """Answers at once, later, with an error or never, as the message says."""
         loop = asyncio.get_running_loop()
@@ -79,6 +83,7 @@ class Handlers:
             "direct": partial(UnaryCall, self.direct),
             "describe": partial(UnaryCall, self.describe),
             "both": partial(StreamingCall, self.both),
+            "large": partial(StreamingCall, self.large),
             "generate": partial(StreamingCall, self.generate),
         }
         for handler in (self.echo, self.blow, self.fail, self.crash, self.hang):

@@ -1,98 +1,22 @@
 """The HTTP/2 server and a bare socket: what no client would send, and what ends a connection."""
 
 import asyncio
-import contextlib
 import gzip
 import socket
 import struct
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import hpack
 import pytest
 
-from app.ingress.http2.connection import Http2Connection
 from app.ingress.http2.stream import Output
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.protocol.grpc import framing as wire
 from app.protocol.grpc import http2 as h2
 from tests.unit.app.ingress.http2.http2_running import WAIT_S, Running, Start
+from tests.unit.app.ingress.http2.raw_client import Connect, Raw, decoded, only_connection
 from tests.waiting import until
-
-
-def _decoded(block: bytes) -> Any:
-    return hpack.Decoder().decode(block)
-
-
-class Raw:
-    """A client that sends raw frames."""
-
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), WAIT_S)
-        self.encoder = hpack.Encoder()
-        self.reader = h2.FrameReader(1 << 24)
-        self.unread: deque[Any] = deque()  # received behind the last frame that was wanted
-        self.send(h2.PREFACE + h2.settings_frame({}))
-
-    def send(self, data: bytes) -> None:
-        self.socket.sendall(data)
-
-    def call(self, stream: int, name: str = "echo", flags: int = 0, *more: tuple[str, str]) -> bytes:
-        path = f"/test.Test/{name}"
-        block = self.encoder.encode(
-            [(":method", "POST"), (":path", path), ("content-type", "application/grpc"), *more]
-        )
-        return h2.frame(h2.HEADERS, h2.END_HEADERS | flags, stream, block)
-
-    def frames(self, until: Callable[[Any], bool]) -> list[Any]:
-        """Frames up to the first that is wanted, or to the end of the connection."""
-        found: list[Any] = []
-        while True:
-            while self.unread:
-                found.append(self.unread.popleft())
-                if until(found[-1]):
-                    return found
-            try:
-                data = self.socket.recv(65536)
-            except ConnectionResetError:
-                data = b""
-            if not data:
-                return found
-            self.unread.extend(self.reader.feed(data))
-
-    def goaway(self) -> tuple[int, bytes]:
-        """Code and text of the GOAWAY that ends the connection."""
-        frames = self.frames(lambda frame: frame.kind == h2.GOAWAY)
-        assert frames[-1].kind == h2.GOAWAY, frames[-3:]
-        return int.from_bytes(frames[-1].payload[4:8], "big"), frames[-1].payload[8:]
-
-
-def only_connection(running: Running) -> Http2Connection:
-    (connection,) = running.server.state.connections
-    assert isinstance(connection, Http2Connection)
-    return connection
-
-
-Connect = Callable[[Running], Raw]
-
-
-@pytest.fixture
-def connect() -> Iterator[Connect]:
-    """Makes clients, which are closed at the end of the test."""
-    with contextlib.ExitStack() as sockets:
-
-        def make(running: Running) -> Raw:
-            raw = Raw(running.port)
-            sockets.enter_context(raw.socket)
-            return raw
-
-        yield make
-
-
-@pytest.fixture
-def raw(running: Running, connect: Connect) -> Raw:
-    return connect(running)
 
 
 def _streams(raw: Raw, count: int, then: Callable[[int, int], bytes] = lambda *_: b"") -> bytes:
@@ -192,7 +116,7 @@ def test_requests_other_than_grpc_are_refused(raw: Raw) -> None:
     block = hpack.Encoder().encode([(":method", "GET"), (":path", "/")])
     raw.send(h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, 1, block))
     frames = raw.frames(lambda frame: frame.stream == 1)
-    assert _decoded(frames[-1].payload) == [(":status", "405")]
+    assert decoded(frames[-1].payload) == [(":status", "405")]
 
 
 def test_streams_above_the_limit_are_refused(start: Start, connect: Connect) -> None:
@@ -242,29 +166,6 @@ def test_stream_waiting_for_the_connection_window_is_listed_once(running: Runnin
     assert sent == 2 * 70_005 - h2.DEFAULT_WINDOW and not connection._output.waiting
 
 
-def test_stalled_responses_are_reset(running: Running, raw: Raw) -> None:
-    raw.send(h2.settings_frame({h2.INITIAL_WINDOW_SIZE: 0}))
-    for stream in (1, 3):
-        message = wire.PREFIX.pack(0, 4) + b"9999"
-        raw.send(raw.call(stream, "blow") + h2.frame(h2.DATA, h2.END_STREAM, stream, message))
-        raw.frames(lambda frame: frame.kind == h2.HEADERS)
-    connection = only_connection(running)
-
-    async def check(seconds: float) -> int:
-        connection.check_time(started + seconds)
-        return len(connection._streams)
-
-    started = connection._keepalive.heard
-    assert running.run(check(1)) == 2
-    assert running.run(check(50)) == 2
-    raw.send(h2.window_update(1, 1))  # one made progress: neither is reset
-    raw.frames(lambda frame: frame.kind == h2.DATA)
-    assert [running.run(check(seconds)) for seconds in (55, 70, 114)] == [2, 2, 2]
-    assert running.run(check(116)) == 0
-    resets = raw.frames(lambda frame: frame.kind == h2.RST_STREAM and frame.stream == 3)
-    assert [frame.stream for frame in resets if frame.kind == h2.RST_STREAM] == [1, 3]
-
-
 def test_data_for_an_ended_call_is_not_buffered(running: Running, raw: Raw) -> None:
     raw.send(h2.settings_frame({h2.INITIAL_WINDOW_SIZE: 0}))
     message = h2.frame(h2.DATA, 0, 1, wire.PREFIX.pack(0, 4) + b"abcd")
@@ -295,7 +196,7 @@ def test_compressed_bomb_is_refused(start: Start, connect: Connect) -> None:
     raw.send(h2.frame(h2.HEADERS, h2.END_HEADERS, 1, block))
     raw.send(h2.frame(h2.DATA, h2.END_STREAM, 1, wire.PREFIX.pack(1, len(bomb)) + bomb))
     frames = raw.frames(lambda frame: frame.stream == 1)
-    assert dict(_decoded(frames[-1].payload))["grpc-status"] == "8"
+    assert dict(decoded(frames[-1].payload))["grpc-status"] == "8"
 
 
 def test_connection_over_its_age_gets_goaway(start: Start, connect: Connect) -> None:
