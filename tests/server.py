@@ -59,7 +59,7 @@ class Server:
 
     def start(self, wait: bool = True) -> "Server":
         """Start the process and wait until it is ready."""
-        with self.log.open("wb") as log:
+        with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*self.program, *self._arguments_with_ports()],
                 stdin=subprocess.DEVNULL,
