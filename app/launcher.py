@@ -2,11 +2,11 @@
 
 import signal
 import socket
-import sys
 import threading
 import time
 from types import FrameType
 
+from app.console.console import Console
 from app.ray_adapter.cluster import join_or_start, leave
 from app.settings.errors import SettingsError
 from app.settings.settings import SETTINGS, ServerSettings
@@ -24,13 +24,15 @@ def run(settings: ServerSettings) -> int:
         SettingsError: a port is taken.
     """
     _check_ports(settings)
-    join_or_start(
-        loopback=settings.cluster.channel_address == SETTINGS["channel_address"].default,
-        import_from_cwd=False,  # a file there named as a module must not replace it
-        log_to_driver=True,
-        configure_logging=False,
-        include_dashboard=settings.cluster.allow_dashboard,
-    )
+    console = Console(settings)
+    with console.ray_start():
+        join_or_start(
+            loopback=settings.cluster.channel_address == SETTINGS["channel_address"].default,
+            import_from_cwd=False,  # a file there named as a module must not replace it
+            log_to_driver=True,
+            configure_logging=False,
+            include_dashboard=settings.cluster.allow_dashboard,
+        )
     from ray import serve
 
     from app.main import APPLICATION, compose
@@ -39,7 +41,7 @@ def run(settings: ServerSettings) -> int:
     serve.start(proxy_location="Disabled")
     try:
         serve.run(compose(settings), name=APPLICATION, route_prefix=None)
-        if not _loaded(settings, stop):
+        if not _loaded(settings, stop, console):
             return 1
         stop.wait()
         print(f"Signal ({stop.number}) received.", flush=True)
@@ -66,21 +68,17 @@ def _stop_on_signal() -> StopSignal:
     return stop
 
 
-def _loaded(settings: ServerSettings, stop: threading.Event) -> bool:
+def _loaded(settings: ServerSettings, stop: threading.Event, console: Console) -> bool:
     """Wait for the models of the start; return False when one failed and `exit_on_error` is set."""
-    import msgspec
-    from ray import serve
+    from app.main import routing_table
 
-    from app.main import APPLICATION, MANAGER
-    from app.routing.table import RoutingTable
-
-    manager = serve.get_deployment_handle(MANAGER, APPLICATION)
     while not stop.is_set():
-        table = msgspec.msgpack.decode(manager.status.remote().result(), type=RoutingTable)
+        table = routing_table()
         if table.initialised:
             if settings.repository.exit_on_error and not table.all_ready:
-                print("error: creating server: Internal - failed to load all models", file=sys.stderr)
+                console.failed(table)
                 return False
+            console.ready(table)
             return True
         time.sleep(_POLL_S)
     return True

@@ -3,9 +3,11 @@
 import secrets
 from typing import Any
 
+import msgspec
 from ray import serve
 from ray.serve.deployment import Application
 
+from app.routing.table import RoutingTable
 from app.settings.load import from_args
 from app.settings.settings import ServerSettings
 from deployments import spec
@@ -54,6 +56,16 @@ def compose(settings: ServerSettings) -> Application:
     writer = manager.bind(settings, key, (APPLICATION, INGRESS))
     application: Application = ingress.bind(settings, key, writer)
     return application
+
+
+def routing_table() -> RoutingTable:
+    """Return the present table of the repository manager of this cluster; blocks.
+
+    Raises:
+        RayServeException: the application does not run.
+    """
+    manager = serve.get_deployment_handle(MANAGER, APPLICATION)
+    return msgspec.msgpack.decode(manager.status.remote().result(), type=RoutingTable)
 
 
 def _deployment(kind: type, **options: Any) -> Any:

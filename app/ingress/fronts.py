@@ -1,5 +1,6 @@
 """Starts the fronts that the settings enable."""
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -8,6 +9,8 @@ from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer
 from app.settings.fronts import GrpcSettings
 from app.settings.settings import MetricsSettings, ServerSettings
+
+logger = logging.getLogger(__name__)
 
 
 class Front(Protocol):
@@ -47,7 +50,8 @@ async def _open_http(
     metrics_port = settings.metrics.port if settings.metrics.enabled else 0
     front = HttpFront(service, settings.http, observer, send_buffers, metrics_port)
     tls = settings.http.certificates.context() if settings.http.certificates else None
-    await front.start(settings.http.address, settings.http.port, tls=tls)
+    port = await front.start(settings.http.address, settings.http.port, tls=tls)
+    logger.info("Started HTTPService at %s:%d", settings.http.address, port)
     return front
 
 
@@ -57,7 +61,8 @@ async def _open_grpc(
     from app.ingress.grpc.front import GrpcFront
 
     front = GrpcFront(service, settings, observer, send_buffers)
-    await front.start(settings.address, settings.port)
+    port = await front.start(settings.address, settings.port)
+    logger.info("Started GRPCInferenceService at %s:%d", settings.address, port)
     return front
 
 
@@ -65,5 +70,6 @@ async def _open_metrics(settings: MetricsSettings, metrics: Callable[[], Awaitab
     from app.ingress.metrics.front import MetricsFront
 
     front = MetricsFront(metrics)
-    await front.start(settings.address, settings.port)
+    port = await front.start(settings.address, settings.port)
+    logger.info("Started Metrics Service at %s:%d", settings.address, port)
     return front

@@ -74,11 +74,19 @@ def leave(application: str) -> None:
     ray.shutdown()
 
 
-def run_serve_cli(arguments: Sequence[str]) -> None:
-    """Run the `serve` command in this process (`ray.serve.scripts.cli` of Ray 2.60, a click group)."""
-    from ray.serve.scripts import cli
+def run_serve_cli(arguments: Sequence[str], verbose: bool = True) -> None:
+    """Run the `serve` command in this process (`ray.serve.scripts.cli` of Ray 2.60, a click group).
 
-    cli(list(arguments), standalone_mode=False)
+    Args:
+        arguments: of the command.
+        verbose: print what the command says of its progress; its errors are printed in any case.
+    """
+    from ray.serve import scripts
+
+    if not verbose:
+        printer = vars(scripts)["cli_logger"]
+        printer.print = printer.success = lambda *args, **kwargs: None
+    scripts.cli(list(arguments), standalone_mode=False)
 
 
 def wait_reachable(address: str, timeout_s: float = _ANSWER_S) -> None:

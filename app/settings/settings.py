@@ -234,6 +234,9 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
         int, Flag("arena_threshold", "Minimum bytes of a tensor sent through shared memory.", low=1)
     ] = 32 * 1024
     allow_dashboard: A[bool, Flag("allow_dashboard", "Start Ray's dashboard, on this machine only.")] = False
+    log_ray: A[
+        bool, Flag("log_ray", "Print the messages of Ray and Serve, which otherwise go to a file.", bare=True)
+    ] = False
 
 
 class ModelStoreSettings(msgspec.Struct, frozen=True, kw_only=True):

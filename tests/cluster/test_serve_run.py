@@ -71,3 +71,4 @@ def test_polling(server: Server, models: Path) -> None:
 
 def test_stopped_under_load(server: Server) -> None:
     check_stop_under_load(server)
+    assert "retries remaining" not in server.output(), "a message of Ray about its own end"

@@ -16,6 +16,7 @@ TABLE = """
 app.access:
 app.cache: app.core
 app.commands: app.access
+app.console: app.core app.core.config app.ray_adapter app.routing app.settings
 app.core:
 app.core.config: app.core
 app.core.observability: app.core

@@ -19,6 +19,7 @@ from deployments import builder
 ROUTER = "serve_router.DirectRouter"
 JOIN = "cluster.join_or_start"
 RUN = "applications.run_application"
+OUTPUT = "worker_output.divert_ray_output"
 LOCK = "the lock of applications.run_application"
 
 SIGNATURES = [
@@ -46,6 +47,15 @@ SIGNATURES = [
     ("ray.util:get_node_ip_address", (), "node.listen_host"),
     ("ray:nodes", (), "node.gpus_by_node"),
     ("ray.serve.scripts:cli.main", ("args", "standalone_mode"), "cluster.run_serve_cli"),
+    ("ray.serve.scripts:cli_logger.print", ("msg",), "cluster.run_serve_cli"),
+    ("ray.serve.scripts:cli_logger.success", ("msg",), "cluster.run_serve_cli"),
+    ("ray._private.worker:print_to_stdstream", ("data", "ignore_prefix"), OUTPUT),
+    (
+        "ray._private.ray_logging:global_worker_stdstream_dispatcher.add_handler",
+        ("name", "handler"),
+        OUTPUT,
+    ),
+    ("ray._private.ray_logging:global_worker_stdstream_dispatcher.remove_handler", ("name",), OUTPUT),
 ]
 FIELDS = [
     (

@@ -1,0 +1,76 @@
+"""The console of a server: what is printed at its start, when it is ready, and when its start fails."""
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from app.console import messages
+from app.ray_adapter.worker_output import divert_ray_output, open_ray_log
+from app.routing.table import RoutingTable
+from app.settings.settings import ServerSettings
+
+_PATIENCE_S: Final = 5.0
+"""Time between two signs of life while Ray starts."""
+_OUTPUT_S: Final = 0.5
+"""Time in which what workers have printed arrives here: Ray looks for it every 0.1 seconds."""
+
+
+class Console:
+    """Prints the messages of one start; the first of them when it is made."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings = settings
+        self._started = time.monotonic()
+        self._ray_log: logging.Handler | None = None
+        _say(messages.starting(settings))
+
+    @contextmanager
+    def ray_start(self) -> Iterator[None]:
+        """Print a line every few seconds while Ray starts; then send its messages where they belong."""
+        done = threading.Event()
+        waiting = threading.Thread(target=self._wait, args=(done,), daemon=True)
+        waiting.start()
+        try:
+            yield
+        finally:
+            done.set()
+            waiting.join()
+        self._divert()
+        _say(messages.models_loading(self._seconds))
+
+    def ready(self, table: RoutingTable) -> None:
+        """Print the banner, behind the table of the models, which the manager prints."""
+        time.sleep(_OUTPUT_S)
+        _say(messages.ready(self._settings, table, self._seconds, self._log_path, os.getpid()))
+
+    def failed(self, table: RoutingTable) -> None:
+        """Print why the start has ended, behind the table of the models."""
+        time.sleep(_OUTPUT_S)
+        print(messages.failed(table, self._log_path), file=sys.stderr, flush=True)
+
+    def _divert(self) -> None:
+        if self._settings.cluster.log_ray:
+            return
+        self._ray_log = open_ray_log()
+        divert_ray_output(self._ray_log)
+
+    def _wait(self, done: threading.Event) -> None:
+        while not done.wait(_PATIENCE_S):
+            _say(messages.waiting_for_ray(self._seconds))
+
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self._started
+
+    @property
+    def _log_path(self) -> str:
+        return str(getattr(self._ray_log, "baseFilename", ""))
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

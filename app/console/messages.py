@@ -1,0 +1,130 @@
+"""What the server tells the user who has started it. Pure functions; the callers print."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from app.console.first_request import first_request
+from app.core.installation import server_version
+from app.routing.table import RoutingTable, VersionEntry
+from app.settings.settings import ServerSettings
+
+_ANY: Final = ("0.0.0.0", "::")
+_SHOWN: Final = 20
+
+
+def starting(settings: ServerSettings) -> str:
+    """Return the line of the first second."""
+    return f"Nereid {server_version()} is starting with the models of {_repositories(settings)}"
+
+
+def waiting_for_ray(seconds: float) -> str:
+    """Return the line of a start that takes its time."""
+    return f"Nereid is starting Ray ({seconds:.0f} s so far)"
+
+
+def models_loading(seconds: float) -> str:
+    """Return the line for the moment when Ray runs."""
+    return f"Ray runs after {seconds:.1f} s; loading the models"
+
+
+def ready(settings: ServerSettings, table: RoutingTable, seconds: float, log: str, pid: int) -> str:
+    """Return the banner of a server that has loaded its models.
+
+    Args:
+        settings: the server's.
+        table: what it serves.
+        seconds: since its start.
+        log: the file with the messages of Ray; "" when they are printed.
+        pid: the process to stop.
+    """
+    rows = [*_addresses(settings), ("Models", _repositories(settings))]
+    if log:
+        rows.append(("Ray's log", log))
+    rows.append(("Stop", f"Ctrl-C, or kill {pid}"))
+    lines = [f"Nereid {server_version()}: {_count(table)} after {seconds:.0f} s"]
+    lines += [f"  {title:<10} {text}" for title, text in rows]
+    return "\n".join([*lines, *_unready(table), *_try(settings, table)])
+
+
+def failed(table: RoutingTable, log: str) -> str:
+    """Return why a start has ended, the failed models last, and how to serve the others."""
+    where = [f"Messages of Ray: {log}"] if log else []
+    error = "error: creating server: Internal - failed to load all models"
+    hint = f"{_count(table)}. To serve those that are, start with --exit-on-error=false."
+    return "\n".join([error, *where, hint, *_unready(table)])
+
+
+def http_url(settings: ServerSettings) -> str:
+    """Return the address of the HTTP API for a client on this machine."""
+    scheme = "https" if settings.http.certificates else "http"
+    return f"{scheme}://{_host(settings.http.address)}:{settings.http.port}"
+
+
+def _host(address: str) -> str:
+    """Return an address that a client on this machine can use."""
+    if address in _ANY:
+        return "localhost"
+    return f"[{address}]" if ":" in address else address
+
+
+def _addresses(settings: ServerSettings) -> Iterable[tuple[str, str]]:
+    http, grpc, metrics = settings.http, settings.grpc, settings.metrics
+    if http.enabled:
+        yield "HTTP", http_url(settings) if http.port else _chosen("HTTPService")
+        if http.port:
+            yield "", f"{http_url(settings)}/docs describes the API"
+    if grpc.enabled:
+        yield "gRPC", f"{_host(grpc.address)}:{grpc.port}" if grpc.port else _chosen("GRPCInferenceService")
+    if metrics.enabled:
+        address = f"http://{_host(metrics.address or http.address)}:{metrics.port}/metrics"
+        yield "Metrics", address if metrics.port else _chosen("Metrics Service")
+
+
+def _chosen(service: str) -> str:
+    return f"a free port: see 'Started {service}' above"
+
+
+def _repositories(settings: ServerSettings) -> str:
+    return ", ".join(settings.repository.paths)
+
+
+def _count(table: RoutingTable) -> str:
+    """Return "12 of 13 models are ready"; models that were unloaded by request do not count."""
+    wanted = [
+        versions
+        for versions in table.by_name.values()
+        if not versions or not all(entry.unloaded_by_request for entry in versions.values())
+    ]
+    ready = sum(bool(versions) and not any(map(_is_unready, versions.values())) for versions in wanted)
+    return f"{ready} of {len(wanted)} models are ready" if wanted else "ready, without any model"
+
+
+def _is_unready(entry: VersionEntry) -> bool:
+    return entry.state != "READY" and not entry.unloaded_by_request
+
+
+def _unready(table: RoutingTable) -> list[str]:
+    """Return a line for each version that failed to load, with the first line of the reason."""
+    unready = sorted(filter(_is_unready, table.entries), key=lambda entry: (entry.model, entry.version))
+    lines = [f"Not ready: {_title(entry)}: {_first_line(entry.reason)}" for entry in unready[:_SHOWN]]
+    return [*lines, f"Not ready: {len(unready) - _SHOWN} more"] if len(unready) > _SHOWN else lines
+
+
+def _title(entry: VersionEntry) -> str:
+    return entry.model if entry.version < 0 else f"{entry.model} version {entry.version}"
+
+
+def _first_line(reason: str) -> str:
+    return (reason.strip().splitlines() or ["no reason is known"])[0]
+
+
+def _try(settings: ServerSettings, table: RoutingTable) -> list[str]:
+    """Return a first request, when there is one that works as it stands."""
+    http = settings.http
+    if not http.enabled or not http.port or http.restrictions or http.certificates:
+        return []
+    url = http_url(settings)
+    if settings.repository.control_mode == "explicit" and not table.ready:
+        return ["Load a model:", f"  curl -s -X POST {url}/v2/repository/models/NAME/load"]
+    request = first_request(table, url) or f"curl -s {url}/v2/models"
+    return ["A first request:", f"  {request}"]

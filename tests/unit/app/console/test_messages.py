@@ -1,0 +1,153 @@
+"""What the user reads who has started the server."""
+
+import json
+import re
+from typing import Any
+
+import msgspec
+import pytest
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.console.first_request import first_request
+from app.console.messages import failed, http_url, ready, starting
+from app.core.installation import server_version
+from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
+from app.settings.settings import RepositorySettings, ServerSettings
+
+SETTINGS = ServerSettings(repository=RepositorySettings(paths=("/models", "s3://bucket")))
+
+
+def model(name: str, *dims: int, datatype: str = "TYPE_FP32", **fields: Any) -> VersionEntry:
+    config = mc.ModelConfig(name=name, **fields)
+    config.input.add(name="IN", data_type=datatype, dims=dims)
+    return VersionEntry(name, 1, ModelState.READY, config=config.SerializeToString())
+
+
+def bad(name: str, reason: str, version: int = 1) -> VersionEntry:
+    return VersionEntry(name, version, ModelState.UNAVAILABLE, reason)
+
+
+def table(*entries: VersionEntry) -> RoutingTable:
+    return RoutingTable(1, True, entries)
+
+
+def changed(section: str, **fields: Any) -> ServerSettings:
+    part = msgspec.structs.replace(getattr(SETTINGS, section), **fields)
+    return msgspec.structs.replace(SETTINGS, **{section: part})
+
+
+def banner(settings: ServerSettings, *entries: VersionEntry) -> str:
+    return ready(settings, table(*entries), 12.3, "/private/ray.log", 42)
+
+
+def test_first_line_names_version_and_repositories() -> None:
+    assert (
+        starting(SETTINGS) == f"Nereid {server_version()} is starting with the models of /models, s3://bucket"
+    )
+
+
+def test_banner_has_what_a_newcomer_needs() -> None:
+    assert banner(SETTINGS, model("one", 4)) == "\n".join(
+        [
+            f"Nereid {server_version()}: 1 of 1 models are ready after 12 s",
+            "  HTTP       http://127.0.0.1:8000",
+            "             http://127.0.0.1:8000/docs describes the API",
+            "  gRPC       127.0.0.1:8001",
+            "  Metrics    http://127.0.0.1:8002/metrics",
+            "  Models     /models, s3://bucket",
+            "  Ray's log  /private/ray.log",
+            "  Stop       Ctrl-C, or kill 42",
+            "A first request:",
+            '  curl -s http://127.0.0.1:8000/v2/models/one/infer -d \'{"inputs": [{"name": "IN", '
+            '"shape": [4], "datatype": "FP32", "data": [1, 1, 1, 1]}]}\'',
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("address", "host"), [("0.0.0.0", "localhost"), ("::", "localhost"), ("::1", "[::1]")]
+)
+def test_address_is_one_that_a_client_here_can_use(address: str, host: str) -> None:
+    assert http_url(changed("http", address=address)) == f"http://{host}:8000"
+
+
+def test_banner_names_what_is_not_ready() -> None:
+    unloaded = VersionEntry("gone", 1, ModelState.UNAVAILABLE, "unloaded")
+    text = banner(SETTINGS, model("one", 4), bad("two", "first line\nsecond line"), unloaded)
+    assert ": 1 of 2 models are ready after" in text
+    assert "Not ready: two version 1: first line\n" in text
+    assert "second line" not in text
+
+
+def test_free_port_is_not_shown_as_0() -> None:
+    text = banner(changed("http", port=0), model("one", 4))
+    assert ":0" not in text
+    assert "see 'Started HTTPService' above" in text
+    assert "curl" not in text
+
+
+def test_disabled_services_have_no_address() -> None:
+    text = banner(changed("grpc", enabled=False))
+    assert "gRPC" not in text and "ready, without any model" in text
+
+
+def test_first_request_of_explicit_mode_is_a_load() -> None:
+    text = banner(changed("repository", control_mode="explicit"))
+    assert text.endswith("curl -s -X POST http://127.0.0.1:8000/v2/repository/models/NAME/load")
+
+
+def test_failed_start_lists_the_failed_models_last() -> None:
+    reason = "Internal: no such file"
+    text = failed(table(model("one", 4), bad("two", reason, NO_VERSION), bad("three", reason)), "/ray.log")
+    assert text.splitlines() == [
+        "error: creating server: Internal - failed to load all models",
+        "Messages of Ray: /ray.log",
+        "1 of 3 models are ready. To serve those that are, start with --exit-on-error=false.",
+        f"Not ready: three version 1: {reason}",
+        f"Not ready: two: {reason}",
+    ]
+
+
+def test_many_failures_are_cut() -> None:
+    text = failed(table(*(bad(f"m{number:02}", "broken") for number in range(30))), "")
+    assert text.endswith("Not ready: 10 more")
+    assert text.count("broken") == 20
+
+
+def sent(*entries: VersionEntry) -> tuple[str, Any]:
+    """The model and the body of the first request."""
+    command = first_request(table(*entries), "http://h:1")
+    match = re.fullmatch(r"curl -s http://h:1/v2/models/(.+)/infer -d '(.+)'", command)
+    assert match is not None
+    return match[1], json.loads(match[2])["inputs"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "tensor"),
+    [
+        (model("m", -1, 2, max_batch_size=8), {"shape": [1, 1, 2], "datatype": "FP32", "data": [1, 1]}),
+        (model("m", 1, datatype="TYPE_STRING"), {"shape": [1], "datatype": "BYTES", "data": ["hello"]}),
+        (model("m", 2, datatype="TYPE_BOOL"), {"shape": [2], "datatype": "BOOL", "data": [True, True]}),
+    ],
+)
+def test_first_request_fits_the_model(entry: VersionEntry, tensor: dict[str, Any]) -> None:
+    assert sent(entry) == ("m", [{"name": "IN", **tensor}])
+
+
+def test_first_request_prefers_few_numbers_to_text() -> None:
+    chosen = sent(model("a", 1, datatype="TYPE_STRING"), model("b", 8), model("c", 2))
+    assert chosen[0] == "c"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        model("m", 1000),
+        model("m", 1, datatype="TYPE_FP16"),
+        model("m", 1, sequence_batching=mc.ModelSequenceBatching()),
+        model("m", 1, model_transaction_policy=mc.ModelTransactionPolicy(decoupled=True)),
+        VersionEntry("m", 1, ModelState.LOADING),
+    ],
+)
+def test_first_request_leaves_out_models_that_json_does_not_suit(entry: VersionEntry) -> None:
+    assert first_request(table(entry), "http://h:1") == ""
