@@ -238,12 +238,15 @@ class Http2Connection(asyncio.Protocol):
             raise h2.Http2Error(h2.PROTOCOL_ERROR, "SETTINGS on a stream")
         if frame.flags & h2.ACK:
             return
-        for key, value in h2.read_settings(frame.payload).items():
+        settings = h2.read_settings(frame.payload)
+        # Before the data that wider windows let out: until the client has read this, it holds received data
+        # against its old windows.
+        self._output.put(h2.frame(h2.SETTINGS, h2.ACK, 0))
+        for key, value in settings.items():
             if key == h2.INITIAL_WINDOW_SIZE:
                 self._change_windows(value)
             elif key == h2.MAX_FRAME_SIZE:
                 self._output.allow_frames(value)
-        self._output.put(h2.frame(h2.SETTINGS, h2.ACK, 0))
 
     def _change_windows(self, size: int) -> None:
         self._keepalive.count(

@@ -139,6 +139,16 @@ def test_window_grows_byte_by_byte(raw: Raw) -> None:
     raw.send(h2.window_update(1, 5))
 
 
+def test_data_that_a_setting_allows_follows_its_acknowledgement(raw: Raw) -> None:
+    """Until then gRPC's C client holds DATA against its old window, and ends the connection."""
+    raw.send(h2.settings_frame({h2.INITIAL_WINDOW_SIZE: 0}))
+    raw.send(raw.call(1) + h2.frame(h2.DATA, h2.END_STREAM, 1, wire.PREFIX.pack(0, 4) + b"abcd"))
+    raw.frames(lambda frame: frame.kind == h2.HEADERS)
+    raw.send(h2.settings_frame({h2.INITIAL_WINDOW_SIZE: 100}))
+    kinds = [frame.kind for frame in raw.frames(lambda frame: frame.kind == h2.DATA)]
+    assert kinds == [h2.SETTINGS, h2.DATA]
+
+
 def test_repeated_setting_is_applied_once(running: Running, raw: Raw) -> None:
     """Else one frame full of settings would change the windows of every stream for minutes."""
     raw.send(_streams(raw, 100) + h2.frame(h2.SETTINGS, 0, 0, struct.pack(">HL", 4, 99) * 100_000))
