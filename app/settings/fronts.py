@@ -155,6 +155,7 @@ class Http2Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         max_message_size: of a request message, before and after decompression, and of a response message.
+        max_decompressed_size: of a request message that becomes more than 10 times as large by decompression.
         max_buffered_bytes: of the request messages of all connections.
         max_streams: calls in flight on one connection.
         max_calls: calls in flight on all of them, streams included; more get RESOURCE_EXHAUSTED.
@@ -229,6 +230,16 @@ class Http2Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_message_size: A[
         int, Flag("grpc_max_message_size", "Maximum bytes of a message.", NEREID, low=1, high=INT_MAX)
     ] = INT_MAX
+    max_decompressed_size: A[
+        int,
+        Flag(
+            "grpc_max_decompressed_size",
+            "Maximum bytes, decompressed, of a message that is compressed to less than a tenth.",
+            NEREID,
+            low=1,
+            high=INT_MAX,
+        ),
+    ] = 64 * MIB
 
 
 class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -56,7 +56,8 @@ class HttpConnection(asyncio.Protocol):
         # A connection is blocked until all is sent: what waits then only becomes less, which is progress.
         self._transport.set_write_buffer_limits(self._settings.write_buffer_bytes, 0)
         if not self._state.admit(self):
-            self._transport.abort()
+            self._heads = self._state.no_heads  # its first request is new, for `_new_head` to refuse
+            self._state.loop.call_later(self._settings.linger_s, self._transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.remove(self)
@@ -129,6 +130,9 @@ class HttpConnection(asyncio.Protocol):
             self._begun = self._state.now()
 
     def _new_head(self, data: bytes) -> RoutedHead | None:
+        if self._heads is self._state.no_heads:
+            self._reject(HttpError(503, self._state.too_many), b"Retry-After: 1\r\n")
+            return None
         try:
             if len(data) > self._settings.max_head_bytes:
                 raise HttpError(431, "Request Header Fields Too Large")
@@ -229,7 +233,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.resume_reading()
             self._parse(self._ahead)
 
-    def _reject(self, error: HttpError) -> None:
+    def _reject(self, error: HttpError, headers: bytes = b"") -> None:
         """Answer a request with an error without reading the rest of it, and close."""
         self._release()
         self._ahead = b""
@@ -238,7 +242,7 @@ class HttpConnection(asyncio.Protocol):
         self._in_place = None
         switch_protocol(self._transport, self)
         body = encode_error(error.message)
-        self._transport.write(response_head(error.status, JSON_HEADERS, len(body), False) + body)
+        self._transport.write(response_head(error.status, JSON_HEADERS + headers, len(body), False) + body)
         # Closing with data unread resets the connection, and the client might not receive the response: data
         # is received and discarded for a moment first.
         if self._transport.can_write_eof():  # TLS has no half-closed connections

@@ -21,6 +21,7 @@ class HttpState(ServerState):
     Attributes:
         buffered: request bytes of bodies that came in more than one piece.
         heads: parsed request heads with their routes, by their bytes.
+        no_heads: what connections beyond the limit have in place of them.
         read_buffer: receive buffer of connections with long bodies.
     """
 
@@ -37,6 +38,7 @@ class HttpState(ServerState):
         super().__init__(settings.max_connections, send_buffers)
         self.settings = settings
         self.heads = HeaderCache[RoutedHead](max_entries=4096, max_key_bytes=2048, max_bytes=4 << 20)
+        self.no_heads = HeaderCache[RoutedHead](max_entries=0, max_key_bytes=0, max_bytes=0)
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
         self._route = route
 

@@ -123,6 +123,10 @@ class GrpcCall(ABC):
         block = wire.trailers(status, message)
         self._stream.send(b"", (), block if self._headers_sent else wire.RESPONSE_HEADERS + block)
 
+    def end_undecompressed(self, error: ValueError | MemoryError) -> None:
+        """End the call because of a message that is not compressed as it says, or becomes too large."""
+        self.end(wire.INTERNAL if isinstance(error, ValueError) else wire.RESOURCE_EXHAUSTED, str(error))
+
     def _expire(self) -> None:
         self.end(wire.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
@@ -206,7 +210,7 @@ class UnaryCall(GrpcCall):
         try:
             data = message.result()
         except (ValueError, MemoryError) as error:
-            self.end(wire.RESOURCE_EXHAUSTED, str(error))
+            self.end_undecompressed(error)
         else:
             if self._reserve(len(data)):
                 self._handler(self, data)
@@ -287,19 +291,20 @@ def open_call(
     restriction = restricted.get(head.path)
     if restriction is not None and not restriction.accepts(_metadata_value(head, restriction.header)):
         text = f"This protocol is restricted, expecting header '{restriction.header}'"
-        _refuse(stream, wire.UNAVAILABLE, text)
+        refuse(stream, wire.UNAVAILABLE, text)
     elif head.refusal:
         stream.send(b"", (), wire.refusal_headers(head.refusal))
     elif method is None:
-        _refuse(stream, wire.UNIMPLEMENTED, "Method not found!")
+        refuse(stream, wire.UNIMPLEMENTED, "Method not found!")
     elif state.calls >= state.settings.max_calls:
-        _refuse(stream, wire.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!")
+        refuse(stream, wire.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!")
     else:
         return method(state, stream, head)
     return None
 
 
-def _refuse(stream: Stream, status: int, text: str) -> None:
+def refuse(stream: Stream, status: int, text: str) -> None:
+    """End a stream that no call was opened for."""
     stream.send(b"", (), wire.RESPONSE_HEADERS + wire.trailers(status, text))
 
 

@@ -11,10 +11,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from app.core.tensors import Buffer
+from app.ingress.http2.call import refuse
 from app.ingress.http2.state import Http2State
 from app.ingress.http2.stream import STREAM_WINDOW, Output, Stream, StreamReceiver
 from app.ingress.net.buffered_protocol import SharedBufferProtocol, switch_protocol
 from app.ingress.net.pace import Pace
+from app.protocol.grpc import framing as wire
 from app.protocol.grpc import http2 as h2
 from app.protocol.grpc.framing import CallHead, read_head
 
@@ -71,8 +73,8 @@ class Http2Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = self._output.transport = transport  # type: ignore[assignment]
         if not self._state.admit(self):
-            self._transport.abort()
-            return
+            self._open_call = self._refuse_call
+            self._state.loop.call_later(self._state.settings.linger_s, self._transport.abort)
         settings = {
             h2.MAX_CONCURRENT_STREAMS: self._state.settings.max_streams,
             h2.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
@@ -303,6 +305,11 @@ class Http2Connection(asyncio.Protocol):
         self._output.put(h2.rst_stream(stream.id, code))
         stream.cancel()
         self._close_if_idle()
+
+    def _refuse_call(self, stream: Stream, head: CallHead) -> None:
+        """Refuse the first call of a connection beyond the limit, and close it."""
+        refuse(stream, wire.UNAVAILABLE, self._state.too_many)
+        self.drain()
 
     # Ending.
 

@@ -9,6 +9,8 @@ from app.ingress.net.slow_clients import SendBufferLimit
 from app.protocol.grpc.framing import Compressed
 from app.settings.fronts import Http2Settings
 
+_USUAL_RATIO: Final = 10
+"""Compression up to which `max_decompressed_size` does not limit a message: no bomb."""
 _READ_BYTES: Final = 256 << 10
 """Size of the receive buffer of connections with long messages."""
 
@@ -32,8 +34,10 @@ class Http2State(ServerState):
         self._decompressing = ThreadPoolExecutor(1, "decompressing")
 
     def decompress(self, message: Compressed) -> "asyncio.Future[bytes]":
-        """Decompress a message, off the loop; ValueError for one that cannot be, or becomes too large."""
-        limit = self.settings.max_message_size
+        """Decompress a message, off the loop; raises as `Compressed.decompress`."""
+        settings = self.settings
+        limit = max(settings.max_decompressed_size, _USUAL_RATIO * len(message.data))
+        limit = min(limit, settings.max_message_size)
         return self.loop.run_in_executor(self._decompressing, message.decompress, limit)
 
     def close(self) -> None:

@@ -77,8 +77,8 @@ class StreamingCall(GrpcCall):
         """Decompress a request message; end the call if that fails."""
         try:
             return await self._state.decompress(message)
-        except ValueError as error:
-            self.end(wire.RESOURCE_EXHAUSTED, str(error))
+        except (ValueError, MemoryError) as error:
+            self.end_undecompressed(error)
             raise StopAsyncIteration from None
 
 

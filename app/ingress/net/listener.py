@@ -52,7 +52,7 @@ class Listener:
         await self._wait_closed(grace_s)
         if self._state.connections:
             logger.warning("closing %d connections after the grace period", len(self._state.connections))
-        for connection in list(self._state.connections):
+        for connection in (*self._state.connections, *self._state.refused):
             connection.abort()
         await self._wait_closed(_ABORT_S)
         if self._check is not None:

@@ -2,9 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from app.ingress.net.slow_clients import SendBufferLimit
+
+MAX_REFUSED: Final = 256
+"""Connections beyond the limit that are told so at a time; more are closed at once."""
 
 
 class Connection(Protocol):
@@ -27,6 +30,8 @@ class ServerState:
         loop: event loop of the server, from when it listens.
         now: clock of `loop`, in seconds.
         connections: open connections.
+        refused: connections beyond the limit, open for a moment until their clients are told.
+        too_many: why those are refused.
         buffered: request bytes that connections buffer.
         send_buffers: limit on response bytes buffered for slow clients; servers may share it.
         all_closed: set when the last connection has closed.
@@ -40,17 +45,27 @@ class ServerState:
         self.buffered = 0
         self.send_buffers = send_buffers or SendBufferLimit()
         self.all_closed = asyncio.Event()
+        self.refused: set[Connection] = set()
+        self.too_many = f"too many connections: the server accepts {max_connections} (--max-connections)"
         self._max_connections = max_connections
 
     def admit(self, connection: Connection) -> bool:
-        """Add a new connection; return False at the limit."""
-        if len(self.connections) >= self._max_connections:
-            return False
-        self.connections.add(connection)
-        return True
+        """Add a new connection; return False at the limit.
+
+        The client of such a connection is then told and disconnected; if too many are, it has been aborted.
+        """
+        admitted = len(self.connections) < self._max_connections
+        if admitted:
+            self.connections.add(connection)
+        elif len(self.refused) < MAX_REFUSED:
+            self.refused.add(connection)
+        else:
+            connection.abort()
+        return admitted
 
     def remove(self, connection: Connection) -> None:
         """Remove a connection that has closed."""
+        self.refused.discard(connection)
         self.connections.discard(connection)
         if not self.connections:
             self.all_closed.set()

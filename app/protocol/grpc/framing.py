@@ -154,18 +154,24 @@ class Compressed(NamedTuple):
     data: Buffer
 
     def decompress(self, limit: int) -> bytes:
-        """Return the message.
+        """Return the message, without inflating more of it than `limit` bytes.
 
         Raises:
-            ValueError: not compressed with `encoding`, or larger than `limit` bytes.
+            ValueError: not compressed with `encoding`, or cut short.
+            MemoryError: larger than `limit` bytes.
         """
         unpacker = zlib.decompressobj(_WINDOW_BITS[self.encoding])
         try:
-            data = unpacker.decompress(self.data, limit)
+            data = unpacker.decompress(self.data, limit + 1)
         except zlib.error as error:
-            raise ValueError(str(error)) from None
-        if unpacker.unconsumed_tail or not unpacker.eof:
-            raise ValueError("too large or cut short")
+            raise ValueError(f"failed to decompress the message: {error}") from None
+        if len(data) > limit:
+            raise MemoryError(
+                f"Received message larger than max (more than {limit} bytes decompressed). "
+                "Use --grpc-max-decompressed-size to increase the limit."
+            )
+        if not unpacker.eof:
+            raise ValueError("failed to decompress the message: it is cut short")
         return data
 
 

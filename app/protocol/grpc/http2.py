@@ -300,8 +300,8 @@ class HeaderReader(Generic[Head]):
             pairs = self._decoder.decode(block, raw=True)
         except OversizedHeaderListError:
             raise Http2Error(ENHANCE_YOUR_CALM, "header list is too large") from None
-        except (HPACKError, IndexError, ValueError) as error:
-            raise Http2Error(COMPRESSION_ERROR, str(error)) from None
+        except (HPACKError, IndexError, ValueError):  # whose texts show addresses of buffers
+            raise Http2Error(COMPRESSION_ERROR, "malformed header block") from None
         head = self._make([(name.decode("latin-1"), value.decode("latin-1")) for name, value in pairs])
         after = self._table()
         if after[0] is not before[0] or after[1] != before[1]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from app.core.errors import InferError, invalid_arg
 from app.ingress.http1 import body
-from app.ingress.net import listener
+from app.ingress.net import listener, server_state
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.transport.memory import shared_pool
 from tests.unit.app.http_fakes import FakeService
@@ -88,6 +89,27 @@ def test_client_that_reads_below_the_minimum_rate_is_disconnected(run: Run) -> N
             assert connection._transport.is_closing()
             assert send_buffers.too_slow == 1
             await until(lambda: not front.connections)
+
+    run(scenario())
+
+
+def test_connection_beyond_the_limit_is_told_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_state, "MAX_REFUSED", 2)
+
+    async def scenario() -> None:
+        async with fronted(max_connections=1) as front:
+            admitted = await front.connect()
+            assert (await admitted.ask(json_infer()))[0] == 200
+            refused, silent = await front.connect(), await front.connect()
+            assert await (await front.connect()).at_end()  # one too many even for that
+            status, headers, body = await refused.ask(json_infer())
+            assert (status, headers["connection"], headers["retry-after"]) == (503, "close", "1")
+            assert json.loads(body) == {
+                "error": "too many connections: the server accepts 1 (--max-connections)"
+            }
+            assert await refused.at_end() and await silent.at_end()
+            assert (await admitted.ask(json_infer()))[0] == 200
+            assert front.fake.requests == 2
 
     run(scenario())
 

@@ -209,6 +209,12 @@ def test_compressed_bomb_is_refused(start: Start, connect: Connect) -> None:
     assert dict(decoded(frames[-1].payload))["grpc-status"] == "8"
 
 
+def test_goaway_shows_no_address(raw: Raw) -> None:
+    raw.send(h2.frame(h2.HEADERS, h2.END_HEADERS, 1, b"\x40\x7f\xff\xff\xff"))
+    code, text = raw.goaway()
+    assert (code, text) == (h2.COMPRESSION_ERROR, b"malformed header block")
+
+
 def test_connection_over_its_age_gets_goaway(start: Start, connect: Connect) -> None:
     running = start(max_age_s=0.1)
     raw = connect(running)

@@ -1,7 +1,9 @@
 """The HTTP/2 server, called by grpcio's client."""
 
 import asyncio
+import random
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,7 +12,7 @@ import grpc
 import pytest
 
 from tests.unit.app.ingress.http2.http2_running import WAIT_S, Running, Start
-from tests.waiting import let_run
+from tests.waiting import let_run, until
 
 
 def unary(channel: grpc.Channel, name: str, message: bytes = b"", **options: Any) -> bytes:
@@ -129,6 +131,43 @@ def test_message_over_the_limit_is_refused(start: Start) -> None:
             unary(channel, "echo", bytes(2000))
         assert unary(channel, "echo", bytes(1000)) == bytes(1000)
     assert not running.server.state.buffered
+
+
+@pytest.mark.parametrize("method", ["direct", "both"])
+def test_bomb_is_refused_before_it_is_decompressed(start: Start, method: str) -> None:
+    """A message may be larger than this limit if it is not compressed by much."""
+    running = start(max_decompressed_size=1_000_000)
+    with grpc.insecure_channel(f"127.0.0.1:{running.port}") as channel:
+        call = channel.stream_stream(f"/test.Test/{method}", None, None)
+        gzip = grpc.Compression.Gzip
+        tracemalloc.start()
+        with pytest.raises(grpc.RpcError) as caught:
+            list(call(iter([bytes(200_000_000)]), timeout=WAIT_S, compression=gzip))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "--grpc-max-decompressed-size" in caught.value.details()
+        dense = random.Random(1).randbytes(1_500_000)
+        assert next(call(iter([dense]), timeout=WAIT_S, compression=gzip)) == dense
+    assert peak < 300_000_000  # 200 MB of which are the client's
+    assert not running.server.state.buffered
+
+
+def test_connection_beyond_the_limit_is_told_so(start: Start) -> None:
+    running = start(max_connections=1)
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    address = f"127.0.0.1:{running.port}"
+    with grpc.insecure_channel(address, options) as first, grpc.insecure_channel(address, options) as second:
+        assert unary(first, "echo", b"1") == b"1"
+        for _ in range(3):
+            with pytest.raises(grpc.RpcError) as caught:
+                unary(second, "echo", b"2")
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert caught.value.details() == "too many connections: the server accepts 1 (--max-connections)"
+        assert unary(first, "echo", b"1") == b"1"
+        first.close()
+        running.run(until(lambda: not running.server.state.connections))
+        assert unary(second, "echo", b"2") == b"2"
 
 
 def test_thousand_calls_at_once(running: Running, channel: grpc.Channel) -> None:
