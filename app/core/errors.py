@@ -5,8 +5,20 @@ maps them to HTTP and gRPC.
 """
 
 from enum import Enum
+from typing import Final
 
 import msgspec
+
+MAX_MESSAGE: Final = 16 << 10
+"""Characters of an error's message: enough for a traceback. What clients sent is quoted in messages."""
+
+
+def shortened(text: str, limit: int = MAX_MESSAGE) -> str:
+    """Return a text of at most `limit` characters, with "..." for the middle of a longer one."""
+    if len(text) <= limit:
+        return text
+    kept = limit - 3
+    return f"{text[: kept - kept // 2]}...{text[len(text) - kept // 2 :]}"
 
 
 class ErrorCode(str, Enum):
@@ -41,6 +53,7 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
     request's tensors, so one that is kept in a response or a constant is a leak.
 
     Attributes:
+        message: shortened, if it is longer than `MAX_MESSAGE`.
         retry_after_s: when a client may try again, in seconds; 0 if nothing is known.
     """
 
@@ -48,6 +61,10 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
     message: str
     reason: FailureReason = FailureReason.OTHER
     retry_after_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if len(self.message) > MAX_MESSAGE:
+            msgspec.structs.force_setattr(self, "message", shortened(self.message))
 
     @classmethod
     def from_exception(cls, error: BaseException) -> "Failure":
@@ -74,6 +91,7 @@ class InferError(Exception):
         reason: FailureReason = FailureReason.OTHER,
         retry_after_s: float = 0.0,
     ) -> None:
+        message = shortened(message)
         super().__init__(code, message, reason, retry_after_s)
         self.code = code
         self.message = message

@@ -11,6 +11,8 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from app.core.errors import shortened
+
 PACKAGES = ("app", "deployments", "backends")
 VERBATIM: Final[Mapping[str, object]] = {"verbatim": True}
 """`extra` of a record whose message is not escaped: our own tables, and JSON."""
@@ -52,8 +54,10 @@ class TritonFormatter(logging.Formatter):
         letter = record.levelname[0] if record.levelno >= logging.INFO else "I"  # as Triton's verbose lines
         at = time.gmtime(record.created)
         place = f"{os.getpid()} {record.filename}:{record.lineno}]"
-        message = record.getMessage()
-        if self._escape and not getattr(record, "verbatim", False):
+        message, ours = record.getMessage(), getattr(record, "verbatim", False)
+        if not ours:
+            message = shortened(message)
+        if self._escape and not ours:
             message = json.dumps(message, ensure_ascii=False).translate(_CONTROLS)
         if record.exc_info:
             message += "\n" + self.formatException(record.exc_info)

@@ -20,8 +20,6 @@ from app.transport.memory.shared_pool import allocate_aligned
 
 logger = logging.getLogger(__name__)
 
-# A status travels in trailers, which clients refuse from 8 to 16 KB on; a character may take 3 bytes there.
-_MAX_DETAILS: Final = 4000
 _UNEXPECTED: Final = "the server failed to handle the request; its log has the details"
 
 
@@ -109,7 +107,7 @@ class GrpcCall(ABC):
         if isinstance(error, Failure | InferError):
             # Triton answers a cancelled request with a status without text.
             cancelled = error.code is ErrorCode.CANCELLED and error.reason is not FailureReason.BACKEND
-            details = "" if cancelled else error.message[:_MAX_DETAILS]
+            details = "" if cancelled else error.message
         else:
             logger.error("gRPC request failed", exc_info=error)
             details = _UNEXPECTED

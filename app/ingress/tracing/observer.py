@@ -7,11 +7,11 @@ import json
 import logging
 from collections.abc import Awaitable, Callable
 from time import monotonic_ns
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from app.core.errors import InferError
+from app.core.errors import InferError, shortened
 from app.core.inference import Call, Sink
 from app.core.observability.live_settings import LiveChange, LiveSettings
 from app.core.observability.log import VERBATIM, LogConfig, configure_logging
@@ -24,6 +24,9 @@ from app.ingress.tracing.trace import Trace, stamps_of
 from app.routing.table import VersionEntry
 
 logger = logging.getLogger(__name__)
+
+_MAX_ID: Final = 1 << 10
+"""Characters of a request's id in the log."""
 
 REQUEST_LOG_LEVEL = 1
 """The verbose level from which every request is logged."""
@@ -165,7 +168,7 @@ class Observer:
             "protocol": origin.protocol,
             "model": request.model_name,
             "version": response.model_version or request.model_version,
-            "request_id": request.id,
+            "request_id": shortened(request.id, _MAX_ID),
             "status": "OK" if response.failure is None else response.failure.code.value,
             "total_us": (now_ns - origin.begun_ns) // 1000,
             **_durations(response.timestamps),

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from app.core.buffers import allocate_private
+from app.core.errors import shortened
 from app.core.tensors import Buffer
 from app.protocol.grpc.http2 import DATA, END_HEADERS, END_STREAM, HEADERS, Pairs, frame_head
 
@@ -25,6 +26,8 @@ INTERNAL: Final = 13
 UNAVAILABLE: Final = 14
 
 _TIMEOUT_UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_MAX_DETAILS: Final = 7000
+"""Bytes of an encoded status message: clients refuse trailers from 8 KiB on."""
 _PRINTABLE: Final = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) != "%")
 _WINDOW_BITS: Final = {"gzip": 31, "deflate": 15}
 
@@ -133,7 +136,16 @@ def trailers(status: int, message: str = "") -> bytes:
     if not status and not message:
         return OK_TRAILERS
     block = _literal("grpc-status", str(status))
-    return block + _literal("grpc-message", quote(message, safe=_PRINTABLE)) if message else block
+    return block + _literal("grpc-message", _percent_encoded(message)) if message else block
+
+
+def _percent_encoded(message: str) -> str:
+    """Encode a status message, with "..." for its middle if trailers have no room for all of it."""
+    encoded = quote(message, safe=_PRINTABLE, errors="replace")
+    while len(encoded) > _MAX_DETAILS:
+        message = shortened(message, len(message) * _MAX_DETAILS // len(encoded))
+        encoded = quote(message, safe=_PRINTABLE, errors="replace")
+    return encoded
 
 
 def refusal_headers(status: int) -> bytes:

@@ -191,4 +191,5 @@ def test_connections_are_limited_per_port(fronts: Fronts) -> None:
                     socket.create_connection(("127.0.0.1", port), WAIT_S) as second,
                     contextlib.suppress(ConnectionResetError),
                 ):
-                    assert second.recv(1) == b""
+                    while second.recv(4096):  # the greeting of HTTP/2
+                        pass

@@ -5,6 +5,7 @@ import time
 import tracemalloc
 import zlib
 from typing import Any, cast
+from urllib.parse import unquote
 
 import hpack
 import pytest
@@ -235,6 +236,15 @@ def test_client_decodes_response_blocks() -> None:
     text = "größe 100% \n" + "x" * 300
     found = dict(_decoded(wire.trailers(3, text)))
     assert found["grpc-message"] == "gr%C3%B6%C3%9Fe 100%25 %0A" + "x" * 300
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 16_000, "\U0001f600" * 16_000, "x" * 8000 + "\U0001f600" * 8000, "\ud800" * 9000]
+)
+def test_status_message_fits_the_trailers_that_clients_accept(text: str) -> None:
+    message = dict(_decoded(wire.trailers(3, text)))["grpc-message"]
+    assert 2000 < len(message) <= 7000 and "..." in message
+    assert unquote(message, errors="strict")
     assert _decoded(wire.refusal_headers(415)) == [(":status", "415")]
 
 
