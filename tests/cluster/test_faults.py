@@ -52,7 +52,9 @@ def test_killed_ingress(server: Server) -> None:
         wait_until(lambda: len(server.replicas("nereid:ingress")) == 2, 30.0, "Serve brings it back")
         time.sleep(1)
     broken = [answer for answer in load.failures if answer.status == 0]
-    assert len(broken) <= CLIENTS
+    # Its request in flight, and a connection made while the dying process still had its listener: the kernel
+    # closes the files of a process one after the other, and others may run in between.
+    assert len(broken) <= 2 * CLIENTS
     assert broken == load.failures
     assert all(answer.at < died + 1 for answer in broken)
 
