@@ -57,9 +57,11 @@ def load_model(
     try:
         backend = _initialize_backend(spec, model, kind)
         served = _serve(spec, model, backend, environment, plane, batched, rank)
-    except InferError as error:
+    except BaseException as error:
         environment.release()
-        raise environment.explain(error) from error
+        if isinstance(error, InferError):
+            raise environment.explain(error) from error
+        raise
     return served
 
 

@@ -1,8 +1,13 @@
 """Loading a model: its configuration is completed and checked, its instances are made."""
 
+from pathlib import Path
+
 import pytest
 
-from app.core.errors import InferError
+from app.core.errors import ErrorCode, InferError
+from deployments.environments.prepare import Environment
+from deployments.model_store.cache import NodeCache
+from deployments.replica import loading
 from deployments.replica.loading import load_model
 from tests.unit.deployments.served_model_bench import CONFIG, Bench
 
@@ -48,3 +53,20 @@ def test_failed_load_undoes_what_was_loaded(bench: Bench) -> None:
         ("unload", "m_0_2"),
     ]
     assert bench.backend.calls[-2:] == ["model_finalize", "finalize"]
+
+
+@pytest.mark.parametrize("error", [InferError(ErrorCode.INTERNAL, "unreadable"), OSError("disk full")])
+def test_failed_load_releases_its_environment(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
+) -> None:
+    cache = NodeCache(tmp_path / "environments", 1 << 20)
+    lease = cache.fill("e", 0, lambda folder: None)
+    monkeypatch.setattr(loading, "prepare", lambda model, size: Environment(lease=lease))
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(loading, "validate", fail)
+    with pytest.raises(type(error), match=str(error)):
+        bench.load(CONFIG)
+    assert cache.remove("e"), "nothing holds it"
