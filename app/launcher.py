@@ -74,8 +74,8 @@ def _loaded(settings: ServerSettings, stop: threading.Event, console: Console) -
 
     while not stop.is_set():
         table = routing_table()
-        if table.initialised:
-            if settings.repository.exit_on_error and not table.all_ready:
+        if table.initialised or table.failed:
+            if settings.repository.exit_on_error and not table.all_loaded:
                 console.failed(table)
                 return False
             console.ready(table)

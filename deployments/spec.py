@@ -45,7 +45,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
         origin: the address of the model in a remote repository; "" for a local one.
         cache_directory: the directory of local copies of a remote model.
         cache_bytes: the size limit of that directory and of Python environments.
-        overridden: whether a load request gave configuration or files.
+        override: the configuration of that request as JSON, if it gave no files; replicas do not read it.
+        override_files: a digest of the model's files then; the override is kept until one of them is written.
         namespace: the model's namespace, with `--model-namespacing`.
         log: the log settings, until an ingress sends others.
         rate_limits: explicit counts of resources, see `app/core/config/rate_limit.py`; None without limits.
@@ -78,12 +79,18 @@ class ModelSpec(msgspec.Struct, frozen=True):
     origin: str = ""
     cache_directory: str = ""
     cache_bytes: int = 1 << 40
-    overridden: bool = False
+    override: str = ""
+    override_files: str = ""
     namespace: str = ""
     log: LogConfig = LogConfig()
     rate_limits: dict[int, dict[str, int]] | None = None
     host_policy: dict[str, dict[str, str]] = {}
     revision: int = 0
+
+    @property
+    def overridden(self) -> bool:
+        """Whether a load request gave configuration or files."""
+        return bool(self.override or self.bundle)
 
     @property
     def backend_path(self) -> Path | None:

@@ -90,13 +90,14 @@ def _repositories(settings: ServerSettings) -> str:
 
 def _count(table: RoutingTable) -> str:
     """Return "12 of 13 models are ready"; models that were unloaded by request do not count."""
-    wanted = [
-        versions
-        for versions in table.by_name.values()
-        if not versions or not all(entry.unloaded_by_request for entry in versions.values())
-    ]
-    ready = sum(bool(versions) and not any(map(_is_unready, versions.values())) for versions in wanted)
-    return f"{ready} of {len(wanted)} models are ready" if wanted else "ready, without any model"
+    if table.failed:
+        return "not ready, the models cannot be read"
+    models: dict[str, list[VersionEntry]] = {}
+    for entry in table.entries:
+        if not entry.unloaded_by_request:
+            models.setdefault(entry.name, []).append(entry)
+    ready = sum(not any(map(_is_unready, versions)) for versions in models.values())
+    return f"{ready} of {len(models)} models are ready" if models else "ready, without any model"
 
 
 def _is_unready(entry: VersionEntry) -> bool:

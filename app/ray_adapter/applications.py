@@ -1,6 +1,7 @@
 """Starts, lists and deletes Serve applications from any number of threads. Every function blocks."""
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,11 @@ _configuring = threading.Lock()
 `RequestRouterConfig` of Ray 2.60 registers the router's module with cloudpickle for the whole process,
 pickles the class and unregisters the module: of two threads that do so at once, one fails.
 """
+
+_DELETE_S = 120.0
+"""Longer than a replica may drain (`graceful_shutdown_timeout_s` in deployments/builder.py)."""
+_LOOK_S = 0.1
+"""Time before Serve is asked again, doubled each time; `serve.delete` of Ray 2.60 asks once a second."""
 
 
 def run_application(name: str, build: Callable[[], Application | None]) -> None:
@@ -37,10 +43,21 @@ def application_statuses() -> Mapping[str, ApplicationStatusOverview]:
 
 
 def delete_application(name: str) -> None:
-    """Delete an application; return when its replicas have drained and stopped."""
+    """Delete an application; return when its replicas have drained and stopped.
+
+    Raises:
+        TimeoutError: they have not within `_DELETE_S`.
+    """
     with _configuring:
         pass  # a start that is in progress must reach Serve before the deletion
-    serve.delete(name)
+    serve.delete(name, _blocking=False)
+    deadline = time.monotonic() + _DELETE_S
+    pause_s = _LOOK_S
+    while name in application_statuses():
+        if time.monotonic() >= deadline:
+            raise TimeoutError(f"application '{name}' is not deleted after {_DELETE_S:.0f} s")
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 1.0)
 
 
 def versioned(deployment: Any, version: str, options: Mapping[str, Any]) -> Any:

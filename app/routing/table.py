@@ -17,10 +17,12 @@ from app.core.observability.live_settings import LiveSettings
 from app.core.sequences import keeps_sequences
 
 NO_VERSION = -1
+UNLOADED = "unloaded"
+"""The reason of an UNAVAILABLE version that was loaded before."""
 
 
 class ModelState(StrEnum):
-    """Triton's model states."""
+    """Triton's model states; UNKNOWN is that of a model that could not be read."""
 
     UNKNOWN = "UNKNOWN"
     LOADING = "LOADING"
@@ -97,14 +99,25 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
     @property
     def unloaded_by_request(self) -> bool:
         """Whether a client unloaded it, which does not make the server unready (strict readiness)."""
-        return self.state is ModelState.UNAVAILABLE and self.reason == "unloaded"
+        return self.state is ModelState.UNAVAILABLE and self.reason == UNLOADED
+
+    @property
+    def missing(self) -> bool:
+        """Whether the server lacks it: it should be READY (strict readiness).
+
+        A version that was or is being unloaded is not missing, nor is a model that could not be read.
+        """
+        wanted = self.state in (ModelState.LOADING, ModelState.UNAVAILABLE)
+        return wanted and not self.unloaded_by_request
 
 
 class RoutingTable(msgspec.Struct, frozen=True, dict=True):
     """All models known to the manager. `initialised` is set once the loads at start-up have ended.
 
-    `live` are the settings that every ingress applies; with None each keeps its own. With `namespacing` a
-    name may stand for several models (`--model-namespacing`).
+    `failed` is set instead when the repositories could not be read at start-up: the server is neither live
+    nor ready then, as a tritonserver with `--exit-on-error=false`. `live` are the settings that every ingress
+    applies; with None each keeps its own. With `namespacing` a name may stand for several models
+    (`--model-namespacing`).
     """
 
     number: int = 0
@@ -112,12 +125,14 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
     entries: tuple[VersionEntry, ...] = ()
     live: LiveSettings | None = None
     namespacing: bool = False
+    failed: bool = False
 
     @cached_property
     def by_name(self) -> dict[str, dict[int, VersionEntry]]:
         """Entries by identifier of the model, then version in ascending order."""
         models: dict[str, dict[int, VersionEntry]] = {}
-        for entry in sorted(self.entries, key=lambda entry: entry.version):
+        known = (entry for entry in self.entries if entry.state is not ModelState.UNKNOWN)
+        for entry in sorted(known, key=lambda entry: entry.version):
             versions = models.setdefault(entry.name, {})
             if entry.version != NO_VERSION:
                 versions[entry.version] = entry
@@ -125,8 +140,13 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def all_ready(self) -> bool:
-        """Whether every version is READY or was unloaded on request (Triton's strict readiness)."""
-        return all(entry.state is ModelState.READY or entry.unloaded_by_request for entry in self.entries)
+        """Whether no version is missing (Triton's strict readiness)."""
+        return not any(entry.missing for entry in self.entries)
+
+    @property
+    def all_loaded(self) -> bool:
+        """Whether every model of the start was read and loaded (Triton's `--exit-on-error`)."""
+        return not self.failed and all(entry.state is ModelState.READY for entry in self.entries)
 
     @cached_property
     def ready(self) -> tuple[VersionEntry, ...]:
@@ -199,12 +219,22 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
                 self._resolved[(name, version)] = entry
         return entry
 
+    def require_started(self) -> None:
+        """Refuse a request when the start has failed.
+
+        Raises:
+            InferError: UNAVAILABLE, in Triton's words.
+        """
+        if self.failed:
+            raise unavailable("Server not ready")
+
     def is_current(self, entry: VersionEntry) -> bool:
         """Return whether an entry is one of this table, rather than of an older one."""
         return self.by_name.get(entry.name, {}).get(entry.version) is entry
 
     def _find(self, name: str, version: str) -> VersionEntry:
         number = parse_version(version)
+        self.require_started()
         versions = self.by_name.get(self.identify(name))
         if versions is None:
             raise not_found(_unknown(name))

@@ -48,7 +48,8 @@ def _read(given: Mapping[str, object], table: Mapping[str, Setting], label: Labe
 
 def _complete(values: dict[str, Any], label: Label) -> dict[str, Any]:
     """Add the defaults that are not constant."""
-    repositories = directories(values.get("model_repository", ()), label("model_repository"))
+    paths, must_exist = values.get("model_repository", ()), values.get("exit_on_error", True)
+    repositories = directories(paths, label("model_repository"), must_exist)
     address = values.get("metrics_address") or values.get("http_address", SETTINGS["http_address"].default)
     return values | {"model_repository": repositories, "metrics_address": address}
 

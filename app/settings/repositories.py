@@ -46,21 +46,20 @@ def remote_scheme(url: str) -> RemoteScheme | None:
     return REMOTE_SCHEMES.get(url.partition("://")[0])
 
 
-def directories(paths: tuple[str, ...], label: str) -> tuple[str, ...]:
+def directories(paths: tuple[str, ...], label: str, must_exist: bool = True) -> tuple[str, ...]:
     """Return repository paths made absolute and without duplicates; addresses of clouds stay as they are.
 
     Raises:
-        SettingsError: there is none, or one is not a directory or a known cloud.
+        SettingsError: there is none; one is not a known cloud or, with `must_exist`, not a directory.
     """
     if not paths:
         raise SettingsError(f"{label} must be specified")
     for path in paths:
         if "://" in path:
             _check_remote(path, label)
-            continue
-        if not Path(path).exists():
+        elif must_exist and not Path(path).exists():
             raise SettingsError(f"{label}: directory '{path}' does not exist")
-        if not Path(path).is_dir():
+        elif must_exist and not Path(path).is_dir():
             raise SettingsError(f"{label}: '{path}' is not a directory")
     return tuple(
         dict.fromkeys(path.rstrip("/") if "://" in path else str(Path(path).resolve()) for path in paths)

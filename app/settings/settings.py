@@ -76,6 +76,9 @@ class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
     allow_upload: A[bool, Flag("allow_model_upload", "Accept model files sent in load requests.", NEREID)] = (
         True
     )
+    allow_partial_load: A[
+        bool, Flag("allow_partial_load", "Serve the versions of a model that load when others fail.", NEREID)
+    ] = False
     load_threads: A[int, Flag("model_load_thread_count", "Models loaded at the same time.", low=1)] = 4
     load_retries: A[int, Flag("model_load_retry_count", "Retries of a model that fails to load.", low=0)] = 0
     namespacing: A[

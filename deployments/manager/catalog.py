@@ -13,7 +13,7 @@ from app.core.config.model_config import change_requires_reload
 from app.core.config.normalise import normalise
 from app.core.config.text import parse_config_json
 from app.core.config.version_policy import absent_versions, require_versions, served_versions
-from app.core.errors import InferError, internal, invalid_arg
+from app.core.errors import ErrorCode, InferError, internal, invalid_arg
 from app.core.identifiers import name_of, namespace_of
 from app.core.observability.log import LogConfig
 from app.routing.table import VersionEntry
@@ -59,6 +59,16 @@ class Candidate(NamedTuple):
             version=version,
             application=application,
             fingerprint=version_fingerprint(self.entry, version),
+        )
+
+    def configured(self, loaded: ModelSpec) -> ModelSpec:
+        """Return the spec of a loaded version with this configuration."""
+        template = self.template
+        return msgspec.structs.replace(
+            loaded,
+            config=template.config,
+            override=template.override,
+            override_files=template.override_files,
         )
 
     def unchanged(self, loaded: ModelSpec) -> bool:
@@ -111,16 +121,25 @@ def _server_part(spec: ModelSpec) -> ModelSpec:
         application="",
         fingerprint="",
         config=b"",
-        overridden=False,
+        override="",
+        override_files="",
         log=LogConfig(),
         revision=0,
     )
 
 
-def poll_failure(name: str, error: InferError) -> InferError:
-    """Return Triton's error for a model that cannot be read, with the reason."""
-    text = f"failed to load '{name}', failed to poll from model repository: {error.message}"
-    return InferError(error.code, text)
+class PollFailure(InferError):
+    """A model cannot be read: why is in the log already."""
+
+
+def poll_failure(name: str, error: InferError) -> PollFailure:
+    """Log why a model cannot be read, and return Triton's error with the reason."""
+    logger.error("Poll failed for model directory '%s': %s", name, error.message)
+    return PollFailure(error.code, f"{_unpolled(name)}: {error.message}")
+
+
+def _unpolled(name: str) -> str:
+    return f"failed to load '{name}', failed to poll from model repository"
 
 
 def _same_replica(one: mc.ModelConfig, other: mc.ModelConfig) -> bool:
@@ -211,30 +230,26 @@ class Catalog:
         entries = self._entries(name) if bundle is None else layout.find({bundle.directory: ""}, name)
         entry = entries[0] if len(entries) == 1 else None
         if entry is None:
-            logger.error("failed to load '%s': model not found in any model repository", name)
-            raise internal(f"failed to load '{name}', failed to poll from model repository")
+            logger.error("failed to poll model '%s': model not found in any model repository.", name)
+            raise PollFailure(ErrorCode.INTERNAL, _unpolled(name))
         if bundle is None and not override:
             override = self._kept_override(entry)
         try:
             config = self._configuration(entry, override)
         except InferError as error:
             raise poll_failure(name, error) from error
-        candidate = self._candidate(entry, config, bool(override))
-        if bundle is None:
-            return candidate
-        template = msgspec.structs.replace(candidate.template, bundle=bundle.digest)
-        return candidate._replace(template=template)
+        return self._candidate(entry, config, override or "", bundle)
 
-    def keep_override(self, candidate: Candidate, override: str | None) -> None:
+    def keep_override(self, loaded: ModelSpec) -> None:
         """Keep the configuration of a load that succeeded until a file of the model is written.
 
         As in Triton, a later load without a configuration changes nothing before. Files of a request are not
         kept: after them such a load returns to the repository's.
         """
-        if override and not candidate.template.bundle:
-            self._kept[candidate.name] = (override, fingerprint(candidate.entry))
-        elif candidate.template.bundle or not candidate.template.overridden:
-            self.forget_override(candidate.name)
+        if loaded.override:
+            self._kept[loaded.identifier] = (loaded.override, loaded.override_files)
+        else:
+            self.forget_override(loaded.identifier)
 
     def forget_override(self, name: str) -> None:
         """Let the next load of a model read its configuration from the repository."""
@@ -263,13 +278,19 @@ class Catalog:
             raise internal(entry.reason)
         return normalise(self._declared(entry, override), self.gpus)
 
-    def _candidate(self, entry: ModelEntry, config: mc.ModelConfig, overridden: bool) -> Candidate:
+    def _candidate(
+        self, entry: ModelEntry, config: mc.ModelConfig, override: str, bundle: Bundle | None
+    ) -> Candidate:
         try:
             versions = require_versions(entry.name, served_versions(config.version_policy, entry.versions))
         except InferError as error:
             raise invalid_arg(f"load failed for model '{entry.identifier}': {error.message}\n") from None
-        template = self._template(entry, config)
-        template = msgspec.structs.replace(template, overridden=overridden)
+        template = msgspec.structs.replace(
+            self._template(entry, config),
+            bundle=bundle.digest if bundle is not None else "",
+            override=override if bundle is None else "",
+            override_files=fingerprint(entry) if override and bundle is None else "",
+        )
         return Candidate(entry, config, tuple(versions), template)
 
     def _declared(self, entry: ModelEntry, override: str | None) -> mc.ModelConfig:

@@ -51,12 +51,7 @@ class Deployer:
 
     async def update(self, candidate: Candidate, loaded: ModelSpec) -> Description:
         """Change the instances of a served version to those of the candidate's configuration."""
-        spec = msgspec.structs.replace(
-            loaded,
-            config=candidate.template.config,
-            overridden=candidate.template.overridden,
-            revision=loaded.revision + 1,
-        )
+        spec = msgspec.structs.replace(candidate.configured(loaded), revision=loaded.revision + 1)
         async with self._locks.load_slot(candidate.name):
             logger.info("updating instances: %s:%d", spec.name, spec.version)
             return await self._outcome(spec, applications.update(spec, loaded))

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import InferError
 from app.routing.table import NO_VERSION, ModelState, VersionEntry
 from app.settings.settings import ServerSettings
 from deployments.manager import applications, load_messages
@@ -15,7 +14,7 @@ from deployments.manager.catalog import Candidate, Catalog
 from deployments.manager.deployer import Deployer, Spawn
 from deployments.manager.ensemble_loads import EnsembleLoads
 from deployments.manager.ensembles import effective, is_ensemble
-from deployments.manager.model_locks import ModelLocks, Operation
+from deployments.manager.model_locks import ModelLocks
 from deployments.manager.planner import LoadPlan
 from deployments.manager.routing_publisher import RoutingPublisher
 from deployments.model_store.overrides import Bundle
@@ -57,6 +56,8 @@ class Lifecycle:
         self.deployer = Deployer(settings, publisher, self.locks, spawn)
         self.ensembles = EnsembleLoads(catalog, self.entries)
         self.initialised = False
+        self.failed = False
+        """Whether the repositories could not be read at the start, see `RoutingTable.failed`."""
 
     @property
     def effective(self) -> tuple[VersionEntry, ...]:
@@ -67,24 +68,30 @@ class Lifecycle:
         """Return the entries of a model."""
         return list(self.entries.get(name, {}).values())
 
-    async def unload(self, name: str, unload_dependents: bool = False) -> None:
-        """Take a model out of service; with `unload_dependents` also the models loaded only for it."""
+    async def unload(self, name: str, unload_dependents: bool = False, wait: bool = True) -> None:
+        """Take a model out of service; with `unload_dependents` also the models loaded only for it.
+
+        Returns when its replicas have ended, without `wait` when no ingress routes to it.
+        """
         unneeded = self.ensembles.unneeded(name) if unload_dependents else []
         async with self.locks.acquire(name) as operation:
             self._catalog.forget_override(name)
-            await self._retire(self.versions(name), operation)
+            unloading = await self._retire(self.versions(name))
+            awaited = [e for e in unloading if wait and self.locks.wait_on(operation, e.application)]
+            self._end_in_background(e for e in unloading if e not in awaited)
+            await asyncio.gather(*(self._end(entry) for entry in awaited))
+            if awaited:
+                await self.publish_and_wait()
         await asyncio.gather(*(self.unload(each, unload_dependents) for each in unneeded))
 
     async def load_quietly(self, name: str, path: tuple[str, ...] = ()) -> None:
-        """Load a model; a failure is logged and becomes the reason of its entries."""
+        """Load a model; a failure is logged, and its entries are as Triton's index shows them."""
         try:
             await self.load(name, None, path=path)
         except Exception as error:  # a failure of one model must not stop the load of others
-            known = isinstance(error, InferError)
-            reason = error.with_code() if isinstance(error, InferError) else f"Internal: {error!r}"
-            logger.error("failed to load '%s': %s", name, reason, exc_info=None if known else error)
-            for entry in load_messages.failed_entries(name, self.versions(name), reason):
-                self.set_entry(entry)
+            load_messages.log_failure(name, error)
+            if set(self.entries.get(name, ())) <= {NO_VERSION}:  # as they are: versions from loads before
+                self.set_entry(load_messages.unreadable_entry(name, error))
         await self.publish()
 
     async def load(
@@ -99,29 +106,31 @@ class Lifecycle:
             path: the ensembles for which it is loaded.
 
         Returns:
-            The result of `load_failure`, read under the lock: a later load may change it.
+            The result of `load_failure`; "" for a success.
 
         Raises:
-            InferError: the load failed; versions that were served still are.
+            InferError: the model could not be read; versions that were served still are.
         """
         if self._settings.repository.control_mode == "explicit":
             # Before the lock is acquired: ensembles that call each other must not wait for each other.
             candidate = await asyncio.to_thread(self._catalog.candidate, name, override, bundle)
             await self.ensembles.load_steps(candidate, path, self.load_quietly)
-        async with self.locks.acquire(name) as operation:
+        async with self.locks.acquire(name):
             # Read under the lock, so that the last of several loads never applies an older configuration.
             candidate = await asyncio.to_thread(self._catalog.candidate, name, override, bundle)
             plan = await asyncio.to_thread(candidate.plan, self.versions(name), self.loaded)
             begin = self._start_ensemble if is_ensemble(candidate.config) else self._start
-            complete = await begin(candidate, plan)
+            failed = await begin(candidate, plan)
             # Versions that were served are retired only when every new version is ready.
-            await self._retire([e for e in plan.retire if complete or not e.application], operation)
-            if complete:
-                await asyncio.to_thread(self._catalog.keep_override, candidate, override)
-            return load_messages.load_failure(name, self.effective)
+            retired = await self._retire(e for e in plan.retire if not (failed and e.application))
+            self._end_in_background(retired)
+            if failed:
+                return load_messages.load_failure(name, failed)
+            self._catalog.keep_override(candidate.template)
+            return load_messages.load_failure(name, load_messages.unavailable(name, self.effective))
 
-    async def _start_ensemble(self, candidate: Candidate, plan: LoadPlan) -> bool:
-        """Serve an ensemble, and replace deployed models of its name; return True."""
+    async def _start_ensemble(self, candidate: Candidate, plan: LoadPlan) -> list[VersionEntry]:
+        """Serve an ensemble, and replace deployed models of its name; return []."""
         replaced = [
             application
             for application, spec in self.loaded.items()
@@ -129,28 +138,81 @@ class Lifecycle:
         ]
         for entry in await asyncio.to_thread(self.ensembles.loaded, candidate):
             self.set_entry(entry)
-        for application in replaced:
-            await self._switch(application)
-        return True
+        await self._switch(replaced)
+        return []
 
-    async def _start(self, candidate: Candidate, plan: LoadPlan) -> bool:
-        """Start, keep and update the planned versions; return whether all of them are served.
+    async def _start(self, candidate: Candidate, plan: LoadPlan) -> list[VersionEntry]:
+        """Start, keep and update the planned versions, all or none; return those that failed.
 
-        Raises:
-            InferError: a version failed; versions that were served still are.
+        With `--allow-partial-load` those that succeed are served whatever becomes of the others.
         """
-        for version in plan.keep:
+        partial = self._settings.repository.allow_partial_load
+        for version in plan.start:
+            if self._ready(candidate.name, version) is None:
+                self.set_entry(VersionEntry(candidate.name, version, ModelState.LOADING))
+        # All end before one is judged: none may still load when the lock is released.
+        deploys = (self.deployer.deploy(candidate, version) for version in plan.start)
+        outcomes = await asyncio.gather(*deploys)
+        if partial or not any(outcome.error for outcome in outcomes):
+            updates = (self._update(candidate, version) for version in plan.update)
+            outcomes += await asyncio.gather(*updates)
+        failed = [outcome for outcome in outcomes if outcome.error]
+        loaded = [outcome for outcome in outcomes if not outcome.error]
+        if failed and not partial:
+            self._withdraw(loaded)
+        else:
+            await self._put_in_service(candidate, plan, loaded)
+        return [self._fail(outcome) for outcome in failed]
+
+    async def _update(self, candidate: Candidate, version: int) -> Description:
+        application = self.entries[candidate.name][version].application
+        return await self.deployer.update(candidate, self.loaded[application])
+
+    async def _put_in_service(
+        self, candidate: Candidate, plan: LoadPlan, loaded: Iterable[Description]
+    ) -> None:
+        """Serve versions that have loaded or changed their instances, each instead of the one before."""
+        replaced, kept = [], [*plan.keep]
+        for description in loaded:
+            spec = description.spec
+            before = self._ready(candidate.name, spec.version)
+            if before is not None and before.application not in ("", spec.application):
+                replaced.append(before.application)  # an ensemble has no application
+            self.serve(description)
+            if spec.version in plan.update:
+                kept.append(spec.version)
+            done = "updated the instances of" if spec.version in plan.update else "loaded"
+            logger.info("successfully %s '%s' version %d", done, candidate.name, spec.version)
+        for version in kept:
             self._refresh(candidate, version)
-        outcomes = await asyncio.gather(
-            *(self._start_version(candidate, version) for version in plan.start),
-            *(self._update_version(candidate, version) for version in plan.update),
-            return_exceptions=True,
-        )
-        for outcome in outcomes:  # after all have ended: none may still load when the lock is released
-            if isinstance(outcome, BaseException):
-                await self.publish_and_wait()  # other versions may be ready
-                raise outcome
-        return all(outcomes)
+        await self._switch(replaced)
+
+    def _withdraw(self, loaded: Iterable[Description]) -> None:
+        """Unload versions that have loaded while others of the model failed."""
+        for description in loaded:
+            spec = description.spec
+            if spec.application in self.loaded:  # its instances have changed, which is not undone
+                self.serve(description)
+                continue
+            self._spawn(applications.delete(spec.application))
+            if self._ready(spec.identifier, spec.version) is None:
+                self.set_entry(load_messages.unloaded_entry(self.entries[spec.identifier][spec.version]))
+
+    def _fail(self, failed: Description) -> VersionEntry:
+        """Return the entry of a version that failed; it becomes the version's unless that is served."""
+        spec = failed.spec
+        served = self._ready(spec.identifier, spec.version)
+        updated = served is not None and served.application == spec.application
+        state = ModelState.READY if updated else ModelState.UNAVAILABLE
+        entry = VersionEntry(spec.identifier, spec.version, state, failed.error)
+        if served is None:
+            self.set_entry(entry)
+        return entry
+
+    def _ready(self, name: str, version: int) -> VersionEntry | None:
+        """Return the entry of a version that is READY."""
+        entry = self.entries.get(name, {}).get(version)
+        return entry if entry is not None and entry.state is ModelState.READY else None
 
     def _refresh(self, candidate: Candidate, version: int) -> None:
         """Apply the part of a new configuration that needs no load: the version policy."""
@@ -158,79 +220,47 @@ class Lifecycle:
         config = mc.ModelConfig.FromString(entry.config)
         config.version_policy.CopyFrom(candidate.config.version_policy)
         self.set_entry(msgspec.structs.replace(entry, config=config.SerializeToString(), reason=""))
-        self.loaded[entry.application] = msgspec.structs.replace(
-            self.loaded[entry.application],
-            config=candidate.template.config,
-            overridden=candidate.template.overridden,
-        )
+        self.loaded[entry.application] = candidate.configured(self.loaded[entry.application])
 
-    async def _start_version(self, candidate: Candidate, version: int) -> bool:
-        """Load a version beside the one in service; return whether it is served.
-
-        Raises:
-            InferError: the load failed, and a version that was READY stays so.
-        """
-        name = candidate.name
-        previous = self.entries.get(name, {}).get(version)
-        ready = previous is not None and previous.state is ModelState.READY
-        if not ready:
-            self.set_entry(VersionEntry(name, version, ModelState.LOADING))
-        description = await self.deployer.deploy(candidate, version)
-        if description.error:
-            if ready:
-                raise load_messages.version_failure(description)
-            self.set_entry(VersionEntry(name, version, ModelState.UNAVAILABLE, description.error))
-            return False
-        self.serve(description)
-        if ready and previous is not None and previous.application:  # ensembles have no application
-            await self._switch(previous.application)
-        logger.info("successfully loaded '%s' version %d", name, version)
-        return True
-
-    async def _update_version(self, candidate: Candidate, version: int) -> bool:
-        """Change the instances of a version that stays in service; return True.
-
-        Raises:
-            InferError: the change failed; the instances are as before.
-        """
-        name = candidate.name
-        loaded = self.loaded[self.entries[name][version].application]
-        description = await self.deployer.update(candidate, loaded)
-        if description.error:
-            raise load_messages.version_failure(description)
-        self.serve(description)
-        self._refresh(candidate, version)
-        logger.info("successfully updated the instances of '%s' version %d", name, version)
-        return True
-
-    async def _switch(self, previous: str) -> None:
-        """Publish the new entries, then drain and delete the previous application."""
-        await self.publish_and_wait()
-        self.loaded.pop(previous, None)
-        self._spawn(applications.delete(previous))
-
-    async def _retire(self, entries: Iterable[VersionEntry], operation: Operation) -> None:
-        """Take versions out of service: ingresses stop routing to them, then their applications end."""
-        retired = [entry for entry in entries if not entry.unloaded_by_request]
-        served = [entry for entry in retired if entry.application]
-        for entry in served:
-            self.set_entry(msgspec.structs.replace(entry, state=ModelState.UNLOADING))
-        if served:
+    async def _switch(self, replaced: Iterable[str]) -> None:
+        """Publish the new entries if they replace applications, then drain and delete those."""
+        if replaced := list(replaced):
             await self.publish_and_wait()
-            await asyncio.gather(*(self._end(entry.application, operation) for entry in served))
-        for entry in retired:
+        for application in replaced:
+            self.loaded.pop(application, None)
+            self._spawn(applications.delete(application))
+
+    async def _retire(self, entries: Iterable[VersionEntry]) -> list[VersionEntry]:
+        """Take versions out of service; return those whose applications are now to be ended.
+
+        No ingress routes to them any more.
+        """
+        retired = [entry for entry in entries if not entry.unloaded_by_request]
+        unloading = [msgspec.structs.replace(e, state=ModelState.UNLOADING) for e in retired if e.application]
+        for entry in unloading:
+            self.set_entry(entry)
             self.loaded.pop(entry.application, None)
-            self.set_entry(VersionEntry(entry.name, entry.version, ModelState.UNAVAILABLE, "unloaded"))
-            logger.info("successfully unloaded '%s' version %d", entry.name, entry.version)
+        for entry in retired:
+            if not entry.application:
+                self._unloaded(entry)
         if retired:
             await self.publish_and_wait()
+        return unloading
 
-    async def _end(self, application: str, operation: Operation) -> None:
-        """Delete an application, in the background if one of its requests waits for this operation."""
-        if self.locks.wait_on(operation, application):
-            await applications.delete(application)
-        else:
-            self._spawn(applications.delete(application))
+    async def _end(self, entry: VersionEntry) -> None:
+        """Delete the application of a version; it is unloaded then, unless a load has begun since."""
+        await applications.delete(entry.application)
+        if self.entries[entry.name].get(entry.version) is entry:
+            self._unloaded(entry)
+            await self.publish()
+
+    def _unloaded(self, entry: VersionEntry) -> None:
+        logger.info("successfully unloaded '%s' version %d", entry.name, entry.version)
+        self.set_entry(load_messages.unloaded_entry(entry))
+
+    def _end_in_background(self, entries: Iterable[VersionEntry]) -> None:
+        for entry in entries:
+            self._spawn(self._end(entry))
 
     def serve(self, description: Description) -> None:
         """Make a deployed version READY in the next table."""
@@ -247,7 +277,7 @@ class Lifecycle:
 
     async def publish(self) -> int:
         """Publish the entries; return the number of the table."""
-        return await self._publisher.publish(self.effective, self.initialised)
+        return await self._publisher.publish(self.effective, self.initialised, self.failed)
 
     async def publish_and_wait(self) -> None:
         """Publish the entries; return when every ingress routes by them."""

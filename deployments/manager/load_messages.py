@@ -5,10 +5,9 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-import msgspec
-
-from app.core.errors import InferError, invalid_arg
-from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
+from app.core.errors import InferError
+from app.routing.table import NO_VERSION, UNLOADED, ModelState, RoutingTable, VersionEntry
+from deployments.manager.catalog import PollFailure
 from deployments.model_store.layout import ModelEntry
 from deployments.spec import Description
 
@@ -26,14 +25,19 @@ def index_rows(
     for entry in entries:
         known.add(entry.name)
         absent = entry.version == NO_VERSION or entry.unloaded_by_request
-        unread = on_disk.get(entry.name) if absent else None
+        refused = on_disk[entry.name].reason if absent and entry.name in on_disk else ""
+        unread = entry.state is ModelState.UNKNOWN
+        state = _state_unloaded(refused) if unread else entry.state.value
         number = "" if entry.version == NO_VERSION else str(entry.version)
-        reason = (unread.reason if unread else "") or entry.reason
-        rows.append((entry.name, number, entry.state.value, reason))
-    for name, model in on_disk.items():
-        if name not in known:
-            rows.append((name, "", "UNAVAILABLE" if model.reason else "", model.reason))
+        rows.append((entry.name, number, state, refused or entry.reason))
+    never = (model for name, model in on_disk.items() if name not in known)
+    rows += ((model.identifier, "", _state_unloaded(model.reason), model.reason) for model in never)
     return sorted(rows)
+
+
+def _state_unloaded(refused: str) -> str:
+    """Return the state of a model without versions: none, unless its directory is refused."""
+    return ModelState.UNAVAILABLE.value if refused else ""
 
 
 def ready_entry(description: Description) -> VersionEntry:
@@ -51,19 +55,30 @@ def ready_entry(description: Description) -> VersionEntry:
     )
 
 
-def version_failure(description: Description) -> InferError:
-    """Return the error of a failed change of a version, which stays in service as it was."""
-    name, version = description.spec.identifier, description.spec.version
-    return invalid_arg(f"load failed for model '{name}': version {version}: {description.error};\n")
+def unloaded_entry(entry: VersionEntry) -> VersionEntry:
+    """Return the entry of a version that was unloaded."""
+    return VersionEntry(entry.name, entry.version, ModelState.UNAVAILABLE, UNLOADED)
 
 
-def failed_entries(name: str, entries: Sequence[VersionEntry], reason: str) -> list[VersionEntry]:
-    """Return the entries of a model that failed to load; READY ones stay so and get the reason."""
-    known = list(entries) or [VersionEntry(name, NO_VERSION, ModelState.UNAVAILABLE)]
-    ready = [entry for entry in known if entry.state is ModelState.READY]
-    if ready:
-        return [msgspec.structs.replace(entry, reason=f"update failed: {reason}") for entry in ready]
-    return [VersionEntry(name, entry.version, ModelState.UNAVAILABLE, reason) for entry in known]
+def unreadable_entry(name: str, error: Exception) -> VersionEntry:
+    """Return the entry of a model without versions, whose load could not begin.
+
+    As in Triton, one that cannot be read does not make the server unready, and one without a version does.
+    """
+    state = ModelState.UNKNOWN if isinstance(error, PollFailure) else ModelState.UNAVAILABLE
+    return VersionEntry(name, NO_VERSION, state, _reason(error))
+
+
+def log_failure(name: str, error: Exception) -> None:
+    """Log why a load that no client requested failed; with a traceback if that is not known."""
+    if isinstance(error, PollFailure):
+        return  # is logged
+    known = isinstance(error, InferError)
+    logger.error("failed to load '%s': %s", name, _reason(error), exc_info=None if known else error)
+
+
+def _reason(error: Exception) -> str:
+    return error.with_code() if isinstance(error, InferError) else f"Internal: {error!r}"
 
 
 async def report_progress(names: Sequence[str], entries: Mapping[str, Mapping[int, VersionEntry]]) -> None:
@@ -79,22 +94,26 @@ async def report_progress(names: Sequence[str], entries: Mapping[str, Mapping[in
         logger.info("loading models: %d of %d done, waiting for %s", done, len(names), ", ".join(waiting))
 
 
-def load_failure(name: str, entries: Iterable[VersionEntry]) -> str:
-    """Return why the load of a model failed, version by version; "" when it did not."""
-    failed = "".join(
-        f"version {entry.version} is at {entry.state.value} state: {entry.reason};\n"
-        for entry in entries
-        if entry.name == name and entry.state is ModelState.UNAVAILABLE and not entry.unloaded_by_request
-    )
-    return f"load failed for model '{name}': {failed}" if failed else ""
+def load_failure(name: str, failed: Iterable[VersionEntry]) -> str:
+    """Return why the load of a model failed, version by version; "" when no version did."""
+    text = "".join(f"version {e.version} is at {e.state.value} state: {e.reason};" for e in failed)
+    return f"load failed for model '{name}': {text}\n" if text else ""
+
+
+def unavailable(name: str, entries: Iterable[VersionEntry]) -> list[VersionEntry]:
+    """Return the versions of a model that could not be loaded."""
+    unavailable = (entry for entry in entries if entry.state is ModelState.UNAVAILABLE)
+    return [entry for entry in unavailable if entry.name == name and not entry.unloaded_by_request]
 
 
 def status_table(table: RoutingTable) -> str:
     """Return models, versions and states as tritonserver prints them at the end of its start."""
     rows = [("Model", "Version", "Status")]
     for entry in sorted(table.entries, key=lambda e: (e.name, e.version)):
-        status = entry.state.value + (f": {entry.reason}" if entry.reason else "")
-        rows.append((entry.name, "" if entry.version == NO_VERSION else str(entry.version), status))
+        absent = entry.version == NO_VERSION
+        state = "Not loaded" if absent else entry.state.value
+        status = state + (f": {entry.reason}" if entry.reason else "")
+        rows.append((entry.name, "-" if absent else str(entry.version), status))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
     lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |" for row in rows]

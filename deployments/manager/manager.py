@@ -7,6 +7,7 @@ tables. The data plane works without it. After a restart it recovers its state f
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Mapping
+from typing import Final
 
 import msgspec
 
@@ -18,18 +19,22 @@ from app.ray_adapter.serve_log import omit_failures
 from app.routing.table import RoutingTable
 from app.settings.settings import ServerSettings
 from deployments.manager import applications, load_messages
-from deployments.manager.catalog import Catalog, poll_failure
+from deployments.manager.catalog import Catalog, PollFailure, poll_failure
 from deployments.manager.lifecycle import Lifecycle
 from deployments.manager.model_locks import requested_by
 from deployments.manager.polling import Poller
 from deployments.manager.recovery import recover
 from deployments.manager.routing_publisher import RoutingPublisher
 from deployments.model_store.cache import private_root
+from deployments.model_store.layout import ModelEntry
 from deployments.model_store.overrides import Overrides
 
 logger = logging.getLogger(__name__)
 
 poll_pause = asyncio.sleep
+
+_SETTLE_S: Final = 0.1
+"""How long changed files must rest; doubled as long as they change, up to the poll interval."""
 
 
 class RepositoryManager:
@@ -87,6 +92,7 @@ class RepositoryManager:
     async def index(self) -> list[tuple[str, str, str, str]]:
         """Return name, version, state and reason of every model version, and names of models never loaded."""
         await self._ensure_recovered()
+        self.table.require_started()
         on_disk = await asyncio.to_thread(self._catalog.scan)
         return load_messages.index_rows(self.lifecycle.effective, on_disk)
 
@@ -104,8 +110,7 @@ class RepositoryManager:
         Raises:
             InferError: the load failed (Triton's texts); versions that were served still are.
         """
-        self._require_explicit()
-        await self._ensure_recovered()
+        await self._require_explicit()
         with requested_by(requester):
             await self._load_requested(name, config, files)
 
@@ -117,6 +122,8 @@ class RepositoryManager:
                     failure = await self._load_files(name, config, files)
                 else:
                     failure = await self._load_each(models, config)
+            except PollFailure:
+                raise  # is logged
             except InferError as error:
                 logger.error("%s", error.message.rstrip())
                 raise
@@ -128,8 +135,7 @@ class RepositoryManager:
 
     async def unload(self, name: str, unload_dependents: bool = False, requester: str = "") -> None:
         """Take a model out of service; an unknown model is no error (as in Triton)."""
-        self._require_explicit()
-        await self._ensure_recovered()
+        await self._require_explicit()
         models = [model for model in self.lifecycle.entries if name_of(model) == name] or [name]
         if not requester:  # a load may wait for the request of a model, which must not wait for that load
             await self.lifecycle.ensembles.wait_not_needed(models)
@@ -169,7 +175,9 @@ class RepositoryManager:
         self._ensure_started()
         await self._recovered.wait()
 
-    def _require_explicit(self) -> None:
+    async def _require_explicit(self) -> None:
+        await self._ensure_recovered()
+        self.table.require_started()
         if self._settings.repository.control_mode != "explicit":
             raise unavailable("explicit model load / unload is not allowed if polling is enabled")
 
@@ -181,7 +189,23 @@ class RepositoryManager:
         self._recovered.set()
         self._catalog.gpus = _gpu_ordinals(self._settings.cluster.channel_address)
         await self._release_overrides()
-        on_disk = await asyncio.to_thread(self._catalog.scan)
+        on_disk = await self._scan_at_start()
+        if on_disk is not None:
+            await self._load_at_start(on_disk)
+
+    async def _scan_at_start(self) -> Mapping[str, ModelEntry] | None:
+        """Return the models of the repositories; None when they cannot be read and nothing is served."""
+        try:
+            return await asyncio.to_thread(self._catalog.scan)
+        except InferError as error:
+            if self.lifecycle.entries:
+                raise  # the manager is started again, and what is served still is
+            logger.error("%s", error.with_code())
+            self.lifecycle.failed = True
+            await self.lifecycle.publish()
+            return None
+
+    async def _load_at_start(self, on_disk: Mapping[str, ModelEntry]) -> None:
         seen = await asyncio.to_thread(self._catalog.fingerprints, on_disk)
         poller = Poller({**dict.fromkeys(self.lifecycle.entries, "served"), **seen})
         wanted = set(self._catalog.startup_models(on_disk)) - self._overridden()
@@ -199,8 +223,11 @@ class RepositoryManager:
 
     async def _poll(self, poller: Poller) -> None:
         """Load and unload models as the repositories change; a scan that fails is repeated next time."""
+        interval_s = float(self._settings.repository.poll_interval_s)
+        settle_s = _SETTLE_S
         while not self._stopping:
-            await poll_pause(self._settings.repository.poll_interval_s)
+            await poll_pause(min(settle_s, interval_s) if poller.settling else interval_s)
+            settle_s = 2 * settle_s if poller.settling else _SETTLE_S
             try:
                 on_disk = await asyncio.to_thread(self._catalog.scan)
                 changed = poller.observe(await asyncio.to_thread(self._catalog.fingerprints, on_disk))
@@ -214,7 +241,7 @@ class RepositoryManager:
         if present:
             await self.lifecycle.load_quietly(name)
         else:
-            await self.lifecycle.unload(name)
+            await self.lifecycle.unload(name, wait=False)
 
     def _overridden(self) -> set[str]:
         """Return models with the configuration or files of a load request, which outlive a restart."""
@@ -229,6 +256,7 @@ class RepositoryManager:
         for description in await recover(self.lifecycle.deployer, self._spawn):
             if description.spec.bundle:
                 await asyncio.to_thread(self._overrides.adopt, description.spec.bundle)
+            self._catalog.keep_override(description.spec)
             self.lifecycle.serve(description)
         if self.lifecycle.entries:
             routed = await applications.routed_ensembles(*self._ingress)

@@ -13,6 +13,8 @@ class Poller:
     def __init__(self, handled: Mapping[str, str]) -> None:
         self._handled = dict(handled)
         self._seen = dict(handled)
+        self.settling = False
+        """Whether the last scan differs from the one before: a change is about to be reported."""
 
     def observe(self, seen: Mapping[str, str]) -> list[str]:
         """Return the models to load, and to unload where they are not in `seen`.
@@ -26,6 +28,7 @@ class Poller:
             for name in sorted({*self._handled, *seen})
             if self._seen.get(name) == seen.get(name) != self._handled.get(name)
         ]
+        self.settling = seen != self._seen
         self._seen = dict(seen)
         for name in changed:
             if name in seen:

@@ -53,11 +53,13 @@ class RoutingPublisher:
         """The current log settings; None for those of the start."""
         return self._live.log if self._live is not None else None
 
-    async def publish(self, entries: tuple[VersionEntry, ...], initialised: bool) -> int:
+    async def publish(
+        self, entries: tuple[VersionEntry, ...], initialised: bool, failed: bool = False
+    ) -> int:
         """Make a new table the current one and return its number."""
         async with self._changed:
             number, namespacing = self.table.number + 1, self.table.namespacing
-            self.table = RoutingTable(number, initialised, entries, self._live, namespacing)
+            self.table = RoutingTable(number, initialised, entries, self._live, namespacing, failed)
             self._changed.notify_all()
         return self.table.number
 

@@ -82,7 +82,7 @@ class RoutedInferenceService:
         return entry
 
     def live(self) -> bool:
-        return not self._exiting
+        return not self._exiting and not self._router.table.failed
 
     def exiting(self) -> bool:
         return self._exiting
@@ -189,6 +189,7 @@ class RoutedInferenceService:
 
     def _statistics_entries(self, name: str, version: str) -> list[VersionEntry]:
         if not name:
+            self._router.table.require_started()
             return self.served()
         wanted = parse_version(version)
         table = self._router.table

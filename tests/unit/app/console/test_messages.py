@@ -79,6 +79,16 @@ def test_banner_names_what_is_not_ready() -> None:
     assert "second line" not in text
 
 
+def test_banner_counts_models_that_could_not_be_read() -> None:
+    text = banner(SETTINGS, model("one", 4), VersionEntry("two", NO_VERSION, ModelState.UNKNOWN, "why"))
+    assert ": 1 of 2 models are ready after" in text and "Not ready: two: why" in text
+
+
+def test_banner_of_a_failed_start_says_that_it_is_not_ready() -> None:
+    text = ready(SETTINGS, RoutingTable(1, failed=True), 12.3, "", 4321)
+    assert ": not ready, the models cannot be read after" in text
+
+
 def test_free_port_is_not_shown_as_0() -> None:
     text = banner(changed("http", port=0), model("one", 4))
     assert ":0" not in text

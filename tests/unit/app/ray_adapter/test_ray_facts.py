@@ -32,6 +32,7 @@ SIGNATURES = [
     ("ray.serve.handle:DeploymentHandle.shutdown", ("self",), "every caller of handles.new_handle"),
     ("ray.serve.deployment:Deployment.options", ("version", "_internal"), "applications.versioned"),
     ("ray.serve:run_many", ("targets", "wait_for_applications_running"), RUN),
+    ("ray.serve:delete", ("name", "_blocking"), "applications.delete_application"),
     ("ray.serve:RunTarget.__init__", ("target", "name", "route_prefix"), RUN),
     (
         "ray.serve._private.request_router.pow_2_router:PowerOfTwoChoicesRequestRouter.update_replicas",

@@ -202,6 +202,13 @@ def test_repository_must_be_a_directory(tmp_path: Path) -> None:
         assert str(raised.value) == message
 
 
+def test_repository_may_be_missing_without_exit_on_error(tmp_path: Path) -> None:
+    given = {"model_repository": str(tmp_path / "no"), "exit_on_error": "false"}
+    assert from_args(given).repository.paths == (str(tmp_path.resolve() / "no"),)
+    with pytest.raises(SettingsError, match="expected a directory"):
+        from_args({"model_repository": "ftp://m", "exit_on_error": "false"})
+
+
 def test_repository_paths_become_absolute_and_distinct(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,8 @@ class FakeServe:
         self.deployed: list[str] = []
         self.updated: list[ModelSpec] = []
         self.deleted: list[str] = []
+        self.may_delete = asyncio.Event()
+        self.may_delete.set()
         self.loading = 0
         self.most_loading = 0
         self.ingresses = 0
@@ -73,6 +75,7 @@ class FakeServe:
 
     async def delete(self, application: str) -> None:
         self.deleted.append(application)
+        await self.may_delete.wait()
         self.running.pop(application, None)
 
     async def listed(self) -> list[ModelApplication]:

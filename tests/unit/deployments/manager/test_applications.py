@@ -104,7 +104,7 @@ async def test_running_replicas_are_counted(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_failed_delete_is_only_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def delete(name: str) -> None:
+    def delete(name: str, _blocking: bool) -> None:
         raise TimeoutError("not deleted after 60s")
 
     monkeypatch.setattr(serve, "delete", delete)
@@ -196,7 +196,7 @@ async def test_cancelled_load_starts_nothing_after_its_deletion(
         done.append(f"started {targets[0].name}")
 
     monkeypatch.setattr(serve, "run_many", start)
-    monkeypatch.setattr(serve, "delete", lambda application: done.append(f"deleted {application}"))
+    monkeypatch.setattr(serve, "delete", lambda name, _blocking: done.append(f"deleted {name}"))
     loads = [asyncio.create_task(deploy(SPEC))]
     assert await asyncio.to_thread(begun.wait, 30)
     loads.append(asyncio.create_task(deploy(SPEC)))

@@ -24,14 +24,14 @@ def test_status_table_lists_models() -> None:
         (
             VersionEntry("simple", 10, ModelState.READY),
             VersionEntry("simple", 2, ModelState.UNAVAILABLE, "Internal: no such file"),
-            VersionEntry("bad", NO_VERSION, ModelState.UNAVAILABLE, "Internal: unreadable"),
+            VersionEntry("bad", NO_VERSION, ModelState.UNKNOWN, "Internal: unreadable"),
         ),
     )
     assert status_table(table).splitlines() == [
         "+--------+---------+-------------------------------------+",
         "| Model  | Version | Status                              |",
         "+--------+---------+-------------------------------------+",
-        "| bad    |         | UNAVAILABLE: Internal: unreadable   |",
+        "| bad    | -       | Not loaded: Internal: unreadable    |",
         "| simple | 2       | UNAVAILABLE: Internal: no such file |",
         "| simple | 10      | READY                               |",
         "+--------+---------+-------------------------------------+",

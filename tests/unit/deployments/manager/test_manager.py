@@ -114,6 +114,36 @@ async def test_loads_are_refused_outside_explicit_mode(bench: Bench) -> None:
         assert caught.value.message == "explicit model load / unload is not allowed if polling is enabled"
 
 
+async def test_missing_repository_leaves_a_server_that_is_not_ready(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.repository.rmdir()
+    made = await bench.start_explicit(exit_on_error=False)
+    assert made.table.failed and not made.table.initialised
+    assert f"Internal: failed to open directory {bench.repository}" in caplog.text
+    for work in (made.index(), made.load("m", None, {}), made.unload("m")):
+        with pytest.raises(InferError) as caught:
+            await work
+        assert (caught.value.code, caught.value.message) == (ErrorCode.UNAVAILABLE, "Server not ready")
+
+
+async def test_unreadable_models_do_not_make_the_server_unready(bench: Bench) -> None:
+    bench.add("good")
+    bench.add("odd", "no configuration")
+    (bench.repository / "empty").mkdir()
+    made = await bench.start(exit_on_error=False)
+    assert made.table.all_ready and not made.table.all_loaded
+    assert await states(made) == [("empty", "", ""), ("good", "1", "READY"), ("odd", "", "")]
+
+
+async def test_model_without_a_version_makes_the_server_unready(bench: Bench) -> None:
+    bench.add("none", versions=())
+    made = await bench.start(exit_on_error=False)
+    assert not made.table.all_ready
+    with pytest.raises(InferError, match="'none' has no available versions"):
+        made.table.resolve("none")
+
+
 async def test_explicit_load_unload_and_load_again(bench: Bench) -> None:
     bench.add("m")
     made = await bench.start_explicit()
@@ -232,6 +262,20 @@ async def test_config_override_is_kept_until_a_file_is_written(bench: Bench) -> 
     assert (entry.application, entry.model_config.max_batch_size) == ("m:1@3", 4)
 
 
+async def test_config_override_is_kept_by_a_restarted_manager(bench: Bench) -> None:
+    directory = bench.add("m")
+    made = await bench.start_explicit("m")
+    await load(made, "m", '{"backend": "identity", "max_batch_size": 2}')
+    again = await bench.start_explicit("m")
+    await load(again, "m")
+    (entry,) = again.table.applications.values()
+    assert (entry.application, entry.model_config.max_batch_size) == ("m:1@2", 2)
+    os.utime(directory / "config.pbtxt", (1, 1))
+    await load(again, "m")
+    (entry,) = again.table.applications.values()
+    assert (entry.application, entry.model_config.max_batch_size) == ("m:1@3", 4)
+
+
 async def test_unload_drops_a_config_override(bench: Bench) -> None:
     bench.add("m")
     made = await bench.start_explicit("m")
@@ -247,7 +291,16 @@ async def test_refused_load_is_logged_in_one_line(bench: Bench, caplog: pytest.L
     made = await bench.start_explicit()
     with pytest.raises(InferError) as caught:
         await load(made, "m", "{")
-    assert [record.getMessage() for record in caplog.records] == [caught.value.message]
+    reason = caught.value.message.removeprefix("failed to load 'm', failed to poll from model repository: ")
+    assert reason.startswith("Invalid config override: ")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"Poll failed for model directory 'm': {reason}"
+    ]
+    caplog.clear()
+    await load_error(made, "nowhere")
+    assert [record.getMessage() for record in caplog.records] == [
+        "failed to poll model 'nowhere': model not found in any model repository."
+    ]
     caplog.clear()
     bench.serve.failures["m:1"] = "Internal: no such file"
     await load_error(made, "m")

@@ -4,16 +4,21 @@ import asyncio
 from typing import Any
 
 import msgspec
+import pytest
 from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import ErrorCode, internal
-from app.routing.table import NO_VERSION
+from app.core.errors import ErrorCode, InferError, internal
+from app.routing.table import NO_VERSION, ModelState
 from deployments.manager.manager import RepositoryManager
 from deployments.spec import Description
 from tests.unit.deployments.manager.manager_bench import Bench, load, load_error, states
 from tests.unit.deployments.model_directories import CONFIG
 from tests.waiting import let_run, until
+
+ALL = "version_policy { all {} }\n"
+TWO = "instance_group [ { count: 2 kind: KIND_CPU } ]\n"
+THREE = TWO.replace("2", "3")
 
 
 async def test_load_of_an_unchanged_model_deploys_nothing(bench: Bench) -> None:
@@ -45,7 +50,9 @@ async def test_failed_reload_keeps_the_served_version(bench: Bench) -> None:
     bench.add("m", CONFIG.replace("4", "8"))
     bench.serve.failures["m:1"] = "Internal: no such file"
     error = await load_error(made, "m")
-    assert error.message == "load failed for model 'm': version 1: Internal: no such file;\n"
+    assert error.message == (
+        "load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: no such file;\n"
+    )
     assert await states(made) == [("m", "1", "READY")]
     assert list(made.table.applications) == ["m:1"]
     await until(lambda: bench.serve.deleted == ["m:1@2"])
@@ -53,10 +60,9 @@ async def test_failed_reload_keeps_the_served_version(bench: Bench) -> None:
 
 async def test_failed_reload_waits_for_the_other_versions(bench: Bench) -> None:
     """Otherwise the next load of the model would start while versions of this one still load."""
-    policy = "version_policy { all {} }"
-    bench.add("m", CONFIG + policy)
+    bench.add("m", CONFIG + ALL)
     made = await bench.start_explicit("m")
-    bench.add("m", CONFIG.replace("4", "8") + policy, (1, 2))
+    bench.add("m", CONFIG.replace("4", "8") + ALL, (1, 2))
     bench.serve.failures["m:1"] = "Internal: no such file"
     gates = {1: asyncio.Event(), 2: asyncio.Event()}
     deploy = made.lifecycle.deployer.deploy
@@ -73,9 +79,83 @@ async def test_failed_reload_waits_for_the_other_versions(bench: Bench) -> None:
     await let_run()
     assert not loading.done()
     gates[2].set()
-    assert "version 1: Internal: no such file" in (await loading).message
-    assert await states(made) == [("m", "1", "READY"), ("m", "2", "READY")]
-    assert [entry.version for entry in made.table.ready] == [1, 2], "and is published"
+    assert "version 1 is at UNAVAILABLE state: Internal: no such file;\n" in (await loading).message
+    assert await made.index() == [("m", "1", "READY", ""), ("m", "2", "UNAVAILABLE", "unloaded")]
+    assert list(made.table.applications) == ["m:1"], "nothing is switched"
+    await until(lambda: sorted(bench.serve.deleted) == ["m:1@2", "m:2"])
+
+
+async def test_one_failed_version_fails_the_model(bench: Bench) -> None:
+    bench.add("m", CONFIG + ALL, (1, 2, 3))
+    bench.serve.failures.update({"m:2": "Internal: no such file", "m:3": "Internal: no memory"})
+    made = await bench.start_explicit()
+    error = await load_error(made, "m")
+    assert error.message == (
+        "load failed for model 'm': version 2 is at UNAVAILABLE state: Internal: no such file;"
+        "version 3 is at UNAVAILABLE state: Internal: no memory;\n"
+    )
+    assert await made.index() == [
+        ("m", "1", "UNAVAILABLE", "unloaded"),
+        ("m", "2", "UNAVAILABLE", "Internal: no such file"),
+        ("m", "3", "UNAVAILABLE", "Internal: no memory"),
+    ]
+    assert not made.table.ready and not made.table.all_ready
+    with pytest.raises(InferError, match="'m' has no available versions"):
+        made.table.resolve("m")
+    await until(lambda: sorted(bench.serve.deleted) == ["m:1", "m:2", "m:3"])
+    bench.serve.failures.clear()
+    await load(made, "m")
+    assert [state for _, _, state in await states(made)] == ["READY", "READY", "READY"]
+
+
+async def test_reload_switches_no_version_before_all_are_there(bench: Bench) -> None:
+    bench.add("m", CONFIG + ALL, (1, 2))
+    made = await bench.start_explicit("m")
+    bench.add("m", CONFIG.replace("4", "8") + ALL)
+    bench.serve.failures["m:2"] = "Internal: no such file"
+    await load_error(made, "m")
+    assert await made.index() == [("m", "1", "READY", ""), ("m", "2", "READY", "")]
+    assert sorted(made.table.applications) == ["m:1", "m:2"]
+    await until(lambda: sorted(bench.serve.deleted) == ["m:1@2", "m:2@2"])
+    assert sorted(made.lifecycle.loaded) == ["m:1", "m:2"]
+
+
+async def test_instances_do_not_change_when_a_version_fails(bench: Bench) -> None:
+    bench.add("m", CONFIG + TWO)
+    made = await bench.start_explicit("m")
+    bench.add("m", CONFIG + THREE + ALL, (1, 2))
+    bench.serve.failures["m:2"] = "Internal: no such file"
+    await load_error(made, "m")
+    assert not bench.serve.updated and made.lifecycle.entries["m"][1].state is ModelState.READY
+
+
+async def test_partial_load_serves_the_versions_that_load(bench: Bench) -> None:
+    bench.add("m", CONFIG + ALL, (1, 2))
+    made = await bench.start_explicit("m", allow_partial_load=True)
+    bench.add("m", CONFIG.replace("4", "8") + ALL, (3,))
+    bench.serve.failures["m:2"] = "Internal: no such file"
+    error = await load_error(made, "m")
+    assert "version 2 is at UNAVAILABLE state" in error.message
+    assert sorted(made.table.applications) == ["m:1@2", "m:2", "m:3"]
+    assert [state for _, _, state in await states(made)] == ["READY", "READY", "READY"]
+
+
+async def test_replaced_version_out_of_policy_ends_in_the_background(bench: Bench) -> None:
+    """The load is answered, the next one can begin, and the server is ready."""
+    bench.add("m")
+    made = await bench.start_explicit("m")
+    bench.serve.may_delete.clear()
+    bench.add("m", versions=(2,))
+    await load(made, "m")
+    assert await states(made) == [("m", "1", "UNLOADING"), ("m", "2", "READY")]
+    assert made.table.all_ready
+    bench.add("m", CONFIG + ALL)
+    await load(made, "m")
+    assert sorted(made.table.applications) == ["m:1@2", "m:2"]
+    bench.serve.may_delete.set()
+    await until(lambda: "m:1" not in bench.serve.running)
+    await let_run()
+    assert await states(made) == [("m", "1", "READY"), ("m", "2", "READY")], "of the later load"
 
 
 async def test_failed_new_version_keeps_the_old_one_served(bench: Bench) -> None:
@@ -107,17 +187,13 @@ async def test_version_policy_retires_the_old_version(bench: Bench) -> None:
 async def test_unreadable_model_leaves_no_index_row(bench: Bench) -> None:
     bench.add("m", "no configuration")
     made = await bench.start_explicit("m")
-    assert await states(made) == [("m", "", "UNAVAILABLE")]
+    assert await states(made) == [("m", "", "")]
     assert made.table.entries[0].version == NO_VERSION
     bench.add("m")
     await load(made, "m")
     assert await states(made) == [("m", "1", "READY")]
     await made.unload("m")
     assert await states(made) == [("m", "1", "UNAVAILABLE")]
-
-
-TWO = "instance_group [ { count: 2 kind: KIND_CPU } ]\n"
-THREE = TWO.replace("2", "3")
 
 
 def counts(made: RepositoryManager, name: str = "m") -> list[int]:
@@ -180,7 +256,9 @@ async def test_refused_change_of_instances_keeps_the_served_ones(bench: Bench) -
     bench.add("m", CONFIG + THREE)
     error = await load_error(made, "m")
     assert error.code is ErrorCode.INVALID_ARG
-    assert error.message == "load failed for model 'm': version 1: Internal: no memory left;\n"
+    assert error.message == (
+        "load failed for model 'm': version 1 is at READY state: Internal: no memory left;\n"
+    )
     assert await states(made) == [("m", "1", "READY")]
     assert counts(made) == [2] and not bench.serve.deleted
     bench.serve.failures.clear()

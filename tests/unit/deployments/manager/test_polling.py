@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from app.routing.table import ModelState
 from deployments.manager import manager
 from deployments.manager.manager import RepositoryManager
 from deployments.manager.polling import Poller
@@ -56,6 +57,7 @@ class Polled:
         self.bench = bench
         self._tick = asyncio.Semaphore(0)
         self._idle = asyncio.Event()
+        self.pauses: list[float] = []
         monkeypatch.setattr(manager, "poll_pause", self._pause)
 
     async def start(self, **settings: Any) -> RepositoryManager:
@@ -73,6 +75,7 @@ class Polled:
             await asyncio.wait_for(self._idle.wait(), 10)
 
     async def _pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
         self._idle.set()
         await self._tick.acquire()
 
@@ -119,13 +122,16 @@ async def test_polling_loads_and_unloads_versions(bench: Bench, polled: Polled) 
     assert await states(made) == [("m", "1", "READY"), ("m", "2", "UNAVAILABLE")]
 
 
-async def test_polling_keeps_served_version_when_a_change_fails(bench: Bench, polled: Polled) -> None:
+async def test_polling_keeps_served_version_when_a_change_fails(
+    bench: Bench, polled: Polled, caplog: pytest.LogCaptureFixture
+) -> None:
     bench.add("m")
     made = await polled.start()
     bench.add("m", "no configuration")
     await polled.poll(2)
     assert await states(made) == [("m", "1", "READY")]
-    assert "failed to poll from model repository" in await reason(made, "m")
+    assert "Poll failed for model directory 'm': failed to read text proto" in caplog.text
+    assert made.table.all_ready
     bench.add("m")
     await polled.poll(2)
     assert await made.index() == [("m", "1", "READY", "")]
@@ -179,10 +185,40 @@ async def test_failed_update_keeps_versions_out_of_policy(bench: Bench, polled: 
     await polled.poll(2)
     bench.add("m", "no configuration")
     await polled.poll(2)
-    rows = {version: (state, reason) for _, version, state, reason in await made.index()}
-    assert rows["1"] == ("UNAVAILABLE", "unloaded")
-    assert rows["2"][0] == "READY" and rows["2"][1].startswith("update failed: ")
+    assert await made.index() == [("m", "1", "UNAVAILABLE", "unloaded"), ("m", "2", "READY", "")]
     assert made.table.all_ready
+
+
+async def test_changed_files_are_looked_at_again_soon(bench: Bench, polled: Polled) -> None:
+    bench.add("m")
+    await polled.start(repository_poll_secs=1)
+    for content in ("4", "5", "6", "7", "8"):
+        bench.add("m", CONFIG.replace("4", content))
+        await polled.poll()
+    await polled.poll()
+    assert polled.pauses == pytest.approx([1, 0.1, 0.2, 0.4, 0.8, 1, 1])
+    bench.add("m")
+    await polled.poll(2)
+    assert polled.pauses[-2:] == pytest.approx([0.1, 1])
+
+
+async def test_polling_does_not_wait_for_what_it_unloads(bench: Bench, polled: Polled) -> None:
+    bench.add("m")
+    removed = bench.add("removed")
+    made = await polled.start()
+    bench.serve.may_delete.clear()
+    bench.add("m", versions=(2,))
+    removed.rename(bench.repository.parent / "elsewhere")
+    await polled.poll(2)
+    assert await states(made) == [
+        ("m", "1", "UNLOADING"),
+        ("m", "2", "READY"),
+        ("removed", "1", "UNLOADING"),
+    ]
+    assert made.table.all_ready, "what is no longer wanted does not make the server unready"
+    bench.serve.may_delete.set()
+    await until(lambda: all(e.state is not ModelState.UNLOADING for e in made.table.entries))
+    assert await reason(made, "removed") == "unloaded"
 
 
 async def test_polling_ends_without_a_word_when_the_server_stops(

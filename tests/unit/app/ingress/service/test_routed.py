@@ -11,7 +11,7 @@ from app.core.errors import ErrorCode, FailureReason, InferError, not_found
 from app.ingress.service.routed import EXTENSIONS, RoutedInferenceService
 from app.routing.manager_client import MAX_CALLS, MAX_FILE_BYTES, ManagerClient
 from app.routing.router import Router
-from app.routing.table import NO_VERSION, ModelState, VersionEntry
+from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
 from app.settings.settings import GeneralSettings, RepositorySettings, ServerSettings
 from tests.unit.app.routing_fakes import (
     SETTINGS,
@@ -65,6 +65,18 @@ def test_not_ready_before_the_start_up_is_over() -> None:
     for settings in (SETTINGS, LENIENT):
         service = service_of(FakeRouter(entry("m"), initialised=False), settings)
         assert service.live() and not service.ready()
+
+
+async def test_neither_live_nor_ready_after_a_failed_start() -> None:
+    router = FakeRouter(initialised=False)
+    router.table = RoutingTable(1, failed=True)
+    service = service_of(router)
+    assert not service.live() and not service.ready()
+    assert service.server_metadata().name == "triton"
+    for call in (lambda: service.model_ready("m"), lambda: service.resolve("m")):
+        assert refusal(call) == (ErrorCode.UNAVAILABLE, "Server not ready")
+    with pytest.raises(InferError, match="Server not ready"):
+        await service.statistics()
 
 
 def test_not_ready_while_a_model_has_no_replica() -> None:
