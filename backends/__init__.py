@@ -81,8 +81,8 @@ def python_based_file(name: str, backend_directory: Path | None) -> Path | None:
     return (folder / "model.py").absolute()
 
 
-def process_per_instance(name: str, backend_directory: Path | None) -> bool:
-    """Whether each instance of a model needs a process of its own, which Python code may rely on."""
+def executes_python(name: str, backend_directory: Path | None) -> bool:
+    """Whether a backend's models are executed by a `TritonPythonModel`, theirs or the backend's."""
     return name == "python" or python_based_file(name, backend_directory) is not None
 
 

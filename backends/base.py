@@ -42,7 +42,8 @@ class Model:
         directory: the model's directory in the repository (holds config.pbtxt, labels, version directories).
         version_directory: `<directory>/<version>`.
         backend_config: `--backend-config` settings for this backend, name to value.
-        interpreter: the Python interpreter of the model's own environment; None for a model without one.
+        interpreter: the interpreter of the processes that execute the instances of a Python model: that of
+            its own environment, or the server's for several instances; None if its only one executes here.
         common_file: the model.py of a Python-based backend, which executes all its models; None where each
             model has its own.
         state: set and used by the backend alone.
@@ -97,7 +98,7 @@ class Model:
         return self.config.parameters[key].string_value if key in self.config.parameters else default
 
 
-def _ignore() -> None:
+def _ignore(*_: object) -> None:
     """Do nothing."""
 
 
@@ -125,6 +126,8 @@ class Instance:
         host_policy: settings of its host policy (`--host-policy`), among them keys of the backend's own.
         state: set and used by the backend alone.
         readiness_changed: called by a backend, on any thread, to have `instance_ready` called at once.
+        lost: called by a backend, on any thread, when the instance has lost what it knew of its sequences
+            and cannot execute for now; the argument waits, on the instance's thread, until it can.
         merged_inputs: set by `load` to a function of (name, shape, dtype) that returns the array into which
             an input is joined, also of a single request; it is overwritten by the next batch. None allocates
             an array for each batch.
@@ -155,6 +158,7 @@ class Instance:
         self.host_policy: Mapping[str, str] = {}
         self.state: Any = None
         self.readiness_changed: Callable[[], None] = _ignore
+        self.lost: Callable[[Callable[[], object]], None] = _ignore
         self.merged_inputs: Callable[[str, tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]] | None = None
         self.deferred_completion: Callable[[], object] | None = None
         self.compute_start_ns = 0

@@ -1,6 +1,5 @@
 """Makes the Serve application of a model version; only this module and `app/main.py` bind deployments."""
 
-from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -11,7 +10,6 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import invalid_arg
 from app.ray_adapter.applications import versioned
-from backends import process_per_instance
 from deployments.spec import ModelSpec
 from nereid.deployments import ModelVersion
 
@@ -28,18 +26,28 @@ ROUTER_CONFIG = RequestRouterConfig(request_router_class=cast(Any, ROUTER))
 
 RAY_RESOURCES = "ray_resources"
 
+RAY_REPLICAS = "ray_replicas"
+
 QUIET = {"enable_access_log": False, "log_level": "WARNING"}
 """Serve's logging of a replica: calls through its handles are control traffic, not requests of clients."""
 
 
-def replica_count(config: mc.ModelConfig, backends: Path | None = None) -> int:
-    """Return the number of replicas: one per instance of a Python model; other models need one process."""
-    if not process_per_instance(config.backend, backends):
+def replica_count(config: mc.ModelConfig) -> int:
+    """Return the number of replicas, from the parameter `ray_replicas` ("3"); by default one.
+
+    Each has all instances of the configuration, and Serve spreads them over the nodes of a cluster.
+
+    Raises:
+        InferError: INVALID_ARG when the value is not a positive number.
+    """
+    if RAY_REPLICAS not in config.parameters:
         return 1
-    count: int = sum(
-        group.count * max(1, len(group.gpus)) for group in config.instance_group if not group.passive
-    )
-    return max(1, count)
+    text = config.parameters[RAY_REPLICAS].string_value
+    if not text.isdecimal() or not int(text):
+        raise invalid_arg(
+            f"model '{config.name}': parameter '{RAY_REPLICAS}' must be a positive number, got '{text}'"
+        )
+    return int(text)
 
 
 def ray_resources(config: mc.ModelConfig) -> dict[str, float]:
@@ -67,7 +75,7 @@ def options(spec: ModelSpec) -> dict[str, Any]:
     config = mc.ModelConfig.FromString(spec.config)
     return {
         "name": spec.name,
-        "num_replicas": replica_count(config, spec.backend_path),
+        "num_replicas": replica_count(config),
         # As in Triton, the operator decides how many models share the processors; Ray would refuse some.
         "ray_actor_options": {"num_cpus": 0, "resources": ray_resources(config)},
         "request_router_config": ROUTER_CONFIG,

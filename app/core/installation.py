@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Final
 
 DISTRIBUTION: Final = "nereid-server"
+SERVER_PYTHON: Final = Path(sys.executable)
+"""The interpreter that executes this process."""
+
 _ROOT: Final = Path(__file__).resolve().parents[2]
 
 

@@ -23,4 +23,4 @@ def missing_start(model: str, sequence_id: SequenceId, cause: str = "") -> Infer
 
 def is_missing_start(failure: Failure) -> bool:
     """Whether a replica failed a request because it does not have its sequence."""
-    return failure.code is ErrorCode.INVALID_ARG and failure.message.endswith(_MISSING_START)
+    return failure.code is ErrorCode.INVALID_ARG and _MISSING_START in failure.message

@@ -1,8 +1,9 @@
 """Backend `python`: a model is a class `TritonPythonModel` in model.py.
 
-Triton starts a stub process for each instance. Here the replica process executes the instance itself, so
-that nothing crosses a process boundary between the scheduler and the model; only a model with an environment
-of its own is executed by a worker process of that environment. Interface and error texts are Triton's.
+Triton starts a stub process for each instance. Here the replica process executes a model's only instance
+itself, so that nothing crosses a process boundary between the scheduler and the model. Several instances, and
+those of a model with an environment of its own, have worker processes, of that environment. Interface and
+error texts are Triton's.
 """
 
 import json
@@ -25,7 +26,7 @@ from backends.python.execution.execution import Execution, completed
 from backends.python.execution.instance import PythonInstance
 from backends.python.execution.reshaping import Reshaped
 from backends.python.worker.process import Process
-from backends.python.worker.supervisor import Supervisor
+from backends.python.worker.supervisor import Supervisor, Supervisors
 
 _COMPLETED_S: Final = 5.0
 
@@ -34,7 +35,7 @@ class PythonBackend(Backend):
     """Executes Python models."""
 
     def __init__(self) -> None:
-        self._supervisors: list[Supervisor] = []
+        self._supervisors = Supervisors()
 
     def model_initialize(self, model: Model) -> None:
         value = model.parameter("FORCE_CPU_ONLY_INPUT_TENSORS", "yes")
@@ -48,14 +49,13 @@ class PythonBackend(Backend):
             instance.state = Execution(described)
         else:
             instance.state = Supervisor(
-                described, model.interpreter, _start_seconds(model), lambda: instance.readiness_changed()
+                described, model.interpreter, _start_seconds(model), instance, self._supervisors
             )
-            self._supervisors.append(instance.state)
+            self._supervisors.add(instance.state)
 
     def instance_finalize(self, instance: Instance) -> None:
         state, instance.state = instance.state, None
-        if state in self._supervisors:
-            self._supervisors.remove(state)
+        self._supervisors.remove(state)
         if state is not None:
             state.close()
 
@@ -83,8 +83,7 @@ class PythonBackend(Backend):
         instance.state.execute(requests, instance)
 
     def metrics(self) -> list[Any]:
-        others = [family for each in list(self._supervisors) for family in each.metrics()]
-        return [*metrics.snapshot(), *others]
+        return [*metrics.snapshot(), *self._supervisors.metrics()]
 
     @classmethod
     def auto_complete(cls, model: Model) -> mc.ModelConfig:

@@ -2,13 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.rate_limit import Demand
-from backends import process_per_instance
 from backends.base import Instance, Model, SecondaryDevice
 
 T = TypeVar("T")
@@ -51,22 +49,14 @@ def _secondary_devices(group: mc.ModelInstanceGroup) -> list[SecondaryDevice]:
     return [SecondaryDevice(name(each.kind), each.device_id) for each in group.secondary_devices]
 
 
-def placements(config: mc.ModelConfig, rank: int = 0, backends: Path | None = None) -> list[Placement]:
-    """Plan the instances of one replica, named `<group>_<index>` as in Triton.
-
-    A Python model has one instance per process: each replica gets one, by its rank. Other backends run
-    `count` threads per listed device. `backends` is the backend directory.
-    """
-    found = [
+def placements(config: mc.ModelConfig) -> list[Placement]:
+    """Plan the instances of a replica, named `<group>_<index>` as in Triton."""
+    return [
         placement
         for group in config.instance_group
         for device in (list(group.gpus) or [0])
         for placement in _on_device(group, device)
     ]
-    if not process_per_instance(config.backend, backends):
-        return found
-    active = [placement for placement in found if not placement.group.passive] or found
-    return [active[rank % len(active)]]
 
 
 def _on_device(group: mc.ModelInstanceGroup, device: int) -> list[Placement]:
@@ -104,25 +94,6 @@ def change(present: Iterable[tuple[bytes, T]], wanted: Iterable[Placement]) -> C
         else:
             added.append(placement)
     return Change(kept, [instance for rest in spare.values() for instance in rest], added)
-
-
-def updates_in_place(old: mc.ModelConfig, new: mc.ModelConfig, backends: Path | None = None) -> bool:
-    """Whether replicas can apply a change of instance groups alone without a reload.
-
-    Instances of a Python model are replicas, which Serve starts and stops: they may change in number only,
-    and not where a replica holds sequences.
-    """
-    if not process_per_instance(new.backend, backends):
-        return True
-    if new.HasField("sequence_batching"):
-        return False
-    before, after = _instance_kinds(old), _instance_kinds(new)
-    return before == after or len({*before, *after}) == 1
-
-
-def _instance_kinds(config: mc.ModelConfig) -> list[bytes]:
-    """Return what distinguishes the instances of each group, apart from names and number."""
-    return [_serialized_without(group, "name", "count") for group in config.instance_group]
 
 
 def _serialized_without(group: mc.ModelInstanceGroup, *fields: str) -> bytes:

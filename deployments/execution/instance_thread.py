@@ -82,7 +82,7 @@ class InstanceThread:
         self._finished = finished
         self._watchdog = watchdog
         self._policy = policy
-        self._batches: queue.SimpleQueue[Batch | SequenceId | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Batch | SequenceId | Callable[[], object] | None] = queue.SimpleQueue()
         self._finalizes_sequences = type(backend).sequence_finalize is not Backend.sequence_finalize
         self._loop_executor: EventLoopExecutor[Batch] | None = None
         self._loaded = threading.Event()
@@ -124,7 +124,16 @@ class InstanceThread:
         if executor is not None and executor.is_next(self.is_only_instance):
             executor.schedule(batch)
         else:
-            self._batches.put(batch)
+            self._work.put(batch)
+
+    def recover(self, wait: Callable[[], object], recovered: Callable[[], object]) -> None:
+        """Call `wait` on this thread after what it was given before, then `recovered` on the loop."""
+
+        def work() -> None:
+            wait()
+            self._loop.call_soon_threadsafe(recovered)
+
+        self._work.put(work)
 
     def on_removed(self) -> None:
         """Release what the scheduler's side of the instance holds, after its last batch; on the loop."""
@@ -132,11 +141,11 @@ class InstanceThread:
     def end_sequence(self, sequence_id: SequenceId) -> None:
         """Have the backend finalize a sequence that has ended, before its next batch."""
         if self._finalizes_sequences:
-            self._batches.put(sequence_id)
+            self._work.put(sequence_id)
 
     def stop(self, timeout: float | None) -> None:
         """Unload after the current batch; wait up to `timeout` seconds."""
-        self._batches.put(None)
+        self._work.put(None)
         self._thread.join(timeout)
 
     def _run(self) -> None:
@@ -175,21 +184,23 @@ class InstanceThread:
 
     def _serve(self) -> None:
         self._responses.defer_flush(self._one_response)
-        while (batch := self._batches.get()) is not None:
-            if isinstance(batch, Batch):
-                self._execute(batch)
-                self._complete(batch)
-            else:
+        while (work := self._work.get()) is not None:
+            if isinstance(work, Batch):
+                self._execute(work)
+                self._complete(work)
+            elif isinstance(work, int | str):
                 self.instance.run_deferred()
-                self._finalize_sequence(batch)
-            del batch  # or its tensors would live until the next batch
+                self._finalize_sequence(work)
+            else:
+                work()
+            del work  # or its tensors would live until the next batch
         self.instance.run_deferred()
 
     def _complete(self, batch: Batch) -> None:
         """Report the end of a batch; if the next one is queued already, once its inputs are in place."""
         # Responses wake clients, whose new requests would be copied while this thread copies the inputs.
         report = partial(self._loop.call_soon_threadsafe, self._report, batch)
-        if self._backend.begins_compute and not self._batches.empty():
+        if self._backend.begins_compute and not self._work.empty():
             self.instance.deferred_completion = report
         else:
             report()

@@ -82,7 +82,7 @@ async def deploy(spec: ModelSpec) -> Description:
     Raises:
         InferError: INTERNAL when Serve cannot start the replica (it died while loading, say).
     """
-    count = replica_count(mc.ModelConfig.FromString(spec.config), spec.backend_path)
+    count = replica_count(mc.ModelConfig.FromString(spec.config))
     cancelled = threading.Event()
     async with watch_replicas(spec.name, spec.application) as watched:
         try:
@@ -157,8 +157,7 @@ _statuses = _Statuses()
 async def update(spec: ModelSpec, previous: ModelSpec) -> Description:
     """Change the instances of a running application without restarting its processes.
 
-    Running replicas change first, then Serve gets the spec for later replicas; a Python model gets as many
-    replicas as instances.
+    Running replicas change first, then Serve gets the spec for later replicas.
 
     Raises:
         InferError: the change failed; everything is as before.
@@ -182,7 +181,7 @@ async def _undo_update(spec: ModelSpec) -> None:
 
 
 async def _redeploy(spec: ModelSpec) -> Description:
-    """Give Serve the new spec of a running application; return when it runs as many replicas as that needs.
+    """Give Serve the new spec of a running application; return when it runs again.
 
     Raises:
         InferError: INTERNAL when Serve cannot start another replica.

@@ -19,7 +19,6 @@ from app.core.observability.log import LogConfig
 from app.routing.table import VersionEntry
 from app.settings.repositories import remote_scheme
 from app.settings.settings import ServerSettings
-from deployments.execution.instance_groups import updates_in_place
 from deployments.manager.planner import LoadPlan, plan_load
 from deployments.model_store import layout, model_files
 from deployments.model_store.cache import private_root
@@ -83,9 +82,8 @@ class Candidate(NamedTuple):
             loaded: the spec of the loaded version.
             complete: its complete configuration, which clients read and send back with a change.
         """
-        backends = loaded.backend_path
         return self._same_files(loaded) and any(
-            not change_requires_reload(old, self.config) and updates_in_place(old, self.config, backends)
+            not change_requires_reload(old, self.config)
             for old in (mc.ModelConfig.FromString(loaded.config), complete)
         )
 

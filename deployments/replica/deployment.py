@@ -14,12 +14,12 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError, unavailable
 from app.core.observability.log import configure_logging
-from app.ray_adapter.node import listen_host, node_id, replica_rank
+from app.ray_adapter.node import listen_host, node_id
 from app.routing.handle_calls import HandleCalls, public_errors
 from app.transport.channel.server import ChannelServer
 from app.transport.event_loop_thread import LoopThread, freeze_heap
 from app.transport.settings import TransportSettings
-from backends import process_per_instance
+from backends import executes_python
 from deployments.replica.control import ReplicaHandler
 from deployments.replica.loading import labels_of, load_model
 from deployments.replica.materialize import LocalCopy, materialize_model
@@ -119,7 +119,7 @@ class ModelVersion:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, self._spec.gpus))
         try:
             self._local = materialize_model(self._spec)
-            self._served = load_model(self._local.spec, self._plane, rank=replica_rank())
+            self._served = load_model(self._local.spec, self._plane)
             freeze_heap()
             self._plane.schedule_gc()
             self._plane.call(self._listen(self._served))
@@ -158,7 +158,7 @@ class ModelVersion:
 
 def _model_calls(spec: ModelSpec, plane: LoopThread) -> "ModelCalls | None":
     """Return the server API of a Python model; nothing of it is imported for other backends."""
-    if not process_per_instance(mc.ModelConfig.FromString(spec.config).backend, spec.backend_path):
+    if not executes_python(mc.ModelConfig.FromString(spec.config).backend, spec.backend_path):
         return None
     from backends.python.api import server_api
     from deployments.bls.service import ModelCalls

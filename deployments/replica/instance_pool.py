@@ -5,6 +5,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from tritonclient.grpc import model_config_pb2 as mc
@@ -13,6 +14,7 @@ from app.core.config.normalise import normalise
 from app.core.config.rate_limit import Demand
 from app.core.config.validation import validate_instances
 from app.core.errors import InferError, internal
+from app.core.installation import SERVER_PYTHON
 from app.transport.event_loop_thread import LoopThread
 from backends.base import Backend, Instance, Model
 from deployments.event_loop_execution.watchdog import LoopWatchdog
@@ -46,7 +48,6 @@ class InstancePool:
         backend: the initialized backend.
         plane: the thread of the data-plane loop.
         scheduler: forms the batches.
-        rank: the position of this replica among those of its model.
         responses: carries responses from the instance threads to the loop.
     """
 
@@ -57,7 +58,6 @@ class InstancePool:
         backend: Backend,
         plane: LoopThread,
         scheduler: Scheduler,
-        rank: int,
         responses: ResponseQueue,
     ) -> None:
         self.declared = spec.config
@@ -69,7 +69,6 @@ class InstancePool:
         self._responses = responses
         self._plane = plane
         self._scheduler = scheduler
-        self._rank = rank
         self._limiter: RateLimiter | None = None
         self._placed: list[_Placed] = []
         self._leaving: set[InstanceThread] = set()
@@ -93,7 +92,7 @@ class InstancePool:
         Raises:
             Exception: the rate limiter, the backend or a warm-up request refused an instance.
         """
-        self._set_placed(self._start(self._placements(self._model.config)))
+        self._set_placed(self._start(placements(self._model.config)))
 
     async def open(self) -> None:
         """Start to execute submitted requests."""
@@ -130,8 +129,10 @@ class InstancePool:
     def _replace(self, config: mc.ModelConfig) -> None:
         with self._changing:
             present = [(placed.signature, placed) for placed in self._placed]
-            todo = change(present, self._placements(config))
+            todo = change(present, placements(config))
             before, self._model.config = self._model.config, config
+            # Python code shares no process: what is added beside an instance in this one gets its own.
+            self._model.interpreter = self._model.interpreter or SERVER_PYTHON
             try:
                 added = self._start(todo.added)
             except BaseException:
@@ -158,9 +159,6 @@ class InstancePool:
         self._placed = placed
         for each in placed:
             each.thread.is_only_instance = len(placed) == 1
-
-    def _placements(self, config: mc.ModelConfig) -> list[Placement]:
-        return placements(config, self._rank, self._spec.backend_path)
 
     def _start(self, wanted: Sequence[Placement]) -> list[_Placed]:
         made = [_Placed(p.signature, self._thread(p, permits)) for p, permits in self._with_permits(wanted)]
@@ -199,8 +197,19 @@ class InstancePool:
         scheduler, loop = self._scheduler, self._plane.loop
         common = (self._backend, instance, self._responses, decoupled, loop, scheduler.finished)
         if permits is None:
-            return InstanceThread(*common, self.watchdog, policy)
-        return LimitedInstance(*common, self.watchdog, policy, permits, lambda: scheduler.pending > 0)
+            thread = InstanceThread(*common, self.watchdog, policy)
+        else:
+            thread = LimitedInstance(*common, self.watchdog, policy, permits, lambda: scheduler.pending > 0)
+        if not instance.passive:
+            instance.lost = partial(self._suspend, thread)
+        return thread
+
+    def _suspend(self, thread: InstanceThread, wait: Callable[[], object]) -> None:
+        """Let an instance recover before it executes again; may be called from any thread."""
+        try:
+            self._plane.loop.call_soon_threadsafe(self._scheduler.suspend, thread, wait)
+        except RuntimeError:  # the loop is closed: the replica is shutting down
+            pass
 
     def _add_to_scheduler(self, added: Sequence[_Placed]) -> None:
         for _, thread in added:

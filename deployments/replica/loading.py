@@ -11,12 +11,14 @@ from app.core.buffers import set_allocator
 from app.core.config.normalise import normalise
 from app.core.config.validation import validate
 from app.core.errors import InferError
+from app.core.installation import SERVER_PYTHON
 from app.core.statistics import Statistics
 from app.transport.event_loop_thread import LoopThread
 from app.transport.memory.shared_pool import allocate
 from backends import find_backend, python_based_file
 from backends.base import Backend, Model
 from deployments.environments.prepare import Environment, prepare
+from deployments.execution.instance_groups import placements
 from deployments.model_store.agents import check_agents
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.model_files import read_labels
@@ -31,16 +33,13 @@ from deployments.spec import ModelSpec
 logger = logging.getLogger(__name__)
 
 
-def load_model(
-    spec: ModelSpec, plane: LoopThread, batched: MakeBatched = serve_batched, rank: int = 0
-) -> ServedModel:
+def load_model(spec: ModelSpec, plane: LoopThread, batched: MakeBatched = serve_batched) -> ServedModel:
     """Complete the configuration, load every instance and warm it up. Blocks.
 
     Args:
         spec: the model version.
         plane: the thread whose loop requests will arrive on.
         batched: makes the batched form of an executor; `@serve.batch` works inside a replica only.
-        rank: the position of this replica among those of its model.
 
     Raises:
         InferError: the model cannot be served.
@@ -53,10 +52,10 @@ def load_model(
     model = Model(declared, spec.version, Path(spec.directory), settings)
     model.common_file = common_file
     environment = prepare(model, spec.cache_bytes)
-    model.interpreter = environment.python
+    model.interpreter = environment.python or (SERVER_PYTHON if len(placements(declared)) > 1 else None)
     try:
         backend = _initialize_backend(spec, model, kind)
-        served = _serve(spec, model, backend, environment, plane, batched, rank)
+        served = _serve(spec, model, backend, environment, plane, batched)
     except BaseException as error:
         environment.release()
         if isinstance(error, InferError):
@@ -93,7 +92,6 @@ def _serve(
     environment: Environment,
     plane: LoopThread,
     batched: MakeBatched,
-    rank: int,
 ) -> ServedModel:
     statistics = Statistics.for_model(model.config, spec.summaries, spec.histograms)
     scheduler = make_scheduler(model, spec, statistics, batched)
@@ -105,7 +103,7 @@ def _serve(
         scheduler,
         _make_cached(model, spec, scheduler, statistics),
         plane.loop,
-        partial(InstancePool, spec, model, backend, plane, scheduler, rank),
+        partial(InstancePool, spec, model, backend, plane, scheduler),
     )
     try:
         served.instances.load()

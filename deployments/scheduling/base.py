@@ -3,6 +3,8 @@
 import asyncio
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
 
 from app.core.statistics import Statistics
 from deployments.execution.instance_thread import Batch, InstanceThread
@@ -23,6 +25,7 @@ class Scheduler(ABC):
         self._statistics = statistics
         self._free: list[InstanceThread] = []
         self._leaving: dict[InstanceThread, asyncio.Future[None]] = {}
+        self._lost: dict[InstanceThread, Callable[[], object]] = {}
 
     @property
     @abstractmethod
@@ -55,8 +58,7 @@ class Scheduler(ABC):
 
     def add_instance(self, instance: InstanceThread) -> None:
         """Offer a loaded instance for execution."""
-        self._free.append(instance)
-        self.release()
+        self._recovered(instance)
 
     def remove_instance(self, instance: InstanceThread) -> asyncio.Future[None]:
         """Give an instance nothing new; the future is done when the instance has nothing more to do."""
@@ -70,6 +72,13 @@ class Scheduler(ABC):
             removed.set_result(None)
         else:
             self._leaving[instance] = removed
+
+    def suspend(self, instance: InstanceThread, wait: Callable[[], object]) -> None:
+        """Give an instance nothing after its batch until `wait` has returned on its thread."""
+        self._lost[instance] = wait
+        if instance in self._free:
+            self._free.remove(instance)
+            self._take_back(instance)
 
     def finished(self, instance: InstanceThread, batch: Batch) -> None:
         """Count a finished batch, take its instance back and release the next batch."""
@@ -89,10 +98,16 @@ class Scheduler(ABC):
         self.release()
 
     def _take_back(self, instance: InstanceThread) -> None:
-        if self._leaving and instance in self._leaving:
+        if self._lost and instance in self._lost:
+            instance.recover(self._lost.pop(instance), partial(self._recovered, instance))
+        elif self._leaving and instance in self._leaving:
             self._leaving.pop(instance).set_result(None)
         else:
             self._free.append(instance)
+
+    def _recovered(self, instance: InstanceThread) -> None:
+        self._take_back(instance)
+        self.release()
 
 
 class DirectScheduler(Scheduler):

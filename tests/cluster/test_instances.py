@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
@@ -147,23 +149,50 @@ def test_a_refused_change_keeps_what_serves(
     client.unload_model("resized")
 
 
-def test_instances_of_a_python_model_are_processes(
+def workers(server: Server, application: str) -> list[int]:
+    """The processes of a Python model's instances."""
+    found = []
+    for pid in server.replicas(application):
+        for child in psutil.Process(pid).children():
+            with suppress(psutil.NoSuchProcess):
+                if any("worker_main.py" in word for word in child.cmdline()):
+                    found.append(child.pid)
+    return found
+
+
+def test_instances_of_a_python_model_are_processes_of_one_replica(
     server: Server, repository: Path, client: tritonclient.http.InferenceServerClient
 ) -> None:
     write_python(repository, "grown", group(1))
     client.load_model("grown")
-    (first,) = server.replicas("grown:1")
+    replicas = server.replicas("grown:1")
+    assert workers(server, "grown:1") == []
     with Load(server.http_port, "grown", 4) as load:
-        write_python(repository, "grown", group(2))
+        write_python(repository, "grown", group(3))
         client.load_model("grown")
-        both = server.replicas("grown:1")
+        assert len(workers(server, "grown:1")) == 2
         write_python(repository, "grown", group(1))
         client.load_model("grown")
-        wait_until(lambda: len(server.replicas("grown:1")) == 1, 60.0, "one of two goes")
-        time.sleep(0.3)
-    assert first in both and len(both) == 2
+        wait_until(lambda: workers(server, "grown:1") == [], 60.0, "two of three go")
+    assert len(replicas) == 1 and server.replicas("grown:1") == replicas
     assert load.failures == [] and len(load.answers) > 20
     client.unload_model("grown")
+
+
+def test_an_instance_that_is_killed_fails_what_it_executed(
+    server: Server, repository: Path, client: tritonclient.http.InferenceServerClient
+) -> None:
+    write_python(repository, "killed", group(2))
+    client.load_model("killed")
+    replicas, (victim, survivor) = server.replicas("killed:1"), workers(server, "killed:1")
+    with Load(server.http_port, "killed", 4) as load:
+        wait_until(lambda: len(load.answers) > 20, 20.0, "both execute")
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: len({*workers(server, "killed:1")} - {victim}) == 2, 30.0, "it is started again")
+        assert client.is_model_ready("killed")
+    assert survivor in workers(server, "killed:1") and server.replicas("killed:1") == replicas
+    assert len(load.failures) <= 1 and all("is not healthy" in str(each) for each in load.failures)
+    client.unload_model("killed")
 
 
 class Executions:
@@ -201,7 +230,7 @@ class Executions:
             while not self._stop.is_set():
                 try:
                     begin, end = client.infer(model, inputs()).as_numpy("TIMES")[0]
-                except InferenceServerException:  # its replica was killed
+                except InferenceServerException:  # its instance was killed
                     time.sleep(0.05)
                 else:
                     self.times[model].append((int(begin), int(end)))
@@ -220,9 +249,9 @@ def test_models_that_share_a_resource_never_execute_at_the_same_time(
     try:
         wait_until(executions.more("left"), 60.0, "one model executes")
         wait_until(executions.more("right"), 60.0, "the other executes")
-        os.kill(server.replicas("left:1")[0], signal.SIGKILL)
+        os.kill(workers(server, "left:1")[0], signal.SIGKILL)
         wait_until(executions.more("right"), 60.0, "a killed holder keeps nothing")
-        wait_until(executions.more("left"), 60.0, "the other replica of the killed one goes on")
+        wait_until(executions.more("left"), 60.0, "the other instance of the killed one's model goes on")
     finally:
         executions.end()
     assert executions.overlapping() == []

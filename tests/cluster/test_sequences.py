@@ -26,7 +26,8 @@ sequence_batching {
   max_sequence_idle_microseconds: 120000000
   oldest { max_candidate_sequences: 64 }
 }
-instance_group { kind: KIND_CPU count: 2 }
+instance_group { kind: KIND_CPU }
+parameters { key: "ray_replicas" value { string_value: "2" } }
 """
 MODEL = """
 import os

@@ -7,17 +7,20 @@ from pathlib import Path
 from typing import Final
 
 from app.core.errors import internal
+from app.core.installation import SERVER_PYTHON
 
 _FOREIGN: Final = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "CONDA_PREFIX")
 _ACTIVATION_S: Final = 30.0
 
 
 def environment_variables(python: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables after the `activate` of the interpreter's environment.
+    """Return the variables after the `activate` of the interpreter's environment; the server's is active.
 
     Raises:
         InferError: INTERNAL with the output of the scripts, when a script of a conda environment fails.
     """
+    if python == SERVER_PYTHON:
+        return {**inherited, "PYTHONUNBUFFERED": "1"}
     root = python.parent.parent
     variables = {name: value for name, value in inherited.items() if name not in _FOREIGN}
     variables["PATH"] = os.pathsep.join(filter(None, (str(python.parent), variables.get("PATH"))))

@@ -1,4 +1,4 @@
-"""The worker process of a Python model with an environment of its own: the replica's side."""
+"""The worker process of an instance of a Python model: the replica's side."""
 
 import itertools
 import logging
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.core.errors import InferError, internal
+from app.core.installation import SERVER_PYTHON
 from app.core.tensors import Buffer, InferResponse, SequenceId, failed
 from backends.base import Request
 from backends.python.api import server_api
@@ -41,8 +42,16 @@ def not_healthy(name: str) -> str:
 class Process:
     """One run of the worker process. It ends with the thread that started it (PR_SET_PDEATHSIG)."""
 
-    def __init__(self, instance: PythonInstance, python: Path, start_s: float) -> None:
+    def __init__(
+        self,
+        instance: PythonInstance,
+        python: Path,
+        start_s: float,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
         """Start the process and wait, at most `start_s` seconds, until it receives messages.
+
+        `on_end` is called when it has ended, on any thread and before its requests in flight fail.
 
         Raises:
             InferError: INTERNAL with its output when it ended, or when the time is over.
@@ -51,6 +60,7 @@ class Process:
         self._name = instance.name
         self._python = python
         self._ending = threading.Lock()
+        self._on_end = on_end
         self._in_flight: dict[int, Request] = {}
         self._numbers = itertools.count(1)
         self.ended = False
@@ -160,8 +170,9 @@ class Process:
         self.wait()
 
     def _spawn(self, worker_end: socket.socket) -> "subprocess.Popen[bytes]":
+        isolation = [] if self._python == SERVER_PYTHON else ["-s"]
         return subprocess.Popen(
-            [str(self._python), "-s", _MAIN, str(worker_end.fileno())],
+            [str(self._python), *isolation, _MAIN, str(worker_end.fileno()), self._name],
             pass_fds=[worker_end.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -204,7 +215,6 @@ class Process:
             self.link.serve()
         except Exception:
             logger.exception("the process of instance '%s' sent a malformed message", self._name)
-        self.ended = True
         self._started.set()
         self._fail_in_flight()
         self._calls.cancel()
@@ -224,7 +234,11 @@ class Process:
                 self._process.wait()
 
     def _fail_in_flight(self) -> None:
-        """Fail the requests in flight."""
+        """Note the end of the process and fail the requests in flight."""
+        with self._ending:
+            noted, self.ended = self.ended, True
+        if not noted:
+            self._on_end()
         failure = stub_failed(self._name, not_healthy(self._name))
         for number in list(self._in_flight):
             request = self._in_flight.pop(number, None)

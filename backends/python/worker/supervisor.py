@@ -3,13 +3,14 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError, internal
 from app.core.tensors import SequenceId
-from backends.base import Request
+from backends.base import Instance, Request
 from backends.python.api.errors import stub_failed
 from backends.python.execution.execution import Clocked
 from backends.python.execution.instance import PythonInstance
@@ -31,36 +32,66 @@ def delay(crashes: int) -> float:
     return 0.0 if crashes <= 1 else min(_LONGEST_S, 0.5 * 2.0 ** min(crashes - 2, 16))
 
 
+class Supervisors:
+    """The supervisors of a model's instances.
+
+    Attributes:
+        changed: notified when a process starts or ends.
+    """
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self._all: list[Supervisor] = []
+
+    def add(self, supervisor: "Supervisor") -> None:
+        """Add the supervisor of a new instance."""
+        self._all.append(supervisor)
+
+    def remove(self, supervisor: "Supervisor") -> None:
+        """Remove a supervisor, if it was added."""
+        if supervisor in self._all:
+            self._all.remove(supervisor)
+
+    def runs_another(self, than: "Supervisor") -> bool:
+        """Whether another instance has a process."""
+        return any(each.runs for each in list(self._all) if each is not than)
+
+    def metrics(self) -> list[Any]:
+        """Return the custom metrics of all processes."""
+        every = list(self._all)
+        if not every:
+            return []
+        with ThreadPoolExecutor(len(every)) as threads:  # each may take its time
+            return [family for found in threads.map(Supervisor.metrics, every) for family in found]
+
+
 class Supervisor:
     """An instance that a worker process executes; has the interface of an `Execution`.
 
-    Requests wait while the process is restarted. They are refused while the restart is delayed, which happens
-    after several crashes in a row.
+    Requests wait while the process is restarted. While the restart is delayed, which happens after several
+    crashes in a row, they are refused, unless other instances execute them.
     """
 
     def __init__(
-        self,
-        instance: PythonInstance,
-        python: Path,
-        start_s: float,
-        changed: Callable[[], None] = lambda: None,
+        self, described: PythonInstance, python: Path, start_s: float, instance: Instance, others: Supervisors
     ) -> None:
-        """Start the process and initialise the model; call `changed` when the process starts or ends.
+        """Start the process and initialise the model; report changes and losses to the instance.
 
         Raises:
             InferError: INTERNAL when the process or the model cannot be started.
         """
-        self._instance = instance
+        self._described = described
         self._python = python
         self._start_s = start_s
-        self._on_change = changed
-        self._changed = threading.Condition()
+        self._instance = instance
+        self._others = others
+        self._changed = others.changed
         self._process: Process | None = None
         self._starting = True
         self._closed = False
         self._metrics: list[Any] = []
         self._failure: Failure | None = None
-        self._thread = threading.Thread(target=self._run, name=f"{instance.name} process", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"{described.name} process", daemon=True)
         self._thread.start()
         with self._changed:
             self._changed.wait_for(lambda: not self._starting)
@@ -73,6 +104,12 @@ class Supervisor:
         process = self._process
         return 0 if process is None else process.pid
 
+    @property
+    def runs(self) -> bool:
+        """Whether there is a process."""
+        process = self._process
+        return process is not None and not process.ended
+
     def execute(self, requests: Sequence[Request], clock: Clocked) -> None:
         """Execute one batch; see `Execution.execute`.
 
@@ -83,7 +120,7 @@ class Supervisor:
         if process is None or process.ended:
             process = self._wait_started()
         if process is None:
-            failure = stub_failed(self._instance.name, not_healthy(self._instance.name))
+            failure = stub_failed(self._described.name, not_healthy(self._described.name))
             raise InferError(ErrorCode.UNAVAILABLE, failure.message, FailureReason.BACKEND)
         process.execute(requests, clock)
 
@@ -94,9 +131,11 @@ class Supervisor:
             process.finalize_sequence(sequence_id)
 
     def is_ready(self) -> bool:
-        """Whether there is a process and its model is ready."""
+        """Whether the model is ready, or its other instances execute while the process is restarted."""
         process = self._process
-        return process is not None and process.is_ready(LIMIT_S)
+        if process is None or process.ended:
+            return self._others.runs_another(self)
+        return process.is_ready(LIMIT_S)
 
     def metrics(self) -> list[Any]:
         """Return the custom metrics: the last ones if the process is busy, none without a process."""
@@ -120,12 +159,18 @@ class Supervisor:
         self._thread.join(_FINALIZE_S)
 
     def _wait_started(self) -> Process | None:
+        """Wait for the process; return None when it does not start soon and no other instance has one."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or not (self._starting or self._dying()))
+            self._changed.wait_for(lambda: self._closed or self.runs or not self._is_worth_waiting_for())
             return self._process
 
-    def _dying(self) -> bool:
-        return self._process is not None and self._process.ended
+    def _is_worth_waiting_for(self) -> bool:
+        ending = self._process is not None and self._process.ended
+        return self._starting or ending or self._others.runs_another(self)
+
+    def _lost(self) -> None:
+        if self._process is not None and not self._closed:
+            self._instance.lost(self._wait_started)
 
     def _run(self) -> None:
         crashes = 0
@@ -138,14 +183,14 @@ class Supervisor:
                 status = process.wait()
                 if self._closed:
                     return
-                logger.error("process of instance '%s' ended with %s", self._instance.name, status)
+                logger.error("process of instance '%s' ended with %s", self._described.name, status)
             crashes = 1 if time.monotonic() - began > _STABLE_S else crashes + 1
             self._wait_before_restart(delay(crashes))
 
     def _start_process(self) -> Process | None:
         process: Process | None = None
         try:
-            process = Process(self._instance, self._python, self._start_s)
+            process = Process(self._described, self._python, self._start_s, self._lost)
             process.begin()
         except BaseException as error:
             if process is not None:
@@ -153,13 +198,13 @@ class Supervisor:
                 process = None
             failed = error if isinstance(error, InferError) else internal(str(error))
             self._failure = failed.failure
-            logger.error("process of instance '%s': %s", self._instance.name, error)
+            logger.error("process of instance '%s': %s", self._described.name, error)
         with self._changed:
             closed = self._closed
             self._process = None if closed else process
             self._starting = False
             self._changed.notify_all()
-        self._on_change()
+        self._instance.readiness_changed()
         if closed and process is not None:
             process.stop(_FINALIZE_S)
         return process
@@ -169,7 +214,7 @@ class Supervisor:
             self._process = None
             self._starting = seconds == 0
             self._changed.notify_all()
-            self._on_change()
+            self._instance.readiness_changed()
             if seconds:
                 logger.warning("it is restarted in %g s", seconds)
                 self._changed.wait_for(lambda: self._closed, seconds)

@@ -1,4 +1,4 @@
-"""The worker process of a Python model with an environment of its own: the process's side.
+"""The worker process of an instance of a Python model: the process's side.
 
 The main thread executes the requests of the replica, one at a time; another thread receives messages.
 """

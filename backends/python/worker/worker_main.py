@@ -1,9 +1,9 @@
-"""The program of a process that executes a Python model in an environment of its own.
+"""The program of a process that executes an instance of a Python model.
 
-`<environment>/bin/python worker_main.py DESCRIPTOR`, where the descriptor is a socket to the replica. The
-environment has the model's packages and none of ours, so our modules are found by their location, and
-`sys.path` stays the environment's. The syntax here is that of Python 3.6, so that an interpreter that is too
-old can report it.
+`<environment>/bin/python worker_main.py DESCRIPTOR NAME`, where the descriptor is a socket to the replica and
+the name is the instance's, for listings of processes. The environment may have the model's packages and none
+of ours, so our modules are found by their location, and `sys.path` stays the environment's. The syntax here
+is that of Python 3.6, so that an interpreter that is too old can report it.
 """
 
 import os

@@ -5,13 +5,14 @@ import itertools
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import ErrorCode, Failure, FailureReason, invalid_arg
+from app.core.errors import ErrorCode, Failure, FailureReason, invalid_arg, unavailable
 from app.core.inference import Sink
 from app.core.sequences import missing_start
 from app.core.statistics import Statistics
@@ -34,6 +35,11 @@ logger = logging.getLogger(__name__)
 
 EXPIRED: Final = Failure(
     ErrorCode.UNAVAILABLE, "timeout of the corresponding sequence has been expired", FailureReason.REJECTED
+)
+
+LOST: Final = (
+    "an instance of the model was lost, and the state of its sequences with it; restart the sequence with the"
+    " START flag"
 )
 
 
@@ -66,7 +72,8 @@ class SequenceScheduler(Scheduler):
         self._controls = Controls(config)
         self._states = States(config, directory)
         self._make_slots = slots_factory(config, self._controls.uses_ready)
-        self._idle = IdleTimeouts(batching.max_sequence_idle_microseconds / 1e6, self._expire)
+        self._idle_s = batching.max_sequence_idle_microseconds / 1e6
+        self._idle = IdleTimeouts(self._idle_s, self._expire)
         self._slots: dict[InstanceThread, InstanceSlots] = {}
         self._closing: dict[InstanceSlots, tuple[InstanceThread, asyncio.Future[None]]] = {}
         self._live: dict[SequenceId, Sequence] = {}
@@ -76,6 +83,8 @@ class SequenceScheduler(Scheduler):
         self._start_threshold = StartThreshold.for_sequences(direct=not batching.HasField("oldest"))
         self._numbers = itertools.count(1)
         self._timer: asyncio.TimerHandle | None = None
+        self._explain_until = 0.0
+        """Until then, a request of an unknown sequence is told that an instance was lost."""
 
     @property
     def pending(self) -> int:
@@ -86,7 +95,6 @@ class SequenceScheduler(Scheduler):
         slots.ended = instance.end_sequence
         if self._ordered:
             slots.order = ResponseOrder(self._ordered, self.release)
-        self._admit()
         super().add_instance(instance)
 
     def _remove(self, instance: InstanceThread, removed: asyncio.Future[None]) -> None:
@@ -101,6 +109,30 @@ class SequenceScheduler(Scheduler):
             instance, removed = self._closing.pop(slots)
             del self._slots[instance]
             super()._remove(instance, removed)
+
+    def suspend(self, instance: InstanceThread, wait: Callable[[], object]) -> None:
+        """End the instance's sequences, whose state is lost unless it is implicit and kept here."""
+        slots = self._slots.get(instance)
+        if slots is not None:
+            slots.suspended = True
+            if not self._states:
+                self._lose(slots)
+        super().suspend(instance, wait)
+
+    def _lose(self, slots: InstanceSlots) -> None:
+        self._explain_until = time.monotonic() + self._idle_s
+        for newest in list(self._live.values()):
+            for sequence in newest.and_before():
+                if sequence.slots is slots:
+                    text = f"sequence {sequence.id} of model '{self._model}' has ended: {LOST}"
+                    self._end_early(sequence, unavailable(text).failure)
+
+    def _recovered(self, instance: InstanceThread) -> None:
+        slots = self._slots.get(instance)
+        if slots is not None:
+            slots.suspended = False
+            self._admit()
+        super()._recovered(instance)
 
     def submit(self, request: QueuedRequest) -> None:
         """Queue a request behind the others of its sequence, or execute it at once.
@@ -184,7 +216,8 @@ class SequenceScheduler(Scheduler):
             if sequence is not None:
                 logger.warning("sequence %s of model '%s' is restarted", infer.sequence_id, self._model)
         elif sequence is None:
-            raise missing_start(self._model, infer.sequence_id)
+            cause = LOST if time.monotonic() < self._explain_until else ""
+            raise missing_start(self._model, infer.sequence_id, cause)
         return sequence
 
     def _begin(self, infer: InferRequest) -> Sequence:

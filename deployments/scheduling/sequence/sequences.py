@@ -64,6 +64,10 @@ class Sequence:
         self.slot = -1
         self.expiry: asyncio.TimerHandle | None = None
 
+    def and_before(self) -> "list[Sequence]":
+        """Return it and the live sequences of its id that have to end before it."""
+        return [self] if self.before is None else [self, *self.before.and_before()]
+
     def unlink(self) -> "Sequence | None":
         """Remove it from the sequences of its id; return the one that need not wait any more, if any."""
         before, after = self.before, self.after
@@ -97,6 +101,7 @@ class InstanceSlots(ABC):
     Attributes:
         ended: called with the id of each sequence that frees its slot.
         closing: the instance is to be removed: no sequence starts here any more.
+        suspended: it cannot execute for now: no sequence starts here until it can.
         order: the order in which responses are delivered, if one is configured.
     """
 
@@ -104,14 +109,14 @@ class InstanceSlots(ABC):
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.closing = False
+        self.closing = self.suspended = False
         self.order: ResponseOrder | None = None
         self._vacant = list(range(size))
 
     @property
     def lowest_vacant(self) -> int | None:
         """The slot that the next sequence gets; None when there is none."""
-        return self._vacant[0] if self._vacant and not self.closing else None
+        return self._vacant[0] if self._vacant and not (self.closing or self.suspended) else None
 
     @property
     def empty(self) -> bool:

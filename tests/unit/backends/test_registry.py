@@ -13,7 +13,6 @@ from app.core.errors import ErrorCode, InferError
 from app.core.installation import install_command
 from backends.base import Backend, Model
 from backends.teaching.identity import IdentityBackend
-from deployments.builder import replica_count
 from tests.environments import make
 from tests.unit.backend_harness import Served, config, infer
 
@@ -159,17 +158,14 @@ def test_python_based_backend_is_found_again_by_the_processes_it_starts(tmp_path
     assert "model" not in sys.modules
 
 
-def test_python_based_backend_has_a_process_per_instance(tmp_path: Path) -> None:
+def test_python_based_backend_executes_python(tmp_path: Path) -> None:
     (tmp_path / "scaled").mkdir()
     (tmp_path / "scaled" / "model.py").write_text(PYTHON_BASED)
-    assert backends.process_per_instance("scaled", tmp_path)
-    assert backends.process_per_instance("python", None)
-    assert not backends.process_per_instance("scaled", None)
-    declared = config('name: "m" backend: "scaled" instance_group { kind: KIND_CPU count: 3 }')
-    assert replica_count(declared, tmp_path) == 3
+    assert backends.executes_python("scaled", tmp_path)
+    assert backends.executes_python("python", None)
+    assert not backends.executes_python("scaled", None)
     (tmp_path / "scaled" / "backend.py").write_text("")
-    assert not backends.process_per_instance("scaled", tmp_path), "backend.py comes first"
-    assert replica_count(declared, tmp_path) == 1
+    assert not backends.executes_python("scaled", tmp_path), "backend.py comes first"
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "/etc", "..", "", "a\\b", "a\0b"])

@@ -66,8 +66,7 @@ FIELDS = [
     ),
     ("ray.serve._private.common:ReplicaID", ("unique_id",), ROUTER),
     ("ray.serve._private.common:DeploymentID", ("app_name",), ROUTER),
-    ("ray.serve.context:ReplicaContext", ("rank", "deployment", "app_name"), "node.replica_rank"),
-    ("ray.serve.schema:ReplicaRank", ("rank",), "node.replica_rank"),
+    ("ray.serve.context:ReplicaContext", ("deployment", "app_name"), "node.replica_deployment"),
     ("ray.serve.schema:ApplicationStatusOverview", ("status", "message", "deployments"), "the manager"),
     ("ray.serve.schema:DeploymentStatusOverview", ("message", "replica_states"), "the manager"),
 ]

@@ -7,9 +7,10 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.rate_limit import GLOBAL, Demand
+from app.core.errors import InferError
 from backends.base import Model, SecondaryDevice
-from deployments.builder import replica_count
-from deployments.execution.instance_groups import Placement, change, placements, updates_in_place
+from deployments.builder import RAY_REPLICAS, replica_count
+from deployments.execution.instance_groups import Placement, change, placements
 
 
 def config(groups: str, backend: str = "identity", more: str = "") -> mc.ModelConfig:
@@ -52,13 +53,30 @@ def test_backend_gets_the_secondary_devices() -> None:
     assert [instance.secondary_devices for instance in instances] == [both, both, ()]
 
 
-def test_replicas_of_a_python_model_have_one_instance_each() -> None:
-    passive = '{ name: "p" count: 3 kind: KIND_CPU passive: true }'
+def test_a_replica_has_all_instances_of_a_python_model() -> None:
+    passive = '{ name: "p" count: 1 kind: KIND_CPU passive: true }'
     gpu = '{ name: "g" count: 1 kind: KIND_GPU gpus: [ 0, 1 ] }'
     asked = config(f"{passive}, {CPU}, {gpu}", "python")
-    assert replica_count(asked) == 4
-    names = [placement.name for rank in range(4) for placement in placements(asked, rank)]
-    assert names == ["a_0", "a_1", "g_0_gpu0", "g_0_gpu1"]
+    assert [placement.name for placement in placements(asked)] == [
+        "p_0",
+        "a_0",
+        "a_1",
+        "g_0_gpu0",
+        "g_0_gpu1",
+    ]
+    assert replica_count(asked) == 1
+
+
+def test_replicas_are_a_parameter_of_any_model() -> None:
+    def asked(value: str, backend: str) -> mc.ModelConfig:
+        return config(
+            CPU, backend, f'parameters {{ key: "{RAY_REPLICAS}" value {{ string_value: "{value}" }} }}'
+        )
+
+    assert [replica_count(asked("3", backend)) for backend in ("python", "identity")] == [3, 3]
+    for wrong in ("0", "-1", "two", ""):
+        with pytest.raises(InferError, match="parameter 'ray_replicas' must be a positive number, got"):
+            replica_count(asked(wrong, "python"))
 
 
 def test_demands() -> None:
@@ -108,20 +126,3 @@ def test_each_instance_is_matched_once() -> None:
 
 def _placement(signature: bytes) -> Placement:
     return Placement("n", "CPU", 0, mc.ModelInstanceGroup(), signature)
-
-
-IN_PLACE = [
-    ("identity", "", CPU, CPU.replace("CPU", "MODEL"), True),
-    ("identity", "sequence_batching {}", CPU, CPU.replace("2", "5"), True),
-    ("python", "", CPU, CPU.replace("2", "5"), True),
-    ("python", "", CPU, CPU.replace("CPU", "MODEL"), False),
-    ("python", "", CPU, f"{CPU}, {CPU}", True),
-    ("python", "", CPU, CPU.replace('"a"', '"other"'), True),
-    ("python", "", f"{CPU}, {CPU.replace('CPU', 'MODEL')}", CPU, False),
-    ("python", "sequence_batching {}", CPU, CPU.replace("2", "5"), False),
-]
-
-
-@pytest.mark.parametrize(("backend", "more", "old", "new", "expected"), IN_PLACE)
-def test_which_changes_need_no_reload(backend: str, more: str, old: str, new: str, expected: bool) -> None:
-    assert updates_in_place(config(old, backend, more), config(new, backend, more)) is expected

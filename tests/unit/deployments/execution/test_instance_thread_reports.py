@@ -74,7 +74,7 @@ async def test_batch_is_reported_although_the_next_one_never_computes(
 async def test_batch_is_reported_although_the_instance_ends(computing: tuple[Computing, Bench]) -> None:
     backend, bench = computing
     bench.thread.execute(bench.batch("a"))
-    bench.thread._batches.put(None)
+    bench.thread._work.put(None)
     backend.begin.put(True)
     backend.end.put(None)
     await until(lambda: bench.order == ["a", "finished"])

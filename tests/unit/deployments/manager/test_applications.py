@@ -112,8 +112,10 @@ async def test_failed_delete_is_only_logged(
     assert "deleting application 'm:1'" in caplog.text
 
 
-TWO_INSTANCES = text_format.Parse('backend: "python" instance_group { count: 2 }', mc.ModelConfig())
-SPEC = ModelSpec("m", 1, "", TWO_INSTANCES.SerializeToString(), "m:1", "", b"k" * 32, "")
+TWO_REPLICAS = text_format.Parse(
+    'backend: "python" parameters { key: "ray_replicas" value { string_value: "2" } }', mc.ModelConfig()
+)
+SPEC = ModelSpec("m", 1, "", TWO_REPLICAS.SerializeToString(), "m:1", "", b"k" * 32, "")
 
 
 class FakeServe:
