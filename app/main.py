@@ -11,7 +11,7 @@ from app.routing.table import RoutingTable
 from app.settings.load import from_args
 from app.settings.settings import ServerSettings
 from deployments import spec
-from deployments.builder import QUIET, ROUTER_CONFIG
+from deployments.builder import HEALTH_CHECKS, QUIET, ROUTER_CONFIG
 from nereid.deployments import Ingress, RepositoryManager
 
 APPLICATION = "nereid"
@@ -42,6 +42,7 @@ def compose(settings: ServerSettings) -> Application:
         name=MANAGER,
         num_replicas=1,
         max_ongoing_requests=4096,
+        health_check_timeout_s=settings.cluster.replica_timeout_s / HEALTH_CHECKS,
         graceful_shutdown_timeout_s=5,
     )
     ingress = _deployment(
@@ -51,6 +52,7 @@ def compose(settings: ServerSettings) -> Application:
         num_replicas=settings.ingress.replicas,
         max_ongoing_requests=4096,  # ensembles called by Serve handles; requests of clients do not pass Serve
         max_surge_percent=100,
+        health_check_timeout_s=settings.cluster.replica_timeout_s / HEALTH_CHECKS,
         graceful_shutdown_timeout_s=settings.server.exit_timeout_s + 10,
     )
     writer = manager.bind(settings, key, (APPLICATION, INGRESS))
@@ -75,7 +77,6 @@ def _deployment(kind: type, **options: Any) -> Any:
         ray_actor_options={"num_cpus": 0},
         logging_config=QUIET,
         health_check_period_s=1,
-        health_check_timeout_s=10,
         graceful_shutdown_wait_loop_s=0.1,
         **options,
     )

@@ -28,6 +28,9 @@ RAY_RESOURCES = "ray_resources"
 
 RAY_REPLICAS = "ray_replicas"
 
+HEALTH_CHECKS = 3
+"""Failed health checks in a row after which Serve replaces a replica (a constant of Ray 2.60)."""
+
 QUIET = {"enable_access_log": False, "log_level": "WARNING"}
 """Serve's logging of a replica: calls through its handles are control traffic, not requests of clients."""
 
@@ -85,7 +88,7 @@ def options(spec: ModelSpec) -> dict[str, Any]:
         "max_ongoing_requests": 1024,
         "max_queued_requests": _QUEUED + spec.revision,
         "health_check_period_s": 1,
-        "health_check_timeout_s": 10,
+        "health_check_timeout_s": spec.transport.peer_timeout / HEALTH_CHECKS,
         "graceful_shutdown_wait_loop_s": 0.1,
         "graceful_shutdown_timeout_s": 90,
     }

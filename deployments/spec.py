@@ -7,6 +7,7 @@ import msgspec
 
 from app.core.identifiers import identifier
 from app.core.observability.log import LogConfig
+from app.transport.settings import TransportSettings
 
 MANAGER: Final = "repository-manager"
 """The deployment of the repository manager, from which replicas fetch the files of a load request."""
@@ -36,8 +37,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
         channel_address: the address to listen on, or "node".
         max_pending_requests: the longest queue.
         max_pending_bytes: the bytes of the requests in the queue.
-        arena_bytes: the shared memory of each channel.
-        arena_threshold: bytes from which a tensor is sent through it.
+        transport: the limits of channels.
         summaries: whether to keep summaries of durations.
         histograms: whether to keep histograms of durations.
         bundle: the digest of the files of a load request; "" without them.
@@ -70,8 +70,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     channel_address: str = "127.0.0.1"
     max_pending_requests: int = 65536
     max_pending_bytes: int = 4 << 30
-    arena_bytes: int = 256 << 20
-    arena_threshold: int = 32 << 10
+    transport: TransportSettings = TransportSettings()
     summaries: bool = False
     histograms: bool = False
     bundle: str = ""

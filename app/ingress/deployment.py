@@ -35,7 +35,6 @@ from app.routing.router import Router
 from app.routing.table import RoutingTable, VersionEntry
 from app.settings.settings import ServerSettings
 from app.transport.event_loop_thread import LoopThread, freeze_heap
-from app.transport.settings import TransportSettings
 
 logger = logging.getLogger(__name__)
 
@@ -126,10 +125,7 @@ class Ingress:
 
     async def _start(self) -> None:
         settings = self._settings
-        transport = TransportSettings(
-            arena_bytes=settings.cluster.arena_bytes, arena_threshold=settings.cluster.arena_threshold
-        )
-        self._router = Router(self._node_id, self._key, transport)
+        self._router = Router(self._node_id, self._key, settings.cluster.transport)
         shared_memory = SharedMemory(_region_directory(self._key), settings.devices.allow_client_shm)
         self._service = RoutedInferenceService(settings, self._router, self._manager, shared_memory)
         live = LiveSettings(settings.log, TraceSettings(settings.trace))

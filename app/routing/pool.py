@@ -27,7 +27,13 @@ class ReplicaPool:
     All methods but `update_from_thread` run on the data-plane loop.
     """
 
-    def __init__(self, model: str, node_id: str, key: bytes, settings: TransportSettings) -> None:
+    def __init__(
+        self, model: str, node_id: str, key: bytes, settings: TransportSettings, repeatable: bool = False
+    ) -> None:
+        """`repeatable` allows to execute a request again at another replica, when one cannot be reached."""
+        self._repeatable = repeatable
+        self.repeats = False
+        """Whether that can happen now, since there are several replicas."""
         self._model = model
         self._node_id = node_id
         self._key = key
@@ -37,10 +43,11 @@ class ReplicaPool:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._channels: dict[str, Channel] = {}
         self._open: list[Channel] = []
-        self._preferred: list[Channel] = []  # the open ones whose model is ready, or all if none is
+        self._preferred: list[Channel] = []  # the open ones whose model is ready, or the best there are
         self._changed = asyncio.Event()
         self._closed = False
         self._lost_at = -math.inf
+        self._loss = ""  # how the last replica was lost
         self._last_control: tuple[str, Any] | None = None
         self._control_tasks: set[asyncio.Task[Any]] = set()
 
@@ -48,6 +55,12 @@ class ReplicaPool:
     def available(self) -> bool:
         """Whether a request could be sent now to a replica that reports its model ready."""
         return any(channel.ready and not (channel.draining or channel.closing) for channel in self._open)
+
+    @property
+    def trouble(self) -> str:
+        """Why requests cannot be sent now, as far as that is known."""
+        suspected = [f"replica {name}: {c.suspected}" for name, c in self._channels.items() if c.suspected]
+        return "; ".join(suspected if self._open else [self._loss])
 
     @property
     def channels(self) -> list[Channel]:
@@ -85,10 +98,10 @@ class ReplicaPool:
         """Return the usable replicas in the order to try for a sequence; it starts at the first.
 
         Rendezvous hashing: every process that knows the same replicas computes the same order, and a replica
-        that is added or lost moves no sequence between two others.
+        that is added or lost moves no sequence between two others. One that does not answer is the last.
         """
         usable = [
-            (rank(replica_id, sequence_id), channel)
+            ((bool(channel.suspected), rank(replica_id, sequence_id)), channel)
             for replica_id, channel in self._channels.items()
             if not (channel.draining or channel.closing)
         ]
@@ -186,6 +199,7 @@ class ReplicaPool:
             self._remove_channel(replica_id, channel)
             if cause is not None:
                 self._lost_at = self._loop.time()
+                self._loss = f"replica {replica_id}: {channel.suspected}"
             closed.set()
 
         # Unix sockets are faster than TCP, and let both processes share tensors in memory.
@@ -196,11 +210,11 @@ class ReplicaPool:
             self._settings,
             on_close=on_close,
             on_readiness=self._update_preferred,
-            lost_text=self._lost_text,
+            lost_text=partial(self._lost_text, replica_id),
         )
 
-    def _lost_text(self, cause: str) -> str:
-        return f"model '{self._model}': connection to its replica lost: {cause}"
+    def _lost_text(self, replica_id: str, cause: str) -> str:
+        return f"model '{self._model}': connection to its replica lost: {replica_id}: {cause}"
 
     def _add_channel(self, replica_id: str, channel: Channel) -> None:
         if channel.closing:  # lost before this callback ran
@@ -216,7 +230,12 @@ class ReplicaPool:
 
     def _update_preferred(self, _: Channel) -> None:
         """Update the preferred channels: one was added or removed, or its model's readiness changed."""
-        self._preferred = [channel for channel in self._open if channel.ready] or self._open
+        self._preferred = (
+            [channel for channel in self._open if channel.ready]
+            or [channel for channel in self._open if not channel.suspected]
+            or [channel for channel in self._open if not channel.unreachable]
+        )
+        self.repeats = self._repeatable and len(self._open) > 1
         self._changed.set()
 
     def _remove_channel(self, replica_id: str, channel: Channel) -> None:

@@ -12,6 +12,7 @@ from app.core.tensors import InferRequest
 from app.ray_adapter import replicas
 from app.ray_adapter.handles import open_handle
 from app.routing.pool import ReplicaPool
+from app.routing.repeated_call import RepeatedCall
 from app.routing.sequence_call import SequenceCall
 from app.routing.table import ModelState, RoutingTable, VersionEntry, not_ready
 from app.transport.memory.client_regions import with_inlined_regions
@@ -60,7 +61,7 @@ class Router:
     async def apply(self, table: RoutingTable) -> None:
         """Route by `table`, once its new applications are connected or a timeout has passed."""
         added = [
-            self._open(entry.model, name, self._settings)
+            self._open(entry.model, name, self._settings, repeatable=not entry.decoupled)
             for name, entry in table.applications.items()
             if name not in self._pools
         ]
@@ -85,6 +86,11 @@ class Router:
             ensembles = self._ensembles(entry)
             return ensembles is not None and ensembles.available(entry)
         return entry.state is ModelState.READY and pool.available
+
+    def trouble(self, entry: VersionEntry) -> str:
+        """Return why requests to this version cannot be sent now, as far as that is known."""
+        pool = self._pools.get(entry.application)
+        return pool.trouble if pool is not None else ""
 
     def in_flight(self) -> list[tuple[VersionEntry, int]]:
         """Return the versions with requests in flight from here, and the number of requests."""
@@ -111,9 +117,9 @@ class Router:
             return self._submit_without_pool(entry, request, sink)
         if request.sequence_id and entry.keeps_sequences:
             return _submit_sequence(entry, pool, request, sink)
-        call = pool.submit(request, sink)
+        call = RepeatedCall.start(pool, request, sink) if pool.repeats else pool.submit(request, sink)
         if call is None:
-            raise not_ready(entry)
+            raise not_ready(entry, pool.trouble)
         return call
 
     def broadcast_control(self, verb: str, payload: Any) -> None:
@@ -168,8 +174,10 @@ class Router:
             request, sink = with_inlined_regions(request, sink)
         return ensembles.submit(entry, request, sink)
 
-    def _open(self, deployment: str, application: str, settings: TransportSettings) -> ReplicaPool:
-        pool = ReplicaPool(deployment, self._node_id, self._key, settings)
+    def _open(
+        self, deployment: str, application: str, settings: TransportSettings, repeatable: bool = False
+    ) -> ReplicaPool:
+        pool = ReplicaPool(deployment, self._node_id, self._key, settings, repeatable)
         self._pools[application] = pool
         if self._last_control is not None and application not in self._control_pools:
             pool.broadcast_control(*self._last_control)

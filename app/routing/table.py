@@ -258,6 +258,7 @@ def _not_ready(name: str, version: int) -> InferError:
     return unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state")
 
 
-def not_ready(entry: VersionEntry) -> InferError:
-    """Return the error for a version that is READY in the table but has no connected replica."""
-    return _not_ready(entry.model, entry.version)
+def not_ready(entry: VersionEntry, why: str = "") -> InferError:
+    """Return the error for a version that is READY in the table but has no usable replica."""
+    error = _not_ready(entry.model, entry.version)
+    return unavailable(f"{error.message}: {why}") if why else error

@@ -16,6 +16,7 @@ from app.core.observability.trace_settings import TraceSetting
 from app.settings import parsers
 from app.settings.flags import NEREID, Flag, Section, table
 from app.settings.fronts import MIB, GrpcSettings, HttpSettings
+from app.transport.settings import TransportSettings
 
 
 class GeneralSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -236,10 +237,36 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     arena_threshold: A[
         int, Flag("arena_threshold", "Minimum bytes of a tensor sent through shared memory.", low=1)
     ] = 32 * 1024
+    heartbeat_s: A[
+        float,
+        Flag(
+            "heartbeat_secs",
+            "Seconds between pings of a replica; one that misses three is avoided, and its model not ready.",
+            low=0.05,
+        ),
+    ] = 1.0
+    replica_timeout_s: A[
+        float,
+        Flag(
+            "replica_timeout_secs",
+            "Seconds of silence after which the requests of a replica fail and it is replaced.",
+            low=1,
+        ),
+    ] = 20.0
     allow_dashboard: A[bool, Flag("allow_dashboard", "Start Ray's dashboard, on this machine only.")] = False
     log_ray: A[
         bool, Flag("log_ray", "Print the messages of Ray and Serve, which otherwise go to a file.", bare=True)
     ] = False
+
+    @property
+    def transport(self) -> TransportSettings:
+        """The limits of channels that these settings give."""
+        return TransportSettings(
+            arena_bytes=self.arena_bytes,
+            arena_threshold=self.arena_threshold,
+            heartbeat=self.heartbeat_s,
+            peer_timeout=self.replica_timeout_s,
+        )
 
 
 class ModelStoreSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,4 +43,6 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True):
     deadline_grace: float = 0.05
     """How long after a request's deadline the client waits for the replica's own response."""
     peer_timeout: float = 20.0
-    """A TCP peer that does not answer is regarded as lost after about this long."""
+    """Requests fail when their peer has been silent for about this long, though its process runs."""
+    heartbeat: float = 1.0
+    """Time between two pings of a client; a server that misses three is suspected, and avoided."""

@@ -23,7 +23,6 @@ from app.routing.manager_client import ManagerClient, follow
 from app.routing.router import Router
 from app.routing.table import VersionEntry
 from app.transport.event_loop_thread import LoopThread
-from app.transport.settings import TransportSettings
 from backends.base import Request
 from backends.python.api.calls import Calls
 from backends.python.api.errors import TritonModelException
@@ -61,8 +60,7 @@ class Connection:
         loop = asyncio.get_running_loop()
         # Opening a handle calls the controller, and blocks.
         handle = await loop.run_in_executor(None, open_handle, MANAGER, spec.manager)
-        transport = TransportSettings(arena_bytes=spec.arena_bytes, arena_threshold=spec.arena_threshold)
-        router = Router(node_id(), spec.key, transport)
+        router = Router(node_id(), spec.key, spec.transport)
         connection = cls(router, ManagerClient(handle))
         routing = asyncio.Event()
         watcher = f"{spec.application}-{uuid.uuid4().hex}"

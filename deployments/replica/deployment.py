@@ -18,7 +18,6 @@ from app.ray_adapter.node import listen_host, node_id
 from app.routing.handle_calls import HandleCalls, public_errors
 from app.transport.channel.server import ChannelServer
 from app.transport.event_loop_thread import LoopThread, freeze_heap
-from app.transport.settings import TransportSettings
 from backends import executes_python
 from deployments.replica.control import ReplicaHandler
 from deployments.replica.loading import labels_of, load_model
@@ -143,9 +142,8 @@ class ModelVersion:
     async def _listen(self, served: ServedModel) -> None:
         await served.open()
         spec = self._spec
-        settings = TransportSettings(arena_bytes=spec.arena_bytes, arena_threshold=spec.arena_threshold)
         ensembles = self._calls.ensembles if self._calls is not None else list
-        self._server = ChannelServer(ReplicaHandler(served, ensembles), self._spec.key, settings)
+        self._server = ChannelServer(ReplicaHandler(served, ensembles), spec.key, spec.transport)
         self._readiness = served.instances.watch_readiness(self._server.announce)
         await self._readiness.start()
         addresses = await self._server.listen(

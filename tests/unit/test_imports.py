@@ -45,7 +45,7 @@ app.protocol.observability: app.core app.core.observability app.protocol.http
 app.ray_adapter: app.core
 app.routing: app.core app.core.config app.core.observability app.ray_adapter app.transport
     app.transport.channel app.transport.memory nereid
-app.settings: app.core app.core.config app.core.observability app.protocol
+app.settings: app.core app.core.config app.core.observability app.protocol app.transport
 app.transport:
 app.transport.channel: app.core app.transport app.transport.memory app.transport.wire
 app.transport.memory: app.core app.transport
@@ -61,7 +61,7 @@ backends.python.worker: app.core backends backends.python.api backends.python.ex
 backends.pytorch: app.core app.core.config backends backends.cuda
 backends.teaching: app.core app.core.config backends backends.python.api
 backends.tensorrt: app.core app.core.config backends backends.cuda
-deployments: app.core app.core.observability backends
+deployments: app.core app.core.observability app.transport backends
 deployments.bls: app.core app.ensemble app.ray_adapter app.routing app.transport backends
     backends.python.api deployments deployments.event_loop_execution deployments.execution
 deployments.builder: app.core app.ray_adapter backends deployments nereid

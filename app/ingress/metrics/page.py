@@ -40,6 +40,9 @@ SLOW_CLIENTS: Final[tuple[Family[SendBufferLimit], ...]] = (
         value(lambda limit: limit.too_slow),
     ),
 )
+READINESS: Final[tuple[Family[bool], ...]] = (
+    gauge("nereid_model_ready", "Whether requests to the model version are accepted (1) or not (0)", int),
+)
 
 
 async def render(
@@ -63,6 +66,7 @@ async def render(
         *read_families(REQUESTS, models, config),
         *read_families(LOADS, [(_labels(entry), entry) for entry in entries], config),
         *read_families(DISTRIBUTIONS, models, config),
+        *read_families(READINESS, [(_labels(e), service.available(e)) for e in entries], config),
     ]
     if send_buffers is not None:
         metrics += read_families(SLOW_CLIENTS, [({}, send_buffers)], config)

@@ -8,7 +8,7 @@ from app.core.statistics import ReplicaReport
 from app.ingress.metrics.family import Family, S
 from app.ingress.metrics.machine import CPU, GPU, PINNED, CpuReading, GpuReading
 from app.ingress.metrics.model_families import DISTRIBUTIONS, LOADS, REQUESTS, ModelReading
-from app.ingress.metrics.page import SLOW_CLIENTS
+from app.ingress.metrics.page import READINESS, SLOW_CLIENTS
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.routing.table import ModelState, VersionEntry
 
@@ -19,7 +19,7 @@ _TEXT: Final = """\
 
 `GET /metrics` on the metrics port (`--metrics-port`, 8002) answers in the Prometheus text format. It covers
 the replicas of the node that is asked, so that Prometheus may sum over nodes. A replica that does not answer
-within 3 seconds is left out. Families that begin with `nv_` are Triton's, those that begin with `nereid_` are
+is left out. Families that begin with `nv_` are Triton's, those that begin with `nereid_` are
 Nereid's own.
 
 "Reported" is the `--metrics-config` setting or the kind of model that a family depends on; by default,
@@ -61,7 +61,14 @@ _GPU: Final = GpuReading("", 0.0, 0, 0, 0.0, 0.0, 0.0)
 def reference() -> str:
     """Return the text of `docs/metrics.md`."""
     return _TEXT.format(
-        models=_table([*_rows(REQUESTS, _MODEL), *_rows(LOADS, _ENTRY), *_rows(DISTRIBUTIONS, _MODEL)]),
+        models=_table(
+            [
+                *_rows(REQUESTS, _MODEL),
+                *_rows(LOADS, _ENTRY),
+                *_rows(DISTRIBUTIONS, _MODEL),
+                *_rows(READINESS, True),
+            ]
+        ),
         ingress=_table(_rows(SLOW_CLIENTS, SendBufferLimit())),
         node=_table([*_rows(CPU, _CPU), *_rows(GPU, _GPU, "`gpu_uuid`"), *_rows(PINNED, None)]),
     )

@@ -41,7 +41,8 @@ async def collect_ensembles(channels: Iterable[Channel]) -> dict[tuple[str, int]
 
 async def _ask(channels: Iterable[Channel], verb: str, kind: type[T]) -> list[T]:
     answers = await asyncio.gather(
-        *(channel.control(verb, None, _ANSWER_S) for channel in channels), return_exceptions=True
+        *(channel.control(verb, None, _ANSWER_S) for channel in channels if not channel.suspected),
+        return_exceptions=True,
     )
     given = []
     for answer in answers:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from tritonclient.grpc import service_pb2 as pb
 
@@ -39,6 +39,7 @@ EXTENSIONS = (
     "trace",
     "logging",
 )
+_NO_REPLICA: Final = "no replica of the model can be reached"
 
 
 class Repository(Protocol):
@@ -158,6 +159,10 @@ class RoutedInferenceService:
                 channels += self._channels(entry, local)
         return await collect_ensembles(channels)
 
+    def available(self, entry: VersionEntry) -> bool:
+        """Return whether a request to this version would be accepted here now."""
+        return not self._exiting and self._router.available(entry)
+
     def served(self) -> list[VersionEntry]:
         """Return the READY versions, by name and version."""
         return list(self._router.table.ready)
@@ -165,6 +170,8 @@ class RoutedInferenceService:
     async def repository_index(self, ready: bool = False) -> pb.RepositoryIndexResponse:
         response = pb.RepositoryIndexResponse()
         for name, version, state, reason in await self._repository.index():
+            if state == ModelState.READY.value:
+                state, reason = self._observed(name, int(version), reason)
             if not ready or state == ModelState.READY.value:
                 response.models.add(name=name, version=version, state=state, reason=reason)
         return response
@@ -182,6 +189,13 @@ class RoutedInferenceService:
         if request.regions:
             return self.shared_memory.submit(partial(self._router.submit, entry), request, sink)
         return self._router.submit(entry, request, sink)
+
+    def _observed(self, name: str, version: int, reason: str) -> tuple[str, str]:
+        """Return state and reason of a version that the manager calls READY, as this ingress finds it."""
+        entry = self._router.table.by_name.get(name, {}).get(version)
+        if entry is None or self._router.available(entry):
+            return ModelState.READY.value, reason
+        return ModelState.UNAVAILABLE.value, self._router.trouble(entry) or reason or _NO_REPLICA
 
     def _known(self, name: str, version: str) -> bool:
         versions = self._router.table.versions(name)

@@ -14,6 +14,8 @@ from app.core.tensors import InferRequest, InferResponse, failed
 from app.transport.channel.connection import Connection
 from app.transport.channel.deadlines import Deadlines
 from app.transport.channel.handshake import Peer, check_key, greet_server
+from app.transport.channel.heartbeat import Silence, is_suspect
+from app.transport.channel.peer_process import PeerProcess
 from app.transport.channel.sockets import adopt_socket, open_socket
 from app.transport.memory.arena import ArenaWriter
 from app.transport.protocol import ProtocolError
@@ -34,7 +36,7 @@ _DEFAULTS: Final = TransportSettings()
 
 
 def lost_message(cause: str) -> str:
-    """Return the default message for requests whose connection is lost."""
+    """Return the default message for requests whose connection is lost, or that its replica cannot answer."""
     return f"connection to model replica lost: {cause}"
 
 
@@ -47,10 +49,10 @@ def no_sink(_: InferResponse) -> None:
 class ChannelCall:
     """A request in flight on a channel."""
 
-    __slots__ = ("_channel", "_stream", "bucket", "request_id", "sink")
+    __slots__ = ("_stream", "bucket", "channel", "request_id", "sink")
 
     def __init__(self, channel: "Channel", stream: int, sink: Sink, request_id: str) -> None:
-        self._channel = channel
+        self.channel = channel
         self._stream = stream
         self.sink = sink
         self.request_id = request_id
@@ -61,13 +63,18 @@ class ChannelCall:
 
         The sink is not called before this returns.
         """
-        self._channel._cancel(self._stream)
+        self.channel._cancel(self._stream)
 
 
 class Channel(Connection):
     """One multiplexed connection to a model replica. Belongs to the event loop that opened it.
 
     Every submitted request gets exactly one final response, even when the connection is lost.
+
+    Attributes:
+        ready: the replica reports its model ready, and is not suspected.
+        suspected: why the replica is to be avoided: it does not answer, or has ended. "" when it answers.
+        unreachable: the replica is known to be unable to answer, not just busy: requests fail.
     """
 
     def __init__(
@@ -76,6 +83,7 @@ class Channel(Connection):
         settings: TransportSettings,
         arena: ArenaWriter | None,
         peer: Peer,
+        process: PeerProcess,
         on_close: "Callable[[Channel, BaseException | None], None] | None",
         on_readiness: "Callable[[Channel], None] | None",
         lost_text: Callable[[str], str],
@@ -85,6 +93,12 @@ class Channel(Connection):
         self.address = address
         self.draining = False
         self.ready = True
+        self.suspected = ""
+        self.unreachable = False
+        self._process = process
+        self._reports_ready = True
+        self._silence = Silence(settings.heartbeat, self._loop.time())
+        self._beat_timer: asyncio.TimerHandle | None = None
         self._on_close = on_close
         self._on_readiness = on_readiness
         self._lost_text = lost_text
@@ -112,7 +126,7 @@ class Channel(Connection):
             settings: bounds of this end.
             on_close: called once when the channel has ended, after every outstanding request has failed; its
                 second argument is None when this side closed it, as it does after a drain.
-            on_readiness: called when `ready` has changed.
+            on_readiness: called when `ready` or `suspected` has changed.
             lost_text: makes the message of these failures from a cause, so that it can name the model.
 
         Raises:
@@ -222,9 +236,44 @@ class Channel(Connection):
             reply.set_result(decode_value(frame))
 
     def _readiness_received(self, frame: Frame) -> None:
-        self.ready = not frame.flags & FAILED
+        self._reports_ready = not frame.flags & FAILED
+        self._update_readiness()
+
+    def _update_readiness(self) -> None:
+        self.ready = self._reports_ready and not self.suspected
         if self._on_readiness is not None:
             self._on_readiness(self)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._beat_timer = self._loop.call_later(self.settings.heartbeat, self._beat)
+
+    def _beat(self) -> None:
+        """Judge the replica by its silence, and ping it."""
+        period = self.settings.heartbeat
+        unsent = self._transport.get_write_buffer_size()
+        silence = self._silence.at_beat(self._loop.time(), self._decoder.unparsed, unsent)
+        if is_suspect(silence, period):
+            self._suspect(silence)
+        self.send_frame(Kind.PING)
+        self._beat_timer = self._loop.call_later(period, self._beat)
+
+    def _suspect(self, silence: float) -> None:
+        """Have the replica avoided, and fail its requests unless it may just be busy executing a model."""
+        obstacle = self._process.obstacle()
+        self.unreachable = bool(obstacle)
+        self.suspected = f"no answer for {silence:.0f} s" + (f", {obstacle}" if obstacle else "")
+        self._update_readiness()
+        if obstacle or silence > self.settings.peer_timeout:
+            failure = Failure(ErrorCode.UNAVAILABLE, self._lost_text(self.suspected))
+            for stream in list(self._calls):
+                self._abort_request(stream, failure)
+
+    def _pong_received(self, frame: Frame) -> None:
+        self._silence.heard(self._loop.time())
+        if self.suspected:
+            self.suspected, self.unreachable = "", False
+            self._update_readiness()
 
     def _drain_received(self, frame: Frame) -> None:
         self.retire()
@@ -235,6 +284,7 @@ class Channel(Connection):
         Kind.CONTROL_REPLY: _control_reply_received,
         Kind.READINESS: _readiness_received,
         Kind.DRAIN: _drain_received,
+        Kind.PONG: _pong_received,
     }
 
     def retire(self) -> None:
@@ -276,8 +326,11 @@ class Channel(Connection):
 
     def connection_ended(self, cause: BaseException | None) -> None:
         self._deadlines.clear()
-        text = self._lost_text(str(cause) or type(cause).__name__ if cause else "closed")
-        failure = Failure(ErrorCode.UNAVAILABLE, text)
+        if self._beat_timer is not None:
+            self._beat_timer.cancel()
+        self.suspected = (self._process.end() or str(cause) or type(cause).__name__) if cause else "closed"
+        self._process.close()
+        failure = Failure(ErrorCode.UNAVAILABLE, self._lost_text(self.suspected))
         calls, self._calls = self._calls, {}
         for call in calls.values():
             self._fail(call, failure)
@@ -302,7 +355,10 @@ async def _open_channel(
         if sock.family == socket.AF_UNIX and settings.arena_bytes:
             arena = ArenaWriter(settings.arena_bytes)
             on_failure.callback(arena.close)
-        channel = make(arena=arena, peer=await greet_server(sock, key, arena))
+        peer = await greet_server(sock, key, arena)
+        process = PeerProcess(sock)
+        on_failure.callback(process.close)
+        channel = make(arena=arena, peer=peer, process=process)
         if arena is not None:
             arena.close_fd()
         await adopt_socket(sock, channel)

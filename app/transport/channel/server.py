@@ -152,11 +152,15 @@ class _ServerConnection(Connection):
         self._controls.add(task)
         task.add_done_callback(self._controls.discard)
 
+    def _ping_received(self, frame: Frame) -> None:
+        self.send_frame(Kind.PONG)
+
     on_frame = {
         **Connection.on_frame,
         Kind.INFER: _request_received,
         Kind.CANCEL: _cancel_received,
         Kind.CONTROL: _control_received,
+        Kind.PING: _ping_received,
     }
 
     async def _control(self, stream: int, verb: str, payload: Any) -> None:

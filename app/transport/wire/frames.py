@@ -55,9 +55,13 @@ class Kind(IntEnum):
     """Both: an arena that this end could lend from (`lending.py`)."""
     ACCEPT = 10
     """Both: the peer may lend from the arena whose number is the stream. No meta."""
+    PING = 11
+    """Client: answer with a PONG. No meta."""
+    PONG = 12
+    """Server: the event loop turns. No meta."""
 
 
-_LAST_KIND: Final = 10
+_LAST_KIND: Final = 12
 
 
 FINAL: Final = 1
@@ -120,6 +124,11 @@ class FrameDecoder:
         self._buffer = self._shared
         self._start = 0
         self._end = 0
+
+    @property
+    def unparsed(self) -> int:
+        """Received bytes of a frame that is not complete."""
+        return self._end - self._start
 
     def get_buffer(self) -> memoryview:
         """Return the memory to receive into; never empty."""

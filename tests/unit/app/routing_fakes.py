@@ -47,8 +47,9 @@ def counters(**fields: Any) -> ReplicaReport:
 class FakeChannel:
     """A replica's channel that answers `statistics`, or raises."""
 
-    def __init__(self, answer: ReplicaReport | Exception) -> None:
+    def __init__(self, answer: ReplicaReport | Exception, suspected: str = "") -> None:
         self.answer = answer
+        self.suspected = suspected
 
     async def control(self, verb: str, payload: Any = None, timeout: float | None = None) -> Any:
         assert (verb, payload) == ("statistics", None)
@@ -90,6 +91,9 @@ class FakeRouter:
 
     def available(self, found: VersionEntry) -> bool:
         return found.state is ModelState.READY and found.application not in self.out
+
+    def trouble(self, found: VersionEntry) -> str:
+        return "replica r: stopped" if found.application in self.out else ""
 
     def pool(self, found: VersionEntry) -> FakePool:
         return self.pools.get(found.application, FakePool([], []))

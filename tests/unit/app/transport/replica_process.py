@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,9 @@ class Replica:
         response = InferResponse(request.model_name, "1", outputs, request.id)
         if request.model_name == "slow":
             asyncio.get_running_loop().call_later(0.05, reply, response)
+        elif request.model_name == "busy":  # as a model does that keeps the interpreter lock
+            time.sleep(1.0)
+            reply(response)
         elif request.model_name != "hold":
             reply(response)
         return lambda: None

@@ -12,6 +12,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.errors import ErrorCode, InferError
 from app.settings.load import from_args
 from app.settings.settings import ServerSettings
+from app.transport.settings import TransportSettings
 from deployments.manager.catalog import Candidate, Catalog
 from deployments.spec import ModelSpec
 from tests.unit.deployments.model_directories import CONFIG, KEY, add
@@ -49,6 +50,8 @@ def test_spec_has_version_application_and_fingerprint(repository: Path) -> None:
         max_pending_bytes=8,
         arena_bytes=9,
         arena_threshold=10,
+        heartbeat_secs=2,
+        replica_timeout_secs=30,
         backend_directory="/b",
         backend_config=["identity,x=1"],
         channel_address="node",
@@ -59,7 +62,9 @@ def test_spec_has_version_application_and_fingerprint(repository: Path) -> None:
     assert (spec.name, spec.version, spec.application, spec.key) == ("m", 1, "m:1@3", KEY)
     assert spec.directory == str((repository / "m").resolve())
     assert (spec.max_pending_requests, spec.max_pending_bytes) == (7, 8)
-    assert (spec.arena_bytes, spec.arena_threshold) == (9, 10)
+    assert spec.transport == TransportSettings(
+        arena_bytes=9, arena_threshold=10, heartbeat=2.0, peer_timeout=30.0
+    )
     assert (spec.backend_directory, spec.channel_address, spec.auto_complete) == ("/b", "node", True)
     assert spec.backend_config == {"identity": {"x": "1"}}
     config = mc.ModelConfig.FromString(spec.config)

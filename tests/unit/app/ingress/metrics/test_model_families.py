@@ -117,4 +117,8 @@ async def test_histogram_keeps_all_digits_of_its_sum_and_bounds() -> None:
 
 async def test_without_counters_there_are_gauges() -> None:
     found = await page(MetricsConfig(counters=False), counters(success=1))
-    assert set(found) == {"nv_inference_pending_request_count", "nv_model_load_duration_secs"}
+    assert set(found) == {
+        "nv_inference_pending_request_count",
+        "nv_model_load_duration_secs",
+        "nereid_model_ready",
+    }

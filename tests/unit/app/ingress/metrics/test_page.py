@@ -12,7 +12,7 @@ from app.core.statistics import BatchDurations, CustomFamily, CustomSample
 from app.ingress.metrics.family import Family
 from app.ingress.metrics.machine import CPU, PINNED, Machine
 from app.ingress.metrics.model_families import DISTRIBUTIONS, LOADS, REQUESTS
-from app.ingress.metrics.page import SLOW_CLIENTS, render
+from app.ingress.metrics.page import READINESS, SLOW_CLIENTS, render
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.routed import RoutedInferenceService
 from app.routing.router import Router
@@ -64,6 +64,9 @@ nv_inference_request_failure{model="m",reason="OTHER",version="1"} 0
 # HELP nv_model_load_duration_secs Model load time in seconds
 # TYPE nv_model_load_duration_secs gauge
 nv_model_load_duration_secs{model="m",version="1"} 0
+# HELP nereid_model_ready Whether requests to the model version are accepted (1) or not (0)
+# TYPE nereid_model_ready gauge
+nereid_model_ready{model="m",version="1"} 1
 """  # noqa: E501
 
 
@@ -118,7 +121,8 @@ async def test_prometheus_reads_every_family(tmp_path: Path) -> None:
     config = MetricsConfig(summaries=True, histograms=True)
     text = (await render(service_of(router), config, machine, SendBufferLimit())).decode()
     found = list(text_string_to_metric_families(text))
-    tables: tuple[Family[Any], ...] = (*REQUESTS, *LOADS, *DISTRIBUTIONS, *SLOW_CLIENTS, *CPU, *PINNED)
+    tables: tuple[Family[Any], ...]
+    tables = (*REQUESTS, *LOADS, *DISTRIBUTIONS, *READINESS, *SLOW_CLIENTS, *CPU, *PINNED)
     expected = [(family.name, family.kind, family.help) for family in tables]
     expected.append(("own", "histogram", "a\nb"))
     assert [(family.name, family.type, family.documentation) for family in found] == expected
@@ -159,6 +163,19 @@ async def test_replica_that_does_not_answer_is_left_out() -> None:
     router.pools["n:1"] = FakePool([FakeChannel(counters(success=1))], [])
     found = samples(await page(router))["nv_inference_request_success"]
     assert list(found.values()) == [0, 1]
+
+
+async def test_readiness_is_what_this_ingress_finds() -> None:
+    router = FakeRouter(entry("m"), entry("n"))
+    router.out.add("n:1")
+    assert list(samples(await page(router))["nereid_model_ready"].values()) == [1, 0]
+
+
+async def test_a_suspected_replica_is_not_asked() -> None:
+    router = FakeRouter(entry("m"))
+    hung = FakeChannel(AssertionError("it was asked"), suspected="no answer for 3 s")
+    router.pools["m:1"] = FakePool([hung], [])
+    assert list(samples(await page(router))["nv_inference_request_success"].values()) == [0]
 
 
 async def test_tags_are_escaped() -> None:

@@ -17,7 +17,7 @@ from app.ray_adapter.replicas import ReplicaAddress
 from app.routing.pool import ReplicaPool
 from app.routing.router import Router
 from app.transport.settings import TransportSettings
-from tests.unit.app.routing_fakes import SETTINGS, FakeChannel, FakePool, FakeRepository, FakeRouter
+from tests.unit.app.routing_fakes import SETTINGS, FakeChannel, FakePool, FakeRepository, FakeRouter, counters
 from tests.unit.ensembles import Models, ensemble, entry, model, step, tensor
 from tests.waiting import until
 
@@ -38,6 +38,7 @@ class Caller(FakeChannel):
     """A replica whose model has called the ensemble."""
 
     def __init__(self, runner: EnsembleRunner) -> None:
+        super().__init__(counters())
         self._runner = runner
 
     async def control(self, verb: str, payload: Any = None, timeout: float | None = None) -> Any:

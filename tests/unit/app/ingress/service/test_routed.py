@@ -178,6 +178,16 @@ async def test_repository() -> None:
     assert repository.calls == [("load", "m", "{}", {"1/f": b"x"}), ("unload", "m", True)]
 
 
+async def test_a_version_without_a_usable_replica_is_unavailable_in_the_index() -> None:
+    router = FakeRouter(entry("m"), entry("n"))
+    rows = (("m", "1", "READY", ""), ("n", "1", "READY", ""), ("new", "1", "READY", ""))
+    service = service_of(router, repository=FakeRepository(*rows))
+    router.out.add("n:1")
+    found = {m.name: (m.state, m.reason) for m in (await service.repository_index()).models}
+    assert found == {"m": ("READY", ""), "n": ("UNAVAILABLE", "replica r: stopped"), "new": ("READY", "")}
+    assert [m.name for m in (await service.repository_index(ready=True)).models] == ["m", "new"]
+
+
 async def test_load_with_files_is_refused_where_uploads_are_not_allowed() -> None:
     repository = FakeRepository()
     settings = ServerSettings(repository=RepositorySettings(allow_upload=False))

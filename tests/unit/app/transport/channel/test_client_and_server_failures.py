@@ -12,6 +12,7 @@ import pytest
 from app.core.errors import ErrorCode, Failure, InferError
 from app.core.tensors import InferResponse, Tensor
 from app.transport.channel.client import Channel
+from app.transport.protocol import PROTOCOL_VERSION
 from app.transport.settings import TransportSettings
 from app.transport.wire.control_messages import encode_release
 from app.transport.wire.frames import HEADER, Kind, encode_frame
@@ -168,7 +169,7 @@ async def raw_server(handle: Callable[[socket.socket], Awaitable[None]]) -> tupl
 async def test_client_refuses_a_server_that_cannot_prove_the_key() -> None:
     async def impostor(sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        await loop.sock_sendall(sock, b"NEREID\r\n\x02\0\0\0" + bytes(32))
+        await loop.sock_sendall(sock, b"NEREID\r\n" + PROTOCOL_VERSION.to_bytes(4, "little") + bytes(32))
         await loop.sock_recv(sock, 1000)
         await loop.sock_sendall(sock, bytes(8) + b"p" * 32)
         await loop.sock_recv(sock, 1)

@@ -91,7 +91,7 @@ def test_aligned_buffer_is_aligned() -> None:
     ("header", "message"),
     [
         (HEADER.pack(0, 0, 0, 0, 0, 0, 0), "not a frame"),
-        (HEADER.pack(11, 0, 0, 0, 0, 0, 0), "not a frame"),
+        (HEADER.pack(13, 0, 0, 0, 0, 0, 0), "not a frame"),
         (HEADER.pack(1, 0, 1, 0, 0, 0, 0), "not a frame"),
         (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "exceeds the maximum"),
         (HEADER.pack(1, 0, 0, 2**32 - 1, 0, 0, 0), "meta of 4294967295"),
