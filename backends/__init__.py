@@ -6,12 +6,12 @@ Importing this package imports no framework; a backend's module is imported when
 import sys
 from importlib import import_module
 from importlib.metadata import entry_points
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from app.core.errors import internal, invalid_arg, unsupported
+from app.core.errors import InferError, internal, invalid_arg, unsupported
 from app.core.installation import install_command
 
 if TYPE_CHECKING:
@@ -60,6 +60,34 @@ def find_backend(name: str, backend_directory: Path | None = None) -> "type[Back
         or _from_built_in(name)
         or _unknown(name)
     )
+
+
+def backend_names(backend_directory: Path | None = None) -> list[str]:
+    """Return the names that `find_backend` finds, without those whose framework is not installed."""
+    folders = backend_directory.iterdir() if backend_directory and backend_directory.is_dir() else ()
+    custom = {folder.name for folder in folders if _has_backend(folder)}
+    offered = {entry_point.name for entry_point in entry_points(group=ENTRY_POINT_GROUP)}
+    return sorted({*custom, *offered, *filter(_is_installed, BUILT_IN)})
+
+
+def is_known(name: str, backend_directory: Path | None = None) -> bool:
+    """Return whether `find_backend` would look for a class of this name; imports nothing."""
+    return name in BUILT_IN or is_custom(name, backend_directory)
+
+
+def is_custom(name: str, backend_directory: Path | None = None) -> bool:
+    """Return whether a backend directory or an installed package has this name, which goes before ours."""
+    own = backend_directory is not None and _has_backend(backend_directory / name)
+    return own or bool(entry_points(group=ENTRY_POINT_GROUP, name=name))
+
+
+def _has_backend(folder: Path) -> bool:
+    return (folder / "backend.py").is_file() or (folder / "model.py").is_file()
+
+
+def _is_installed(name: str) -> bool:
+    modules, _ = _FRAMEWORKS.get(name, ({}, ""))
+    return all(find_spec(module) is not None for module in modules)
 
 
 def _from_directory(name: str, backend_directory: Path | None) -> "type[Backend] | None":
@@ -139,7 +167,12 @@ def _checked(name: str, found: Any, where: str) -> "type[Backend]":
 
 
 def _unknown(name: str) -> "type[Backend]":
-    raise invalid_arg(
+    raise unknown_backend(name)
+
+
+def unknown_backend(name: str) -> InferError:
+    """Return Triton's error for a name that no backend has."""
+    return invalid_arg(
         f"unable to find backend library for backend '{name}', try specifying runtime on the model"
         " configuration."
     )

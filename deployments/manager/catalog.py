@@ -25,6 +25,7 @@ from deployments.model_store.cache import private_root
 from deployments.model_store.fingerprint import fingerprint, version_fingerprint
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.mirror import Mirror
+from deployments.model_store.model_check import check_model, versions_of
 from deployments.model_store.overrides import Bundle
 from deployments.spec import ModelSpec
 
@@ -69,6 +70,11 @@ class Candidate(NamedTuple):
             override=template.override,
             override_files=template.override_files,
         )
+
+    def check(self, version: int) -> None:
+        """Check the files of a version for its backend; see `check_model`."""
+        template = self.template
+        check_model(self.entry, self.config, version, template.backend_path, remote=bool(template.origin))
 
     def unchanged(self, loaded: ModelSpec) -> bool:
         """Return whether a load would change nothing; reads the disk."""
@@ -282,7 +288,8 @@ class Catalog:
         try:
             versions = require_versions(entry.name, served_versions(config.version_policy, entry.versions))
         except InferError as error:
-            raise invalid_arg(f"load failed for model '{entry.identifier}': {error.message}\n") from None
+            text = f"load failed for model '{entry.identifier}': {error.message}. {versions_of(entry)}\n"
+            raise invalid_arg(text) from None
         template = msgspec.structs.replace(
             self._template(entry, config),
             bundle=bundle.digest if bundle is not None else "",

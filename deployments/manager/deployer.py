@@ -40,6 +40,9 @@ class Deployer:
     async def deploy(self, candidate: Candidate, version: int) -> Description:
         """Deploy a version, with `--model-load-retry-count` retries; delete each failed application."""
         async with self._locks.load_slot(candidate.name):
+            if fault := await asyncio.to_thread(_fault, candidate, version):
+                logger.error("failed to load '%s' version %d: %s", candidate.name, version, fault)
+                return Description(self._next_spec(candidate, version), error=fault)
             for _ in range(self._settings.repository.load_retries + 1):
                 logger.info("loading: %s:%d", candidate.name, version)
                 description = await self._deploy_once(candidate, version)
@@ -56,11 +59,16 @@ class Deployer:
             logger.info("updating instances: %s:%d", spec.name, spec.version)
             return await self._outcome(spec, applications.update(spec, loaded))
 
-    async def _deploy_once(self, candidate: Candidate, version: int) -> Description:
+    def _next_spec(self, candidate: Candidate, version: int) -> ModelSpec:
+        """Return the spec of the next generation of a version, without its fingerprint."""
         base = applications.base_name(candidate.name, version)
-        self.generations[base] += 1
-        application = applications.application_name(base, self.generations[base])
-        spec = msgspec.structs.replace(candidate.template, version=version, application=application)
+        application = applications.application_name(base, self.generations[base] + 1)
+        return msgspec.structs.replace(candidate.template, version=version, application=application)
+
+    async def _deploy_once(self, candidate: Candidate, version: int) -> Description:
+        spec = self._next_spec(candidate, version)
+        application = spec.application
+        self.generations[applications.base_name(candidate.name, version)] += 1
 
         async def deployed() -> Description:
             spec = await asyncio.to_thread(candidate.spec, version, application)
@@ -81,3 +89,12 @@ class Deployer:
         except Exception as error:
             logger.exception("deploying application '%s'", spec.application)
             return Description(spec, error=f"Internal: {type(error).__name__}: {error}")
+
+
+def _fault(candidate: Candidate, version: int) -> str:
+    """Return why no replica could load a version, in the words of its error; "" when nothing is known."""
+    try:
+        candidate.check(version)
+    except InferError as error:
+        return error.with_code()
+    return ""

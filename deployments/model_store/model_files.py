@@ -21,6 +21,7 @@ from deployments.model_store.layout import (
     ModelEntry,
     is_inside,
 )
+from deployments.model_store.model_check import found_for
 
 MAX_LABEL_BYTES: Final = 64 << 20
 """The largest label file that is read."""
@@ -59,7 +60,10 @@ def complete_config(entry: ModelEntry, config: mc.ModelConfig) -> mc.ModelConfig
             f"unexpected directory name '{entry.name}' for model '{config.name}', "
             "directory name must equal model name"
         )
-    config = infer_backend(config, version_listing(entry))
+    try:
+        config = infer_backend(config, version_listing(entry))
+    except InferError as error:
+        raise invalid_arg(f"{error.message} {found_for(entry)}") from None
     check_paths(entry, config)
     return config
 

@@ -72,7 +72,7 @@ deployments.execution: app.core app.core.config backends deployments.event_loop_
 deployments.manager: app.core app.core.config app.core.observability app.ray_adapter app.routing
     app.settings app.transport app.transport.channel deployments deployments.execution
     deployments.model_store
-deployments.model_store: app.core app.core.config app.settings app.transport.channel
+deployments.model_store: app.core app.core.config app.settings app.transport.channel backends
 deployments.rate_limiting: app.core app.core.config app.transport.channel
 deployments.replica: app.cache app.core app.core.config app.core.observability app.ray_adapter app.routing
     app.transport app.transport.channel app.transport.memory backends backends.python.api deployments

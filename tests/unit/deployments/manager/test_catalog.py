@@ -79,8 +79,12 @@ def test_version_policy_selects_versions(repository: Path) -> None:
     error = refusal(lambda: catalog_of(repository).candidate("none", None))
     assert error.message == (
         "load failed for model 'none': at least one version must be available under the version policy of "
-        "model 'none'\n"
+        f"model 'none'. No version directory is in '{repository.resolve()}/none': the model's files belong "
+        f"into 'none/1/', or another number. Found in '{repository.resolve()}/none': 'config.pbtxt'.\n"
     )
+    add(repository, "other", CONFIG + "version_policy { specific { versions: [ 3 ] } }", (1, 2))
+    error = refusal(lambda: catalog_of(repository).candidate("other", None))
+    assert error.message.endswith(f"model 'other'. Versions in '{repository.resolve()}/other': 1, 2.\n")
 
 
 def test_unknown_model_is_refused(repository: Path) -> None:

@@ -105,6 +105,14 @@ async def test_failed_load_is_retried(bench: Bench) -> None:
     await until(lambda: bench.serve.deleted == bench.serve.deployed)
 
 
+async def test_model_without_a_backend_starts_no_replica(bench: Bench) -> None:
+    bench.add("m", 'backend: "onnxrutime"')
+    made = await bench.start(model_load_retry_count=2)
+    assert await states(made) == [("m", "1", "UNAVAILABLE")]
+    assert "Did you mean 'onnxruntime'?" in await reason(made, "m")
+    assert (bench.serve.deployed, bench.serve.deleted) == ([], [])
+
+
 async def test_loads_are_refused_outside_explicit_mode(bench: Bench) -> None:
     made = await bench.start()
     for work in (made.load("m", None, {}), made.unload("m")):

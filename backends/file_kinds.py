@@ -1,0 +1,245 @@
+"""What a file of a model is, by its name and its first bytes, and the shortest way to serve it.
+
+People bring what their training has written; most of it is no file that a backend reads as it stands.
+"""
+
+import re
+from collections.abc import Callable, Collection
+from typing import Final, NamedTuple
+
+from app.core.installation import install_command
+
+HEAD_BYTES: Final = 512
+"""How much of a file is looked at."""
+
+
+class ModelFile(NamedTuple):
+    """A file or directory beside the model's configuration, or in a version directory.
+
+    Attributes:
+        name: without its directory; that of a directory ends in "/".
+        head: its first bytes, at most `HEAD_BYTES`; None when they are not known.
+        members: the names in it, if it is a ZIP archive or a directory.
+    """
+
+    name: str
+    head: bytes | None = None
+    members: frozenset[str] = frozenset()
+
+    def ends(self, *endings: str) -> bool:
+        """Return whether the name, without the "/" of a directory, has one of these endings, in any case."""
+        return self.name.rstrip("/").lower().endswith(endings)
+
+    def begins(self, *beginnings: bytes) -> bool:
+        """Return whether the content begins with one of these."""
+        return self.head is not None and self.head.startswith(beginnings)
+
+    def holds(self, *endings: str) -> bool:
+        """Return whether a member's path ends with one of these."""
+        return any(member.endswith(endings) for member in self.members)
+
+
+class Kind(NamedTuple):
+    """What a file can be.
+
+    Attributes:
+        title: "a pickle", say.
+        advice: the shortest way to serve it, as an imperative sentence without full stop.
+        matches: whether a file is one.
+        serves: the built-in backend that serves it; "" for none.
+    """
+
+    title: str
+    advice: str
+    matches: Callable[[ModelFile], bool]
+    serves: str = ""
+
+
+_PYTHON: Final = "load it in a Python model (1/model.py)"
+_PICKLES: Final = (".pkl", ".pickle", ".joblib", ".sav", ".dill", ".cloudpickle")
+_TORCH_ENDINGS: Final = (".pt", ".pth", ".torch")
+_LEGACY_TORCH: Final = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
+"""`torch.save` before PyTorch 1.6: a pickle of a magic number comes first."""
+_PICKLED: Final = re.compile(rb"\x80[\x02-\x05]")
+_SCRIPTED: Final = "torch.jit.trace(model.eval(), example).save('model.pt')"
+_TYPES: Final = "initial_types=[('input', FloatTensorType([None, FEATURES]))]"
+_XGBOOST: Final = re.compile(rb'\{L\x00{7}\x07learner|\{\s*"(learner|version)"')
+_TF2ONNX: Final = "python -m tf2onnx.convert"
+
+
+def _pickled(file: ModelFile) -> bool:
+    return _PICKLED.match(file.head or b"") is not None
+
+
+def _torch_saved(file: ModelFile) -> bool:
+    in_archive = file.holds("/data.pkl") and not file.holds("/constants.pkl")
+    return in_archive or file.begins(_LEGACY_TORCH) or (_pickled(file) and file.ends(*_TORCH_ENDINGS))
+
+
+def _safetensors(file: ModelFile) -> bool:
+    head = file.head or b""
+    header = head[5:8] == b"\0\0\0" and head[8:10] in (b'{"', b"{ ")  # behind its length, 8 bytes
+    return header or file.ends(".safetensors")
+
+
+KINDS: Final = (
+    Kind(
+        "a pointer of Git LFS, not the file itself",
+        "run 'git lfs install && git lfs pull' where the repository was cloned",
+        lambda file: file.begins(b"version https://git-lfs.github.com/spec/"),
+    ),
+    Kind(
+        "a web page, perhaps that of a login or an error",
+        "download the file again",
+        lambda file: (file.head or b"").lstrip()[:9].lower() in (b"<!doctype", b"<html>\n<h", b"<html><he"),
+    ),
+    Kind("empty", "copy the file again", lambda file: file.head == b""),
+    Kind(
+        "a program of torch.export",
+        f"save TorchScript instead: {_SCRIPTED}; or export ONNX: torch.onnx.export(model, (example,), "
+        "'model.onnx', dynamo=True)",
+        lambda file: file.ends(".pt2") or file.holds("archive_format", "serialized_exported_program.json"),
+    ),
+    Kind(
+        "saved by torch.save, with weights (a state_dict) or pickled classes but no program",
+        f"build the model in Python, load the weights, and save TorchScript: {_SCRIPTED}",
+        _torch_saved,
+    ),
+    Kind(
+        "TorchScript",
+        "name it model.pt",
+        lambda file: file.holds("/constants.pkl"),
+        serves="pytorch",
+    ),
+    Kind(
+        "a Keras model",
+        f"convert it: keras.models.load_model(FILE).export('saved'), then {_TF2ONNX} --saved-model saved "
+        "--output model.onnx",
+        lambda file: file.ends(".keras", ".h5", ".hdf5") or file.begins(b"\x89HDF\r\n"),
+    ),
+    Kind(
+        "a TensorFlow SavedModel",
+        f"convert it: {_TF2ONNX} --saved-model DIRECTORY --output model.onnx",
+        lambda file: file.ends(".savedmodel", "saved_model.pb") or file.holds("saved_model.pb"),
+    ),
+    Kind(
+        "a TensorFlow Lite model",
+        f"convert it: {_TF2ONNX} --tflite FILE --output model.onnx",
+        lambda file: file.ends(".tflite") or (file.head or b"")[4:8] == b"TFL3",
+    ),
+    Kind(
+        "a TensorFlow graph",
+        f"convert it: {_TF2ONNX} --graphdef FILE --inputs NAME:0 --outputs NAME:0 --output model.onnx",
+        lambda file: file.ends(".graphdef", ".pb"),
+    ),
+    Kind(
+        "a GGUF file of llama.cpp",
+        f"{_PYTHON} with llama-cpp-python",
+        lambda file: file.ends(".gguf") or file.begins(b"GGUF"),
+    ),
+    Kind(
+        "a safetensors file, which has weights but no program",
+        f"build the model in Python, load the weights, and save TorchScript: {_SCRIPTED}; or {_PYTHON} with "
+        "transformers",
+        _safetensors,
+    ),
+    Kind("an ONNX model", "name it model.onnx", lambda file: file.ends(".onnx"), serves="onnxruntime"),
+    Kind(
+        "a TensorRT engine, which runs only with the version of TensorRT and the kind of GPU that built it",
+        "name it model.plan",
+        lambda file: file.ends(".engine", ".trt", ".plan") or file.begins(b"ftrt", b"ptrt"),
+        serves="tensorrt",
+    ),
+    Kind(
+        "a LightGBM model",
+        f"convert it with onnxmltools.convert_lightgbm(booster, {_TYPES}, zipmap=False), or {_PYTHON}",
+        lambda file: file.ends(".lgb", ".lgbm") or file.begins(b"tree\nversion="),
+    ),
+    Kind(
+        "a CatBoost model",
+        "convert it: CatBoost().load_model(FILE).save_model('model.onnx', format='onnx')",
+        lambda file: file.ends(".cbm") or file.begins(b"CBM1"),
+    ),
+    Kind(
+        "an XGBoost model",
+        f"convert it with onnxmltools.convert_xgboost(booster, {_TYPES}), or {_PYTHON}",
+        lambda file: file.ends(".ubj", ".xgb", ".bst") or _XGBOOST.match(file.head or b"") is not None,
+    ),
+    Kind(
+        "a pickle, as scikit-learn and joblib write it",
+        "convert it: skl2onnx.to_onnx(model, X[:1], options={id(model): {'zipmap': False}}) (leave out "
+        f"'options' for a regressor), or {_PYTHON}",
+        lambda file: file.ends(*_PICKLES) or _pickled(file),
+    ),
+    Kind(
+        "an OpenVINO model",
+        f"export ONNX from the framework that it came from, or {_PYTHON} with the package openvino",
+        lambda file: file.ends(".xml") or file.begins(b"<?xml"),
+    ),
+    Kind(
+        "a Core ML model, which runs on Apple's devices only",
+        "export ONNX from the framework that it came from",
+        lambda file: file.ends(".mlmodel", ".mlpackage", ".mlmodelc"),
+    ),
+    Kind(
+        "a Paddle model",
+        "convert it: paddle2onnx --model_dir DIRECTORY --model_filename FILE.pdmodel --params_filename "
+        "FILE.pdiparams --save_file model.onnx",
+        lambda file: file.ends(".pdmodel", ".pdiparams", ".pdparams", "inference.json"),
+    ),
+    Kind(
+        "a TorchServe archive",
+        "unpack it (it is a ZIP archive) and serve the TorchScript in it, or its handler as a Python model",
+        lambda file: file.ends(".mar"),
+    ),
+    Kind(
+        "a PyTorch file",
+        f"save TorchScript as model.pt: {_SCRIPTED}",
+        lambda file: file.ends(*_TORCH_ENDINGS),
+        serves="pytorch",
+    ),
+    Kind(
+        "a PMML model",
+        f"{_PYTHON} with pypmml",
+        lambda file: file.ends(".pmml"),
+    ),
+    Kind(
+        "an R object",
+        "export ONNX or PMML from R",
+        lambda file: file.ends(".rds", ".rdata"),
+    ),
+)
+"""In the order in which they are tried: content says more than a name."""
+
+_EXTRAS: Final = {"onnxruntime": "onnxruntime", "pytorch": "pytorch", "tensorrt": "gpu"}
+_DESCRIBED: Final = 3
+
+
+def kind_of(file: ModelFile) -> Kind | None:
+    """Return what a file is; None when nothing is known about it."""
+    return next((kind for kind in KINDS if kind.matches(file)), None)
+
+
+def foreign(file: ModelFile, backend: str) -> str:
+    """Return why a built-in backend cannot read a file, by its content alone; "" if nothing says so."""
+    kind = kind_of(file._replace(name=""))
+    if file.ends(".pt2") and backend == "pytorch":
+        kind = kind_of(file)
+    return _sentence(file, kind) if kind is not None and kind.serves != backend else ""
+
+
+def describe(files: Collection[ModelFile]) -> str:
+    """Return a sentence for each file of which something is known: what it is and how to serve it."""
+    found = [(file, kind) for file in sorted(files, key=lambda file: file.name) if (kind := kind_of(file))]
+    return " ".join(_sentence(file, kind) for file, kind in found[:_DESCRIBED])
+
+
+def _sentence(file: ModelFile, kind: Kind) -> str:
+    return f"'{file.name}' is {kind.title}: {kind.advice}{_served_by(kind)}."
+
+
+def _served_by(kind: Kind) -> str:
+    if not kind.serves:
+        return ""
+    extra = install_command(_EXTRAS[kind.serves])
+    return f", which the backend '{kind.serves}' serves (to install it: {extra})"
