@@ -37,6 +37,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
         channel_address: the address to listen on, or "node".
         max_pending_requests: the longest queue.
         max_pending_bytes: the bytes of the requests in the queue.
+        max_queue_s: the longest expected wait in the queue; 0 for no limit.
+        learn_max_queue: whether to learn from clients that leave how long they wait.
         transport: the limits of channels.
         summaries: whether to keep summaries of durations.
         histograms: whether to keep histograms of durations.
@@ -70,6 +72,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
     channel_address: str = "127.0.0.1"
     max_pending_requests: int = 65536
     max_pending_bytes: int = 4 << 30
+    max_queue_s: float = 0.0
+    learn_max_queue: bool = True
     transport: TransportSettings = TransportSettings()
     summaries: bool = False
     histograms: bool = False

@@ -89,8 +89,9 @@ class ReplicaReport(msgspec.Struct, omit_defaults=True):
     """Counters since the model version was loaded, and gauges of the moment.
 
     `inference_count` counts batch items (rows), `execution_count` model executions, `failures` requests by
-    `FailureReason`, `releases` batches by why the dynamic batcher released them, `batches` executions by
-    their rows. `summaries` and `first_response` (milliseconds) depend on `--metrics-config`.
+    `FailureReason`, `releases` batches by why the dynamic batcher released them, `refusals` requests of an
+    overloaded model by what limited their wait, `batches` executions by their rows. `summaries` and
+    `first_response` (milliseconds) depend on `--metrics-config`.
     """
 
     last_inference_ns: Annotated[int, max] = 0
@@ -106,9 +107,11 @@ class ReplicaReport(msgspec.Struct, omit_defaults=True):
     cache_miss: Annotated[Duration, add] = msgspec.field(default_factory=Duration)
     failures: Annotated[dict[str, int], add_values] = {}
     releases: Annotated[dict[str, int], add_values] = {}
+    refusals: Annotated[dict[str, int], add_values] = {}
     batches: Annotated[dict[int, BatchDurations], add_values] = {}
     pending: Annotated[int, add] = 0
     queue_age_ns: Annotated[int, max] = 0
+    expected_wait_ns: Annotated[int, max] = 0
     has_cache: Annotated[bool, or_] = False
     summaries: Annotated[dict[str, Summary], add_values] = {}
     first_response: Annotated[Histogram | None, add_known] = None

@@ -284,7 +284,8 @@ class EnsembleExecution:
         entry = self._entry
         model = ("", "")
         if prefixed:  # Drops the step's reason, which the ensemble's own counters do not distinguish.
-            failure = Failure(failure.code, f"in ensemble '{entry.model}', {failure.message}")
+            text = f"in ensemble '{entry.model}', {failure.message}"
+            failure = Failure(failure.code, text, retry_after_s=failure.retry_after_s)
             model = (entry.model, str(entry.version))
         for _ in range(1 + prefixed):  # Triton counts a step's failure twice: for the step and the request
             self._ensemble.statistics.record_failure(time.monotonic_ns() - self._started_ns, failure.reason)

@@ -10,6 +10,10 @@ from typing import Final, NamedTuple
 
 from app.core.errors import ErrorCode, Failure, InferError
 
+_OVERLOADED: Final = 8
+"""RESOURCE_EXHAUSTED, of a model that tells when to retry. Stock clients may retry UNAVAILABLE at once, which
+would add to the load."""
+
 
 class Status(NamedTuple):
     """The statuses of an error code."""
@@ -50,4 +54,8 @@ def http_headers(error: Failure | InferError) -> Mapping[str, str]:
 
 def grpc_status(error: Failure | BaseException) -> int:
     """Return the numeric gRPC status for a failure; an exception that is no `InferError` is INTERNAL (13)."""
-    return STATUSES[error.code].grpc if isinstance(error, Failure | InferError) else 13
+    if not isinstance(error, Failure | InferError):
+        return 13
+    if error.retry_after_s and error.code is ErrorCode.UNAVAILABLE:
+        return _OVERLOADED
+    return STATUSES[error.code].grpc

@@ -110,6 +110,30 @@ class IngressSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_pending_bytes: A[
         int, Flag("max_pending_bytes", "Maximum bytes of requests in flight, per ingress replica.", low=1)
     ] = 4096 * MIB
+    max_queue_s: A[
+        float,
+        Flag(
+            "max_queue_secs",
+            "Maximum seconds that a request may be expected to wait for its model; 0 for no limit. A model's "
+            "parameter of this name comes first.",
+            low=0,
+        ),
+    ] = 0
+    learn_max_queue: A[
+        bool,
+        Flag(
+            "learn_max_queue",
+            "While most clients leave unanswered, refuse requests that would wait longer than they do.",
+        ),
+    ] = True
+    default_deadline_s: A[
+        float,
+        Flag(
+            "default_deadline_secs",
+            "Seconds until a request fails whose client set no deadline; 0 for never.",
+            low=0,
+        ),
+    ] = 0
     send_buffer_bytes: A[
         int,
         Flag(

@@ -324,6 +324,8 @@ class Catalog:
             gpus=self.gpus,
             max_pending_requests=settings.ingress.max_pending_requests,
             max_pending_bytes=settings.ingress.max_pending_bytes,
+            max_queue_s=settings.ingress.max_queue_s,
+            learn_max_queue=settings.ingress.learn_max_queue,
             transport=settings.cluster.transport,
             summaries=settings.metrics.config.summaries,
             histograms=settings.metrics.config.histograms,

@@ -55,6 +55,8 @@ class ReplicaHandler:
             served.statistics.report(),
             pending=served.scheduler.pending,
             queue_age_ns=served.scheduler.queue_age_ns,
+            expected_wait_ns=served.scheduler.expected_wait_ns,
+            refusals=served.scheduler.admission.refused,
             has_cache=served.cached is not None,
             custom=custom,
         )

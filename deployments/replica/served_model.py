@@ -61,6 +61,7 @@ class ServedModel:
         self._environment = environment
         self._version = str(model.version)
         self._checker = RequestChecker(model.config)
+        self._is_decoupled = model.config.model_transaction_policy.decoupled
         self._times_first = statistics.counters.first_response is not None
         self._in_flight: set[QueuedRequest] = set()
         self._awaiting_first: set[QueuedRequest] = set()
@@ -126,6 +127,9 @@ class ServedModel:
         pending.cancelled = True
         if pending.activity is not None:
             pending.activity.cancel()
+        if not (pending.dispatch_ns and self._is_decoupled):  # its client may have received enough
+            answered = self.statistics.counters.success.count
+            self.scheduler.admission.record_departure(pending, answered)
         (self.cached or self.scheduler).cancel(pending)
         self.instances.cancel(pending)
 

@@ -9,6 +9,7 @@ from functools import partial
 from app.core.statistics import Statistics
 from deployments.execution.instance_thread import Batch, InstanceThread
 from deployments.execution.queued_request import CANCELLED, QueuedRequest
+from deployments.scheduling.admission import Admission
 from deployments.scheduling.queue import RequestQueue
 
 
@@ -17,11 +18,13 @@ class Scheduler(ABC):
 
     Attributes:
         request_class: the class of the requests that `submit` accepts.
+        admission: decides which requests may queue.
     """
 
     request_class: type[QueuedRequest] = QueuedRequest
 
-    def __init__(self, statistics: Statistics) -> None:
+    def __init__(self, statistics: Statistics, admission: Admission) -> None:
+        self.admission = admission
         self._statistics = statistics
         self._free: list[InstanceThread] = []
         self._leaving: dict[InstanceThread, asyncio.Future[None]] = {}
@@ -37,12 +40,17 @@ class Scheduler(ABC):
         """Age in nanoseconds of the oldest queued request; 0 when none is queued, or it is not known."""
         return 0
 
+    @property
+    def expected_wait_ns(self) -> int:
+        """How long a request that arrives now is expected to wait, in nanoseconds."""
+        return self.admission.wait_ns(self.pending)
+
     @abstractmethod
     def submit(self, request: QueuedRequest) -> None:
         """Queue a request, or execute it at once.
 
         Raises:
-            InferError: UNAVAILABLE when the queue is full.
+            InferError: UNAVAILABLE when the queue is full, or the wait too long.
         """
 
     @abstractmethod
@@ -58,11 +66,13 @@ class Scheduler(ABC):
 
     def add_instance(self, instance: InstanceThread) -> None:
         """Offer a loaded instance for execution."""
+        self.admission.instances += 1
         self._recovered(instance)
 
     def remove_instance(self, instance: InstanceThread) -> asyncio.Future[None]:
         """Give an instance nothing new; the future is done when the instance has nothing more to do."""
         removed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.admission.instances -= 1
         self._remove(instance, removed)
         return removed
 
@@ -94,6 +104,7 @@ class Scheduler(ABC):
                 batch.end_ns - batch.infer_end_ns,
                 batch.nulls,
             )
+        self.admission.execution_ns.add(batch.end_ns - batch.start_ns)
         self._take_back(instance)
         self.release()
 
@@ -114,7 +125,7 @@ class DirectScheduler(Scheduler):
     """Executes each request alone, in order of arrival: used when the configuration names no scheduler."""
 
     def __init__(self, statistics: Statistics, queue: RequestQueue) -> None:
-        super().__init__(statistics)
+        super().__init__(statistics, queue.admission)
         self._queue = queue
 
     @property

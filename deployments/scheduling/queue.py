@@ -1,12 +1,12 @@
 """The queue in front of a model's instances, and its bounds."""
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError
 from deployments.execution.queued_request import QueuedRequest
+from deployments.scheduling.admission import Admission
 
 TIMEOUT: Final = Failure(ErrorCode.UNAVAILABLE, "Request timeout expired", FailureReason.REJECTED)
 
@@ -18,20 +18,37 @@ def queue_full(request_id: str) -> InferError:
 
 
 class QueueQuota:
-    """Bounds queued requests by their count and by the bytes of their inputs.
+    """Bounds queued requests by their count, by the bytes of their inputs and by the wait of the next one.
 
     Attributes:
+        admission: decides by the wait; without one, by deadlines only.
         requests: how many are queued.
         nbytes: bytes of their inputs.
         timed: how many of them have a deadline.
     """
 
-    def __init__(self, max_requests: int, max_bytes: int) -> None:
+    def __init__(self, max_requests: int, max_bytes: int, admission: Admission | None = None) -> None:
+        self.admission = admission or Admission()
         self._max_requests = max_requests
         self._max_bytes = max_bytes
         self.requests = 0
         self.nbytes = 0
         self.timed = 0
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a queued request may have to be dropped."""
+        return bool(self.timed) or self.admission.is_learned
+
+    def check(self, request: QueuedRequest, wait_ns: int) -> None:
+        """Refuse a request that would wait for too long.
+
+        Raises:
+            InferError: UNAVAILABLE, with the time after which to retry.
+        """
+        refusal = self.admission.refusal(request, wait_ns)
+        if refusal is not None:
+            raise refusal.error()
 
     def acquire(self, request: QueuedRequest, requeued: bool = False) -> None:
         """Count a request. One alone may be of any size; one that was counted before is not refused again.
@@ -53,15 +70,13 @@ class QueueQuota:
         request.nbytes = nbytes
         self.nbytes = total
         self.requests += 1
-        if infer.deadline:
-            self.timed += 1
+        self.timed += self.admission.is_timed(request)
 
     def release(self, request: QueuedRequest) -> None:
         """Stop counting a request."""
         self.requests -= 1
         self.nbytes -= request.nbytes
-        if request.infer.deadline:
-            self.timed -= 1
+        self.timed -= self.admission.is_timed(request)
 
 
 class RequestQueue(QueueQuota):
@@ -79,8 +94,8 @@ class RequestQueue(QueueQuota):
     wake_by: Callable[[int], None] | None = None
     in_order: bool = True
 
-    def __init__(self, max_requests: int, max_bytes: int) -> None:
-        super().__init__(max_requests, max_bytes)
+    def __init__(self, max_requests: int, max_bytes: int, admission: Admission | None = None) -> None:
+        super().__init__(max_requests, max_bytes, admission)
         self._entries: deque[QueuedRequest] = deque()
         self._cancelled = 0
 
@@ -102,8 +117,10 @@ class RequestQueue(QueueQuota):
         """Queue a request.
 
         Raises:
-            InferError: UNAVAILABLE when the queue is full.
+            InferError: UNAVAILABLE when the queue is full, or the wait too long.
         """
+        if self.requests:
+            self.check(request, self.admission.wait_ns(self.requests))
         self.acquire(request)
         self._entries.append(request)
 
@@ -124,9 +141,13 @@ class RequestQueue(QueueQuota):
             self._cancelled = 0
 
     def tidy(self, count: int) -> bool:
-        """Remove requests until none of the first `count` is cancelled or expired; return if any is left."""
-        if self._cancelled or self.timed:
-            self._clear(count, time.monotonic())
+        """Remove requests until none of the first `count` is cancelled, expired or too late to be executed.
+
+        Returns:
+            Whether any is left.
+        """
+        if self._cancelled or self.is_limited:
+            self._clear(count, self.admission.clock() / 1e9)
         return bool(self._entries)
 
     def _clear(self, count: int, now: float) -> None:
@@ -140,6 +161,9 @@ class RequestQueue(QueueQuota):
             elif deadline and now > deadline:
                 self.release(request)
                 request.fail(TIMEOUT)
+            elif failure := self.admission.lateness(request, self.requests - 1 - len(kept)):
+                self.release(request)
+                request.fail(failure)
             else:
                 kept.append(request)
         entries.extendleft(reversed(kept))

@@ -1,17 +1,22 @@
 """The scheduler that a configuration asks for; a new scheduler is added here."""
 
+import math
 from collections.abc import Callable
 from typing import Final
 
-from app.core.errors import unsupported
+from app.core.errors import invalid_arg, unsupported
 from app.core.statistics import Statistics
 from backends.base import Model
+from deployments.scheduling.admission import Admission
 from deployments.scheduling.base import DirectScheduler, Scheduler
 from deployments.scheduling.dynamic.configured import dynamic_scheduler
 from deployments.scheduling.dynamic.serve_batch import MakeBatched, serve_batched
 from deployments.scheduling.queue import RequestQueue
 from deployments.scheduling.sequence.scheduler import SequenceScheduler
 from deployments.spec import ModelSpec
+
+_MAX_QUEUE: Final = "max_queue_secs"
+"""The parameter of a model's configuration in place of `--max-queue-secs`."""
 
 Make = Callable[[Model, ModelSpec, Statistics, MakeBatched], Scheduler]
 
@@ -37,18 +42,37 @@ def make_scheduler(
 
 
 def _direct(model: Model, spec: ModelSpec, statistics: Statistics, batched: MakeBatched) -> Scheduler:
-    return DirectScheduler(statistics, RequestQueue(spec.max_pending_requests, spec.max_pending_bytes))
+    bounds = spec.max_pending_requests, spec.max_pending_bytes
+    return DirectScheduler(statistics, RequestQueue(*bounds, _admission(model, spec, batch=1)))
 
 
 def _dynamic(model: Model, spec: ModelSpec, statistics: Statistics, batched: MakeBatched) -> Scheduler:
     if model.config.max_batch_size < 2:
         return _direct(model, spec, statistics, batched)
-    return dynamic_scheduler(model, spec, statistics, batched)
+    admission = _admission(model, spec, model.config.max_batch_size)
+    return dynamic_scheduler(model, spec, statistics, batched, admission)
 
 
 def _sequence(model: Model, spec: ModelSpec, statistics: Statistics, batched: MakeBatched) -> Scheduler:
     bounds = spec.max_pending_requests, spec.max_pending_bytes
-    return SequenceScheduler(statistics, model.config, model.directory, *bounds)
+    admission = _admission(model, spec, max(model.config.max_batch_size, 1))
+    return SequenceScheduler(statistics, model.config, model.directory, *bounds, admission)
+
+
+def _admission(model: Model, spec: ModelSpec, batch: int) -> Admission:
+    """Make what refuses requests under overload; the model's own bound comes before the server's.
+
+    Raises:
+        InferError: INVALID_ARG for a `max_queue_secs` that is no number of seconds.
+    """
+    text = model.parameter(_MAX_QUEUE)
+    try:
+        max_queue_s = float(text) if text else spec.max_queue_s
+    except ValueError:
+        max_queue_s = -1.0
+    if not 0 <= max_queue_s < math.inf:
+        raise invalid_arg(f"model '{model.name}': parameter '{_MAX_QUEUE}' is no number of seconds: '{text}'")
+    return Admission(batch, max_queue_s, spec.learn_max_queue)
 
 
 _MAKE: Final[dict[str, Make]] = {"": _direct, "dynamic_batching": _dynamic, "sequence_batching": _sequence}

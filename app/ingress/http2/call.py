@@ -104,21 +104,23 @@ class GrpcCall(ABC):
 
     def fail(self, error: Failure | Exception) -> None:
         """End the call with the status of a failure; log an exception that is no `InferError`."""
+        retry_after_s = 0.0
         if isinstance(error, Failure | InferError):
+            retry_after_s = error.retry_after_s
             # Triton answers a cancelled request with a status without text.
             cancelled = error.code is ErrorCode.CANCELLED and error.reason is not FailureReason.BACKEND
             details = "" if cancelled else error.message
         else:
             logger.error("gRPC request failed", exc_info=error)
             details = _UNEXPECTED
-        self.end(grpc_status(error), details)
+        self.end(grpc_status(error), details, retry_after_s)
 
-    def end(self, status: int, message: str) -> None:
-        """End the call with a gRPC status code."""
+    def end(self, status: int, message: str, retry_after_s: float = 0.0) -> None:
+        """End the call with a gRPC status code; see `wire.trailers`."""
         if self.over:
             return
         self._close()
-        block = wire.trailers(status, message)
+        block = wire.trailers(status, message, retry_after_s)
         self._stream.send(b"", (), block if self._headers_sent else wire.RESPONSE_HEADERS + block)
 
     def end_undecompressed(self, error: ValueError | MemoryError) -> None:
@@ -232,8 +234,8 @@ class UnaryCall(GrpcCall):
         self.on_cancel = _nothing
         super().fail(error)
 
-    def end(self, status: int, message: str) -> None:
-        super().end(status, message)
+    def end(self, status: int, message: str, retry_after_s: float = 0.0) -> None:
+        super().end(status, message, retry_after_s)
         self._cancel()
 
     def cancelled(self) -> None:

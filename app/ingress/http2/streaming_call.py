@@ -46,8 +46,8 @@ class StreamingCall(GrpcCall):
         if self._stream.queue:
             await self._stream.drained()
 
-    def end(self, status: int, message: str) -> None:
-        super().end(status, message)
+    def end(self, status: int, message: str, retry_after_s: float = 0.0) -> None:
+        super().end(status, message, retry_after_s)
         if self._task is not asyncio.current_task():
             self._task.cancel()
 

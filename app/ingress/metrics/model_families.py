@@ -81,6 +81,9 @@ _CACHED: Final = Condition[ModelReading]("models with a response cache", attrget
 _BATCHED: Final = Condition[ModelReading](
     "models with a dynamic batcher, from the first batch", lambda m: bool(m.report.releases)
 )
+_OVERLOADED: Final = Condition[ModelReading](
+    "models that refused a request because of the wait", lambda m: bool(m.report.refusals)
+)
 
 REQUESTS: Final[tuple[Family[ModelReading], ...]] = (
     _counter(
@@ -178,6 +181,18 @@ REQUESTS: Final[tuple[Family[ModelReading], ...]] = (
         "Age of the oldest queued request in microseconds",
         lambda m: m.report.queue_age_ns // 1000,
         only=_BATCHED,
+    ),
+    gauge(
+        "nereid_expected_wait_us",
+        "Expected wait of a request that arrives now, in microseconds",
+        lambda m: m.report.expected_wait_ns // 1000,
+    ),
+    Family(
+        "nereid_request_refusal",
+        "counter",
+        "Requests that an overloaded model refused, by what limited their wait",
+        by_reason(lambda m: dict(sorted(m.report.refusals.items()))),
+        only=_OVERLOADED,
     ),
 )
 

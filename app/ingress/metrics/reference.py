@@ -51,7 +51,8 @@ Families that Python models make with `pb_utils.MetricFamily` follow by name. Co
 summed over replicas; of a gauge, the value set last is shown. A family whose name is taken is left out.
 """
 _MODEL: Final = ModelReading(
-    ReplicaReport(releases={"full": 1}, first_response=Histogram((1.0,), [0, 0])), quantiles=(0.5,)
+    ReplicaReport(releases={"full": 1}, refusals={"deadline": 1}, first_response=Histogram((1.0,), [0, 0])),
+    quantiles=(0.5,),
 )
 _ENTRY: Final = VersionEntry("m", 1, ModelState.READY)
 _CPU: Final = CpuReading(0.0, 0, 0)

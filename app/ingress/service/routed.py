@@ -1,10 +1,12 @@
 """The inference service of an ingress: answers from the routing table, sends inference to replicas."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
+from time import monotonic
 from typing import Final, Protocol
 
+import msgspec
 from tritonclient.grpc import service_pb2 as pb
 
 from app.cache.response_cache import ResponseCache, make_cache
@@ -52,6 +54,10 @@ class Repository(Protocol):
     async def unload(self, name: str, unload_dependents: bool) -> None: ...
 
 
+Submit = Callable[[VersionEntry, InferRequest, Sink], Call]
+"""As `Router.submit`."""
+
+
 class RoutedInferenceService:
     """Implements `InferenceService` over a `Router`. Runs on the data-plane loop."""
 
@@ -66,6 +72,8 @@ class RoutedInferenceService:
         self.shared_memory = shared_memory or SharedMemory("", enabled=False)
         self._settings = settings
         self._router = router
+        default_s = settings.ingress.default_deadline_s
+        self._submit = _with_deadline(router.submit, default_s) if default_s else router.submit
         self._repository = repository
         self.ensembles = router.ensembles = EnsembleRunner(
             router, _ensemble_cache(settings), settings.metrics.config
@@ -187,8 +195,8 @@ class RoutedInferenceService:
 
     def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
         if request.regions:
-            return self.shared_memory.submit(partial(self._router.submit, entry), request, sink)
-        return self._router.submit(entry, request, sink)
+            return self.shared_memory.submit(partial(self._submit, entry), request, sink)
+        return self._submit(entry, request, sink)
 
     def _observed(self, name: str, version: int, reason: str) -> tuple[str, str]:
         """Return state and reason of a version that the manager calls READY, as this ingress finds it."""
@@ -214,6 +222,17 @@ class RoutedInferenceService:
         if wanted is not None and wanted not in ready:
             raise invalid_arg(f"requested model version is not available for model '{name}'")
         return [versions[v] for v in ready if wanted in (None, v)]
+
+
+def _with_deadline(submit: Submit, seconds: float) -> Submit:
+    """Return a `submit` that gives requests without a deadline one, in `seconds` from now."""
+
+    def submit_with_deadline(entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
+        if not request.deadline:
+            request = msgspec.structs.replace(request, deadline=monotonic() + seconds)
+        return submit(entry, request, sink)
+
+    return submit_with_deadline
 
 
 async def _none() -> dict[tuple[str, int], list[ReplicaReport]]:

@@ -4,6 +4,7 @@ Follows the document "gRPC over HTTP2" (grpc/doc/PROTOCOL-HTTP2.md). Header bloc
 without indexing: the same bytes for every connection, whatever the peer's table.
 """
 
+import math
 import struct
 import zlib
 from base64 import b64decode
@@ -131,12 +132,18 @@ def response_frames(stream: int, size: int) -> tuple[bytes, bytes]:
     return head, _RESPONSE_TAIL.pack(_TRAILERS_FRAME, stream, OK_TRAILERS)
 
 
-def trailers(status: int, message: str = "") -> bytes:
-    """Return the header block that ends a call."""
+def trailers(status: int, message: str = "", retry_after_s: float = 0.0) -> bytes:
+    """Return the header block that ends a call; `retry_after_s` asks the client to wait before it retries."""
     if not status and not message:
         return OK_TRAILERS
     block = _literal("grpc-status", str(status))
-    return block + _literal("grpc-message", _percent_encoded(message)) if message else block
+    if message:
+        block += _literal("grpc-message", _percent_encoded(message))
+    if retry_after_s:
+        # What gRPC's own retries read (proposal A6), and what HTTP clients know.
+        block += _literal("grpc-retry-pushback-ms", str(math.ceil(retry_after_s * 1000)))
+        block += _literal("retry-after", str(math.ceil(retry_after_s)))
+    return block
 
 
 def _percent_encoded(message: str) -> str:

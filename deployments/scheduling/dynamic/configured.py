@@ -7,6 +7,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.statistics import Statistics
 from backends.base import Model
 from backends.strategy import find_strategy
+from deployments.scheduling.admission import Admission
 from deployments.scheduling.delays import delay_scheduler
 from deployments.scheduling.dynamic.batch_policy import BatchPolicy
 from deployments.scheduling.dynamic.policy_queue import PolicyQueue, QueuePolicies
@@ -18,7 +19,7 @@ from deployments.spec import ModelSpec
 
 
 def dynamic_scheduler(
-    model: Model, spec: ModelSpec, statistics: Statistics, batched: MakeBatched
+    model: Model, spec: ModelSpec, statistics: Statistics, batched: MakeBatched, admission: Admission
 ) -> DynamicScheduler:
     """Make the scheduler of a model with `dynamic_batching` and a max_batch_size above 1.
 
@@ -29,7 +30,7 @@ def dynamic_scheduler(
     batching = config.dynamic_batching
     return DynamicScheduler(
         statistics,
-        request_queue(batching, spec),
+        request_queue(batching, spec, admission),
         batch_policy(config.max_batch_size, batching),
         ServeBatch(config.max_batch_size, batched),
         shape_key=make_shape_key(config),
@@ -45,10 +46,13 @@ def batch_policy(max_rows: int, batching: mc.ModelDynamicBatching) -> BatchPolic
     return BatchPolicy(max_rows, preferred, batching.max_queue_delay_microseconds * 1000)
 
 
-def request_queue(batching: mc.ModelDynamicBatching, spec: ModelSpec) -> RequestQueue:
+def request_queue(
+    batching: mc.ModelDynamicBatching, spec: ModelSpec, admission: Admission | None = None
+) -> RequestQueue:
     """Make the queue: the plain one, which is the fastest, unless there are priorities or timeouts."""
     policies = QueuePolicies.from_config(batching)
     if not policies.plain:
-        return PolicyQueue(spec.max_pending_requests, spec.max_pending_bytes, policies)
+        bounds = spec.max_pending_requests, spec.max_pending_bytes
+        return PolicyQueue(*bounds, policies, admission=admission)
     own_limit = policies.policy(policies.default_level).max_size or spec.max_pending_requests
-    return RequestQueue(min(own_limit, spec.max_pending_requests), spec.max_pending_bytes)
+    return RequestQueue(min(own_limit, spec.max_pending_requests), spec.max_pending_bytes, admission)

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.errors import Failure
 from deployments.execution.queued_request import QueuedRequest
+from deployments.scheduling.admission import Admission
 from deployments.scheduling.queue import TIMEOUT, RequestQueue, queue_full
 
 Requests = OrderedDict[QueuedRequest, None]
@@ -113,6 +115,7 @@ class PolicyQueue(RequestQueue):
         max_bytes: limit of the inputs' bytes over all levels.
         policies: the levels.
         clock: nanoseconds of `time.monotonic_ns`.
+        admission: decides by the wait.
     """
 
     in_order = False
@@ -123,8 +126,10 @@ class PolicyQueue(RequestQueue):
         max_bytes: int,
         policies: QueuePolicies,
         clock: Callable[[], int] = time.monotonic_ns,
+        admission: Admission | None = None,
     ) -> None:
-        super().__init__(max_requests, max_bytes)
+        super().__init__(max_requests, max_bytes, admission or Admission(clock=clock))
+        self.admission.heeds_timeouts = False  # the policies say what they mean
         self._policies = policies
         self._clock = clock
         self._levels: dict[int, Level] = {}
@@ -152,9 +157,11 @@ class PolicyQueue(RequestQueue):
         return int(tickets[0][0]) if tickets else 0
 
     def append(self, request: QueuedRequest) -> None:
-        level = self._levels.get(self._policies.level(request.infer.priority))
+        number = self._policies.level(request.infer.priority)
+        level = self._levels.get(number)
         if level is not None and 0 < level.policy.max_size <= len(level):
             raise queue_full(request.infer.id)
+        self.check(request, self.admission.wait_ns(self._ahead(number)))
         self.acquire(request)
         self._insert(request)
 
@@ -170,6 +177,8 @@ class PolicyQueue(RequestQueue):
     def tidy(self, count: int) -> bool:
         if self._tickets:
             self._expire()
+        if self.is_limited:
+            self._drop_late(count)
         return self.requests > 0
 
     def _insert(self, request: QueuedRequest) -> None:
@@ -212,6 +221,23 @@ class PolicyQueue(RequestQueue):
             else:
                 del request.level.waiting[request]
                 request.level.delayed[request] = None
+
+    def _ahead(self, number: int) -> int:
+        """Return how many requests are dispatched before one that joins a level now."""
+        return sum(len(self._levels[other]) for other in self._order if other <= number)
+
+    def _drop_late(self, count: int) -> None:
+        """Drop requests until none of the first `count` is too late."""
+        while late := self._late(count):
+            request, failure = late
+            self._remove(request)
+            request.fail(failure)
+
+    def _late(self, count: int) -> tuple[QueuedRequest, Failure] | None:
+        for request in self.head(count):
+            if failure := self.admission.lateness(request, self.requests - 1):
+                return request, failure
+        return None
 
     def _remove(self, request: QueuedRequest) -> None:
         level: Level = request.level

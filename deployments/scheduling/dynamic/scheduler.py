@@ -105,6 +105,7 @@ class DynamicScheduler(DirectScheduler):
             and instance not in self._leaving
         )
         self._prepare_at = self._policy.max_rows if prepares else _NEVER
+        self.admission.lead = 2 if prepares and not self._queue.timed else 1
         if self._prepared is None:
             super()._take_back(instance)
             return
@@ -144,6 +145,8 @@ class DynamicScheduler(DirectScheduler):
 
     def _dequeue(self, decision: BatchDecision) -> Batch:
         requests = [self._queue.popleft() for _ in range(decision.size)]
+        if self._queue.requests:
+            self.admission.batch.add(decision.size)
         batch = Batch(requests, decision.rows, decision.reason)
         _set_dispatch_time(batch)
         return batch

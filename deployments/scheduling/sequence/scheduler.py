@@ -19,6 +19,7 @@ from app.core.statistics import Statistics
 from app.core.tensors import InferRequest, InferResponse, SequenceId
 from deployments.execution.instance_thread import Batch, InstanceThread
 from deployments.execution.queued_request import CANCELLED, QueuedRequest
+from deployments.scheduling.admission import Admission, MovingMean
 from deployments.scheduling.base import Scheduler
 from deployments.scheduling.delays import StartThreshold
 from deployments.scheduling.dynamic.ordering import ResponseOrder
@@ -47,12 +48,14 @@ class SequenceScheduler(Scheduler):
     """Used when the configuration has `sequence_batching`.
 
     The queued requests of all sequences count against one quota. When a queued request is cancelled or
-    expires, its sequence ends: later requests would meet a state that lacks it.
+    expires, its sequence ends: later requests would meet a state that lacks it. Under overload only requests
+    that start a sequence are refused or dropped.
 
     Args:
         config: the complete configuration.
         directory: the model's, which holds `initial_state`.
         max_requests, max_bytes: bounds of the quota.
+        admission: decides by the wait; without one, by deadlines only.
     """
 
     def __init__(
@@ -62,8 +65,10 @@ class SequenceScheduler(Scheduler):
         directory: Path,
         max_requests: int,
         max_bytes: int,
+        admission: Admission | None = None,
     ) -> None:
-        super().__init__(statistics)
+        self._quota = QueueQuota(max_requests, max_bytes, admission)
+        super().__init__(statistics, self._quota.admission)
         batching = config.sequence_batching
         self.request_class = request_class(batching)
         self._shape_key = make_shape_key(config)
@@ -78,7 +83,7 @@ class SequenceScheduler(Scheduler):
         self._closing: dict[InstanceSlots, tuple[InstanceThread, asyncio.Future[None]]] = {}
         self._live: dict[SequenceId, Sequence] = {}
         self._backlog: deque[Sequence] = deque()
-        self._quota = QueueQuota(max_requests, max_bytes)
+        self._occupied_ns = MovingMean()
         self._ordered = max_requests if batching.oldest.preserve_ordering else 0
         self._start_threshold = StartThreshold.for_sequences(direct=not batching.HasField("oldest"))
         self._numbers = itertools.count(1)
@@ -89,6 +94,16 @@ class SequenceScheduler(Scheduler):
     @property
     def pending(self) -> int:
         return self._quota.requests
+
+    @property
+    def expected_wait_ns(self) -> int:
+        """How long the first request of a new sequence is expected to wait: for a slot, then in it."""
+        wait_ns = self.admission.wait_ns(sum(slots.ahead for slots in self._slots.values()))
+        waiting = len(self._backlog)
+        if waiting:
+            size = sum(slots.size for slots in self._slots.values())
+            wait_ns += int((waiting + 0.5) / max(size, 1) * self._occupied_ns.value)
+        return wait_ns
 
     def add_instance(self, instance: InstanceThread) -> None:
         slots = self._slots[instance] = self._make_slots()
@@ -139,10 +154,12 @@ class SequenceScheduler(Scheduler):
 
         Raises:
             InferError: INVALID_ARG without an id, with a batch size other than 1, or without START for an
-                unknown sequence; UNAVAILABLE when the quota is exceeded.
+                unknown sequence; UNAVAILABLE when the quota, or the wait of a new sequence, is exceeded.
         """
         assert isinstance(request, SequenceRequest)
         sequence = self._find(request)
+        if sequence is None:
+            self._quota.check(request, self.expected_wait_ns)
         self._quota.acquire(request)
         if self._shape_key is not None:
             request.shapes = self._shape_key(request.infer)
@@ -158,6 +175,8 @@ class SequenceScheduler(Scheduler):
             self.release()
 
     def finished(self, instance: InstanceThread, batch: Batch) -> None:
+        if len(self._backlog) > 1 and self._quota.is_limited:
+            self._drop_late()
         for request in batch.requests:
             if isinstance(request, SequenceRequest):
                 self._execution_finished(request)
@@ -270,17 +289,38 @@ class SequenceScheduler(Scheduler):
         """Return what an instance executes next, after the sequences of expired requests have ended."""
         while True:
             chosen = slots.next_batch(time.monotonic_ns())
-            if not self._quota.timed:
+            if not self._quota.is_limited:
                 return chosen
-            expired = [request for request in chosen.rows if request and _is_expired(request)]
+            ahead = slots.ahead - len(chosen.rows)
+            expired = [(r, failure) for r in chosen.rows if r and (failure := self._lateness(r, ahead))]
             if not expired:
                 return chosen
-            for request in expired:
-                self._end_early(request.sequence, TIMEOUT)
+            for request, failure in expired:
+                self._end_early(request.sequence, failure)
+
+    def _lateness(self, request: SequenceRequest, ahead: int) -> Failure | None:
+        """Return why not to execute a request; one that continues a sequence fails by its deadline only."""
+        if _is_expired(request):
+            return TIMEOUT
+        begun = not (request.client.sequence_start or (self._iterative and not request.dispatch_ns))
+        return None if begun else self.admission.lateness(request, max(ahead, 0))
+
+    def _drop_late(self) -> None:
+        """End the sequences of the backlog that are too late to begin; never the last one."""
+        late = []
+        for position, sequence in enumerate(self._backlog, 1):
+            failure = self._lateness(sequence.queued[0], len(self._backlog) - position)
+            if failure is None:
+                break
+            late.append((sequence, failure))
+        for sequence, failure in late:
+            self._end_early(sequence, failure)
 
     def _batch(self, slots: InstanceSlots, chosen: NextBatch) -> Batch:
         requests = [request for request in chosen.rows if request is not None]
         slots.dispatch(requests)
+        if slots.ahead:
+            self.admission.batch.add(len(requests))
         now = time.monotonic_ns()
         for request in requests:
             self._quota.release(request)
@@ -367,6 +407,7 @@ class SequenceScheduler(Scheduler):
         sequence.cancel_expiry()
         slots = sequence.slots
         if slots is not None:
+            self._occupied_ns.add(time.monotonic_ns() - sequence.occupied_ns)
             slots.vacate(sequence)
             if slots.closing:
                 self._remove_if_empty(slots)

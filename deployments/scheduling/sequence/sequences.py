@@ -2,6 +2,7 @@
 
 import asyncio
 import heapq
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
@@ -45,10 +46,23 @@ class Sequence:
         state: implicit state for its next request.
         queued: requests that wait, in order.
         running: the request that executes.
+        occupied_ns: when it got its slot.
         expiry: the timer that ends a sequence waiting in the backlog.
     """
 
-    __slots__ = ("after", "before", "closed", "expiry", "id", "queued", "running", "slot", "slots", "state")
+    __slots__ = (
+        "after",
+        "before",
+        "closed",
+        "expiry",
+        "id",
+        "occupied_ns",
+        "queued",
+        "running",
+        "slot",
+        "slots",
+        "state",
+    )
 
     def __init__(self, sequence_id: SequenceId, before: "Sequence | None" = None) -> None:
         self.id = sequence_id
@@ -62,6 +76,7 @@ class Sequence:
         self.running: SequenceRequest | None = None
         self.slots: InstanceSlots | None = None
         self.slot = -1
+        self.occupied_ns = 0
         self.expiry: asyncio.TimerHandle | None = None
 
     def and_before(self) -> "list[Sequence]":
@@ -127,6 +142,7 @@ class InstanceSlots(ABC):
         """Give a sequence the lowest free slot."""
         sequence.slot = heapq.heappop(self._vacant)
         sequence.slots = self
+        sequence.occupied_ns = time.monotonic_ns()
 
     def vacate(self, sequence: Sequence) -> None:
         """Free the slot of a sequence."""
@@ -150,6 +166,11 @@ class InstanceSlots(ABC):
     @abstractmethod
     def queued(self) -> int:
         """Requests that wait at the instance; with the oldest strategy, those in its dynamic batcher."""
+
+    @property
+    @abstractmethod
+    def ahead(self) -> int:
+        """Requests that execute before one that becomes ready now."""
 
     @abstractmethod
     def next_batch(self, now_ns: int) -> NextBatch:

@@ -51,6 +51,10 @@ class DirectSlots(InstanceSlots):
     def queued(self) -> int:
         return sum(len(sequence.queued) for sequence in self._occupied.values())
 
+    @property
+    def ahead(self) -> int:
+        return 0  # all rows execute together
+
     def next_batch(self, now_ns: int) -> NextBatch:
         ready = self._ready
         if not ready:
@@ -90,6 +94,10 @@ class OldestSlots(InstanceSlots):
 
     @property
     def queued(self) -> int:
+        return len(self._ready)
+
+    @property
+    def ahead(self) -> int:
         return len(self._ready)
 
     def next_batch(self, now_ns: int) -> NextBatch:

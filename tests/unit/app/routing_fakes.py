@@ -84,6 +84,7 @@ class FakeRouter:
         self.out: set[str] = set()
         self.pools: dict[str, FakePool] = {}
         self.calls: list[FakeCall] = []
+        self.requests: list[InferRequest] = []
         self.sinks: list[Callable[[InferResponse], None]] = []
 
     def resolve(self, name: str, version: str = "") -> VersionEntry:
@@ -103,6 +104,7 @@ class FakeRouter:
     ) -> FakeCall:
         assert self.table.is_current(found)
         self.calls.append(FakeCall())
+        self.requests.append(request)
         self.sinks.append(sink)
         return self.calls[-1]
 

@@ -1,5 +1,7 @@
 """The control verbs of a replica."""
 
+import time
+
 import msgspec
 import pytest
 
@@ -20,6 +22,40 @@ def test_statistics_have_summaries_only_where_enabled(bench: Bench) -> None:
     summary = report.summaries["request"]
     assert (summary.count, sum(summary.sizes.values())) == (1, 1)
     assert report.first_response is None  # only decoupled models have it
+
+
+def test_statistics_tell_of_an_overloaded_model(bench: Bench) -> None:
+    model = bench.load(max_queue_s=10)
+    for _ in range(2):
+        bench.infer(request("a"))
+    model.scheduler.admission.execution_ns.add(100e9)
+    held = bench.hold()
+    queued, _ = bench.submit(request("b"))
+    with pytest.raises(InferError, match="overloaded"):
+        bench.submit(request("c"))
+    report = bench.report()
+    assert report.refusals == {"max_queue": 1} and report.failures == {"REJECTED": 1}
+    assert report.expected_wait_ns > 10e9
+    bench.backend.gate.set()
+    assert held.result(5).failure is None and queued.result(5).failure is None
+
+
+def test_replica_learns_from_clients_that_leave(bench: Bench) -> None:
+    model = bench.load()
+    admission = model.scheduler.admission
+    held = bench.hold()
+    waiting = [bench.submit(request(str(number))) for number in range(20)]
+    for answer, leave in waiting:
+        leave()
+        assert answer.result(5).failure is not None
+    assert not admission.is_learned, "all at once: it was one client"
+    answer, leave = bench.submit(request("later"))
+    admission.clock = lambda: time.monotonic_ns() + 3_000_000_000
+    leave()
+    assert admission.is_learned
+    assert bench.report().pending == 0
+    bench.backend.gate.set()
+    assert held.result(5).failure is None and bench.executed() == [["hold"]]
 
 
 def test_log_verb_configures_logging(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

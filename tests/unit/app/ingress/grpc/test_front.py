@@ -12,7 +12,8 @@ import tritonclient.grpc as client
 import tritonclient.grpc.aio as aio_client
 from tritonclient.utils import InferenceServerException
 
-from app.core.errors import InferError
+from app.core.errors import ErrorCode, Failure, FailureReason, InferError
+from app.core.tensors import failed
 from app.ingress.grpc.front import SHUTDOWN_TEXT
 from tests.unit.app.ingress.grpc_running import WAIT_S, Running, Stream, int_input, refusal
 from tests.unit.garbage import alive
@@ -153,6 +154,19 @@ def test_cancelled_request_has_status_and_no_text(
     server.do(server.service.next_call().cancel)
     error = results.get(timeout=WAIT_S)
     assert (error.status(), error.message()) == ("StatusCode.CANCELLED", "")
+
+
+def test_overloaded_model_is_answered_with_the_time_to_retry(server: Running) -> None:
+    request = client.service_pb2.ModelInferRequest(model_name="held")
+    with grpc.insecure_channel(server.url) as channel:
+        stub = client.service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        pending = stub.ModelInfer.future(request, timeout=WAIT_S)
+        failure = Failure(ErrorCode.UNAVAILABLE, "busy", FailureReason.REJECTED, retry_after_s=2.345)
+        server.do(server.service.next_call().sink, failed(failure))
+        error = pending.exception(timeout=WAIT_S)
+    assert (error.code(), error.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "busy")
+    trailers = dict(error.trailing_metadata())
+    assert (trailers["grpc-retry-pushback-ms"], trailers["retry-after"]) == ("2345", "3")
 
 
 def test_shutdown_refuses_requests(server: Running, triton: client.InferenceServerClient) -> None:

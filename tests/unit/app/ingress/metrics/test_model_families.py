@@ -119,6 +119,7 @@ async def test_without_counters_there_are_gauges() -> None:
     found = await page(MetricsConfig(counters=False), counters(success=1))
     assert set(found) == {
         "nv_inference_pending_request_count",
+        "nereid_expected_wait_us",
         "nv_model_load_duration_secs",
         "nereid_model_ready",
     }

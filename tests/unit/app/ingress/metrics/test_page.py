@@ -61,6 +61,9 @@ nv_inference_request_failure{model="m",reason="REJECTED",version="1"} 1
 nv_inference_request_failure{model="m",reason="CANCELED",version="1"} 0
 nv_inference_request_failure{model="m",reason="BACKEND",version="1"} 4
 nv_inference_request_failure{model="m",reason="OTHER",version="1"} 0
+# HELP nereid_expected_wait_us Expected wait of a request that arrives now, in microseconds
+# TYPE nereid_expected_wait_us gauge
+nereid_expected_wait_us{model="m",version="1"} 0
 # HELP nv_model_load_duration_secs Model load time in seconds
 # TYPE nv_model_load_duration_secs gauge
 nv_model_load_duration_secs{model="m",version="1"} 0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tritonclient.http as client
 
-from app.core.errors import unavailable
+from app.core.errors import ErrorCode, InferError, unavailable
 from app.core.tensors import InferResponse
 from app.ingress.metrics.front import MetricsFront
 from tests.unit.app.http_fakes import FakeService
@@ -149,6 +149,19 @@ def test_infer_errors(run: Run) -> None:
             front.fake.config.model_transaction_policy.decoupled = False
             front.fake.submit = None  # type: ignore[assignment, method-assign]
             assert (await error(infer))[0] == 500
+
+    run(scenario())
+
+
+def test_overloaded_model_is_answered_with_the_time_to_retry(run: Run) -> None:
+    async def scenario() -> None:
+        async with fronted() as front:
+            peer = await front.connect()
+            for seconds, header in ((0.0, None), (0.01, "1"), (2.3, "3")):
+                front.fake.failure = InferError(ErrorCode.UNAVAILABLE, "busy", retry_after_s=seconds)
+                status, headers, body = await peer.ask(json_infer())
+                assert (status, headers.get("retry-after")) == (503, header)
+                assert json.loads(body) == {"error": "busy"}
 
     run(scenario())
 

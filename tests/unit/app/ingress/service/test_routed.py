@@ -1,18 +1,22 @@
 """The service of an ingress: what it tells of models, and how one request becomes one answer."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Generator
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from app.core.errors import ErrorCode, FailureReason, InferError, not_found
+from app.core.tensors import InferRequest
 from app.ingress.service.routed import EXTENSIONS, RoutedInferenceService
 from app.routing.manager_client import MAX_CALLS, MAX_FILE_BYTES, ManagerClient
 from app.routing.router import Router
 from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
-from app.settings.settings import GeneralSettings, RepositorySettings, ServerSettings
+from app.settings.settings import GeneralSettings, IngressSettings, RepositorySettings, ServerSettings
+from app.transport.channel.client import no_sink
 from tests.unit.app.routing_fakes import (
     SETTINGS,
     FakeChannel,
@@ -209,6 +213,18 @@ def test_resolve_single_refuses_a_decoupled_model() -> None:
     )
     assert service.resolve("d").decoupled
     assert service.resolve_single("m", "1", "ModelInfer RPC") is service.resolve("m")
+
+
+def test_default_deadline_is_for_requests_that_bring_none() -> None:
+    found, request = entry("m"), InferRequest("m", "", ())
+    for default, given, seconds in ((0.0, 0.0, 0.0), (30.0, 0.0, 30.0), (30.0, 500.0, 500.0)):
+        router = FakeRouter(found)
+        service = service_of(router, ServerSettings(ingress=IngressSettings(default_deadline_s=default)))
+        now = time.monotonic()
+        deadline = now + given if given else 0.0
+        service.submit(found, msgspec.structs.replace(request, deadline=deadline), no_sink)
+        (sent,) = router.requests
+        assert sent.deadline == (pytest.approx(now + seconds, abs=5) if seconds else 0)
 
 
 def test_resolve_refuses_an_unknown_model() -> None:

@@ -1,0 +1,227 @@
+"""Whether a request may queue: by the wait that it has to expect, and by how long its client will wait.
+
+First come first served alone fails under overload: the queue grows until every request is executed when its
+client is about to give up, or has. So a request that cannot be answered in time is refused when it arrives
+and, where the estimate was wrong, dropped before it is executed. Decisions depend on what was recorded and on
+the clock; nothing is done here.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from app.core.errors import ErrorCode, Failure, FailureReason
+from deployments.execution.queued_request import QueuedRequest
+
+SAFETY: Final = 0.8
+"""A request is refused if its answer is expected after this share of its time: estimates err."""
+
+LATEST: Final = 0.95
+"""A queued request is dropped if its answer is expected after this share: the answer has its way to go."""
+
+_RECENT: Final = 16
+"""Moving means give the last value a weight of 1/16."""
+
+_ABANDONED: Final = 0.5
+"""Share of requests whose clients left before the answer from which the model counts as overloaded."""
+_NORMAL: Final = 0.1
+"""Share of them below which it does not."""
+_SUSTAINED: Final = 0.25
+"""Clients must leave for this share of the time that they wait: one client that ends its many requests at
+once says nothing of the others."""
+_SUSTAINED_NS: Final = 200_000_000
+"""And for this time, in which such a client has closed its connections."""
+_GROWTH: Final = 1.025
+"""While nobody leaves, clients are believed to wait so much longer after each time that they waited."""
+_MEMORY: Final = 30
+"""So many times the time that they waited, after which it is forgotten."""
+
+
+class MovingMean:
+    """A mean of the last values; the first value counts for nothing once there are others."""
+
+    __slots__ = ("_count", "value")
+
+    def __init__(self, value: float = 0.0) -> None:
+        self.value = value
+        self._count = 0
+
+    def add(self, value: float) -> None:
+        """Add a value."""
+        # A first execution often takes far longer than the others: frameworks prepare something then.
+        if self._count < _RECENT:
+            self._count += 1
+        self.value += (value - self.value) / max(self._count - 1, 1)
+
+
+class Patience:
+    """How long clients wait that leave without an answer, learned from those that left.
+
+    It is known once most clients leave, for longer than a moment. Then queues are kept shorter, nobody has to
+    leave, and it slowly grows: clients that leave again correct it. It is forgotten when none do.
+    """
+
+    __slots__ = ("_answered", "_known", "_left_ns", "_patience_ns", "_share", "_since_ns")
+
+    def __init__(self) -> None:
+        self._known = False
+        self._patience_ns = 1.0
+        self._left_ns = self._since_ns = 0
+        self._answered = 0
+        self._share = 0.0
+
+    def limit_ns(self, now_ns: int) -> int:
+        """Return how long clients are believed to wait; 0 when nothing is known."""
+        if not self._known:
+            return 0
+        times = (now_ns - self._left_ns) / self._patience_ns
+        if times > _MEMORY:
+            self._known = False
+            return 0
+        return int(self._patience_ns * _GROWTH**times)
+
+    def record_departure(self, waited_ns: int, answered: int, now_ns: int) -> None:
+        """Record that a client left after `waited_ns`; `answered` requests had an answer since the start."""
+        believed_ns = self.limit_ns(now_ns)
+        if not believed_ns:
+            self._share *= (1 - 1 / _RECENT) ** (answered - self._answered)
+            if self._share < _NORMAL:
+                self._since_ns, self._patience_ns = now_ns, max(waited_ns, 1)
+            believed_ns = int(self._patience_ns)
+            self._share += (1 - self._share) / _RECENT
+        # Nearer to the less patient clients: those that wait longer are content with a shorter queue.
+        weight = 2 if waited_ns < believed_ns else _RECENT
+        self._patience_ns = max(believed_ns + (waited_ns - believed_ns) / weight, 1.0)
+        self._answered, self._left_ns = answered, now_ns
+        sustained = now_ns - self._since_ns >= max(_SUSTAINED * self._patience_ns, _SUSTAINED_NS)
+        self._known = self._known or (sustained and self._share >= _ABANDONED)
+
+    @property
+    def known(self) -> bool:
+        """Whether there may be a limit."""
+        return self._known
+
+
+class _Limit(NamedTuple):
+    """When (ns) a client stops to wait, and how that is known: the `reason` of the metric."""
+
+    at_ns: int
+    reason: str
+
+
+class Admission:
+    """Decides about the requests of one model in one replica.
+
+    Args:
+        batch: requests that may execute together.
+        max_wait_s: bound of the expected wait in the queue; 0 for none.
+        learns: whether to learn how long clients wait.
+        clock: `time.monotonic_ns`.
+
+    Attributes:
+        instances: instances that execute.
+        execution_ns: duration of an execution.
+        batch: requests of an execution while more are queued.
+        lead: executions between a batch's release and its end; 2 where it is released during another.
+        heeds_timeouts: whether a request's `timeout` parameter limits its time.
+        refused: requests refused and dropped, by reason.
+    """
+
+    def __init__(
+        self,
+        batch: int = 1,
+        max_wait_s: float = 0.0,
+        learns: bool = True,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.instances = 0
+        self.lead = 1
+        self.execution_ns = MovingMean()
+        self.batch = MovingMean(batch)
+        self.heeds_timeouts = True
+        self.refused: dict[str, int] = {}
+        self._max_wait_ns = int(max_wait_s * 1e9)
+        self._learns = learns
+        self._patience = Patience()
+        self.clock = clock
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether it is known how long clients wait that set no deadline."""
+        return self._patience.known
+
+    def is_timed(self, request: QueuedRequest) -> bool:
+        """Return whether a request says how long its client waits."""
+        infer = request.infer
+        return bool(infer.deadline or (infer.timeout_us and self.heeds_timeouts))
+
+    def wait_ns(self, ahead: int) -> int:
+        """Return the expected wait in nanoseconds behind `ahead` queued requests, 0 when it is not known."""
+        executions = ahead // max(self.batch.value, 1.0) + 0.5  # half of one is left of those in progress
+        return int(executions * self.execution_ns.value / max(self.instances, 1)) if ahead else 0
+
+    def refusal(self, request: QueuedRequest, wait_ns: int) -> Failure | None:
+        """Return why to refuse a new request, which would wait for `wait_ns`; None to queue it."""
+        if not wait_ns:
+            return None
+        if 0 < self._max_wait_ns < wait_ns:
+            return self._refuse(request, "max_queue", wait_ns, self._max_wait_ns)
+        now = self.clock()
+        limit = self._limit(request, now)
+        if limit.at_ns and wait_ns + self.lead * self.execution_ns.value > SAFETY * (limit.at_ns - now):
+            return self._refuse(request, limit.reason, wait_ns, limit.at_ns - now)
+        return None
+
+    def lateness(self, request: QueuedRequest, ahead: int) -> Failure | None:
+        """Return why to drop a queued request, behind which `ahead` others wait; None to execute it."""
+        # The last one is executed whatever is expected: or a wrong estimate would never be corrected.
+        lead_ns = self.lead * self.execution_ns.value
+        if not (ahead and lead_ns):
+            return None
+        now = self.clock()
+        limit = self._limit(request, now)
+        arrival_ns = request.arrival_ns
+        if limit.at_ns and now + lead_ns > arrival_ns + LATEST * (limit.at_ns - arrival_ns):
+            return self._refuse(request, limit.reason, self.wait_ns(ahead), limit.at_ns - now)
+        return None
+
+    def record_departure(self, request: QueuedRequest, answered: int) -> None:
+        """Record that the client of a request has left; `answered` counts those that had an answer."""
+        now = self.clock()
+        waited_ns = now - request.arrival_ns
+        timed_ns = self._timed(request).at_ns
+        # The end of its own deadline tells nothing about others.
+        if self._learns and not (timed_ns and waited_ns > SAFETY * (timed_ns - request.arrival_ns)):
+            self._patience.record_departure(waited_ns, answered, now)
+
+    def _limit(self, request: QueuedRequest, now_ns: int) -> _Limit:
+        """Return when the client of a request is going to leave; `at_ns` is 0 when that is not known."""
+        timed = self._timed(request)
+        patience_ns = self._patience.limit_ns(now_ns)
+        learned_ns = request.arrival_ns + patience_ns
+        if patience_ns and not 0 < timed.at_ns < learned_ns:
+            return _Limit(learned_ns, "patience")
+        return timed
+
+    def _timed(self, request: QueuedRequest) -> _Limit:
+        """Return the limit that a request itself says."""
+        infer = request.infer
+        at_ns = int(infer.deadline * 1e9)
+        if infer.timeout_us and self.heeds_timeouts:
+            timeout_ns = request.arrival_ns + infer.timeout_us * 1000
+            at_ns = min(at_ns, timeout_ns) if at_ns else timeout_ns
+        return _Limit(at_ns, "deadline")
+
+    def _refuse(self, request: QueuedRequest, reason: str, wait_ns: float, limit_ns: float) -> Failure:
+        self.refused[reason] = self.refused.get(reason, 0) + 1
+        return overloaded(request, wait_ns / 1e9, limit_ns / 1e9)
+
+
+def overloaded(request: QueuedRequest, wait_s: float, limit_s: float) -> Failure:
+    """Return the failure of a request that would have to wait for too long."""
+    infer = request.infer
+    text = (
+        f"[request id: {infer.id or '<id_unknown>'}] model '{infer.model_name}' is overloaded:"
+        f" the wait in its queue is {wait_s:.3g} s, and {max(limit_s, 0.0):.3g} s are left"
+    )
+    return Failure(ErrorCode.UNAVAILABLE, text, FailureReason.REJECTED, max(wait_s, 0.001))
