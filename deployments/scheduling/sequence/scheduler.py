@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import logging
 import time
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,18 +11,19 @@ from typing import Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import ErrorCode, Failure, FailureReason, invalid_arg, unavailable
+from app.core.errors import Failure, invalid_arg, unavailable
 from app.core.inference import Sink
 from app.core.sequences import missing_start
 from app.core.statistics import Statistics
 from app.core.tensors import InferRequest, InferResponse, SequenceId
 from deployments.execution.instance_thread import Batch, InstanceThread
 from deployments.execution.queued_request import CANCELLED, QueuedRequest
-from deployments.scheduling.admission import Admission, MovingMean
+from deployments.scheduling.admission import Admission
 from deployments.scheduling.base import Scheduler
 from deployments.scheduling.delays import StartThreshold
 from deployments.scheduling.dynamic.ordering import ResponseOrder
-from deployments.scheduling.queue import TIMEOUT, QueueQuota
+from deployments.scheduling.queue import QueueQuota
+from deployments.scheduling.sequence.backlog import Backlog, lateness
 from deployments.scheduling.sequence.controls import Controls
 from deployments.scheduling.sequence.idle_timeouts import IdleTimeouts
 from deployments.scheduling.sequence.requests import PaddingRequest, request_class
@@ -33,10 +33,6 @@ from deployments.scheduling.sequence.state import States
 from deployments.scheduling.shape_key import make_shape_key
 
 logger = logging.getLogger(__name__)
-
-EXPIRED: Final = Failure(
-    ErrorCode.UNAVAILABLE, "timeout of the corresponding sequence has been expired", FailureReason.REJECTED
-)
 
 LOST: Final = (
     "an instance of the model was lost, and the state of its sequences with it; restart the sequence with the"
@@ -82,8 +78,7 @@ class SequenceScheduler(Scheduler):
         self._slots: dict[InstanceThread, InstanceSlots] = {}
         self._closing: dict[InstanceSlots, tuple[InstanceThread, asyncio.Future[None]]] = {}
         self._live: dict[SequenceId, Sequence] = {}
-        self._backlog: deque[Sequence] = deque()
-        self._occupied_ns = MovingMean()
+        self._backlog = Backlog(self.admission, self._end_early)
         self._ordered = max_requests if batching.oldest.preserve_ordering else 0
         self._start_threshold = StartThreshold.for_sequences(direct=not batching.HasField("oldest"))
         self._numbers = itertools.count(1)
@@ -97,13 +92,7 @@ class SequenceScheduler(Scheduler):
 
     @property
     def expected_wait_ns(self) -> int:
-        """How long the first request of a new sequence is expected to wait: for a slot, then in it."""
-        wait_ns = self.admission.wait_ns(sum(slots.ahead for slots in self._slots.values()))
-        waiting = len(self._backlog)
-        if waiting:
-            size = sum(slots.size for slots in self._slots.values())
-            wait_ns += int((waiting + 0.5) / max(size, 1) * self._occupied_ns.value)
-        return wait_ns
+        return self._backlog.wait_ns(self._slots.values())
 
     def add_instance(self, instance: InstanceThread) -> None:
         slots = self._slots[instance] = self._make_slots()
@@ -176,7 +165,8 @@ class SequenceScheduler(Scheduler):
 
     def finished(self, instance: InstanceThread, batch: Batch) -> None:
         if len(self._backlog) > 1 and self._quota.is_limited:
-            self._drop_late()
+            for sequence, failure in self._backlog.late():
+                self._end_early(sequence, failure)
         for request in batch.requests:
             if isinstance(request, SequenceRequest):
                 self._execution_finished(request)
@@ -257,7 +247,6 @@ class SequenceScheduler(Scheduler):
                 return
             sequence = self._backlog.popleft()
             min(vacant, key=lambda slots: slots.lowest_vacant or 0).occupy(sequence)
-            sequence.cancel_expiry()
             if sequence.queued and sequence.slots is not None:
                 sequence.slots.enqueue(sequence.queued[0])
 
@@ -267,23 +256,10 @@ class SequenceScheduler(Scheduler):
         sequence.closed = self._iterative or infer.sequence_end
         sequence.queued.append(request)
         if sequence.slots is None:
-            self._limit_wait(sequence, request)
+            self._backlog.limit_wait(sequence, request)
         elif sequence.running is None and len(sequence.queued) == 1:
             self._idle.mark_active(sequence)
             sequence.slots.enqueue(request)
-
-    def _limit_wait(self, sequence: Sequence, request: SequenceRequest) -> None:
-        """Let a sequence wait in the backlog no longer than the shortest timeout of its requests."""
-        timeout_us = request.client.timeout_us
-        if not timeout_us:
-            return
-        loop = asyncio.get_running_loop()
-        expires = loop.time() + timeout_us / 1e6
-        if sequence.expiry is not None:
-            if sequence.expiry.when() <= expires:
-                return
-            sequence.expiry.cancel()
-        sequence.expiry = loop.call_at(expires, self._end_early, sequence, EXPIRED)
 
     def _next_batch(self, slots: InstanceSlots) -> NextBatch:
         """Return what an instance executes next, after the sequences of expired requests have ended."""
@@ -291,30 +267,13 @@ class SequenceScheduler(Scheduler):
             chosen = slots.next_batch(time.monotonic_ns())
             if not self._quota.is_limited:
                 return chosen
-            ahead = slots.ahead - len(chosen.rows)
-            expired = [(r, failure) for r in chosen.rows if r and (failure := self._lateness(r, ahead))]
-            if not expired:
+            ahead = max(slots.ahead - len(chosen.rows), 0)
+            requests = [request for request in chosen.rows if request is not None]
+            late = [(r, failure) for r in requests if (failure := lateness(r, ahead, self.admission))]
+            if not late:
                 return chosen
-            for request, failure in expired:
+            for request, failure in late:
                 self._end_early(request.sequence, failure)
-
-    def _lateness(self, request: SequenceRequest, ahead: int) -> Failure | None:
-        """Return why not to execute a request; one that continues a sequence fails by its deadline only."""
-        if _is_expired(request):
-            return TIMEOUT
-        begun = not (request.client.sequence_start or (self._iterative and not request.dispatch_ns))
-        return None if begun else self.admission.lateness(request, max(ahead, 0))
-
-    def _drop_late(self) -> None:
-        """End the sequences of the backlog that are too late to begin; never the last one."""
-        late = []
-        for position, sequence in enumerate(self._backlog, 1):
-            failure = self._lateness(sequence.queued[0], len(self._backlog) - position)
-            if failure is None:
-                break
-            late.append((sequence, failure))
-        for sequence, failure in late:
-            self._end_early(sequence, failure)
 
     def _batch(self, slots: InstanceSlots, chosen: NextBatch) -> Batch:
         requests = [request for request in chosen.rows if request is not None]
@@ -341,7 +300,7 @@ class SequenceScheduler(Scheduler):
         sequence = request.sequence
         sequence.queued.popleft()
         sequence.running = request
-        starts = request.client.sequence_start or (self._iterative and not request.dispatch_ns)
+        starts = request.begins
         request.dispatch_ns = request.dispatch_ns or now_ns
         request.prepare(self._controls, self._states, starts)
 
@@ -407,7 +366,7 @@ class SequenceScheduler(Scheduler):
         sequence.cancel_expiry()
         slots = sequence.slots
         if slots is not None:
-            self._occupied_ns.add(time.monotonic_ns() - sequence.occupied_ns)
+            self._backlog.record_vacated(sequence)
             slots.vacate(sequence)
             if slots.closing:
                 self._remove_if_empty(slots)
@@ -423,8 +382,3 @@ class SequenceScheduler(Scheduler):
             self._timer.cancel()
         delay = max(0, until_ns - time.monotonic_ns()) / 1e9
         self._timer = asyncio.get_running_loop().call_later(delay, self.release)
-
-
-def _is_expired(request: SequenceRequest) -> bool:
-    deadline = request.client.deadline
-    return bool(deadline) and time.monotonic() > deadline

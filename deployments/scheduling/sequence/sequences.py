@@ -28,6 +28,11 @@ class SequenceRequest(QueuedRequest):
     client: InferRequest
     sequence: "Sequence"
 
+    @property
+    def begins(self) -> bool:
+        """Whether its execution begins a sequence; one that may be rescheduled is a sequence of its own."""
+        return self.client.sequence_start or (self.may_reschedule and not self.dispatch_ns)
+
     def prepare(self, controls: Controls, states: States, start: bool) -> None:
         """Give the model its control tensors along with the client's inputs."""
         client = self.client

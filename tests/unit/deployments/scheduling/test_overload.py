@@ -124,7 +124,7 @@ def test_new_sequence_is_refused_and_a_begun_one_goes_on(bench: SequenceBench, s
     first, _ = bench.submit(1, 1)
     bench.entered()
     waiting, _ = bench.submit(2, 2, start=True, end=True)  # in the backlog
-    scheduler._occupied_ns.add(100 * SECOND)  # type: ignore[attr-defined]
+    scheduler._backlog._occupied_ns.add(100 * SECOND)  # type: ignore[attr-defined]
     with pytest.raises(InferError, match="overloaded"):
         bench.submit(3, 3, start=True, deadline=in_seconds(10))
     last, _ = bench.submit(1, 4, end=True, deadline=in_seconds(10))

@@ -114,6 +114,7 @@ async def test_prometheus_reads_every_family(tmp_path: Path) -> None:
     report = counters(
         cache_miss=1,
         releases={"full": 1},
+        refusals={"deadline": 1},
         batches={3: BatchDurations()},
         first_response=Histogram((1.0,), [2, 1], 3.5),
         summaries={"queue": Summary(2, 10, {5: 1, 9: 1})},
