@@ -18,6 +18,10 @@ Scope = Literal["infer", "manage", "metrics"]
 """What a token may be used for."""
 
 SCOPES: Final[tuple[str, ...]] = get_args(Scope)
+ANONYMOUS: Final = "anonymous"
+"""The name of clients without a token."""
+OTHERS: Final = "other"
+"""The name of tokens that are not counted separately."""
 _PREFIX: Final = "nereid_"
 """By which people, and tools that search for leaked secrets, recognise a token."""
 _PERIODS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -54,6 +58,8 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"the name '{self.name}' is not 1 to 64 letters, digits, '.', '_', '@' or '-'")
+        if self.name in (ANONYMOUS, OTHERS):
+            raise ValueError(f"the name '{self.name}' has a meaning of its own")
         if self.rate and not _RATE.fullmatch(self.rate):
             raise ValueError(f"the rate '{self.rate}' is not of the form 100/s, 100/m or 100/h")
 
@@ -136,3 +142,14 @@ def without(text: str, name: str) -> str:
 def _lines(text: str) -> Iterator[tuple[int, str]]:
     numbered: Iterable[tuple[int, str]] = enumerate(text.splitlines(), 1)
     return ((number, line) for number, line in numbered if line.strip() and not line.lstrip().startswith("#"))
+
+
+def bearer(value: str) -> str:
+    """Return the token in the value of an `Authorization` header; "" if there is none.
+
+    Besides `Bearer TOKEN` (RFC 6750), the bare token is accepted: clients of Triton on Alibaba EAS send it.
+    """
+    words = value.split()
+    if len(words) == 2 and words[0].lower() == "bearer":
+        return words[1]
+    return words[0] if len(words) == 1 else ""

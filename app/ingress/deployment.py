@@ -14,12 +14,15 @@ from typing import Any
 
 import msgspec
 
+from app.access.audit import Audit
+from app.access.token_watch import TokenWatch
 from app.core.inference import Sink
 from app.core.observability.live_settings import LiveSettings
 from app.core.observability.log import configure_logging
 from app.core.observability.trace_settings import TraceSettings
 from app.core.private_files import private_root
 from app.core.tensors import InferRequest
+from app.ingress.access.guard import Guard
 from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.fronts import Front, open_fronts
 from app.ingress.metrics.machine import Machine
@@ -91,8 +94,8 @@ class Ingress:
 
     async def check_health(self) -> None:
         """Serve's health hook; raising makes Serve replace this replica."""
-        if not self._plane.alive or self._watching.done():
-            raise RuntimeError("the ingress no longer follows the repository manager")
+        if not self._plane.alive or any(task.done() for task in self._following):
+            raise RuntimeError("the ingress no longer follows the repository manager or the file of tokens")
 
     async def __del__(self) -> None:
         """Serve's shutdown hook."""
@@ -107,7 +110,8 @@ class Ingress:
         reporting = asyncio.get_running_loop().create_task(self._report_in_flight(grace))
         await asyncio.gather(*(front.stop(grace) for front in self._fronts))
         reporting.cancel()
-        self._watching.cancel()
+        for task in self._following:
+            task.cancel()
         if self._service.peers is not None:
             await self._service.peers.close()
         await self._router.close(1.0)
@@ -134,21 +138,35 @@ class Ingress:
         if not alone:
             await self._open_peers()
         self._routing = asyncio.Event()
-        self._watching = asyncio.get_running_loop().create_task(
-            follow(self._manager, self._router, self._id, self._on_table)
-        )
+        following = follow(self._manager, self._router, self._id, self._on_table)
+        self._following = [asyncio.get_running_loop().create_task(following)]
         # Where several replicas share a port, one that listens gets requests at once: it needs a table first.
         await self._routing.wait()
         latencies = settings.metrics.config
         machine = Machine(settings.metrics.cpu, settings.metrics.gpu, settings.metrics.interval_ms)
         send_buffers = SendBufferLimit(settings.ingress.send_buffer_bytes)
+        guard = self._open_guard()
+        outcomes = None if guard is None or guard.grants is None else guard.grants.counted
         self._fronts = await open_fronts(
             settings,
             self._service,
-            lambda: render(self._service, latencies, machine, send_buffers),
+            lambda: render(self._service, latencies, machine, send_buffers, outcomes),
             self._observer,
             send_buffers,
+            guard,
         )
+
+    def _open_guard(self) -> Guard | None:
+        """Return what decides who may do what; None if everybody may do everything unrecorded."""
+        if not self._settings.audits:
+            return None
+        access = self._settings.access
+        audit = Audit(access.audit_log)
+        if not access.tokens_file:
+            return Guard(None, audit)
+        watch = TokenWatch(access.tokens_file)
+        self._following.append(asyncio.get_running_loop().create_task(watch.follow()))
+        return Guard(watch.grants, audit)
 
     async def _open_peers(self) -> None:
         peers = Peers(self._service.ensembles, self._key)

@@ -4,6 +4,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from app.ingress.access.guard import Guard
+from app.ingress.access.service import GuardedService
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer
@@ -25,6 +27,7 @@ async def open_fronts(
     metrics: Callable[[], Awaitable[bytes]],
     observer: Observer,
     send_buffers: SendBufferLimit,
+    guard: Guard | None = None,
 ) -> list[Front]:
     """Listen for HTTP, gRPC and metrics; a front that is disabled is not imported.
 
@@ -33,22 +36,28 @@ async def open_fronts(
         ValueError: a certificate does not fit its key.
     """
     fronts: list[Front] = []
+    if guard is not None and guard.grants is not None:
+        service = GuardedService(service)
     if settings.grpc.enabled:
-        fronts.append(await _open_grpc(settings.grpc, service, observer, send_buffers))
+        fronts.append(await _open_grpc(settings.grpc, service, observer, send_buffers, guard))
     if settings.metrics.enabled:
-        fronts.append(await _open_metrics(settings.metrics, metrics))
+        fronts.append(await _open_metrics(settings.metrics, metrics, guard))
     if settings.http.enabled:  # Last: a client that is told "ready" over HTTP may use the others.
-        fronts.append(await _open_http(settings, service, observer, send_buffers))
+        fronts.append(await _open_http(settings, service, observer, send_buffers, guard))
     return fronts
 
 
 async def _open_http(
-    settings: ServerSettings, service: InferenceService, observer: Observer, send_buffers: SendBufferLimit
+    settings: ServerSettings,
+    service: InferenceService,
+    observer: Observer,
+    send_buffers: SendBufferLimit,
+    guard: Guard | None,
 ) -> Front:
     from app.ingress.rest.front import HttpFront
 
     metrics_port = settings.metrics.port if settings.metrics.enabled else 0
-    front = HttpFront(service, settings.http, observer, send_buffers, metrics_port)
+    front = HttpFront(service, settings.http, observer, send_buffers, metrics_port, guard)
     tls = settings.http.certificates.context() if settings.http.certificates else None
     port = await front.start(settings.http.address, settings.http.port, tls=tls)
     logger.info("Started HTTPService at %s:%d", settings.http.address, port)
@@ -56,20 +65,26 @@ async def _open_http(
 
 
 async def _open_grpc(
-    settings: GrpcSettings, service: InferenceService, observer: Observer, send_buffers: SendBufferLimit
+    settings: GrpcSettings,
+    service: InferenceService,
+    observer: Observer,
+    send_buffers: SendBufferLimit,
+    guard: Guard | None,
 ) -> Front:
     from app.ingress.grpc.front import GrpcFront
 
-    front = GrpcFront(service, settings, observer, send_buffers)
+    front = GrpcFront(service, settings, observer, send_buffers, guard)
     port = await front.start(settings.address, settings.port)
     logger.info("Started GRPCInferenceService at %s:%d", settings.address, port)
     return front
 
 
-async def _open_metrics(settings: MetricsSettings, metrics: Callable[[], Awaitable[bytes]]) -> Front:
+async def _open_metrics(
+    settings: MetricsSettings, metrics: Callable[[], Awaitable[bytes]], guard: Guard | None
+) -> Front:
     from app.ingress.metrics.front import MetricsFront
 
-    front = MetricsFront(metrics)
+    front = MetricsFront(metrics, guard=guard)
     port = await front.start(settings.address, settings.port)
     logger.info("Started Metrics Service at %s:%d", settings.address, port)
     return front

@@ -12,7 +12,7 @@ from app.settings.flags import Label, Setting, build
 from app.settings.ignored import IGNORED
 from app.settings.repositories import directories
 from app.settings.settings import SETTINGS, ServerSettings
-from app.settings.validate import check
+from app.settings.validate import check, exposure
 
 
 def from_args(args: Mapping[str, object], label: Label = str) -> ServerSettings:
@@ -39,6 +39,7 @@ def from_args(args: Mapping[str, object], label: Label = str) -> ServerSettings:
             warnings.append(f"warning: {label(name)} has no effect in this version")
     settings = build(ServerSettings, _complete(values, label))
     check(settings)
+    warnings += exposure(settings)
     return msgspec.structs.replace(settings, warnings=tuple(warnings))
 
 

@@ -1,9 +1,13 @@
 """Parsers of flags that have a grammar of their own; each raises ValueError in tritonserver's words."""
 
+import os
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+from app.access.audit import append
+from app.access.token_file import read_tokens
 from app.core.installation import install_command
 from app.core.observability.metrics_config import MetricsConfig, parse_metrics_config
 from app.core.observability.trace_settings import TraceSetting, parse_trace_config
@@ -67,6 +71,25 @@ def header_forwarder(flag: str) -> Callable[[str], HeaderForwarder | None]:
             raise ValueError(f"{flag}: {error}") from None
 
     return parse
+
+
+def tokens_file(path: str) -> str:
+    """Check the file of `--auth-tokens-file`."""
+    return _usable("--auth-tokens-file", path, read_tokens)
+
+
+def audit_log(path: str) -> str:
+    """Check that the file of `--audit-log` can be written."""
+    return _usable("--audit-log", path, partial(append, data=b""))
+
+
+def _usable(flag: str, path: str, use: Callable[[str], object]) -> str:
+    try:
+        if path:
+            use(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{flag}: '{path}': {getattr(error, 'strerror', None) or error}") from None
+    return os.path.abspath(path) if path else ""  # the server's processes run elsewhere
 
 
 def entries_of_file(path: str, flag: str) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from app.core.addresses import is_loopback
 from app.core.config.rate_limit import ResourceCounts, parse_resources
 from app.core.observability.log import LOG_FORMATS, LogConfig
 from app.core.observability.metrics_config import MetricsConfig
@@ -45,6 +46,29 @@ class LogFlags(msgspec.Struct, frozen=True, kw_only=True):
 
 def _log_config(flags: LogFlags) -> LogConfig:
     return LogConfig(**msgspec.structs.asdict(flags))
+
+
+class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Who may do what."""
+
+    tokens_file: A[
+        str,
+        Flag(
+            "auth_tokens_file",
+            "File of clients' tokens (nereid token), read again when it changes; without one, none is asked "
+            "for.",
+            parse=parsers.tokens_file,
+        ),
+    ] = ""
+    audit_log: A[
+        str,
+        Flag(
+            "audit_log",
+            "File of a JSON line for each management call; by default the log, if tokens are asked for or a "
+            "port is open to the network.",
+            parse=parsers.audit_log,
+        ),
+    ] = ""
 
 
 class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -314,6 +338,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     server: A[GeneralSettings, Section("Server")] = GeneralSettings()
     log: A[LogConfig, Section("Logging", LogFlags, _log_config)] = LogConfig()
     repository: A[RepositorySettings, Section("Model repository")] = RepositorySettings()
+    access: A[AccessSettings, Section(NEREID)] = AccessSettings()
     ingress: A[IngressSettings, Section(NEREID)] = IngressSettings()
     http: A[HttpSettings, Section("HTTP")] = HttpSettings()
     grpc: A[GrpcSettings, Section("gRPC")] = GrpcSettings()
@@ -347,6 +372,16 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     warnings: tuple[str, ...] = ()
     """Messages for the user about flags given; not a setting."""
+
+    def open_fronts(self) -> dict[str, HttpSettings | GrpcSettings]:
+        """Return the fronts that the network reaches, by name."""
+        fronts: dict[str, HttpSettings | GrpcSettings] = {"http": self.http, "grpc": self.grpc}
+        return {n: front for n, front in fronts.items() if front.enabled and not is_loopback(front.address)}
+
+    @property
+    def audits(self) -> bool:
+        """Whether management calls are recorded."""
+        return bool(self.access.audit_log or self.access.tokens_file or self.open_fronts())
 
 
 SETTINGS: Final = table(ServerSettings)

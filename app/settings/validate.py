@@ -18,6 +18,18 @@ def check(settings: ServerSettings) -> None:
     _check_listeners(settings)
 
 
+def exposure(settings: ServerSettings) -> list[str]:
+    """Return a warning for each front that anybody in the network may use."""
+    if settings.access.tokens_file:
+        return []
+    return [
+        f"warning: --{name}-address={front.address} lets everybody in the network use the server and change "
+        "its models; --auth-tokens-file says who may"
+        for name, front in settings.open_fronts().items()
+        if not (front.certificates and front.certificates.root)
+    ]
+
+
 def _check_repository(settings: RepositorySettings) -> None:
     models = settings.startup_models
     if models and settings.control_mode != "explicit":

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent.parent
 TREES = ("app", "backends", "deployments", "nereid")
 
 TABLE = """
-app.access:
+app.access: app.core app.core.observability app.protocol
 app.cache: app.core
 app.commands: app.access
 app.console: app.core app.core.config app.ray_adapter app.routing app.settings
@@ -21,18 +21,22 @@ app.core:
 app.core.config: app.core
 app.core.observability: app.core
 app.ensemble: app.cache app.core app.core.config app.core.observability app.routing app.transport.channel
-app.ingress: app.core app.core.observability app.ingress.client_memory app.ingress.grpc app.ingress.metrics
-    app.ingress.net app.ingress.rest app.ingress.service app.ingress.tracing app.protocol app.ray_adapter
-    app.routing app.settings app.transport app.transport.channel
+app.ingress: app.access app.core app.core.observability app.ingress.access app.ingress.client_memory
+    app.ingress.grpc app.ingress.metrics app.ingress.net app.ingress.rest app.ingress.service
+    app.ingress.tracing app.protocol app.ray_adapter app.routing app.settings app.transport
+    app.transport.channel
+app.ingress.access: app.access app.core app.ingress.http1 app.ingress.http2 app.ingress.service
+    app.protocol app.protocol.grpc app.protocol.http app.routing
 app.ingress.client_memory: app.core app.transport.memory
-app.ingress.grpc: app.core app.core.observability app.ingress.http2 app.ingress.net app.ingress.service
-    app.ingress.tracing app.protocol app.protocol.grpc app.protocol.observability app.routing app.settings
+app.ingress.grpc: app.core app.core.observability app.ingress.access app.ingress.http2 app.ingress.net
+    app.ingress.service app.ingress.tracing app.protocol app.protocol.grpc app.protocol.observability
+    app.routing app.settings
 app.ingress.http1: app.core app.ingress.net app.protocol app.protocol.http app.settings app.transport.memory
 app.ingress.http2: app.core app.ingress.net app.protocol app.protocol.grpc app.settings app.transport.memory
-app.ingress.metrics: app.core app.core.observability app.ingress.http1 app.ingress.net app.ingress.service
-    app.protocol.http app.routing app.settings
+app.ingress.metrics: app.access app.core app.core.observability app.ingress.access app.ingress.http1
+    app.ingress.net app.ingress.service app.protocol.http app.routing app.settings
 app.ingress.net: app.core
-app.ingress.rest: app.core app.core.config app.core.observability app.ingress.client_memory
+app.ingress.rest: app.core app.core.config app.core.observability app.ingress.access app.ingress.client_memory
     app.ingress.http1 app.ingress.net app.ingress.service app.ingress.tracing app.protocol app.protocol.http
     app.protocol.observability app.routing app.settings
 app.ingress.service: app.cache app.core app.core.config app.ensemble app.ingress.client_memory app.routing
@@ -45,7 +49,7 @@ app.protocol.observability: app.core app.core.observability app.protocol.http
 app.ray_adapter: app.core
 app.routing: app.core app.core.config app.core.observability app.ray_adapter app.transport
     app.transport.channel app.transport.memory nereid
-app.settings: app.core app.core.config app.core.observability app.protocol app.transport
+app.settings: app.access app.core app.core.config app.core.observability app.protocol app.transport
 app.transport:
 app.transport.channel: app.core app.transport app.transport.memory app.transport.wire
 app.transport.memory: app.core app.transport

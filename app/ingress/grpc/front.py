@@ -9,6 +9,8 @@ from typing import Final
 from app.core.errors import unavailable
 from app.core.observability.live_settings import LiveSettings
 from app.core.tensors import Buffer, InferRequest, InferResponse
+from app.ingress.access.grpc import guarded_method
+from app.ingress.access.guard import Guard
 from app.ingress.grpc.health import HealthService
 from app.ingress.grpc.management import management_rpcs
 from app.ingress.grpc.rpc import Method
@@ -40,7 +42,9 @@ class GrpcFront:
         settings: GrpcSettings = _DEFAULTS,
         observer: Observer | None = None,
         send_buffers: SendBufferLimit | None = None,
+        guard: Guard | None = None,
     ) -> None:
+        self._guard = guard
         self._send_buffers = send_buffers or SendBufferLimit()
         self._observer = observer or Observer(LiveSettings())
         self._service = service
@@ -68,7 +72,7 @@ class GrpcFront:
         settings = self._settings
         methods, required = self.methods(), settings.restrictions
         restricted = {p: required[m.category] for p, m in methods.items() if m.category in required}
-        openers = {path: method.open_call for path, method in methods.items()}
+        openers = {p: guarded_method(self._guard, m.ask, m.open_call) for p, m in methods.items()}
         self._server = Http2Server(settings.http2, openers, restricted, self._send_buffers)
         tls = settings.certificates.context("h2") if settings.certificates else None
         return await self._server.listen(address, port, reuse_port, tls)

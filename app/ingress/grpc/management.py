@@ -18,16 +18,28 @@ def management_rpcs(service: InferenceService, observer: Observer) -> dict[str, 
     return {
         "ServerLive": Rpc("health", rpcs.server_live, pb.ServerLiveRequest),
         "ServerReady": Rpc("health", rpcs.server_ready, pb.ServerReadyRequest),
-        "ModelReady": Rpc("health", rpcs.model_ready, pb.ModelReadyRequest),
+        "ModelReady": Rpc("health", rpcs.model_ready, pb.ModelReadyRequest, "name"),
         "ServerMetadata": Rpc("metadata", rpcs.server_metadata, pb.ServerMetadataRequest),
-        "ModelMetadata": Rpc("metadata", rpcs.model_metadata, pb.ModelMetadataRequest),
-        "ModelConfig": Rpc("model-config", rpcs.model_config, pb.ModelConfigRequest),
-        "ModelStatistics": Rpc("statistics", rpcs.statistics, pb.ModelStatisticsRequest),
+        "ModelMetadata": Rpc("metadata", rpcs.model_metadata, pb.ModelMetadataRequest, "name"),
+        "ModelConfig": Rpc("model-config", rpcs.model_config, pb.ModelConfigRequest, "name"),
+        "ModelStatistics": Rpc("statistics", rpcs.statistics, pb.ModelStatisticsRequest, "name"),
         "RepositoryIndex": Rpc("model-repository", rpcs.index, pb.RepositoryIndexRequest),
-        "RepositoryModelLoad": Rpc("model-repository", rpcs.load, pb.RepositoryModelLoadRequest),
-        "RepositoryModelUnload": Rpc("model-repository", rpcs.unload, pb.RepositoryModelUnloadRequest),
-        "LogSettings": Rpc("logging", partial(log_settings, observer), pb.LogSettingsRequest),
-        "TraceSetting": Rpc("trace", partial(trace_setting, observer, service), pb.TraceSettingRequest),
+        "RepositoryModelLoad": Rpc(
+            "model-repository", rpcs.load, pb.RepositoryModelLoadRequest, "model_name", action="load"
+        ),
+        "RepositoryModelUnload": Rpc(
+            "model-repository", rpcs.unload, pb.RepositoryModelUnloadRequest, "model_name", action="unload"
+        ),
+        "LogSettings": Rpc(
+            "logging", partial(log_settings, observer), pb.LogSettingsRequest, action="change-log-settings"
+        ),
+        "TraceSetting": Rpc(
+            "trace",
+            partial(trace_setting, observer, service),
+            pb.TraceSettingRequest,
+            "model_name",
+            action="change-trace-settings",
+        ),
         **shared_memory_rpcs(service),
     }
 

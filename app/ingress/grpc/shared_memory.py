@@ -15,7 +15,11 @@ def shared_memory_rpcs(service: InferenceService) -> dict[str, Rpc]:
         rpcs = _SharedMemoryRpcs(service, cuda)
         handlers = {"Status": rpcs.status, "Register": rpcs.register, "Unregister": rpcs.unregister}
         for verb, handler in handlers.items():
-            found[f"{rpcs.prefix}{verb}"] = Rpc("shared-memory", handler, rpcs.message(f"{verb}Request"))
+            action = "" if verb == "Status" else f"{verb.lower()}-{'cuda' if cuda else 'system'}-memory"
+            message = rpcs.message(f"{verb}Request")
+            found[f"{rpcs.prefix}{verb}"] = Rpc(
+                "shared-memory", handler, message, region="name", action=action
+            )
     return found
 
 

@@ -15,6 +15,7 @@ from app.ingress.http1.exchange import Exchange
 from app.ingress.http1.state import HttpState
 from app.ingress.net.buffered_protocol import switch_protocol
 from app.ingress.net.pace import Pace
+from app.ingress.net.peer import peer_name
 from app.protocol.http.http1 import HttpError, parse_head, response_head, too_large
 from app.protocol.http.v2 import JSON_HEADERS, encode_error
 
@@ -248,6 +249,9 @@ class HttpConnection(asyncio.Protocol):
         if self._transport.can_write_eof():  # TLS has no half-closed connections
             self._transport.write_eof()
         self._state.loop.call_later(self._settings.linger_s, self._transport.abort)
+
+    def peer(self) -> str:
+        return peer_name(self._transport)
 
     def write(self, data: Buffer) -> None:
         self._transport.write(data)

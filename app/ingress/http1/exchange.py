@@ -21,6 +21,8 @@ class Connection(Protocol):
 
     keeps_alive: bool
 
+    def peer(self) -> str: ...
+
     def write(self, data: Buffer) -> None: ...
 
     def write_parts(self, parts: Sequence[Buffer]) -> None: ...
@@ -65,6 +67,10 @@ class Exchange:
     def closed(self) -> bool:
         """Whether the client has disconnected or was answered."""
         return self._connection is None
+
+    def peer(self) -> str:
+        """Return the client's address; "" once it has disconnected or was answered."""
+        return "" if self._connection is None else self._connection.peer()
 
     def respond(self, status: int, headers: bytes, parts: Sequence[Buffer]) -> None:
         """Send a whole response; `headers` are complete lines, without those about framing."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError
 from app.core.tensors import Buffer
 from app.ingress.http2.state import Http2State
-from app.ingress.http2.stream import Stream
+from app.ingress.http2.stream import Stream, StreamReceiver
 from app.protocol.grpc import framing as wire
 from app.protocol.grpc.framing import Allocator, CallHead, Compressed, MessageReader
 from app.protocol.grpc.request_template import first_tensor_offset
@@ -270,8 +270,8 @@ def coroutine_handler(respond: Callable[[Buffer], Awaitable[bytes]]) -> UnaryHan
     return start
 
 
-OpenCall = Callable[[Http2State, Stream, CallHead], GrpcCall]
-"""Opens a call of one gRPC method: `UnaryCall` or `StreamingCall` with its handler."""
+OpenCall = Callable[[Http2State, Stream, CallHead], StreamReceiver | None]
+"""Opens a call of one gRPC method: `UnaryCall` or `StreamingCall` with its handler. None if refused."""
 
 
 def open_call(
@@ -280,7 +280,7 @@ def open_call(
     restricted: Mapping[str, Restriction],
     stream: Stream,
     head: CallHead,
-) -> GrpcCall | None:
+) -> StreamReceiver | None:
     """Open a call; None if it was refused.
 
     Args:

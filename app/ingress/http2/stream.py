@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from app.core.tensors import Buffer
+from app.ingress.net.peer import peer_name
 from app.protocol.grpc import framing as wire
 from app.protocol.grpc import http2 as h2
 
@@ -64,6 +65,10 @@ class Stream:
         self.queue: deque[memoryview] | None = None
         self.trailers: bytes | None = None
         self._drained: asyncio.Future[None] | None = None
+
+    def peer(self) -> str:
+        """Return the client's address."""
+        return peer_name(self._output.transport)
 
     def send(self, headers: bytes, parts: Sequence[Buffer] = (), trailers: bytes | None = None) -> None:
         """Send a header block if there is one, a message, and the trailers that end the stream."""

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from app.ingress.access.guard import Ask, Guard
+from app.ingress.access.http import guarded_route
 from app.ingress.http1.exchange import METHOD_NOT_ALLOWED, Exchange, FixedRoute, Route
 from app.ingress.http1.server import HttpServer
 from app.protocol.http.http1 import RequestHead
@@ -12,6 +14,7 @@ from app.settings.fronts import Http1Settings
 Collect = Callable[[], Awaitable[bytes]]
 
 _LIMITS: Final = Http1Settings(max_body_bytes=1 << 20, max_connections=256)
+_ASK: Final = Ask("metrics")
 _HEADERS: Final = b"Content-Type: text/plain; charset=utf-8\r\n"
 
 
@@ -21,10 +24,14 @@ class MetricsFront:
     Args:
         collect: returns the metrics in Prometheus text format.
         settings: limits of connections.
+        guard: decides who may read the metrics; None if everybody may.
     """
 
-    def __init__(self, collect: Collect, settings: Http1Settings = _LIMITS) -> None:
+    def __init__(
+        self, collect: Collect, settings: Http1Settings = _LIMITS, guard: Guard | None = None
+    ) -> None:
         self._collect = collect
+        self._guard = guard
         self._tasks: set[asyncio.Task[None]] = set()
         self._server = HttpServer(self.route, settings)
 
@@ -41,7 +48,7 @@ class MetricsFront:
         if head.method != "GET":
             return METHOD_NOT_ALLOWED
         if head.path in ("/metrics", "/metrics/"):
-            return _MetricsRoute(self._collect, self._tasks)
+            return guarded_route(self._guard, _ASK, head, _MetricsRoute(self._collect, self._tasks))
         return FixedRoute(200, _HEADERS, b"")
 
 

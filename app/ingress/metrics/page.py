@@ -4,10 +4,14 @@ Only this node's, so that Prometheus may sum over nodes.
 """
 
 import re
+from collections.abc import Iterator, Mapping
 from typing import Final
 
+import msgspec
 from prometheus_client.metrics_core import Metric
+from prometheus_client.samples import Sample
 
+from app.access.grants import Outcomes
 from app.core.identifiers import namespace_of
 from app.core.observability.metrics_config import MetricsConfig
 from app.ingress.metrics.custom import custom_metrics
@@ -20,6 +24,13 @@ from app.ingress.service.routed import RoutedInferenceService
 from app.routing.table import VersionEntry
 
 _DEFAULTS: Final = MetricsConfig()
+
+
+def _by_outcome(name: str, labels: Labels, source: Outcomes) -> Iterator[Sample]:
+    """Make a sample for each outcome."""
+    for outcome, count in msgspec.structs.asdict(source).items():
+        yield Sample(name, {"outcome": outcome, **labels}, count)
+
 
 SLOW_CLIENTS: Final[tuple[Family[SendBufferLimit], ...]] = (
     gauge(
@@ -45,11 +56,22 @@ READINESS: Final[tuple[Family[bool], ...]] = (
 )
 
 
+CALLERS: Final[tuple[Family[Outcomes], ...]] = (
+    Family(
+        "nereid_token_requests",
+        "counter",
+        "Requests of a token by outcome: ok, denied, limited; of this ingress replica",
+        _by_outcome,
+    ),
+)
+
+
 async def render(
     service: RoutedInferenceService,
     config: MetricsConfig = _DEFAULTS,
     machine: Machine | None = None,
     send_buffers: SendBufferLimit | None = None,
+    tokens: Mapping[str, Outcomes] | None = None,
 ) -> bytes:
     """Return the body of `/metrics`.
 
@@ -58,6 +80,7 @@ async def render(
         config: which kinds of metrics are reported.
         machine: the machine of this node, None to leave it out.
         send_buffers: the send buffers of this process, None to leave them out.
+        tokens: outcomes by name of token, None to leave them out.
     """
     entries = service.served()
     reports = await service.reports(entries, local=True)
@@ -70,6 +93,10 @@ async def render(
     ]
     if send_buffers is not None:
         metrics += read_families(SLOW_CLIENTS, [({}, send_buffers)], config)
+    if tokens is not None:
+        metrics += read_families(
+            CALLERS, [({"token": name}, found) for name, found in tokens.items()], config
+        )
     if machine is not None:
         metrics += machine.read()
     custom = (family for _, report in reports for family in report.custom)

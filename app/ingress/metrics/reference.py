@@ -3,12 +3,13 @@
 from collections.abc import Iterable
 from typing import Final
 
+from app.access.grants import Outcomes
 from app.core.latencies import Histogram
 from app.core.statistics import ReplicaReport
 from app.ingress.metrics.family import Family, S
 from app.ingress.metrics.machine import CPU, GPU, PINNED, CpuReading, GpuReading
 from app.ingress.metrics.model_families import DISTRIBUTIONS, LOADS, REQUESTS, ModelReading
-from app.ingress.metrics.page import READINESS, SLOW_CLIENTS
+from app.ingress.metrics.page import CALLERS, READINESS, SLOW_CLIENTS
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.routing.table import ModelState, VersionEntry
 
@@ -36,6 +37,11 @@ histogram of first responses of decoupled models.
 ## Ingress replica
 
 {ingress}
+
+With `--auth-tokens-file`; the first hundred names of tokens have series of their own, those after them are
+`other`, and `anonymous` are requests without a valid token:
+
+{callers}
 
 ## Node
 
@@ -71,6 +77,7 @@ def reference() -> str:
             ]
         ),
         ingress=_table(_rows(SLOW_CLIENTS, SendBufferLimit())),
+        callers=_table(_rows(CALLERS, Outcomes(), "`token`")),
         node=_table([*_rows(CPU, _CPU), *_rows(GPU, _GPU, "`gpu_uuid`"), *_rows(PINNED, None)]),
     )
 

@@ -18,6 +18,8 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 
 from app.core.errors import InferError
+from app.ingress.access.caller import recorded
+from app.ingress.access.guard import Ask
 from app.ingress.rest.schemas import Error
 from app.protocol.http.v2 import encode_error
 from app.protocol.restrictions import Category
@@ -63,6 +65,7 @@ class RestRoute(APIRoute):
         response, request: schemas of the bodies; None for an empty one.
         documented: whether the OpenAPI document has it.
         response_class: has the media type of a response that is not JSON.
+        action: what the audit calls it; "" for a route that changes nothing.
     """
 
     def __init__(
@@ -75,10 +78,11 @@ class RestRoute(APIRoute):
         request: Body | None = None,
         documented: bool = True,
         response_class: type[Response] | None = None,
+        action: str = "",
     ) -> None:
         super().__init__(
             path,
-            _of_path(endpoint, path),
+            _of_path(endpoint, path, bool(action)),
             methods=[method],
             tags=[category],
             response_model=None,
@@ -88,10 +92,20 @@ class RestRoute(APIRoute):
             include_in_schema=documented,
         )
         self.category = category
+        self.method = method
         self.request = request
+        self._action = action
+
+    def ask(self, method: str, path: str) -> Ask:
+        """Return what a request with a path of this route asks for."""
+        match = self.path_regex.match(path)
+        names = match.groupdict() if match else {}
+        model, region = names.get("model", ""), names.get("region", "")
+        action = self._action if method == self.method else ""
+        return Ask(self.category, model, region, action, open=self.category == "health" and not model)
 
 
-def _of_path(endpoint: Endpoint, path: str) -> Endpoint:
+def _of_path(endpoint: Endpoint, path: str, audited: bool) -> Endpoint:
     """Return an endpoint that FastAPI gives the parameters that its path has."""
     signature = inspect.signature(endpoint)
     named = [
@@ -102,7 +116,10 @@ def _of_path(endpoint: Endpoint, path: str) -> Endpoint:
 
     @wraps(endpoint)
     async def answer(**arguments: Any) -> Response:
-        return await endpoint(**arguments)
+        if not audited:
+            return await endpoint(**arguments)
+        with recorded(arguments.get("model") or arguments.get("region", "")):
+            return await endpoint(**arguments)
 
     answer.__signature__ = signature.replace(parameters=named)  # type: ignore[attr-defined]
     return answer
@@ -131,12 +148,15 @@ class RestApi(FastAPI):
         """Register a route."""
         self.router.routes.append(route)
 
-    def category(self, path: str) -> Category | None:
-        """Return the category of the first route that matches a path, None if no route does."""
+    def ask(self, method: str, path: str) -> Ask | None:
+        """Return what a request asks for; None for a path that no route has."""
+        found = None
         for route in self.routes:
             if isinstance(route, RestRoute) and route.path_regex.match(path):
-                return route.category
-        return None
+                if route.method == method:
+                    return route.ask(method, path)
+                found = found or route.ask(method, path)  # answered by 405, but not to everybody
+        return found
 
     def openapi(self) -> dict[str, Any]:
         """Return the OpenAPI document."""

@@ -6,6 +6,8 @@ import ssl
 from typing import Final
 
 from app.core.observability.live_settings import LiveSettings
+from app.ingress.access.guard import Ask, Guard
+from app.ingress.access.http import guarded_route
 from app.ingress.http1.asgi import AsgiRoute
 from app.ingress.http1.exchange import METHOD_NOT_ALLOWED, FixedRoute, Route
 from app.ingress.http1.server import HttpServer
@@ -19,7 +21,6 @@ from app.ingress.tracing.observer import Observer
 from app.protocol.http.http1 import RequestHead
 from app.protocol.http.v2 import JSON_HEADERS, encode_error
 from app.protocol.http.web_origin import WebOriginPolicy
-from app.protocol.restrictions import Category
 from app.settings.fronts import HttpSettings
 
 _INFER_PATH: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/(infer|generate|generate_stream)")
@@ -36,6 +37,7 @@ class HttpFront:
         observer: traces and logs requests, and has the settings of both.
         send_buffers: limit on response bytes buffered for slow clients, shared with other fronts.
         metrics_port: see `build_rest_api`.
+        guard: decides who may do what; None if everybody may do everything.
     """
 
     def __init__(
@@ -45,8 +47,10 @@ class HttpFront:
         observer: Observer | None = None,
         send_buffers: SendBufferLimit | None = None,
         metrics_port: int = 0,
+        guard: Guard | None = None,
     ) -> None:
         observer, send_buffers = observer or Observer(LiveSettings()), send_buffers or SendBufferLimit()
+        self._guard = guard
         self._restrictions = settings.restrictions
         self._web_origins = WebOriginPolicy(
             settings.address, settings.allow_origins, (*settings.allow_hosts, socket.gethostname())
@@ -80,10 +84,15 @@ class HttpFront:
     def route(self, head: RequestHead) -> Route:
         """Return the route of a request."""
         match = _INFER_PATH.fullmatch(head.path)
-        if self._restrictions:
-            category = "inference" if match else self._rest_api.category(head.path)
-            if (refusal := self._refusal(head, category)) is not None:
-                return refusal
+        if self._guard is None and not self._restrictions:
+            return self._free_route(head, match)
+        ask = Ask("inference", match[1]) if match else self._rest_api.ask(head.method, head.path)
+        if ask is None:  # A server that asks who its clients are runs nothing that has no category.
+            return _NOT_FOUND
+        route = self._refusal(head, ask) or self._free_route(head, match)
+        return guarded_route(self._guard, ask, head, route)
+
+    def _free_route(self, head: RequestHead, match: re.Match[str] | None) -> Route:
         if match is None:
             return self._management_route(head)
         if head.method != "POST":
@@ -98,10 +107,8 @@ class HttpFront:
             return FixedRoute(403, JSON_HEADERS, encode_error(text))
         return AsgiRoute(self._rest_api, head, self._context.tasks)
 
-    def _refusal(self, head: RequestHead, category: Category | None) -> Route | None:
-        if category is None:  # Restricted servers run nothing that has no category.
-            return _NOT_FOUND
-        restriction = self._restrictions.get(category)
+    def _refusal(self, head: RequestHead, ask: Ask) -> Route | None:
+        restriction = None if ask.need == "metrics" else self._restrictions.get(ask.need)
         if restriction is None:
             return None
         sent = head.get(restriction.header.lower().encode())

@@ -36,12 +36,22 @@ def add_repository_routes(api: RestApi, service: InferenceService, bodies: JsonB
         model = f"{repository}/models/{{model:segment}}"
         api.add(
             RestRoute(
-                "model-repository", "POST", f"{model}/load", endpoints.load, request=schemas.LoadRequest
+                "model-repository",
+                "POST",
+                f"{model}/load",
+                endpoints.load,
+                request=schemas.LoadRequest,
+                action="load",
             )
         )
         api.add(
             RestRoute(
-                "model-repository", "POST", f"{model}/unload", endpoints.unload, request=schemas.UnloadRequest
+                "model-repository",
+                "POST",
+                f"{model}/unload",
+                endpoints.unload,
+                request=schemas.UnloadRequest,
+                action="unload",
             )
         )
 

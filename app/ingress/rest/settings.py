@@ -24,7 +24,17 @@ def add_settings_routes(
     log, change = schemas.LogSettings, schemas.LogSettingsChange
     endpoints = _Settings(observer, service, bodies)
     api.add(RestRoute("logging", "GET", _LOGGING, endpoints.log, response=log))
-    api.add(RestRoute("logging", "POST", _LOGGING, endpoints.change_log, response=log, request=change))
+    api.add(
+        RestRoute(
+            "logging",
+            "POST",
+            _LOGGING,
+            endpoints.change_log,
+            response=log,
+            request=change,
+            action="change-log-settings",
+        )
+    )
     for path in _TRACES:
         api.add(RestRoute("trace", "GET", path, endpoints.trace, response=schemas.TraceSettings))
         api.add(
@@ -35,6 +45,7 @@ def add_settings_routes(
                 endpoints.change_trace,
                 response=schemas.TraceSettings,
                 request=schemas.TraceSettingsChange,
+                action="change-trace-settings",
             )
         )
 

@@ -28,12 +28,28 @@ def add_shared_memory_routes(api: RestApi, service: InferenceService, bodies: Js
     """Register the routes."""
     for path, cuda, status, registration in _KINDS:
         memory = _SharedMemory(service, bodies, cuda)
+        kind = "cuda" if cuda else "system"
         for place in (f"{path}{region}" for region in _REGION):
             api.add(RestRoute("shared-memory", "GET", f"{place}/status", memory.status, response=status))
             api.add(
-                RestRoute("shared-memory", "POST", f"{place}/register", memory.register, request=registration)
+                RestRoute(
+                    "shared-memory",
+                    "POST",
+                    f"{place}/register",
+                    memory.register,
+                    request=registration,
+                    action=f"register-{kind}-memory",
+                )
             )
-            api.add(RestRoute("shared-memory", "POST", f"{place}/unregister", memory.unregister))
+            api.add(
+                RestRoute(
+                    "shared-memory",
+                    "POST",
+                    f"{place}/unregister",
+                    memory.unregister,
+                    action=f"unregister-{kind}-memory",
+                )
+            )
 
 
 class _SharedMemory:

@@ -5,10 +5,10 @@ responses. Browsers send the page's site as Origin and the name that they resolv
 no Origin.
 """
 
-import ipaddress
 from typing import Final
 
-_LOCALHOST: Final = "localhost"
+from app.core.addresses import LOCALHOST, ip_address, is_loopback
+
 _ANY: Final = "*"
 
 
@@ -25,7 +25,7 @@ class WebOriginPolicy:
         self._origins = {origin.lower().rstrip("/") for origin in origins}
         self._hosts = {host.lower() for host in hosts}
         # Elsewhere any name may be the server's: only its resolver knows.
-        self._checks_host = _is_loopback(address) and _ANY not in hosts
+        self._checks_host = is_loopback(address) and _ANY not in hosts
 
     def refusal(self, origin: str | None, host: str | None) -> str:
         """Return why a request with these headers is refused; "" if it is not."""
@@ -42,23 +42,11 @@ class WebOriginPolicy:
 
     def _accepts_host(self, name: str) -> bool:
         # Browsers resolve names below localhost to loopback themselves: no DNS server can rebind them.
-        local = name == _LOCALHOST or name.endswith(f".{_LOCALHOST}")
-        return local or name in self._hosts or _address(name) is not None
+        local = name == LOCALHOST or name.endswith(f".{LOCALHOST}")
+        return local or name in self._hosts or ip_address(name) is not None
 
 
 def _without_port(host: str) -> str:
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0].removesuffix(".")
-
-
-def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(name)
-    except ValueError:
-        return None
-
-
-def _is_loopback(address: str) -> bool:
-    number = _address(address)
-    return address == _LOCALHOST if number is None else number.is_loopback

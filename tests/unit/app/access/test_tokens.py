@@ -37,6 +37,7 @@ def test_rates_are_counts_in_periods(rate: str, limit: tuple[int, float]) -> Non
         (line(name="a b"), "the name 'a b' is not"),
         (line(name="a\n"), "is not 1 to 64"),
         (line(name="x" * 65), "is not 1 to 64"),
+        (line(name="anonymous"), "has a meaning of its own"),
         (line(scope=[]), "length >= 1"),
         (line(scope=["read"]), "'read'"),
         (line(models=[]), "length >= 1"),

@@ -12,6 +12,7 @@ from tritonclient.utils import InferenceServerException
 
 from app.core.observability.live_settings import LiveSettings
 from app.core.tensors import InferRequest, InferResponse, ParameterValue
+from app.ingress.access.guard import Guard
 from app.ingress.fronts import open_fronts
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.tracing.observer import Observer
@@ -42,14 +43,16 @@ async def no_metrics() -> bytes:
 class Running:
     """Fronts on a loop in a thread of its own."""
 
-    def __init__(self, directory: Path, service: Any = None, **args: Any) -> None:
+    def __init__(self, directory: Path, service: Any = None, guard: Guard | None = None, **args: Any) -> None:
         self.service = service or RecordingService()
         self.http_port, self.grpc_port = free_port(), free_port()
         ports = {"http_port": self.http_port, "grpc_port": self.grpc_port, "allow_metrics": False}
         settings = from_args({"model_repository": str(directory), **ports, **args})
         self.loop = LoopThread("fronts")
         self._fronts = self.loop.call(
-            open_fronts(settings, self.service, no_metrics, Observer(LiveSettings()), SendBufferLimit())
+            open_fronts(
+                settings, self.service, no_metrics, Observer(LiveSettings()), SendBufferLimit(), guard
+            )
         )
         self.http, self.grpc = f"127.0.0.1:{self.http_port}", f"127.0.0.1:{self.grpc_port}"
 

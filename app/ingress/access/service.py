@@ -1,0 +1,72 @@
+"""The service as clients with tokens may use it."""
+
+from functools import partial
+from time import monotonic
+
+from tritonclient.grpc import service_pb2 as pb
+
+from app.access.grants import Grant
+from app.core.inference import Call, Sink
+from app.core.tensors import InferRequest, InferResponse
+from app.ingress.access.caller import GRANT
+from app.ingress.service.interface import InferenceService
+from app.routing.table import VersionEntry
+
+
+class GuardedService:
+    """An `InferenceService` that looks at the token of the client that is being answered.
+
+    It checks the model of an inference, and the limits of the token; it leaves other models out of what lists
+    models. The models of other requests are checked by the fronts. An ensemble, or a model that calls others,
+    needs the right to none but itself: what they call does not come by here.
+    """
+
+    def __init__(self, service: InferenceService) -> None:
+        self._service = service
+        self.live, self.ready, self.exiting = service.live, service.ready, service.exiting
+        self.model_ready = service.model_ready
+        self.server_metadata, self.model_metadata = service.server_metadata, service.model_metadata
+        self.load_model, self.unload_model = service.load_model, service.unload_model
+        self.shared_memory = service.shared_memory
+
+    def resolve(self, name: str, version: str = "") -> VersionEntry:
+        if (grant := GRANT.get()) is not None:
+            grant.require(name)
+        return self._service.resolve(name, version)
+
+    def resolve_single(self, name: str, version: str, endpoint: str) -> VersionEntry:
+        if (grant := GRANT.get()) is not None:
+            grant.require(name)
+        return self._service.resolve_single(name, version, endpoint)
+
+    def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
+        grant = GRANT.get()
+        if grant is None or not grant.begin(monotonic()):
+            return self._service.submit(entry, request, sink)
+        try:
+            return self._service.submit(entry, request, partial(_finish, grant, sink))
+        except BaseException:
+            grant.end()
+            raise
+
+    async def statistics(self, name: str = "", version: str = "") -> pb.ModelStatisticsResponse:
+        found = await self._service.statistics(name, version)
+        if (grant := GRANT.get()) is None:
+            return found
+        models = [model for model in found.model_stats if grant.permits(model.name)]
+        return pb.ModelStatisticsResponse(model_stats=models)
+
+    async def repository_index(self, ready: bool = False) -> pb.RepositoryIndexResponse:
+        found = await self._service.repository_index(ready)
+        if (grant := GRANT.get()) is None:
+            return found
+        return pb.RepositoryIndexResponse(
+            models=[model for model in found.models if grant.permits(model.name)]
+        )
+
+
+def _finish(grant: Grant, sink: Sink, response: InferResponse) -> None:
+    """Receive a response for `sink`."""
+    if response.final:
+        grant.end()
+    sink(response)
