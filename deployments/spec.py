@@ -54,6 +54,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
         rate_limits: explicit counts of resources, see `app/core/config/rate_limit.py`; None without limits.
         host_policy: the settings of host policies by name.
         revision: the number of changes of the instances since the load.
+        loaded_at: when the load began, in seconds since the epoch.
     """
 
     name: str
@@ -89,6 +90,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     rate_limits: dict[int, dict[str, int]] | None = None
     host_policy: dict[str, dict[str, str]] = {}
     revision: int = 0
+    loaded_at: float = 0.0
 
     @property
     def overridden(self) -> bool:

@@ -39,9 +39,7 @@ class EnsembleRunner:
         ensemble = self._compiled(entry)
         execution: EnsembleExecution
         if self._cache is not None and ensemble.cached and is_cacheable(request):
-            execution = CachedExecution(
-                ensemble, self._models, request, sink, self._cache, self._serving_applications
-            )
+            execution = CachedExecution(ensemble, self._models, request, sink, self._cache, self._serving)
         else:
             execution = EnsembleExecution(ensemble, self._models, request, sink)
         execution.start()
@@ -68,16 +66,16 @@ class EnsembleRunner:
         for key in self._ensembles.keys() - kept:
             del self._ensembles[key]
 
-    def _serving_applications(self, graph: EnsembleGraph) -> Iterator[str]:
+    def _serving(self, graph: EnsembleGraph) -> Iterator[str]:
         """Return what identifies the versions that would answer a graph's steps now, for the cache key."""
         for step in graph.steps:
             entry = self._models.resolve(step.model, step.version)
             if entry.ensemble:
                 inner = self._compiled(entry)
                 yield from inner.identity
-                yield from self._serving_applications(inner.graph)
+                yield from self._serving(inner.graph)
             else:
-                yield entry.application
+                yield from (entry.name, str(entry.version), entry.content)
 
     def _compiled(self, entry: VersionEntry) -> CompiledEnsemble:
         key = (entry.name, entry.version)

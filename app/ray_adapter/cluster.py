@@ -16,6 +16,11 @@ _TRY_S: Final = 5.0
 _ADDRESS: Final = re.compile(r"\[?(?P<host>[^\[\]/]+?)\]?:(?P<port>\d{1,5})")
 _START_TIMEOUTS: Final = {"RAY_raylet_start_wait_time_s": "300", "RAY_gcs_server_port_wait_time_s": "120"}
 """Ray 2.60 gives its own processes 30 and 15 seconds to start, which is too short on a busy machine."""
+CONTROLLER_CALLBACK: Final = "nereid.controller:prepare"
+_SERVE: Final = {"RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": CONTROLLER_CALLBACK}
+_NO_RAY_METRICS: Final = {"RAY_enable_metrics_collection": "false"}
+"""Ray 2.60 counts by replica in several processes and forgets none: 1 MiB for each load of a model together.
+Only its dashboard, and whoever finds the pages of its agents, reads them: `/metrics` has other sources."""
 _LOOPBACK: Final = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Makes 127.0.0.1 the address of the node, on which Ray's processes then listen (`get_node_ip_address` in
 ray/_private/services.py of Ray 2.60). By default they listen on every interface on Linux, and some of them
@@ -45,7 +50,8 @@ def join_or_start(loopback: bool = True, import_from_cwd: bool = True, **options
     if address:
         wait_reachable(address)
     elif starts:
-        for name, value in (_START_TIMEOUTS | (_LOOPBACK if loopback else {})).items():
+        wanted = _START_TIMEOUTS | _SERVE | (_LOOPBACK if loopback else {})
+        for name, value in (wanted | ({} if options.get("include_dashboard") else _NO_RAY_METRICS)).items():
             os.environ.setdefault(name, value)
     import ray
     from ray.job_config import JobConfig

@@ -36,7 +36,8 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
 
     `name` is the model's identifier (`app.core.identifiers`), `model` its name for clients.
     `version` is `NO_VERSION` for a model without any version to try (its configuration is bad, say).
-    `application` is the name of the Serve application that serves it ("" for none, as with an ensemble).
+    `application` is the name of the Serve application that serves it ("" for none, as with an ensemble), and
+    `content` a digest of its files and configuration.
     `config` is the serialised, complete ModelConfig (empty until a load succeeded once). `labels` maps an
     output to its class labels. `makes_calls` says that its replicas may call other models.
     """
@@ -46,6 +47,7 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
     state: ModelState
     reason: str = ""
     application: str = ""
+    content: str = ""
     config: bytes = b""
     labels: dict[str, tuple[str, ...]] = {}
     load_seconds: float = 0.0

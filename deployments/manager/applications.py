@@ -204,12 +204,14 @@ async def _described(handle: Any) -> Description:
     return msgspec.msgpack.decode(await handle.describe.remote(), type=Description)
 
 
-async def delete(application: str) -> None:
-    """Delete an application after its replicas have drained; log a failure, which no caller could handle."""
+async def delete(application: str) -> bool:
+    """Delete an application after its replicas have drained; log a failure, and return whether it is gone."""
     try:
         await _in_thread(delete_application, application)
     except Exception:
         logger.exception("deleting application '%s'", application)
+        return False
+    return True
 
 
 async def listed() -> list[ModelApplication]:

@@ -129,6 +129,7 @@ def _server_part(spec: ModelSpec) -> ModelSpec:
         override_files="",
         log=LogConfig(),
         revision=0,
+        loaded_at=0.0,
     )
 
 

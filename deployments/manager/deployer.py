@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections import defaultdict
+import time
 from collections.abc import Awaitable, Callable, Coroutine
+from itertools import count
 
 import msgspec
 
@@ -25,7 +26,8 @@ class Deployer:
     """Deploys and updates model versions. A failure is returned as a `Description` with an error, not raised.
 
     Attributes:
-        generations: the highest generation in use of each model version, by base name; 0 for none.
+        applications: the names that are in use. A name is used again once its application is gone, because
+            Ray keeps something of every name in several processes for ever.
     """
 
     def __init__(
@@ -35,7 +37,7 @@ class Deployer:
         self._publisher = publisher
         self._locks = locks
         self._spawn = spawn
-        self.generations: dict[str, int] = defaultdict(int)
+        self.applications: set[str] = set()
 
     async def deploy(self, candidate: Candidate, version: int) -> Description:
         """Deploy a version, with `--model-load-retry-count` retries; delete each failed application."""
@@ -49,8 +51,13 @@ class Deployer:
                 if not description.error:
                     break
                 logger.error("failed to load '%s' version %d: %s", candidate.name, version, description.error)
-                self._spawn(applications.delete(description.spec.application))
+                self._spawn(self.delete(description.spec.application))
             return description
+
+    async def delete(self, application: str) -> None:
+        """Delete an application after its replicas have drained."""
+        if await applications.delete(application):
+            self.applications.discard(application)
 
     async def update(self, candidate: Candidate, loaded: ModelSpec) -> Description:
         """Change the instances of a served version to those of the candidate's configuration."""
@@ -60,20 +67,21 @@ class Deployer:
             return await self._outcome(spec, applications.update(spec, loaded))
 
     def _next_spec(self, candidate: Candidate, version: int) -> ModelSpec:
-        """Return the spec of the next generation of a version, without its fingerprint."""
+        """Return the spec of a version with a name that is free, without its fingerprint."""
         base = applications.base_name(candidate.name, version)
-        application = applications.application_name(base, self.generations[base] + 1)
+        names = (applications.application_name(base, generation) for generation in count(1))
+        application = next(name for name in names if name not in self.applications)
         return msgspec.structs.replace(candidate.template, version=version, application=application)
 
     async def _deploy_once(self, candidate: Candidate, version: int) -> Description:
         spec = self._next_spec(candidate, version)
         application = spec.application
-        self.generations[applications.base_name(candidate.name, version)] += 1
+        self.applications.add(application)
 
         async def deployed() -> Description:
             spec = await asyncio.to_thread(candidate.spec, version, application)
             log = self._publisher.log or spec.log
-            return await applications.deploy(msgspec.structs.replace(spec, log=log))
+            return await applications.deploy(msgspec.structs.replace(spec, log=log, loaded_at=time.time()))
 
         return await self._outcome(spec, deployed())
 

@@ -194,7 +194,7 @@ class Lifecycle:
             if spec.application in self.loaded:  # its instances have changed, which is not undone
                 self.serve(description)
                 continue
-            self._spawn(applications.delete(spec.application))
+            self._spawn(self.deployer.delete(spec.application))
             if self._ready(spec.identifier, spec.version) is None:
                 self.set_entry(load_messages.unloaded_entry(self.entries[spec.identifier][spec.version]))
 
@@ -228,7 +228,7 @@ class Lifecycle:
             await self.publish_and_wait()
         for application in replaced:
             self.loaded.pop(application, None)
-            self._spawn(applications.delete(application))
+            self._spawn(self.deployer.delete(application))
 
     async def _retire(self, entries: Iterable[VersionEntry]) -> list[VersionEntry]:
         """Take versions out of service; return those whose applications are now to be ended.
@@ -249,7 +249,7 @@ class Lifecycle:
 
     async def _end(self, entry: VersionEntry) -> None:
         """Delete the application of a version; it is unloaded then, unless a load has begun since."""
-        await applications.delete(entry.application)
+        await self.deployer.delete(entry.application)
         if self.entries[entry.name].get(entry.version) is entry:
             self._unloaded(entry)
             await self.publish()

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
 from typing import Final
 
 from app.core.errors import InferError
@@ -48,6 +49,7 @@ def ready_entry(description: Description) -> VersionEntry:
         spec.version,
         ModelState.READY,
         application=spec.application,
+        content=blake2b(spec.fingerprint.encode() + description.config, digest_size=16).hexdigest(),
         config=description.config,
         labels=description.labels,
         load_seconds=description.load_seconds,

@@ -27,15 +27,14 @@ async def recover(deployer: Deployer, spawn: Spawn) -> list[Description]:
 
 async def _adopt(generations: list[ModelApplication], deployer: Deployer, spawn: Spawn) -> list[Description]:
     """Adopt at most one generation of a model version."""
-    adopted: list[Description] = []
-    for found in sorted(generations, key=lambda each: each.generation, reverse=True):
-        base = found.base
-        deployer.generations[base] = max(deployer.generations[base], found.generation)
-        description = await _describe(found) if found.up and not adopted else None
-        if description is not None:
-            adopted.append(description)
-        else:
-            spawn(applications.delete(found.application))
+    deployer.applications.update(found.application for found in generations)
+    described = await asyncio.gather(*(_describe(found) for found in generations if found.up))
+    serving = [description for description in described if description is not None]
+    adopted = sorted(serving, key=lambda each: each.spec.loaded_at)[-1:]
+    kept = {description.spec.application for description in adopted}
+    for found in generations:
+        if found.application not in kept:
+            spawn(deployer.delete(found.application))
     return adopted
 
 

@@ -5,8 +5,7 @@ model `leaky`, which has to: a measurement that does not find that leak would fi
 gone everything they held is released: descriptors, threads, and every slab of shared memory, without which
 an arena does not give its memory back.
 
-Models come and go in the warm-up only: in every process that learns of a replica Ray keeps a class that it
-makes for each application, 0.3 MiB a load in an ingress and in the repository manager, and more in its own.
+Models come and go in the warm-up only: what Ray keeps of each load is measured by `tests.long.reloads`.
 """
 
 import sys

@@ -83,7 +83,7 @@ async def test_reloaded_step_is_called_again(config: str) -> None:
     await ask(made, fill=1)
     assert await ask(made) == bytes([1]) * 16
     entries = [
-        msgspec.structs.replace(entry, application="a:1@2") if entry.name == "a" else entry
+        msgspec.structs.replace(entry, content="other") if entry.name == "a" else entry
         for entry in made.table.entries
     ]
     made.table = msgspec.structs.replace(made.table, entries=tuple(entries))

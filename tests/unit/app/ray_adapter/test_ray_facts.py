@@ -88,6 +88,9 @@ TEXTS = [
     ("_private/authentication/authentication_token_setup.py", '"RAY_AUTH_MODE"', "token.require_token"),
     ("_private/authentication/authentication_token_setup.py", '".ray" / "auth_token"', "token.require_token"),
     ("_private/services.py", "process = ConsolePopen(", "local_cluster.start_cluster"),
+    ("serve/_private/constants.py", '"RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH"', JOIN),
+    ("serve/_private/controller.py", "call_function_from_import_path(RAY_SERVE_CONTROLLER", JOIN),
+    ("_raylet.so", "enable_metrics_collection", JOIN),
     ("_raylet.so", "RAY_AUTH_TOKEN_PATH", "token.require_token"),
 ]
 

@@ -30,6 +30,7 @@ class FakeServe:
         self.deleted: list[str] = []
         self.may_delete = asyncio.Event()
         self.may_delete.set()
+        self.deletions_fail = False
         self.loading = 0
         self.most_loading = 0
         self.ingresses = 0
@@ -73,10 +74,12 @@ class FakeServe:
             raise failure
         return self.running[application]
 
-    async def delete(self, application: str) -> None:
+    async def delete(self, application: str) -> bool:
         self.deleted.append(application)
         await self.may_delete.wait()
-        self.running.pop(application, None)
+        if not self.deletions_fail:
+            self.running.pop(application, None)
+        return not self.deletions_fail
 
     async def listed(self) -> list[ModelApplication]:
         found = []

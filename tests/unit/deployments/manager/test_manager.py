@@ -101,7 +101,7 @@ async def test_failed_load_is_retried(bench: Bench) -> None:
     bench.serve.failures["m:1"] = "Internal: no such file"
     made = await bench.start(model_load_retry_count=2)
     assert await states(made) == [("m", "1", "UNAVAILABLE")]
-    assert bench.serve.deployed == ["m:1", "m:1@2", "m:1@3"]
+    assert len(bench.serve.deployed) == 3
     await until(lambda: bench.serve.deleted == bench.serve.deployed)
 
 
@@ -163,8 +163,30 @@ async def test_explicit_load_unload_and_load_again(bench: Bench) -> None:
     assert bench.serve.deleted == ["m:1"]
     await load(made, "m")
     assert await states(made) == [("m", "1", "READY")]
-    assert bench.serve.deployed == ["m:1", "m:1@2"]
-    assert list(made.lifecycle.loaded) == ["m:1@2"]
+    assert bench.serve.deployed == ["m:1", "m:1"]
+    assert list(made.lifecycle.loaded) == ["m:1"]
+
+
+async def test_names_of_applications_are_used_again_once_these_are_gone(bench: Bench) -> None:
+    """Ray keeps something of each name for ever."""
+    bench.add("m")
+    made = await bench.start_explicit("m")
+    for content in range(5):
+        bench.add("m", CONFIG.replace("4", str(10 + content)))
+        await load(made, "m")
+        await until(lambda: len(bench.serve.running) == 1)
+    assert bench.serve.deployed == ["m:1", "m:1@2"] * 3
+    bench.serve.may_delete.clear()
+    for content in range(2):
+        bench.add("m", CONFIG.replace("4", str(20 + content)))
+        await load(made, "m")
+    assert bench.serve.deployed[-2:] == ["m:1", "m:1@3"], "m:1@2 still drains"
+    bench.serve.deletions_fail = True
+    bench.serve.may_delete.set()
+    await let_run()
+    bench.add("m", CONFIG.replace("4", "30"))
+    await load(made, "m")
+    assert bench.serve.deployed[-1] == "m:1@4", "nobody knows what became of the others"
 
 
 async def test_second_unload_does_nothing(bench: Bench) -> None:
@@ -220,9 +242,9 @@ async def test_unknown_names_leave_no_locks_behind(bench: Bench) -> None:
     assert (
         len(made.lifecycle.locks),
         made.lifecycle.entries,
-        made.lifecycle.deployer.generations,
+        made.lifecycle.deployer.applications,
         made.lifecycle.loaded,
-    ) == (0, {}, {}, {})
+    ) == (0, {}, set(), {})
 
 
 async def test_operations_on_one_model_are_serialized(bench: Bench) -> None:
@@ -267,7 +289,7 @@ async def test_config_override_is_kept_until_a_file_is_written(bench: Bench) -> 
     os.utime(directory / "config.pbtxt", (1, 1))
     await load(made, "m")
     (entry,) = made.table.applications.values()
-    assert (entry.application, entry.model_config.max_batch_size) == ("m:1@3", 4)
+    assert entry.model_config.max_batch_size == 4
 
 
 async def test_config_override_is_kept_by_a_restarted_manager(bench: Bench) -> None:
@@ -281,7 +303,7 @@ async def test_config_override_is_kept_by_a_restarted_manager(bench: Bench) -> N
     os.utime(directory / "config.pbtxt", (1, 1))
     await load(again, "m")
     (entry,) = again.table.applications.values()
-    assert (entry.application, entry.model_config.max_batch_size) == ("m:1@3", 4)
+    assert entry.model_config.max_batch_size == 4
 
 
 async def test_unload_drops_a_config_override(bench: Bench) -> None:

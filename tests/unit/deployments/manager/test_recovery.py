@@ -15,11 +15,13 @@ from tests.unit.deployments.model_directories import KEY
 from tests.waiting import until
 
 
-def description(name: str, application: str, key: bytes = KEY, error: str = "") -> Description:
+def description(
+    name: str, application: str, key: bytes = KEY, error: str = "", loaded_at: float = 0.0
+) -> Description:
     parsed = parse_application(application)
     assert parsed is not None
     config = mc.ModelConfig(name=name, backend="identity").SerializeToString()
-    spec = ModelSpec(name, parsed[1], "", config, application, "", key, "")
+    spec = ModelSpec(name, parsed[1], "", config, application, "", key, "", loaded_at=loaded_at)
     return Description(spec, config, error=error)
 
 
@@ -45,14 +47,15 @@ async def test_restarted_manager_is_ready_before_it_scans(bench: Bench) -> None:
 
 
 async def test_recovery_picks_the_newest_generation(bench: Bench) -> None:
-    for application in ("m:1@9", "m:1@10", "m:1", "m:2@3"):
-        bench.serve.running[application] = description("m", application)
+    """The one loaded last: names are used again."""
+    for loaded_at, application in enumerate(("m:1", "m:1@3", "m:1@2", "m:2@3")):
+        bench.serve.running[application] = description("m", application, loaded_at=loaded_at)
     made = await bench.start_explicit()
-    assert sorted(made.table.applications) == ["m:1@10", "m:2@3"]
-    await until(lambda: sorted(bench.serve.deleted) == ["m:1", "m:1@9"])
+    assert sorted(made.table.applications) == ["m:1@2", "m:2@3"]
+    await until(lambda: sorted(bench.serve.deleted) == ["m:1", "m:1@3"])
     bench.add("m")
     await load(made, "m")
-    assert bench.serve.deployed == ["m:1@11"], "a used name is not reused"
+    assert bench.serve.deployed == ["m:1"]
 
 
 async def test_recovery_skips_a_generation_that_does_not_serve(bench: Bench) -> None:

@@ -1,0 +1,11 @@
+"""What Serve's controller calls when it starts, by a name under which any Ray worker can import it."""
+
+from importlib import import_module
+
+from nereid.internals import load_internals
+
+
+def prepare() -> None:
+    """Prepare the controller's process: the value of RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH."""
+    load_internals()
+    import_module("app.ray_adapter.replica_classes").share_replica_classes()
