@@ -55,7 +55,7 @@ def _announce(console: Console) -> None:
         except Exception:  # Serve has not started the application yet, or stops it already
             pass
         else:
-            if table.initialised:
+            if table.initialised or table.failed:
                 return console.ready(table)
         time.sleep(_POLL_S)
 

@@ -104,6 +104,11 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
         return self.state is ModelState.UNAVAILABLE and self.reason == UNLOADED
 
     @property
+    def loaded(self) -> bool:
+        """Whether it could be read and loaded."""
+        return not self.missing and self.state is not ModelState.UNKNOWN
+
+    @property
     def missing(self) -> bool:
         """Whether the server lacks it: it should be READY (strict readiness).
 
@@ -117,9 +122,10 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
     """All models known to the manager. `initialised` is set once the loads at start-up have ended.
 
     `failed` is set instead when the repositories could not be read at start-up: the server is neither live
-    nor ready then, as a tritonserver with `--exit-on-error=false`. `live` are the settings that every ingress
-    applies; with None each keeps its own. With `namespacing` a name may stand for several models
-    (`--model-namespacing`).
+    nor ready then, as a tritonserver with `--exit-on-error=false`. `all_loaded` says whether every model of
+    the start was read and loaded (`--exit-on-error`), whatever has become of it since. `live` are the
+    settings that every ingress applies; with None each keeps its own. With `namespacing` a name may stand for
+    several models (`--model-namespacing`).
     """
 
     number: int = 0
@@ -128,6 +134,7 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
     live: LiveSettings | None = None
     namespacing: bool = False
     failed: bool = False
+    all_loaded: bool = False
 
     @cached_property
     def by_name(self) -> dict[str, dict[int, VersionEntry]]:
@@ -144,11 +151,6 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
     def all_ready(self) -> bool:
         """Whether no version is missing (Triton's strict readiness)."""
         return not any(entry.missing for entry in self.entries)
-
-    @property
-    def all_loaded(self) -> bool:
-        """Whether every model of the start was read and loaded (Triton's `--exit-on-error`)."""
-        return not self.failed and all(entry.state is ModelState.READY for entry in self.entries)
 
     @cached_property
     def ready(self) -> tuple[VersionEntry, ...]:

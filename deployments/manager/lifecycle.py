@@ -57,7 +57,8 @@ class Lifecycle:
         self.ensembles = EnsembleLoads(catalog, self.entries)
         self.initialised = False
         self.failed = False
-        """Whether the repositories could not be read at the start, see `RoutingTable.failed`."""
+        """Whether the repositories could not be read at the start, see `RoutingTable`."""
+        self.all_loaded = False
 
     @property
     def effective(self) -> tuple[VersionEntry, ...]:
@@ -277,7 +278,8 @@ class Lifecycle:
 
     async def publish(self) -> int:
         """Publish the entries; return the number of the table."""
-        return await self._publisher.publish(self.effective, self.initialised, self.failed)
+        start = self.initialised, self.failed, self.all_loaded
+        return await self._publisher.publish(self.effective, *start)
 
     async def publish_and_wait(self) -> None:
         """Publish the entries; return when every ingress routes by them."""

@@ -215,6 +215,7 @@ class RepositoryManager:
             await asyncio.gather(*(self.lifecycle.load_quietly(name) for name in names))
         finally:
             progress.cancel()
+        self.lifecycle.all_loaded = all(entry.loaded for entry in self.lifecycle.effective)
         self.lifecycle.initialised = True
         await self.lifecycle.publish_and_wait()
         logger.info("\n%s", load_messages.status_table(self.table), extra=VERBATIM)

@@ -54,12 +54,18 @@ class RoutingPublisher:
         return self._live.log if self._live is not None else None
 
     async def publish(
-        self, entries: tuple[VersionEntry, ...], initialised: bool, failed: bool = False
+        self,
+        entries: tuple[VersionEntry, ...],
+        initialised: bool,
+        failed: bool = False,
+        all_loaded: bool = False,
     ) -> int:
-        """Make a new table the current one and return its number."""
+        """Make a new table the current one and return its number; see `RoutingTable` for the arguments."""
         async with self._changed:
             number, namespacing = self.table.number + 1, self.table.namespacing
-            self.table = RoutingTable(number, initialised, entries, self._live, namespacing, failed)
+            self.table = RoutingTable(
+                number, initialised, entries, self._live, namespacing, failed, all_loaded
+            )
             self._changed.notify_all()
         return self.table.number
 

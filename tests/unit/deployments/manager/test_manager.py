@@ -144,6 +144,23 @@ async def test_unreadable_models_do_not_make_the_server_unready(bench: Bench) ->
     assert await states(made) == [("empty", "", ""), ("good", "1", "READY"), ("odd", "", "")]
 
 
+async def test_unload_after_the_start_does_not_make_the_start_a_failed_one(bench: Bench) -> None:
+    """Who started the server may look only then whether it is to exit."""
+    bench.add("m")
+    made = await bench.start_explicit("m")
+    assert made.table.all_loaded
+    bench.serve.may_delete.clear()
+    unloading = asyncio.create_task(made.unload("m"))
+    await until(lambda: made.table.entries[0].state is ModelState.UNLOADING)
+    assert made.table.all_loaded
+    bench.add("bad")
+    bench.serve.failures["bad:1"] = "Internal: no such file"
+    await load_error(made, "bad")
+    assert made.table.all_loaded and not made.table.all_ready
+    bench.serve.may_delete.set()
+    await unloading
+
+
 async def test_model_without_a_version_makes_the_server_unready(bench: Bench) -> None:
     bench.add("none", versions=())
     made = await bench.start(exit_on_error=False)
