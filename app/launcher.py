@@ -40,7 +40,8 @@ def run(settings: ServerSettings) -> int:
     stop = _stop_on_signal()  # after ray.init, which installs handlers of its own
     serve.start(proxy_location="Disabled")
     try:
-        serve.run(compose(settings), name=APPLICATION, route_prefix=None)
+        target = serve.RunTarget(compose(settings), APPLICATION, None, external_scaler_enabled=True)
+        serve.run_many([target])
         if not _loaded(settings, stop, console):
             return 1
         stop.wait()

@@ -7,6 +7,7 @@ import msgspec
 from ray import serve
 from ray.serve.deployment import Application
 
+from app.ray_adapter.node import NODE_ADDRESS
 from app.routing.table import RoutingTable
 from app.settings.load import from_args
 from app.settings.settings import ServerSettings
@@ -49,15 +50,26 @@ def compose(settings: ServerSettings) -> Application:
         Ingress,
         name=INGRESS,
         request_router_config=ROUTER_CONFIG,
-        num_replicas=settings.ingress.replicas,
+        num_replicas=settings.ingress.replicas,  # of one node; `deployments/manager/nodes.py` scales it
         max_ongoing_requests=4096,  # ensembles called by Serve handles; requests of clients do not pass Serve
-        max_surge_percent=100,
         health_check_timeout_s=settings.cluster.replica_timeout_s / HEALTH_CHECKS,
         graceful_shutdown_timeout_s=settings.server.exit_timeout_s + 10,
+        **_placement(settings),
     )
     writer = manager.bind(settings, key, (APPLICATION, INGRESS))
     application: Application = ingress.bind(settings, key, writer)
     return application
+
+
+def _placement(settings: ServerSettings) -> dict[str, Any]:
+    """Return the options that place ingresses: so many on each node of a cluster, or on the only node.
+
+    In a cluster no more of them may be on a node, so that an update stops one before it starts another; on
+    the only node, new ones start beside the old.
+    """
+    if settings.cluster.channel_address == NODE_ADDRESS:
+        return {"max_replicas_per_node": settings.ingress.replicas}
+    return {"max_surge_percent": 100}
 
 
 def routing_table() -> RoutingTable:

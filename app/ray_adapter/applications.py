@@ -5,7 +5,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import ray
 from ray import serve
+from ray.serve._private.common import DeploymentID
+from ray.serve.context import _get_global_client
 from ray.serve.deployment import Application
 from ray.serve.schema import ApplicationStatusOverview
 
@@ -58,6 +61,17 @@ def delete_application(name: str) -> None:
             raise TimeoutError(f"application '{name}' is not deleted after {_DELETE_S:.0f} s")
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 1.0)
+
+
+def scale_deployment(application: str, deployment: str, replicas: int) -> None:
+    """Tell Serve how many replicas a deployment is to have; return before it has them.
+
+    Raises:
+        RayServeException: the application does not say `external_scaler_enabled: true`.
+    """
+    client: Any = _get_global_client()
+    controller = client._controller
+    ray.get(controller.update_deployment_replicas.remote(DeploymentID(deployment, application), replicas))
 
 
 def versioned(deployment: Any, version: str, options: Mapping[str, Any]) -> Any:

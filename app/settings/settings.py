@@ -114,7 +114,9 @@ class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
 class IngressSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Ingress replicas and the limits of each."""
 
-    replicas: A[int, Flag("ingress_replicas", "Processes that listen for requests.", low=1)] = 1
+    replicas: A[
+        int, Flag("ingress_replicas", "Processes that listen for requests, on each node.", low=1, high=100)
+    ] = 1
     max_connections: A[
         int,
         Flag("max_connections", "Maximum open client connections of a protocol, per ingress replica.", low=1),

@@ -227,11 +227,21 @@ async def listed() -> list[ModelApplication]:
 
 async def running_replicas(application: str, deployment: str) -> int:
     """Return the number of running replicas of a deployment."""
+    return (await _replica_states(application, deployment)).get("RUNNING", 0)
+
+
+async def started_replicas(application: str, deployment: str) -> int:
+    """Return the number of replicas of a deployment that run, or are to run."""
+    states = await _replica_states(application, deployment)
+    return sum(number for state, number in states.items() if state != "STOPPING")
+
+
+async def _replica_states(application: str, deployment: str) -> dict[str, int]:
     found = (await asyncio.to_thread(application_statuses)).get(application)
     if found is None or deployment not in found.deployments:
-        return 0
-    states: Any = found.deployments[deployment].replica_states
-    return int(states.get("RUNNING", 0))
+        return {}
+    states: Any = found.deployments[deployment].replica_states  # keyed by a string enumeration
+    return dict(states)
 
 
 async def routed_ensembles(application: str, deployment: str) -> set[tuple[str, int]] | None:

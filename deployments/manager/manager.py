@@ -6,7 +6,7 @@ tables. The data plane works without it. After a restart it recovers its state f
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -22,6 +22,7 @@ from deployments.manager import applications, load_messages
 from deployments.manager.catalog import Catalog, PollFailure, poll_failure
 from deployments.manager.lifecycle import Lifecycle
 from deployments.manager.model_locks import requested_by
+from deployments.manager.nodes import NodeWatch
 from deployments.manager.polling import Poller
 from deployments.manager.recovery import recover
 from deployments.manager.routing_publisher import RoutingPublisher
@@ -187,7 +188,7 @@ class RepositoryManager:
         self.lifecycle.initialised = bool(self.lifecycle.entries)
         await self.lifecycle.publish()
         self._recovered.set()
-        self._catalog.gpus = _gpu_ordinals(self._settings.cluster.channel_address)
+        self._follow_nodes()
         await self._release_overrides()
         on_disk = await self._scan_at_start()
         if on_disk is not None:
@@ -221,6 +222,26 @@ class RepositoryManager:
         logger.info("\n%s", load_messages.status_table(self.table), extra=VERBATIM)
         if self._settings.repository.control_mode == "poll":
             self._spawn(self._poll(poller))
+
+    def _follow_nodes(self) -> None:
+        """Read the GPUs of the nodes; where channels reach other nodes, follow the nodes from now on."""
+        nodes = gpus_by_node()
+        self._set_gpus(nodes)
+        cluster = self._settings.cluster
+        if cluster.channel_address == NODE_ADDRESS:
+            watch = NodeWatch(self._ingress, self._settings.ingress.replicas, self._set_gpus)
+            self._spawn(watch.run(lambda: self._stopping))
+        elif len(nodes) > 1:
+            logger.warning(
+                "the cluster has %d nodes, but replicas listen on %s only: models on other nodes than their "
+                "ingress are out of reach; set channel_address to 'node'",
+                len(nodes),
+                cluster.channel_address,
+            )
+
+    def _set_gpus(self, nodes: Sequence[int]) -> None:
+        """Let models use the CUDA ordinals of the node with the most GPUs."""
+        self._catalog.gpus = tuple(range(max(nodes, default=0)))
 
     async def _poll(self, poller: Poller) -> None:
         """Load and unload models as the repositories change; a scan that fails is repeated next time."""
@@ -301,16 +322,3 @@ class RepositoryManager:
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-
-def _gpu_ordinals(channel_address: str) -> tuple[int, ...]:
-    """Return the CUDA ordinals of the node with the most GPUs; warn of nodes that channels cannot reach."""
-    nodes = gpus_by_node()
-    if len(nodes) > 1 and channel_address != NODE_ADDRESS:
-        logger.warning(
-            "the cluster has %d nodes, but replicas listen on %s only: models on other nodes than their "
-            "ingress are out of reach; set channel_address to 'node'",
-            len(nodes),
-            channel_address,
-        )
-    return tuple(range(max(nodes, default=0)))

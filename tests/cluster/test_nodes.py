@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import psutil
 import pytest
@@ -29,6 +29,16 @@ class Nodes(NamedTuple):
 
     env: dict[str, str]
     root: psutil.Process
+    commands: IO[str]
+
+    def tell(self, command: str) -> None:
+        """Give a command to `two_nodes.py`."""
+        self.commands.write(f"{command}\n")
+        self.commands.flush()
+
+    def nodes_of(self, title: str) -> list[int]:
+        """The raylet, by its process id, of each replica of a deployment."""
+        return sorted(psutil.Process(pid).ppid() for pid in self.replicas(title))
 
     def replicas(self, title: str) -> list[int]:
         return [
@@ -50,9 +60,9 @@ def cluster() -> Iterator[Nodes]:
         env={**os.environ, **env},
         text=True,
     ) as process:
-        assert process.stdout is not None
+        assert process.stdout is not None and process.stdin is not None
         address = next(line.split()[1] for line in process.stdout if line.startswith("ADDRESS"))
-        yield Nodes({**env, "RAY_ADDRESS": address}, psutil.Process(process.pid))
+        yield Nodes({**env, "RAY_ADDRESS": address}, psutil.Process(process.pid), process.stdin)
         process.communicate("", timeout=60)
 
 
@@ -81,14 +91,24 @@ def has_local_client(pid: int) -> bool:
     return sum(1 for s in sockets if str(s.laddr).endswith(f"{pid}.sock")) > 1
 
 
+def has_remote_client(pid: int) -> bool:
+    """Whether a TCP port that a replica listens on has a connection."""
+    sockets = psutil.Process(pid).net_connections("tcp")
+    ports = {s.laddr.port for s in sockets if s.status == psutil.CONN_LISTEN}
+    return any(s.laddr.port in ports for s in sockets if s.status == psutil.CONN_ESTABLISHED)
+
+
 def test_model_on_the_other_node(cluster: Nodes, server: Server) -> None:
+    wait_until(lambda: len(cluster.replicas("nereid:ingress")) == len(NODES), 30.0, "an ingress on each node")
     for node in NODES:
         with Load(server.http_port, node, 4) as load:
             answers = load.answers
             wait_until(lambda answers=answers: len(answers) > 100, 20.0, "a hundred answers")  # type: ignore[misc]
         assert load.failures == []
-    local = [node for node in NODES if has_local_client(cluster.replicas(f"{node}:1")[0])]
-    assert len(local) == 1, "one model is on the node of the ingress, the other answered over TCP"
+    for node in NODES:
+        (replica,) = cluster.replicas(f"{node}:1")
+        wait_until(lambda pid=replica: has_local_client(pid), 10.0, "the ingress of its node")  # type: ignore[misc]
+        wait_until(lambda pid=replica: has_remote_client(pid), 10.0, "the other ingress")  # type: ignore[misc]
 
 
 def test_files_of_a_request_reach_the_other_node(server: Server) -> None:
@@ -98,3 +118,17 @@ def test_files_of_a_request_reach_the_other_node(server: Server) -> None:
         config["parameters"] = {"ray_resources": {"string_value": json.dumps({node: 0.01})}}
         client.load_model(f"given_{node}", config=json.dumps(config), files={"file:1/model.py": MODEL % 7})
         assert constant(client, f"given_{node}") == 7
+
+
+def test_every_node_has_an_ingress_as_nodes_come_and_go(cluster: Nodes, server: Server) -> None:
+    def ingresses(count: int) -> bool:
+        nodes = cluster.nodes_of("nereid:ingress")
+        return len(nodes) == len(set(nodes)) == count
+
+    wait_until(lambda: ingresses(2), 30.0, "an ingress on both nodes")
+    with Load(server.http_port, "first", 4) as load:
+        cluster.tell("lose the second node")
+        wait_until(lambda: ingresses(1), 60.0, "the other node's ingress alone")
+        cluster.tell("add a node")
+        wait_until(lambda: ingresses(2), 90.0, "an ingress on the new node")
+    assert len(load.failures) <= 2 * 4, "more than what was in flight at the lost node"

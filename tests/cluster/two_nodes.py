@@ -12,8 +12,12 @@ from ray.cluster_utils import Cluster
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "resources": {"first": 1}})
 # Nodes share no temporary files; the path is short because sockets are made below it.
 private = {"TMPDIR": tempfile.mkdtemp(prefix="n", dir="/tmp")}
-cluster.add_node(num_cpus=4, resources={"second": 1}, env_vars=private)
+second = cluster.add_node(num_cpus=4, resources={"second": 1}, env_vars=private)
 print("ADDRESS", cluster.address, flush=True)
-sys.stdin.read()
+for command in sys.stdin:
+    if command == "lose the second node\n":
+        cluster.remove_node(second, allow_graceful=False)
+    elif command == "add a node\n":
+        cluster.add_node(num_cpus=4, resources={"second": 1}, env_vars=private)
 cluster.shutdown()  # type: ignore[no-untyped-call]
 shutil.rmtree(private["TMPDIR"], ignore_errors=True)

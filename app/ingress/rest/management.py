@@ -3,6 +3,7 @@
 from typing import Final
 
 from fastapi import Response
+from fastapi.responses import PlainTextResponse
 
 from app.core.errors import invalid_arg, unavailable
 from app.ingress.rest import schemas
@@ -53,6 +54,7 @@ def build_rest_api(
 def _add_server_routes(api: RestApi, server: "_Server") -> None:
     api.add(RestRoute("health", "GET", "/v2/health/live", server.live))
     api.add(RestRoute("health", "GET", "/v2/health/ready", server.ready))
+    api.add(RestRoute("health", "GET", "/-/healthz", server.healthz, response_class=PlainTextResponse))
     api.add(RestRoute("metadata", "GET", "/v2", server.metadata, response=schemas.ServerMetadata))
 
 
@@ -93,6 +95,12 @@ class _Server:
         if self._service.exiting():
             raise unavailable("Server exiting")
         return Response(status_code=200 if healthy else 400)
+
+    async def healthz(self) -> Response:
+        """Whether the server and its models are ready, as Ray Serve's proxy says it: 200 "success" or 503."""
+        if not self._service.ready():
+            raise unavailable("not ready")
+        return PlainTextResponse("success")
 
     async def metadata(self) -> Response:
         """Name, version and extensions of the server."""

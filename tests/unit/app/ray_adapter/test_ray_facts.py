@@ -33,7 +33,13 @@ SIGNATURES = [
     ("ray.serve.deployment:Deployment.options", ("version", "_internal"), "applications.versioned"),
     ("ray.serve:run_many", ("targets", "wait_for_applications_running"), RUN),
     ("ray.serve:delete", ("name", "_blocking"), "applications.delete_application"),
-    ("ray.serve:RunTarget.__init__", ("target", "name", "route_prefix"), RUN),
+    ("ray.serve:RunTarget.__init__", ("target", "name", "route_prefix", "external_scaler_enabled"), RUN),
+    ("ray.serve.context:_get_global_client", (), "applications.scale_deployment"),
+    (
+        "ray.serve._private.controller:ServeController.update_deployment_replicas",
+        ("self", "deployment_id", "target_num_replicas"),
+        "applications.scale_deployment",
+    ),
     (
         "ray.serve._private.request_router.pow_2_router:PowerOfTwoChoicesRequestRouter.update_replicas",
         ("self", "replicas"),
@@ -65,7 +71,7 @@ FIELDS = [
         ROUTER,
     ),
     ("ray.serve._private.common:ReplicaID", ("unique_id",), ROUTER),
-    ("ray.serve._private.common:DeploymentID", ("app_name",), ROUTER),
+    ("ray.serve._private.common:DeploymentID", ("name", "app_name"), ROUTER),
     ("ray.serve.context:ReplicaContext", ("deployment", "app_name"), "node.replica_deployment"),
     ("ray.serve.schema:ApplicationStatusOverview", ("status", "message", "deployments"), "the manager"),
     ("ray.serve.schema:DeploymentStatusOverview", ("message", "replica_states"), "the manager"),

@@ -90,7 +90,7 @@ def test_values_may_be_text_or_yaml_scalars(
         ({"http_port": 1.5}, "http_port: expected an integer, got 1.5"),
         ({"http_port": True}, "http_port: expected an integer, got True"),
         ({"http_port": 70000}, "http_port: expected an integer from 0 to 65535, got 70000"),
-        ({"ingress_replicas": 0}, "ingress_replicas: expected an integer of at least 1, got 0"),
+        ({"ingress_replicas": 0}, "ingress_replicas: expected an integer from 1 to 100, got 0"),
         (
             {"allow_http": "maybe"},
             "allow_http: invalid value for bool option: 'maybe', expected true, false, on, off, 1 or 0",

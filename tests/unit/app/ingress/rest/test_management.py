@@ -35,11 +35,13 @@ def ask(service: FakeService) -> Ask:
 def test_health_answers_by_status(ask: Ask, service: FakeService) -> None:
     assert ask("GET", "/v2/health/live") == (200, b"")
     assert ask("GET", "/v2/health/ready") == (200, b"")
+    assert ask("GET", "/-/healthz") == (200, b"success")
     assert ask("GET", "/v2/models/identity/ready") == (200, b"")
     assert ask("GET", "/v2/models/identity/versions/1/ready") == (200, b"")
     assert error(ask("GET", "/v2/models/none/ready"))[0] == 404
     service.is_ready = False
     assert ask("GET", "/v2/health/ready") == (400, b"")
+    assert error(ask("GET", "/-/healthz")) == (503, "not ready")
     assert error(ask("GET", "/v2/models/identity/ready")) == (400, "Model version not ready")
     service.is_exiting = True
     for kind in ("live", "ready"):

@@ -60,9 +60,11 @@ def validate(document: dict[str, Any], operation: dict[str, Any], body: bytes) -
     if content is None:
         assert body == b""
         return
-    schema = content["application/json"]["schema"]
+    ((media, described),) = content.items()
+    value = json.loads(body) if media == "application/json" else body.decode()
+    schema = described["schema"]
     components = {**document["components"], "schemas": closed(document["components"]["schemas"])}
-    Draft202012Validator({**schema, "components": components}).validate(json.loads(body))
+    Draft202012Validator({**schema, "components": components}).validate(value)
 
 
 def ask(api: RestApi, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
