@@ -37,7 +37,7 @@ class Scheduler(ABC):
 
     @property
     def queue_age_ns(self) -> int:
-        """Age in nanoseconds of the oldest queued request; 0 when none is queued, or it is not known."""
+        """Age in nanoseconds of the oldest queued request; 0 when none is queued."""
         return 0
 
     @property

@@ -94,6 +94,12 @@ class SequenceScheduler(Scheduler):
     def expected_wait_ns(self) -> int:
         return self._backlog.wait_ns(self._slots.values())
 
+    @property
+    def queue_age_ns(self) -> int:
+        sequences = (sequence for newest in self._live.values() for sequence in newest.and_before())
+        arrivals = [sequence.queued[0].arrival_ns for sequence in sequences if sequence.queued]
+        return time.monotonic_ns() - min(arrivals) if arrivals else 0
+
     def add_instance(self, instance: InstanceThread) -> None:
         slots = self._slots[instance] = self._make_slots()
         slots.ended = instance.end_sequence

@@ -200,6 +200,24 @@ def test_backlog_is_first_come_first_served(bench: SequenceBench) -> None:
     assert [batch[1]["CORRID"] for batch in bench.backend.batches] == [[1], [1], [2], [3], [3]]
 
 
+def test_age_of_the_queue_is_that_of_its_oldest_request(bench: SequenceBench) -> None:
+    scheduler = bench.load(config(ONE_SLOT)).scheduler
+    assert scheduler.queue_age_ns == 0
+    bench.hold()
+    executing, _ = bench.submit(1, 1, start=True)
+    bench.entered()
+    assert scheduler.queue_age_ns == 0
+    before = time.monotonic_ns()
+    in_backlog, _ = bench.submit(2, 1, start=True, end=True)
+    after = time.monotonic_ns()
+    behind, _ = bench.submit(1, 1, end=True)
+    now = time.monotonic_ns()
+    assert now - after <= scheduler.queue_age_ns <= time.monotonic_ns() - before
+    bench.free()
+    assert [output(answer) for answer in (executing, behind, in_backlog)] == [1, 2, 1]
+    assert scheduler.queue_age_ns == 0
+
+
 def test_reused_id_waits_in_the_backlog(bench: SequenceBench) -> None:
     """As in Triton: who pipelines short sequences of one id may not keep the slot from the others."""
     bench.load(config(ONE_SLOT, max_batch_size=0))
