@@ -24,6 +24,7 @@ from app.core.private_files import private_root
 from app.core.tensors import InferRequest
 from app.ingress.access.guard import Guard
 from app.ingress.client_memory.registry import SharedMemory
+from app.ingress.exit_report import ExitReport
 from app.ingress.fronts import Front, open_fronts
 from app.ingress.metrics.machine import Machine
 from app.ingress.metrics.page import render
@@ -41,7 +42,6 @@ from app.transport.event_loop_thread import LoopThread, freeze_heap
 
 logger = logging.getLogger(__name__)
 
-_REPORT_S = 1.0
 _NOTICE_S = 0.5
 """Time between not-ready health and the closing of listening sockets, for load balancers to notice."""
 
@@ -103,13 +103,16 @@ class Ingress:
         self._plane.stop()
 
     async def drain(self) -> None:
-        """Report not ready, refuse new requests, and finish those in flight."""
+        """Report not ready, refuse new connections, and answer requests on the open ones until they close."""
         self._service.begin_exit()
         await asyncio.sleep(_NOTICE_S)
         grace = self._settings.server.exit_timeout_s
-        reporting = asyncio.get_running_loop().create_task(self._report_in_flight(grace))
-        await asyncio.gather(*(front.stop(grace) for front in self._fronts))
+        report = ExitReport(grace, self._fronts, self._router)
+        stopping = [asyncio.ensure_future(front.stop(grace)) for front in self._fronts]
+        reporting = asyncio.ensure_future(report.run())
+        await asyncio.gather(*stopping)
         reporting.cancel()
+        report.finish()
         for task in self._following:
             task.cancel()
         if self._service.peers is not None:
@@ -117,15 +120,6 @@ class Ingress:
         await self._router.close(1.0)
         await asyncio.to_thread(self._observer.close)
         self._service.shared_memory.close()
-
-    async def _report_in_flight(self, seconds: float) -> None:
-        """Log the requests in flight once a second while the server drains, in tritonserver's words."""
-        while seconds > 0:
-            for entry, count in self._router.in_flight():
-                model = f"Model '{entry.model}' (version {entry.version})"
-                logger.info("%s has %d in-flight inferences", model, count)
-            await asyncio.sleep(_REPORT_S)
-            seconds -= _REPORT_S
 
     async def _start(self) -> None:
         settings = self._settings

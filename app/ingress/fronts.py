@@ -16,7 +16,17 @@ logger = logging.getLogger(__name__)
 
 
 class Front(Protocol):
-    """A listening server."""
+    """A listening server.
+
+    Attributes:
+        service: what its connections are called in the log.
+        connections: number of open connections.
+    """
+
+    service: str
+
+    @property
+    def connections(self) -> int: ...
 
     async def stop(self, grace_s: float) -> None: ...
 

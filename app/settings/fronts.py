@@ -76,6 +76,7 @@ class Http1Settings(msgspec.Struct, frozen=True, kw_only=True):
         write_timeout_s: time to read a response, more for a client that reads at that rate.
         write_buffer_bytes: response bytes buffered in a connection before its reading stops.
         linger_s: time to read on after a refusal, so that the client receives it.
+        drain_idle_s: time to wait for a request on an open connection once the server stops.
         stream_responses: responses of a stream queued behind the write buffer; more cancel it.
         stream_bytes: tensor bytes of those responses; more cancel it.
     """
@@ -103,6 +104,7 @@ class Http1Settings(msgspec.Struct, frozen=True, kw_only=True):
     write_timeout_s: float = 60.0
     write_buffer_bytes: int = 256 << 10
     linger_s: float = 1.0
+    drain_idle_s: float = 5.0
     stream_responses: int = 65536
     stream_bytes: int = 256 * MIB
 

@@ -1,5 +1,6 @@
 """The end of a server: not ready first, then everything under way is answered, then exit status 0."""
 
+import http.client
 import os
 import signal
 import time
@@ -10,7 +11,7 @@ import tritonclient.http
 
 from tests.cluster.conftest import write_model
 from tests.cluster.load import check_stop_under_load
-from tests.server import Server
+from tests.server import Server, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -56,6 +57,35 @@ def test_signal_to_the_process_group_stops_the_server(tmp_path: Path) -> None:
         assert time.monotonic() - started < 30
     finally:
         server.stop()
+
+
+def test_open_connection_is_served_while_the_server_stops(tmp_path: Path) -> None:
+    write_model(tmp_path / "repository", "good")
+    server = Server([f"--model-repository={tmp_path / 'repository'}"], tmp_path / "log").start()
+    assert server.process is not None
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=30)
+        connection.request("GET", "/v2/health/ready")
+        assert connection.getresponse().read() == b""
+        server.process.send_signal(signal.SIGTERM)
+        told = "Timeout 30: Found 1 HTTP service connections"
+        wait_until(lambda: told in server.output(), 10.0, "the server says what it waits for")
+        assert server.get("/v2/health/live") == (0, b"")
+        connection.request("GET", "/v2/models/good/config")
+        answer = connection.getresponse()
+        assert (answer.status, answer.headers["Connection"]) == (200, "close")
+        assert b'"name":"good"' in answer.read()
+        assert server.process.wait(60) == 0
+    finally:
+        server.stop()
+    told_last = [
+        "Waiting for in-flight requests to complete.",
+        "Found 0 model versions that have in-flight inferences",
+        "All models are stopped, unloading models",
+        "Found 1 live models and 0 in-flight non-inference requests",
+    ]
+    positions = [server.output().find(text) for text in (told, *told_last)]
+    assert -1 not in positions and positions == sorted(positions)
 
 
 @pytest.mark.last_of_its_server

@@ -36,6 +36,8 @@ _UNARY: Final = "ModelInfer RPC"
 class GrpcFront:
     """Serves an `InferenceService` over gRPC, on the event loop that `start` runs on."""
 
+    service = "gRPC service connections and inference handlers"
+
     def __init__(
         self,
         service: InferenceService,
@@ -76,6 +78,11 @@ class GrpcFront:
         self._server = Http2Server(settings.http2, openers, restricted, self._send_buffers)
         tls = settings.certificates.context("h2") if settings.certificates else None
         return await self._server.listen(address, port, reuse_port, tls)
+
+    @property
+    def connections(self) -> int:
+        """Number of open connections."""
+        return 0 if self._server is None else len(self._server.state.connections)
 
     async def stop(self, grace_s: float) -> None:
         """Stop listening; refuse new requests; end RPCs in flight after `grace_s` seconds at most."""

@@ -273,8 +273,14 @@ class HttpConnection(asyncio.Protocol):
     # Calls of the server.
 
     def drain(self) -> None:
-        """Close after the request in flight, at once if there is none."""
+        """Close after the request in flight or the next; without one, after a moment.
+
+        A client may be about to send one, and finds no other way in: the server listens no more.
+        """
         self.keeps_alive = False
+        self._state.loop.call_later(self._settings.drain_idle_s, self._close_unused)
+
+    def _close_unused(self) -> None:
         if self._exchange is None and not self._begun and not self._ahead:
             self._transport.close()
 

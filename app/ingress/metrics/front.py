@@ -13,7 +13,7 @@ from app.settings.fronts import Http1Settings
 
 Collect = Callable[[], Awaitable[bytes]]
 
-_LIMITS: Final = Http1Settings(max_body_bytes=1 << 20, max_connections=256)
+_LIMITS: Final = Http1Settings(max_body_bytes=1 << 20, max_connections=256, drain_idle_s=0)
 _ASK: Final = Ask("metrics")
 _HEADERS: Final = b"Content-Type: text/plain; charset=utf-8\r\n"
 
@@ -27,6 +27,8 @@ class MetricsFront:
         guard: decides who may read the metrics; None if everybody may.
     """
 
+    service = "Metrics service connections"
+
     def __init__(
         self, collect: Collect, settings: Http1Settings = _LIMITS, guard: Guard | None = None
     ) -> None:
@@ -38,6 +40,11 @@ class MetricsFront:
     async def start(self, address: str, port: int, reuse_port: bool = True) -> int:
         """Listen and return the port; see `HttpServer.start`."""
         return await self._server.start(address, port, reuse_port)
+
+    @property
+    def connections(self) -> int:
+        """Number of open connections."""
+        return len(self._server.state.connections)
 
     async def stop(self, grace_s: float) -> None:
         """Close; see `HttpServer.stop`."""

@@ -40,6 +40,8 @@ class HttpFront:
         guard: decides who may do what; None if everybody may do everything.
     """
 
+    service = "HTTP service connections"
+
     def __init__(
         self,
         service: InferenceService,

@@ -16,7 +16,7 @@ from app.transport.memory import shared_pool
 from tests.unit.app.http_fakes import FakeService
 from tests.unit.app.ingress.http_peer import Peer, Run, binary_infer, fronted, json_infer, request
 from tests.unit.garbage import alive
-from tests.waiting import until
+from tests.waiting import let_run, until
 
 
 @pytest.fixture
@@ -168,11 +168,30 @@ def test_body_without_memory_is_refused(run: Run, monkeypatch: pytest.MonkeyPatc
     run(scenario())
 
 
+def test_stop_answers_requests_on_open_connections(run: Run) -> None:
+    """Once, for their clients to go elsewhere."""
+
+    async def scenario() -> None:
+        async with fronted(drain_idle_s=60) as front:
+            peer = await front.connect()
+            assert (await peer.ask(json_infer()))[0] == 200
+            stopping = asyncio.create_task(front.stop(5))
+            await let_run()
+            with pytest.raises(OSError):
+                await front.connect()
+            status, headers, _ = await peer.ask(json_infer())
+            assert (status, headers["connection"]) == (200, "close")
+            assert await peer.at_end()
+            await stopping
+
+    run(scenario())
+
+
 def test_stop_finishes_requests_in_flight(run: Run) -> None:
     async def scenario() -> None:
         service = FakeService()
         service.hold = True
-        async with fronted(service) as front:
+        async with fronted(service, drain_idle_s=0.05) as front:
             busy, idle = await front.connect(), await front.connect()
             assert (await idle.ask(request("/v2/health/live", method="GET")))[0] == 200
             await busy.send(json_infer())
