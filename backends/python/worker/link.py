@@ -1,110 +1,79 @@
-"""The link between a replica and the worker process of its model: messages with tensors, both ways.
+"""The two links between a replica and the worker process of an instance.
 
-A message is a JSON object, followed by the bytes of its tensors. From `SHARED_BYTES` on, these are in
-anonymous shared memory (memfd), whose descriptor is passed along, sealed so that neither side can change or
-shrink what the other reads. Data of clients is never unpickled.
-
-The framing of `app.transport.wire` is not shared: it needs msgspec, which the environment of a worker may
-lack, and it reads ahead, which would separate descriptors from their messages. 30 lines are in common.
-
-    u32 size of the JSON | u64 size of the tensors' bytes | 1: they are in shared memory | JSON | bytes
+Executions go over one of their own, where the thread that asks receives the reply: a thread that received for
+it would have to be woken on each side, which takes longer than the way between the processes.
 """
 
-import fcntl
 import itertools
-import json
-import mmap
-import os
-import socket
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from struct import Struct
-from typing import Any, Final, NamedTuple
+from socket import socket
+from typing import Any
 
-from app.core.errors import ErrorCode, Failure, FailureReason
+from app.core.errors import Failure
 from app.core.tensors import Buffer
-
-Message = dict[str, Any]
-
-SHARED_BYTES: Final = 64 * 1024
-_MAX_JSON: Final = 1 << 30
-_ALIGNMENT: Final = 64
-_HEAD: Final = Struct("<IQB")
-_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
-_EMPTY: Final = memoryview(b"")
-
-
-class LinkClosed(Exception):
-    """The other process has ended, or this side has closed the link."""
+from backends.python.worker.framing import (
+    LinkClosed,
+    Message,
+    MessageSocket,
+    Payload,
+    failure_fields,
+    read_failure,
+)
 
 
-class Payload:
-    """The bytes of a message's tensors, read in the order in which they were added."""
+class CallLink(MessageSocket):
+    """The replica's end of the link for executions; the process's is a plain `MessageSocket`."""
 
-    def __init__(self, data: memoryview = _EMPTY) -> None:
-        self._data = data
-        self._position = 0
+    def __init__(self, sock: socket) -> None:
+        super().__init__(sock)
+        self._calling = threading.Lock()
 
-    def read(self, nbytes: int) -> memoryview:
-        """Return the next buffer, a view that keeps the memory alive.
+    def call(
+        self, message: Message, buffers: Sequence[Buffer] = (), timeout: float | None = None
+    ) -> tuple[Any, Payload]:
+        """Send a message and wait for its reply: a value, and the bytes of the tensors in it.
 
         Raises:
-            ValueError: fewer bytes are left.
+            InferError: the reply is an error.
+            LinkClosed: the other process has ended, or sent a malformed message.
+            TimeoutError: no reply within `timeout` seconds; the link is of no use any more.
+            TypeError, OSError: see `send`.
         """
-        end = self._position + nbytes
-        if nbytes < 0 or end > len(self._data):
-            raise ValueError("a message has less data than its tensors claim")
-        view = self._data[self._position : end]
-        self._position = _padded(end)
-        return view
+        with self._calling:
+            self.send(message, buffers)
+            reply, payload = self._reply(timeout)
+        if "error" in reply:
+            raise read_failure(reply["error"]).error()
+        return reply["value"], payload
+
+    def _reply(self, timeout: float | None) -> tuple[Message, Payload]:
+        try:
+            if timeout is not None:
+                self._socket.settimeout(timeout)
+            received = self.receive()
+        except TimeoutError as error:
+            raise TimeoutError(f"no reply within {timeout} s") from error
+        except (OSError, ValueError) as error:
+            self.shutdown()
+            raise LinkClosed(str(error)) from error
+        if received is None:
+            raise LinkClosed("the process has ended")
+        return received
 
 
-class _Packed(NamedTuple):
-    """A message to send: its bytes, and the descriptor sent with the first of them, -1 for none."""
+class Link(MessageSocket):
+    """One end of the link for everything else. Any thread may ask; one runs `serve`."""
 
-    data: bytes
-    descriptor: int
-
-
-class Link:
-    """One end of the link. `request` and `send` may be called from any thread; one thread runs `serve`."""
-
-    def __init__(self, sock: socket.socket, handle: Callable[[Message, Payload], None]) -> None:
+    def __init__(self, sock: socket, handle: Callable[[Message, Payload], None]) -> None:
         """Use a connected stream socket; `handle` receives all messages but replies, in `serve`."""
-        self._socket = sock
+        super().__init__(sock)
         self._handle = handle
-        self._lock = threading.Lock()
-        self._sender = 0
-        self._deferred: deque[_Packed] = deque()
         self._numbers = itertools.count(1)
         self._pending: dict[int, Future[tuple[Any, Payload]]] = {}
         self._closed = False
-
-    def send(self, message: Message, buffers: Sequence[Buffer] = ()) -> None:
-        """Send a message.
-
-        Raises:
-            LinkClosed: the other process has ended.
-            TypeError: the message cannot be written as JSON.
-            OSError: shared memory for the tensors cannot be allocated.
-        """
-        packed = _packed(message, buffers)
-        if self._sender == threading.get_ident():  # called by a destructor while this thread is sending
-            self._deferred.append(packed)
-            return
-        with self._lock:
-            self._sender = threading.get_ident()
-            try:
-                self._write(packed)
-                while self._deferred:
-                    self._write(self._deferred.popleft())
-            except OSError as error:
-                raise LinkClosed(str(error)) from error
-            finally:
-                self._sender = 0
 
     def request(
         self, message: Message, buffers: Sequence[Buffer] = (), timeout: float | None = None
@@ -144,7 +113,7 @@ class Link:
             Exception: for a malformed message, or raised by `handle`.
         """
         try:
-            while (received := self._receive()) is not None:
+            while (received := self.receive()) is not None:
                 message, payload = received
                 if message["do"] == "reply":
                     self._on_reply(message, payload)
@@ -158,17 +127,6 @@ class Link:
                 if not future.done():
                     future.set_exception(LinkClosed("the process has ended"))
 
-    def shutdown(self) -> None:
-        """Make `serve` return on both sides."""
-        try:
-            self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
-
-    def close(self) -> None:
-        """Close the socket, after `serve` has returned."""
-        self._socket.close()
-
     def _on_reply(self, message: Message, payload: Payload) -> None:
         future = self._pending.get(message["id"])
         if future is None or future.done():
@@ -177,97 +135,3 @@ class Link:
             future.set_exception(read_failure(message["error"]).error())
         else:
             future.set_result((message["value"], payload))
-
-    def _write(self, packed: _Packed) -> None:
-        if packed.descriptor < 0:
-            self._socket.sendall(packed.data)
-            return
-        try:
-            sent = socket.send_fds(self._socket, [packed.data], [packed.descriptor])
-        finally:
-            os.close(packed.descriptor)
-        self._socket.sendall(memoryview(packed.data)[sent:])
-
-    def _receive(self) -> tuple[Message, Payload] | None:
-        head, descriptors, _, _ = socket.recv_fds(self._socket, _HEAD.size, 1)
-        if not head:
-            return None
-        try:
-            head += self._exactly(_HEAD.size - len(head))
-            json_size, size, shared = _HEAD.unpack(head)
-            largest = json_size if shared else max(json_size, size)
-            if largest > _MAX_JSON or bool(shared) != bool(descriptors):
-                raise ValueError("a message of an impossible size")
-            message = json.loads(self._exactly(json_size))
-            if shared:
-                return message, Payload(_mapped(descriptors[0], size))
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-        return message, Payload(memoryview(self._exactly(size)))
-
-    def _exactly(self, size: int) -> bytearray:
-        data = bytearray(size)
-        view = memoryview(data)
-        while view:
-            count = self._socket.recv_into(view)
-            if not count:
-                raise ConnectionResetError("the process ended in the middle of a message")
-            view = view[count:]
-        return data
-
-
-def failure_fields(failure: Failure) -> list[str]:
-    """Return a failure as plain values."""
-    return [failure.code.value, failure.message, failure.reason.value]
-
-
-def read_failure(fields: Sequence[str]) -> Failure:
-    """Undo `failure_fields`."""
-    code, message, reason = fields
-    return Failure(ErrorCode(code), message, FailureReason(reason))
-
-
-def _packed(message: Message, buffers: Sequence[Buffer]) -> _Packed:
-    text = json.dumps(message, separators=(",", ":")).encode()
-    size = sum(_padded(len(buffer)) for buffer in buffers)
-    if size >= SHARED_BYTES:
-        return _Packed(_HEAD.pack(len(text), size, 1) + text, _shared(buffers, size))
-    parts = [_HEAD.pack(len(text), size, 0), text]
-    for buffer in buffers:
-        parts += [bytes(buffer), bytes(_padded(len(buffer)) - len(buffer))]
-    return _Packed(b"".join(parts), -1)
-
-
-def _padded(nbytes: int) -> int:
-    return (nbytes + _ALIGNMENT - 1) & -_ALIGNMENT
-
-
-def _shared(buffers: Sequence[Buffer], size: int) -> int:
-    """Return a descriptor of sealed shared memory with a copy of the buffers."""
-    descriptor = os.memfd_create("nereid-tensors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        os.ftruncate(descriptor, size)
-        position = 0
-        for buffer in buffers:
-            view = memoryview(buffer).cast("B") if len(buffer) else _EMPTY
-            for start in range(0, len(view), _MAX_JSON):  # the kernel writes less than 2 GiB at once
-                part = view[start : start + _MAX_JSON]
-                if os.pwrite(descriptor, part, position + start) != len(part):
-                    raise OSError("the machine has no memory for the tensors of a message")
-            position += _padded(len(view))
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _mapped(descriptor: int, size: int) -> memoryview:
-    """Return a view of shared memory; writes to it are private to this process."""
-    # Without the seals the other process could truncate the memory, and reading it would end this one.
-    if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
-        raise ValueError("shared memory that is not sealed")
-    if os.fstat(descriptor).st_size < size:
-        raise ValueError("shared memory that is smaller than the message says")
-    return memoryview(mmap.mmap(descriptor, size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE))

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from app.core.tensors import Buffer, InferRequest, InferResponse, RequestedOutput, Tensor
-from backends.python.worker.link import Payload, failure_fields, read_failure
+from backends.python.worker.framing import Payload, failure_fields, read_failure
 
 _REQUEST: Final = (
     "model_name",

@@ -9,6 +9,7 @@ import subprocess
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +23,8 @@ from backends.python.api.errors import stub_failed
 from backends.python.execution.execution import Clocked
 from backends.python.execution.instance import PythonInstance
 from backends.python.worker.activation import environment_variables
-from backends.python.worker.link import Link, LinkClosed, Message, Payload
+from backends.python.worker.framing import LinkClosed, Message, Payload
+from backends.python.worker.link import CallLink, Link
 from backends.python.worker.link_codec import read_response, request_fields
 from backends.python.worker.process_calls import ProcessCalls
 
@@ -67,16 +69,18 @@ class Process:
         self._said_hello = False
         self._started = threading.Event()  # said hello, or ended
         self._output: deque[str] = deque(maxlen=_LAST_LINES)
-        replica_end, worker_end = socket.socketpair()
-        self.link = Link(replica_end, self._handle)
+        ends, far_ends = zip(*(socket.socketpair() for _ in range(2)), strict=True)
+        self.link = Link(ends[0], self._handle)
+        self._jobs = CallLink(ends[1])
         self._calls = ProcessCalls(self.link, self._name, self._in_flight)
         try:
-            self._process = self._spawn(worker_end)
+            self._process = self._spawn([end.fileno() for end in far_ends])
         except OSError as error:
-            replica_end.close()
+            self._close()
             raise internal(f"unable to start {python} for model '{instance.model_name}': {error}") from error
         finally:
-            worker_end.close()
+            for end in far_ends:
+                end.close()
         self._printer = self._thread(self._log_output, "output")
         self._reader = self._thread(self._serve, "messages")
         self._started.wait(start_s)
@@ -107,7 +111,9 @@ class Process:
         buffers: list[Buffer] = []
         sent = [(number, request_fields(request.infer, buffers)) for number, request in numbered.items()]
         try:
-            value, payload = self.link.request({"do": "execute", "requests": sent}, buffers)
+            value, payload = self._jobs.call({"do": "execute", "requests": sent}, buffers)
+            if self._instance.decoupled:  # the responses that it has sent came over the other link
+                self.link.request({"do": "flush"})
         except LinkClosed:
             self._fail_in_flight()
             return
@@ -128,7 +134,7 @@ class Process:
     def finalize_sequence(self, sequence_id: SequenceId) -> None:
         """Report the end of a sequence to the model, before the next batch."""
         try:
-            self.link.send({"do": "finalize_sequence", "sequence": sequence_id})
+            self._jobs.send({"do": "finalize_sequence", "sequence": sequence_id})
         except LinkClosed:
             pass
 
@@ -150,18 +156,21 @@ class Process:
 
     def wait(self) -> str:
         """Wait for the end of the process; return its exit status or signal. Requests in flight fail."""
+        with suppress(ChildProcessError):  # it is waited for already
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        for link in (self.link, self._jobs):  # which processes that the model has forked may hold open
+            link.shutdown()
         self._reader.join()
         self._kill()
         self._printer.join(_KILLED_S)
-        self._calls.close()
-        self.link.close()
+        self._close()
         code = self._process.returncode
         return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
 
     def stop(self, timeout: float) -> None:
         """Finalize the model and end the process; kill it after `timeout` seconds."""
         try:
-            self.link.request({"do": "finalize"}, timeout=timeout)
+            self._jobs.call({"do": "finalize"}, timeout=timeout)
             self._reader.join(_KILLED_S)
         except (LinkClosed, InferError, TimeoutError) as error:
             logger.warning("process of instance '%s' is killed: %s", self._name, error)
@@ -169,11 +178,16 @@ class Process:
         self.link.shutdown()
         self.wait()
 
-    def _spawn(self, worker_end: socket.socket) -> "subprocess.Popen[bytes]":
+    def _close(self) -> None:
+        self._calls.close()
+        self.link.close()
+        self._jobs.close()
+
+    def _spawn(self, descriptors: list[int]) -> "subprocess.Popen[bytes]":
         isolation = [] if self._python == SERVER_PYTHON else ["-s"]
         return subprocess.Popen(
-            [str(self._python), *isolation, _MAIN, str(worker_end.fileno()), self._name],
-            pass_fds=[worker_end.fileno()],
+            [str(self._python), *isolation, _MAIN, *map(str, descriptors), self._name],
+            pass_fds=descriptors,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -201,7 +215,7 @@ class Process:
     def _request(self, verb: str) -> Any:
         try:
             caller = server_api.current().caller or self._instance.model_name
-            return self.link.request({"do": verb, "instance": asdict(self._instance), "caller": caller})[0]
+            return self._jobs.call({"do": verb, "instance": asdict(self._instance), "caller": caller})[0]
         except LinkClosed:
             raise self._ended(self.wait()) from None
 

@@ -12,7 +12,8 @@ from backends.base import Request
 from backends.python.api import server_api
 from backends.python.api.calls import MAX_QUEUED
 from backends.python.api.errors import TritonModelException
-from backends.python.worker.link import Link, LinkClosed, Message, Payload
+from backends.python.worker.framing import LinkClosed, Message, Payload
+from backends.python.worker.link import Link
 from backends.python.worker.link_codec import read_request, response_fields
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from backends.python.api.errors import stub_failed
 from backends.python.execution.execution import Clocked
 from backends.python.execution.instance import PythonInstance
 from backends.python.execution.readiness import LIMIT_S
-from backends.python.worker.link import LinkClosed
+from backends.python.worker.framing import LinkClosed
 from backends.python.worker.process import Process, not_healthy
 
 logger = logging.getLogger(__name__)

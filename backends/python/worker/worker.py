@@ -1,13 +1,13 @@
 """The worker process of an instance of a Python model: the process's side.
 
-The main thread executes the requests of the replica, one at a time; another thread receives messages.
+The main thread executes what comes over the link for executions, one thing at a time; another thread receives
+the messages of the other link.
 """
 
 import ctypes
 import itertools
 import logging
 import os
-import queue
 import signal
 import socket
 import sys
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from app.core.errors import InferError, internal
+from app.core.errors import Failure, InferError, internal
 from app.core.tensors import Buffer, InferRequest, InferResponse
 from backends.base import Request
 from backends.python.api import metrics, server_api
@@ -25,7 +25,8 @@ from backends.python.api.errors import TritonModelException, describe
 from backends.python.execution import loader
 from backends.python.execution.execution import Execution, completed
 from backends.python.execution.instance import PythonInstance
-from backends.python.worker.link import Link, LinkClosed, Message, Payload
+from backends.python.worker.framing import LinkClosed, Message, MessageSocket, Payload, failure_fields
+from backends.python.worker.link import Link
 from backends.python.worker.link_codec import read_request, read_response, request_fields, response_fields
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -49,11 +50,11 @@ class RemoteRequest(Request):
 
 
 class Worker:
-    """Executes one model for the replica at the other end of a link."""
+    """Executes one model for the replica at the other ends of two links."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, jobs: socket.socket) -> None:
         self.link = Link(sock, self._handle)
-        self._jobs: queue.SimpleQueue[tuple[Message, Payload]] = queue.SimpleQueue()
+        self._jobs = MessageSocket(jobs)
         self._execution: Execution | None = None
         self._calls: RemoteCalls | None = None
         self._batched: list[tuple[int, InferResponse]] | None = None
@@ -69,14 +70,22 @@ class Worker:
         """Execute the requests of the replica until `finalize`, or until the replica has ended."""
         threading.Thread(target=self._serve, name="replica", daemon=True).start()
         self.link.send({"do": "hello", "python": sys.version.split()[0], "prefix": sys.prefix})
-        while True:
-            message, payload = self._jobs.get()
+        while (received := self._jobs.receive()) is not None:
+            message, payload = received
             try:
                 self._verbs[message["do"]](message, payload)
             except InferError as error:
-                self.link.reply_error(message, error.failure)
+                self._reply_error(error.failure)
             except (Exception, SystemExit) as error:
-                self.link.reply_error(message, internal(describe(error, loader.OUR_FOLDER)).failure)
+                self._reply_error(internal(describe(error, loader.OUR_FOLDER)).failure)
+            del received, message, payload  # or its tensors would live until the next one
+        os._exit(1)  # the replica has ended
+
+    def _reply(self, value: Any = None, buffers: Sequence[Buffer] = ()) -> None:
+        self._jobs.send({"value": value}, buffers)
+
+    def _reply_error(self, failure: Failure) -> None:
+        self._jobs.send({"error": failure_fields(failure)})
 
     def _serve(self) -> None:
         try:
@@ -86,13 +95,13 @@ class Worker:
 
     def _handle(self, message: Message, payload: Payload) -> None:
         verb = message["do"]
-        if verb in self._verbs:
-            self._jobs.put((message, payload))
-        elif verb == "response":
+        if verb == "response":
             assert self._calls is not None
             self._calls.on_response(message, payload)
         elif verb == "metrics":
             self.link.reply(message, metrics.snapshot())
+        elif verb == "flush":
+            self.link.reply(message)
         elif verb == "ready":
             threading.Thread(target=self._report_ready, args=(message,), name="is_ready", daemon=True).start()
 
@@ -101,15 +110,15 @@ class Worker:
         self._calls = RemoteCalls(self.link, message["caller"])
         server_api.install(self._calls)
         self._execution = Execution(instance)
-        self.link.reply(message)
+        self._reply()
 
     def _complete(self, message: Message, payload: Payload) -> None:
-        self.link.reply(message, completed(_instance(message["instance"])))
+        self._reply(completed(_instance(message["instance"])))
 
     def _finalize(self, message: Message, payload: Payload) -> None:
         if self._execution is not None:
             self._execution.close()
-        self.link.reply(message)
+        self._reply()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)  # do not wait for threads that the model left running
@@ -138,7 +147,7 @@ class Worker:
             batched, self._batched = self._batched or [], None
         value, buffers = _executed(numbers, requests, clock), list[Buffer]()
         value["responses"] = [(number, response_fields(response, buffers)) for number, response in batched]
-        self.link.reply(message, value, buffers)
+        self._reply(value, buffers)
 
     def _request(self, number: int, fields: dict[str, Any], payload: Payload) -> Request:
         return RemoteRequest(number, read_request(fields, payload), self)
@@ -237,11 +246,11 @@ class LogSender(logging.Handler):
             pass
 
 
-def run(descriptor: int) -> None:
-    """Serve the replica at the other end of a socket; never return."""
+def run(*descriptors: int) -> None:
+    """Serve the replica at the other end of two sockets, one of them for executions; never return."""
     # If the replica is killed, this ends a model that never releases the interpreter lock.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    worker = Worker(socket.socket(fileno=descriptor))
+    worker = Worker(*(socket.socket(fileno=descriptor) for descriptor in descriptors))
     log = logging.getLogger("backends")
     log.handlers = [LogSender(worker.link)]
     log.setLevel(logging.DEBUG)

@@ -1,9 +1,9 @@
 """The program of a process that executes an instance of a Python model.
 
-`<environment>/bin/python worker_main.py DESCRIPTOR NAME`, where the descriptor is a socket to the replica and
-the name is the instance's, for listings of processes. The environment may have the model's packages and none
-of ours, so our modules are found by their location, and `sys.path` stays the environment's. The syntax here
-is that of Python 3.6, so that an interpreter that is too old can report it.
+`<environment>/bin/python worker_main.py DESCRIPTOR DESCRIPTOR NAME`, where the descriptors are sockets to the
+replica and the name is the instance's, for listings of processes. The environment may have the model's
+packages and none of ours, so our modules are found by their location, and `sys.path` stays the environment's.
+The syntax here is that of Python 3.6, so that an interpreter that is too old can report it.
 """
 
 import os
@@ -56,7 +56,7 @@ def main() -> None:
         import numpy  # noqa: F401
     except ImportError as error:
         fail(f"the environment {sys.prefix} has no numpy, which every Python model needs: {error}")
-    import_worker().run(int(sys.argv[1]))
+    import_worker().run(int(sys.argv[1]), int(sys.argv[2]))
 
 
 if __name__ == "__main__":

@@ -121,6 +121,14 @@ class TritonPythonModel:
     def crashes(self, request):
         os.kill(os.getpid(), signal.SIGSEGV)
 
+    def forks(self, request):
+        child = os.fork()
+        if not child:
+            os.setsid()
+            time.sleep(600)
+            os._exit(0)
+        return [child]
+
     def hangs(self, request):
         time.sleep(60)
 

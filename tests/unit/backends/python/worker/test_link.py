@@ -1,4 +1,4 @@
-"""The link between a replica and a model's process: both ends here."""
+"""The links between a replica and a model's process: both ends here."""
 
 import fcntl
 import os
@@ -10,10 +10,18 @@ from typing import Any
 import pytest
 
 from app.core.errors import ErrorCode, InferError, not_found
-from backends.python.worker import link as link_module
-from backends.python.worker.link import SHARED_BYTES, Link, LinkClosed, Message, Payload
+from backends.python.worker import framing
+from backends.python.worker.framing import (
+    SHARED_BYTES,
+    LinkClosed,
+    Message,
+    MessageSocket,
+    Payload,
+    failure_fields,
+)
+from backends.python.worker.link import CallLink, Link
 
-HEAD = link_module._HEAD
+HEAD = framing._HEAD
 LARGE = bytes(range(256)) * (SHARED_BYTES // 256)
 
 
@@ -61,7 +69,10 @@ def ends() -> Iterator[Ends]:
     made.end()
 
 
-@pytest.mark.parametrize("buffers", [[], [b""], [b"abc", b"", LARGE[:100]], [LARGE, b"x", LARGE]])
+BUFFERS = [[], [b""], [b"abc", b"", LARGE[:100]], [LARGE, b"x", LARGE]]
+
+
+@pytest.mark.parametrize("buffers", BUFFERS)
 def test_messages_and_tensors_round_trip(buffers: list[bytes], ends: Ends) -> None:
     sizes = [len(buffer) for buffer in buffers]
     value, payload = ends.here.request({"do": "echo", "value": [1, "ü"], "sizes": sizes}, buffers, 30)
@@ -110,11 +121,56 @@ def test_a_destructor_that_sends_while_its_thread_does(ends: Ends) -> None:
     assert not ends.here._deferred
 
 
+@pytest.fixture
+def call() -> Iterator[tuple[CallLink, MessageSocket]]:
+    ours, theirs = socket.socketpair()
+    ends = CallLink(ours), MessageSocket(theirs)
+    yield ends
+    for end in ends:
+        end.close()
+
+
+@pytest.mark.parametrize("buffers", BUFFERS)
+def test_a_caller_receives_its_reply(buffers: list[bytes], call: tuple[CallLink, MessageSocket]) -> None:
+    ours, theirs = call
+
+    def answer() -> None:
+        received = theirs.receive()
+        assert received is not None
+        message, payload = received
+        theirs.send({"value": message["value"]}, [payload.read(len(buffer)) for buffer in buffers])
+
+    answering = threading.Thread(target=answer)
+    answering.start()
+    value, payload = ours.call({"value": [1, "ü"]}, buffers)
+    assert value == [1, "ü"]
+    assert [bytes(payload.read(len(buffer))) for buffer in buffers] == buffers
+    answering.join(30)
+
+
+def test_calls_that_fail(call: tuple[CallLink, MessageSocket]) -> None:
+    ours, theirs = call
+    theirs.send({"error": failure_fields(not_found("nobody").failure)})
+    with pytest.raises(InferError, match="nobody"):
+        ours.call({})
+    with pytest.raises(TypeError):
+        ours.call({"value": object()})
+    with pytest.raises(TimeoutError, match=r"no reply within 0\.01 s"):
+        ours.call({}, timeout=0.01)
+    theirs._socket.sendall(HEAD.pack(2**32 - 1, 0, 0))
+    with pytest.raises(LinkClosed, match="an impossible size"):
+        ours.call({})
+    while theirs.receive() is not None:  # what was asked; then the end, since nothing can follow
+        pass
+    with pytest.raises(LinkClosed):
+        ours.call({})
+
+
 def memory(seal: bool) -> int:
     descriptor = os.memfd_create("test", os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, 100)
     if seal:
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, link_module._SEALS)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, framing._SEALS)
     return descriptor
 
 

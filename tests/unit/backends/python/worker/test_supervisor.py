@@ -16,7 +16,7 @@ from backends.python.worker.activation import environment_variables
 from backends.python.worker.supervisor import Supervisor, delay
 from tests import environments
 from tests.unit.backend_harness import Served, config, infer
-from tests.unit.backends.python.worker.process_model import MODEL, SECONDS, ask
+from tests.unit.backends.python.worker.process_model import MODEL, SECONDS, ask, told
 from tests.unit.python_models import IDENTITY, text, write
 from tests.waiting import block_until
 
@@ -42,6 +42,18 @@ def test_a_process_that_dies_is_started_again(
     assert supervisor.pid not in (0, first) and served.backend.instance_ready(served.instance)
     assert changes.acquire(timeout=SECONDS)
     assert f"process of instance 'm_0_0' ended with {how}" in caplog.text
+    served.close()
+
+
+def test_a_process_that_dies_beside_its_own_children(python: Path, tmp_path: Path) -> None:
+    """They were forked with the sockets to the replica, which do not close with the process."""
+    served = Served(PythonBackend, config(text()), write(tmp_path, MODEL), interpreter=python)
+    (child,) = told(ask(served, "forks"))
+    try:
+        assert "is not healthy" in ask(served, "crashes").error
+        assert ask(served, "identity").arrays["O"].tolist() == [[1, 1]]
+    finally:
+        os.kill(child, signal.SIGKILL)
     served.close()
 
 
