@@ -85,8 +85,7 @@ class EnsembleExecution:
 
     def _run(self) -> None:
         entry = self._entry
-        if entry.name in self._request.chain:
-            raise _circular((*self._request.chain, entry.name))
+        _check_circular(entry, self._request.chain)
         given = {tensor.name: _reshaped(tensor, entry.inputs[tensor.name]) for tensor in self._request.inputs}
         self._add_tensors(self._root, {name: given.get(name, Absent.LEFT_OUT) for name in entry.inputs})
 
@@ -161,6 +160,9 @@ class EnsembleExecution:
 
     def _step_request(self, call: StepCall) -> InferRequest:
         step = call.step
+        chain = (*self._request.chain, self._entry.name)
+        if self._request.chain:  # part of a call of a model, which this may be a step of
+            _check_circular(call.entry, chain)
         inputs = []
         for name, source in step.inputs:
             tensor = call.scope.get(source)
@@ -173,7 +175,7 @@ class EnsembleExecution:
             model_version=step.version,
             inputs=tuple(inputs),
             outputs=step.requested,
-            chain=(*request.chain, self._entry.name),
+            chain=chain,
         )
 
     def _on_response(self, call: StepCall, response: InferResponse) -> None:
@@ -306,8 +308,9 @@ def _sequence_parameters(request: InferRequest) -> Parameters:
     }
 
 
-def _circular(chain: tuple[str, ...]) -> InferError:
-    return invalid_arg(f"circular call of models: {' -> '.join(chain)}")
+def _check_circular(entry: VersionEntry, chain: tuple[str, ...]) -> None:
+    if entry.waits_for_itself(chain):
+        raise invalid_arg(f"circular call of models: {' -> '.join((*chain, entry.name))}")
 
 
 def _renamed(tensor: Tensor, name: str, spec: TensorSpec | None) -> Tensor:

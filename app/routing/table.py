@@ -89,6 +89,16 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
         return bool(self.model_config.HasField("ensemble_scheduling"))
 
     @cached_property
+    def instances(self) -> int:
+        """Instances of a replica that execute; an ensemble counts as one."""
+        groups = [group for group in self.model_config.instance_group if not group.passive]
+        return max(1, sum(int(group.count) * max(1, len(group.gpus)) for group in groups))
+
+    def waits_for_itself(self, chain: tuple[str, ...]) -> bool:
+        """Whether the calls that a request is part of hold every instance, so that it could only wait."""
+        return chain.count(self.name) >= self.instances
+
+    @cached_property
     def inputs(self) -> dict[str, TensorSpec]:
         """Inputs by name."""
         return {spec.name: spec for spec in input_specs(self.model_config)}

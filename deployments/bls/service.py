@@ -221,17 +221,15 @@ class ModelCalls(Calls):
 
         Raises:
             InferError: INTERNAL for a model that is not ready, or decoupled although `decoupled` is False;
-                INVALID_ARG for a circular call.
+                INVALID_ARG for a circular call that no instance is left for.
         """
         name = infer.model_name
-        if name in infer.chain:
-            raise _circular(infer.chain, name)
         try:
             entry = router.resolve(name, infer.model_version)
         except InferError as error:
             text = f"Failed for execute the inference request. Model '{name}' is not ready."
             raise _not_run(name, text) from error
-        if entry.name in infer.chain:
+        if entry.waits_for_itself(infer.chain):
             raise _circular(infer.chain, entry.name)
         if entry.decoupled and not decoupled:
             raise _not_run(

@@ -36,6 +36,21 @@ def test_short_executions_wait_for_their_calls_on_the_loop(client: Driver, model
         assert response.array("OUTPUT").tolist() == (2 * values).tolist()
 
 
+def test_a_model_calls_itself_while_an_instance_is_left(client: Driver) -> None:
+    def ask(depth: int) -> list[int]:
+        values = np.array([depth], np.int32)
+        response = client.infer("bls_recursive", [Input("INPUT", values, "INT32")])
+        found: list[int] = response.array("OUTPUT").tolist()
+        return found
+
+    assert ask(3) == [3]
+    with pytest.raises(Refused) as caught:
+        ask(4)
+    assert caught.value.refusal.text.startswith(
+        f"circular call of models: {' -> '.join(5 * ['bls_recursive'])};"
+    )
+
+
 @pytest.mark.parametrize(
     ("what", "text"),
     [

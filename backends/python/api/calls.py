@@ -4,6 +4,7 @@ import asyncio
 import json
 import queue
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
@@ -61,7 +62,7 @@ def wire_request(
         timeout_us=request.timeout(),
         deadline=deadline,
         trace=request.trace()._traceparent or trace,
-        chain=chain if caller in chain else (*chain, caller),
+        chain=(*chain, caller),
     )
 
 
@@ -76,8 +77,16 @@ def _inherited(callers: Sequence[Request]) -> tuple[int, float, str, tuple[str, 
         min((infer.priority for infer in infers if infer.priority), default=0),
         max(deadlines, default=0.0) if all(deadlines) else 0.0,
         next((infer.trace for infer in infers if infer.trace), ""),
-        tuple(dict.fromkeys(name for infer in infers for name in infer.chain)),
+        _merged([infer.chain for infer in infers if infer.chain]),
     )
+
+
+def _merged(chains: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return a chain with each model as often as the chain has it that has it most often."""
+    counts: Counter[str] = Counter()
+    for chain in chains:
+        counts |= Counter(chain)
+    return tuple(counts.elements())
 
 
 def model_response(response: InferResponse) -> InferenceResponse:

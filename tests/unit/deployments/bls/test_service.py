@@ -47,7 +47,8 @@ class Loading:
 class Bench:
     def __init__(self, plane: LoopThread) -> None:
         chain = ensemble(step({"x": "IN"}, {"y": "OUT"}, "m"))
-        self.models = Models(m=model(), d=model(more=DECOUPLED), e=chain)
+        three = model(more="instance_group [ { kind: KIND_CPU count: 2 }, { gpus: [ 0 ] count: 1 } ]")
+        self.models = Models(m=model(), d=model(more=DECOUPLED), e=chain, three=three, caller=model())
         self.loading = Loading()
         self.plane = plane
         self.taken = threading.Event()
@@ -249,6 +250,24 @@ def test_models_that_call_each_other(bench: Bench) -> None:
     found: list[str] = []
     during([received(chain=("m",))], lambda: found.append(request("m").exec().error().message()))
     assert found[0].startswith("circular call of models: m -> caller -> m")
+
+
+def test_a_model_may_call_itself_while_an_instance_is_left(bench: Bench) -> None:
+    bench.answers.append(lambda asked: asked.answer(output(5)))
+    found: list[pb_utils.InferenceResponse] = []
+    during([received(chain=("three", "three"))], lambda: found.append(request("three").exec()))
+    assert not found[0].has_error()
+    during([received(chain=("three",) * 3)], lambda: found.append(request("three").exec()))
+    text = "circular call of models: three -> three -> three -> caller -> three; a model that calls itself"
+    error = found[1].error()
+    assert error is not None and error.message().startswith(text)
+
+
+def test_call_of_a_batch_holds_what_any_of_its_requests_holds() -> None:
+    chains: list[tuple[str, ...]] = [("a", "b"), (), ("a", "a"), ("c",)]
+    requests = [received(chain=chain) for chain in chains]
+    infer = calls.wire_request(request(), "a", requests)
+    assert sorted(infer.chain) == ["a", "a", "a", "b", "c"]
 
 
 def test_models_are_loaded_and_unloaded(bench: Bench) -> None:
