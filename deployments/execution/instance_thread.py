@@ -143,9 +143,13 @@ class InstanceThread:
         if self._finalizes_sequences:
             self._work.put(sequence_id)
 
+    def end(self) -> None:
+        """Unload after the current batch, without waiting for it."""
+        self._work.put(None)
+
     def stop(self, timeout: float | None) -> None:
         """Unload after the current batch; wait up to `timeout` seconds."""
-        self._work.put(None)
+        self.end()
         self._thread.join(timeout)
 
     def _run(self) -> None:

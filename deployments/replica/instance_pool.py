@@ -149,8 +149,11 @@ class InstancePool:
                     thread.cancel(pending)
 
     def close(self, timeout: float) -> None:
-        """Unload every instance, `timeout` seconds for each."""
-        for thread in (*(placed.thread for placed in self._placed), *self._leaving):
+        """Unload every instance, all at once; wait up to `timeout` seconds for each."""
+        threads = [*(placed.thread for placed in self._placed), *self._leaving]
+        for thread in threads:
+            thread.end()
+        for thread in threads:
             thread.stop(timeout)
         if self._limiter is not None:
             self._plane.call(self._limiter.close())

@@ -229,25 +229,6 @@ async def test_an_ensemble_within_an_ensemble() -> None:
     assert models.error == "in ensemble 'outer', in ensemble 'e', gone"
 
 
-async def test_circular_ensembles_are_refused() -> None:
-    models = Models(e=CHAIN, a=model(), b=model())
-    models.infer(tensor(), chain=("e", "caller"))
-    await turn()
-    assert "e -> caller -> e" in models.error
-
-
-@pytest.mark.parametrize(("count", "refused"), [(1, True), (2, False)])
-async def test_a_step_whose_model_calls_the_ensemble_needs_another_instance(
-    count: int, refused: bool
-) -> None:
-    group = f"instance_group {{ kind: KIND_CPU count: {count} }}"
-    models = Models(e=CHAIN, a=model(more=group), b=model())
-    models.infer(tensor(), chain=("a",))
-    await turn()
-    assert [asked.request.chain for asked in models.asked] == ([] if refused else [("a", "e")])
-    assert not refused or "circular call of models: a -> e -> a" in models.error
-
-
 class TestOptionalInputs:
     CONFIG = ensemble(step({"x": "IN", "z": "EXTRA"}, {"y": "OUT"}, "a"), inputs="IN").replace(
         "output {", 'input { name: "EXTRA" data_type: TYPE_FP32 dims: [ 4 ] optional: true } output {', 1

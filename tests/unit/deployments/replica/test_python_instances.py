@@ -77,8 +77,8 @@ class Models:
         self.folder = bench.directory / "m"
         (self.folder / "1" / "model.py").write_text(MODEL)
 
-    def load(self, config: str) -> ServedModel:
-        return self.bench.load(PYTHON + config)
+    def load(self, config: str, **fields: Any) -> ServedModel:
+        return self.bench.load(PYTHON + config, **fields)
 
     def ask(self, name: str, **fields: Any) -> "Future[InferResponse]":
         return self.bench.submit(request(name, **fields))[0]
@@ -209,6 +209,23 @@ def test_a_model_that_had_several_instances_keeps_a_process(models: Models) -> N
     models.load(group(2))
     update(models, group(1))
     assert models.about("one")["pid"] in models.wrote("made-") - {os.getpid()}
+
+
+def test_instances_end_at_the_same_time(models: Models) -> None:
+    source = models.folder / "1" / "model.py"
+    finalize = 'self.meet()\n        open(f"{self.folder}parted-{self.pid}", "w").close()'
+    source.write_text(f"{MODEL}\n    def finalize(self):\n        {finalize}\n")
+    model = models.load(group(4))
+    processes = models.wrote("made-")
+    model.close(timeout=30)
+    models.bench.model = None
+    assert models.wrote("parted-") == processes, "each waits for the others"
+
+
+def test_a_process_has_the_host_policy_of_its_instance(models: Models) -> None:
+    core = min(os.sched_getaffinity(0))
+    models.load(group(2), host_policy={"cpu": {"cpu-cores": f"{core}-{core}"}})
+    assert {*map(frozenset, map(os.sched_getaffinity, models.wrote("made-")))} == {frozenset({core})}
 
 
 def test_metrics_of_all_instances_are_reported(models: Models) -> None:
