@@ -145,9 +145,9 @@ class _Statuses:
             self._polling = asyncio.create_task(self._poll())
         return self._polling
 
-    @staticmethod
-    async def _poll() -> Mapping[str, Any]:
+    async def _poll(self) -> Mapping[str, Any]:
         await asyncio.sleep(_STATUS_S)
+        self._polling = None  # who asks from here on may have started an application that the answer lacks
         return await asyncio.to_thread(application_statuses)
 
 

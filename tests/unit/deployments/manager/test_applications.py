@@ -160,6 +160,30 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeServe:
     return FakeServe(monkeypatch)
 
 
+async def test_status_that_was_asked_before_is_not_given_to_a_later_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its application, started in between, would seem to be deleted."""
+    asked: list[int] = []
+    may_answer = threading.Event()
+
+    def ask() -> dict[str, Any]:
+        asked.append(len(asked))
+        assert may_answer.wait(30)
+        return {}
+
+    monkeypatch.setattr(applications, "_STATUS_S", 0.001)
+    monkeypatch.setattr(applications, "application_statuses", ask)
+    statuses = applications._Statuses()
+    first = statuses.poll()
+    assert statuses.poll() is first, "not asked yet"
+    await until(lambda: bool(asked))
+    later = statuses.poll()
+    may_answer.set()
+    await asyncio.gather(first, later)
+    assert len(asked) == 2
+
+
 async def test_serve_configurations_are_made_one_at_a_time(
     fake: FakeServe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
