@@ -235,7 +235,8 @@ def describe(files: Collection[ModelFile]) -> str:
 
 
 def _sentence(file: ModelFile, kind: Kind) -> str:
-    return f"'{file.name}' is {kind.title}: {kind.advice}{_served_by(kind)}."
+    advice = kind.advice[0].upper() + kind.advice[1:]
+    return f"'{file.name}' is {kind.title}. {advice}{_served_by(kind)}."
 
 
 def _served_by(kind: Kind) -> str:

@@ -24,6 +24,9 @@ class Command(NamedTuple):
 
 
 COMMANDS: Final[Mapping[str, Command]] = {
+    "check": Command("app.commands.check", "Check the models of a repository without serving them."),
+    "env": Command("app.commands.env", "Print the variables with which Ray's commands reach a server."),
+    "status": Command("app.commands.status", "Print addresses, models and processes of a server."),
     "token": Command("app.commands.token", "Make, list and revoke tokens of clients."),
 }
 """The commands by name."""

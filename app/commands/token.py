@@ -9,6 +9,7 @@ from typing import Final
 
 from app.access.token_file import change_tokens, read_tokens
 from app.access.tokens import SCOPES, append, make_token, new_secret, without
+from app.commands.columns import columns
 
 _FILE: Final = "tokens.jsonl"
 _ABOUT: Final = "Make, list and revoke tokens of clients, for a server with --auth-tokens-file=FILE."
@@ -63,9 +64,7 @@ def _list(arguments: argparse.Namespace) -> None:
     for token in read_tokens(arguments.file):
         scope, models = ",".join(token.scope), ",".join(token.models)
         rows.append((token.name, scope, models, token.rate or "-", str(token.concurrency or "-")))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print(columns(rows))
 
 
 def _revoke(arguments: argparse.Namespace) -> None:

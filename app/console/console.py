@@ -1,5 +1,6 @@
 """The console of a server: what is printed at its start, when it is ready, and when its start fails."""
 
+import atexit
 import logging
 import os
 import sys
@@ -10,6 +11,9 @@ from contextlib import contextmanager
 from typing import Final
 
 from app.console import messages
+from app.console.server_record import ServerRecord, birth_of, write_record
+from app.core.installation import server_version
+from app.ray_adapter.cluster_environment import cluster_addresses, cluster_environment
 from app.ray_adapter.worker_output import divert_ray_output, open_ray_log
 from app.routing.table import RoutingTable
 from app.settings.settings import ServerSettings
@@ -41,6 +45,7 @@ class Console:
             done.set()
             waiting.join()
         self._divert()
+        self._record()
         _say(messages.models_loading(self._seconds))
 
     def ready(self, table: RoutingTable) -> None:
@@ -58,6 +63,26 @@ class Console:
             return
         self._ray_log = open_ray_log()
         divert_ray_output(self._ray_log)
+
+    def _record(self) -> None:
+        """Let `nereid status` find this server until it ends."""
+        settings, pid = self._settings, os.getpid()
+        ray, dashboard = cluster_addresses()
+        record = ServerRecord(
+            pid=pid,
+            birth=birth_of(pid),
+            version=server_version(),
+            http=messages.http_url(settings),
+            grpc=messages.grpc_address(settings),
+            metrics=messages.metrics_url(settings),
+            repositories=settings.repository.paths,
+            ray=ray,
+            dashboard=dashboard,
+            environment=cluster_environment(),
+            log=self._log_path,
+        )
+        path = write_record(record)
+        atexit.register(path.unlink, missing_ok=True)
 
     def _wait(self, done: threading.Event) -> None:
         while not done.wait(_PATIENCE_S):

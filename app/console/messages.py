@@ -55,9 +55,23 @@ def failed(table: RoutingTable, log: str) -> str:
 
 
 def http_url(settings: ServerSettings) -> str:
-    """Return the address of the HTTP API for a client on this machine."""
-    scheme = "https" if settings.http.certificates else "http"
-    return f"{scheme}://{_host(settings.http.address)}:{settings.http.port}"
+    """Return the address of the HTTP API for a client here; "" for none, or a port yet to choose."""
+    http = settings.http
+    scheme = "https" if http.certificates else "http"
+    return f"{scheme}://{_host(http.address)}:{http.port}" if http.enabled and http.port else ""
+
+
+def grpc_address(settings: ServerSettings) -> str:
+    """Return the address of the gRPC API; see `http_url`."""
+    grpc = settings.grpc
+    return f"{_host(grpc.address)}:{grpc.port}" if grpc.enabled and grpc.port else ""
+
+
+def metrics_url(settings: ServerSettings) -> str:
+    """Return the address of the metrics; see `http_url`."""
+    metrics = settings.metrics
+    host = _host(metrics.address or settings.http.address)
+    return f"http://{host}:{metrics.port}/metrics" if metrics.enabled and metrics.port else ""
 
 
 def _host(address: str) -> str:
@@ -68,16 +82,15 @@ def _host(address: str) -> str:
 
 
 def _addresses(settings: ServerSettings) -> Iterable[tuple[str, str]]:
-    http, grpc, metrics = settings.http, settings.grpc, settings.metrics
-    if http.enabled:
-        yield "HTTP", http_url(settings) if http.port else _chosen("HTTPService")
-        if http.port:
-            yield "", f"{http_url(settings)}/docs describes the API"
-    if grpc.enabled:
-        yield "gRPC", f"{_host(grpc.address)}:{grpc.port}" if grpc.port else _chosen("GRPCInferenceService")
-    if metrics.enabled:
-        address = f"http://{_host(metrics.address or http.address)}:{metrics.port}/metrics"
-        yield "Metrics", address if metrics.port else _chosen("Metrics Service")
+    url = http_url(settings)
+    if settings.http.enabled:
+        yield "HTTP", url or _chosen("HTTPService")
+    if url:
+        yield "", f"{url}/docs describes the API"
+    if settings.grpc.enabled:
+        yield "gRPC", grpc_address(settings) or _chosen("GRPCInferenceService")
+    if settings.metrics.enabled:
+        yield "Metrics", metrics_url(settings) or _chosen("Metrics Service")
 
 
 def _chosen(service: str) -> str:
@@ -121,10 +134,9 @@ def _first_line(reason: str) -> str:
 
 def _try(settings: ServerSettings, table: RoutingTable) -> list[str]:
     """Return a first request, when there is one that works as it stands."""
-    http = settings.http
-    if not http.enabled or not http.port or http.restrictions or http.certificates:
-        return []
     url = http_url(settings)
+    if not url or settings.http.restrictions or settings.http.certificates:
+        return []
     if settings.repository.control_mode == "explicit" and not table.ready:
         return ["Load a model:", f"  curl -s -X POST {url}/v2/repository/models/NAME/load"]
     request = first_request(table, url) or f"curl -s {url}/v2/models"

@@ -13,6 +13,7 @@ from prometheus_client.samples import Sample
 
 from app.access.grants import Outcomes
 from app.core.identifiers import namespace_of
+from app.core.installation import server_version
 from app.core.observability.metrics_config import MetricsConfig
 from app.ingress.metrics.custom import custom_metrics
 from app.ingress.metrics.exposition import exposition
@@ -51,6 +52,9 @@ SLOW_CLIENTS: Final[tuple[Family[SendBufferLimit], ...]] = (
         value(lambda limit: limit.too_slow),
     ),
 )
+BUILD: Final[tuple[Family[None], ...]] = (
+    gauge("nereid_build_info", "The version of this server, as a label; always 1", lambda _: 1),
+)
 READINESS: Final[tuple[Family[bool], ...]] = (
     gauge("nereid_model_ready", "Whether requests to the model version are accepted (1) or not (0)", int),
 )
@@ -79,7 +83,7 @@ async def render(
         service: the service whose replicas are asked.
         config: which kinds of metrics are reported.
         machine: the machine of this node, None to leave it out.
-        send_buffers: the send buffers of this process, None to leave them out.
+        send_buffers: the send buffers of this process, None to leave what is of the process out.
         tokens: outcomes by name of token, None to leave them out.
     """
     entries = service.served()
@@ -92,6 +96,7 @@ async def render(
         *read_families(READINESS, [(_labels(e), service.available(e)) for e in entries], config),
     ]
     if send_buffers is not None:
+        metrics += read_families(BUILD, [({"version": server_version()}, None)], config)
         metrics += read_families(SLOW_CLIENTS, [({}, send_buffers)], config)
     if tokens is not None:
         metrics += read_families(

@@ -9,7 +9,7 @@ from app.core.statistics import ReplicaReport
 from app.ingress.metrics.family import Family, S
 from app.ingress.metrics.machine import CPU, GPU, PINNED, CpuReading, GpuReading
 from app.ingress.metrics.model_families import DISTRIBUTIONS, LOADS, REQUESTS, ModelReading
-from app.ingress.metrics.page import CALLERS, READINESS, SLOW_CLIENTS
+from app.ingress.metrics.page import BUILD, CALLERS, READINESS, SLOW_CLIENTS
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.routing.table import ModelState, VersionEntry
 
@@ -76,7 +76,7 @@ def reference() -> str:
                 *_rows(READINESS, True),
             ]
         ),
-        ingress=_table(_rows(SLOW_CLIENTS, SendBufferLimit())),
+        ingress=_table([*_rows(BUILD, None, "`version`"), *_rows(SLOW_CLIENTS, SendBufferLimit())]),
         callers=_table(_rows(CALLERS, Outcomes(), "`token`")),
         node=_table([*_rows(CPU, _CPU), *_rows(GPU, _GPU, "`gpu_uuid`"), *_rows(PINNED, None)]),
     )

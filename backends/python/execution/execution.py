@@ -18,6 +18,7 @@ from backends.python.api.request import RELEASE_RESCHEDULE, Context, ReceivedReq
 from backends.python.api.response import Encoder, InferenceResponse
 from backends.python.api.tensor import Tensor
 from backends.python.execution import loader
+from backends.python.execution.failures import log_failure
 from backends.python.execution.instance import PythonInstance
 from backends.python.execution.readiness import Readiness
 
@@ -64,8 +65,8 @@ class Execution:
             if hasattr(self.model, "finalize"):
                 with server_api.no_calls("'finalize'"):
                     self.model.finalize()
-        except Exception:
-            logger.exception("finalize of instance '%s' failed", self.instance.name)
+        except Exception as error:
+            log_failure("finalize", self.instance.name, error)
         finally:
             self._loop.close()
             loader.release(self.instance)
@@ -139,7 +140,7 @@ class Execution:
     def _fail(
         self, received: list[ReceivedRequest], requests: Sequence[Request], error: BaseException
     ) -> None:
-        logger.error("execute of instance '%s' failed", self.instance.name, exc_info=error)
+        log_failure("execute", self.instance.name, error)
         failure = execution_failed(self.instance.name, error, loader.OUR_FOLDER)
         for received_request, request in zip(received, requests, strict=True):
             if received_request._sender is not None:
@@ -167,7 +168,7 @@ class _Background:
     def __call__(self, ended: "Future[Any]") -> None:
         if ended.cancelled() or (error := ended.exception()) is None:
             return
-        logger.error("execute of instance '%s' failed", self._name, exc_info=error)
+        log_failure("execute", self._name, error)
         failure = execution_failed(self._name, error, loader.OUR_FOLDER)
         for request in self._requests:
             if not request.answered:

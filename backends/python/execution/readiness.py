@@ -33,8 +33,8 @@ class Readiness:
             return self._started().result(self._limit_s)
         except (TimeoutError, FutureTimeout):  # two classes before Python 3.11
             logger.warning("is_ready of instance '%s' did not return in %g s", self._name, self._limit_s)
-        except Exception:
-            logger.exception("is_ready of instance '%s' failed", self._name)
+        except Exception as error:
+            log_failure("is_ready", self._name, error)
         return False
 
     def _started(self) -> "Future[bool]":

@@ -54,6 +54,7 @@ SIGNATURES = [
     ("ray.util:get_node_ip_address", (), "node.listen_host"),
     ("ray:nodes", (), "node.gpus_by_node"),
     ("ray.serve.scripts:cli.main", ("args", "standalone_mode"), "cluster.run_serve_cli"),
+    ("ray._private.worker:get_dashboard_url", (), "cluster_environment.cluster_addresses"),
     ("ray.serve.scripts:cli_logger.print", ("msg",), "cluster.run_serve_cli"),
     ("ray.serve.scripts:cli_logger.success", ("msg",), "cluster.run_serve_cli"),
     ("ray._private.worker:print_to_stdstream", ("data", "ignore_prefix"), OUTPUT),

@@ -74,11 +74,11 @@ UNSERVED = [
     ("model.ubj", bytes_of(b"{L" + bytes(7) + b"\x07learner"), "an XGBoost model", "convert_xgboost"),
     ("model.txt", bytes_of(b"tree\nversion=v4\n"), "a LightGBM model", "convert_lightgbm"),
     ("model.cbm", bytes_of(b"CBM1"), "a CatBoost model", "format='onnx'"),
-    ("model.mlmodel", bytes_of(b"\x08\x01"), "a Core ML model", "export ONNX"),
+    ("model.mlmodel", bytes_of(b"\x08\x01"), "a Core ML model", "Export ONNX"),
     ("model.pdmodel", bytes_of(b"\x08\x01"), "a Paddle model", "paddle2onnx"),
     ("model.pth", state_dict, "a state_dict", "torch.jit.trace"),
     ("model.ckpt", bytes_of(POINTER), "a pointer of Git LFS", "git lfs pull"),
-    ("model.mar", bytes_of(b"PK"), "a TorchServe archive", "unpack"),
+    ("model.mar", bytes_of(b"PK"), "a TorchServe archive", "Unpack"),
     ("model.pmml", bytes_of(b"<PMML"), "a PMML model", "pypmml"),
 ]
 
@@ -171,7 +171,7 @@ def test_stand_in_of_a_remote_file_passes(tmp_path: Path) -> None:
         ),
         ('backend: "onnxrutime"', "Did you mean 'onnxruntime'?"),
         ('backend: "torch"', "Did you mean 'pytorch'?"),
-        ('backend: "tensorflow"', "'model.savedmodel/' is a TensorFlow SavedModel: "),
+        ('backend: "tensorflow"', "'model.savedmodel/' is a TensorFlow SavedModel. "),
         ('platform: "onnxruntime_onx"', "unexpected platform type 'onnxruntime_onx' for m. Did you mean"),
     ],
 )
@@ -214,14 +214,14 @@ def test_directory_that_is_no_version_is_told(tmp_path: Path) -> None:
         f"No version directory is in '{tmp_path.resolve()}/m': the model's files belong into 'm/1/'" in text
     )
     assert f"Found in '{tmp_path.resolve()}/m': 'model.onnx', 'v1/'." in text
-    assert "'model.onnx' is an ONNX model: name it model.onnx" in text
+    assert "'model.onnx' is an ONNX model. Name it model.onnx" in text
 
 
 def test_backend_that_cannot_be_told_is_explained_by_the_files(tmp_path: Path) -> None:
     entry = write(tmp_path, "resnet.onnx", bytes_of(b"\x08"))
     text = refusal(entry).message
     assert text.startswith("Invalid model name: Could not determine backend for model 'm' ")
-    assert "'resnet.onnx' is an ONNX model: name it model.onnx" in text
+    assert "'resnet.onnx' is an ONNX model. Name it model.onnx" in text
 
 
 def test_listing_of_many_files_is_cut(tmp_path: Path) -> None:

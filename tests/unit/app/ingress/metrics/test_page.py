@@ -6,13 +6,14 @@ from typing import Any, cast
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.core.errors import unavailable
+from app.core.installation import server_version
 from app.core.latencies import Histogram, Summary
 from app.core.observability.metrics_config import MetricsConfig
 from app.core.statistics import BatchDurations, CustomFamily, CustomSample
 from app.ingress.metrics.family import Family
 from app.ingress.metrics.machine import CPU, PINNED, Machine
 from app.ingress.metrics.model_families import DISTRIBUTIONS, LOADS, REQUESTS
-from app.ingress.metrics.page import READINESS, SLOW_CLIENTS, render
+from app.ingress.metrics.page import BUILD, READINESS, SLOW_CLIENTS, render
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.routed import RoutedInferenceService
 from app.routing.router import Router
@@ -126,12 +127,17 @@ async def test_prometheus_reads_every_family(tmp_path: Path) -> None:
     text = (await render(service_of(router), config, machine, SendBufferLimit())).decode()
     found = list(text_string_to_metric_families(text))
     tables: tuple[Family[Any], ...]
-    tables = (*REQUESTS, *LOADS, *DISTRIBUTIONS, *READINESS, *SLOW_CLIENTS, *CPU, *PINNED)
+    tables = (*REQUESTS, *LOADS, *DISTRIBUTIONS, *READINESS, *BUILD, *SLOW_CLIENTS, *CPU, *PINNED)
     expected = [(family.name, family.kind, family.help) for family in tables]
     expected.append(("own", "histogram", "a\nb"))
     assert [(family.name, family.type, family.documentation) for family in found] == expected
     assert [family.name for family in found if not family.samples] == ["nv_inference_request_summary_us"]
     assert found[-1].samples[0].labels == {"a": 'b"\\\n', "le": "1"}
+
+
+async def test_version_of_the_server_is_a_label() -> None:
+    text = (await render(service_of(FakeRouter()), send_buffers=SendBufferLimit())).decode()
+    assert f'nereid_build_info{{version="{server_version()}"}} 1\n' in text
 
 
 async def test_families_are_declared_without_models() -> None:

@@ -1,0 +1,74 @@
+"""`nereid check`: what a server would say of the models of a repository, without starting one."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from app.commands.columns import columns
+from app.settings.errors import SettingsError
+from app.settings.load import from_args
+from app.settings.settings import ServerSettings
+
+_ABOUT: Final = "Check configurations and files of the models of repositories, without serving them."
+_EXAMPLE: Final = """example: nereid check /path/to/models
+
+Models of ONNX Runtime and PyTorch are loaded, on the CPU; the code of Python models is compiled, not run.
+The exit status is 0 when every model passes, 1 when one does not, 2 when there is nothing to check."""
+
+
+class Verdict(NamedTuple):
+    """What is known of a model; without a reason it passes."""
+
+    model: str
+    reason: str
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="nereid check",
+        description=_ABOUT,
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("repository", nargs="+", metavar="REPOSITORY", help="a directory of models")
+    parser.add_argument("--json", action="store_true", help="print a list of objects instead of a table")
+    parser.add_argument("--backend-directory", help="as of the server")
+    parser.add_argument("--model-config-name", help="as of the server")
+    arguments = vars(parser.parse_args(argv))
+    as_json, repositories = arguments.pop("json"), arguments.pop("repository")
+    try:
+        settings = from_args({"model_repository": repositories, **arguments})
+    except SettingsError as error:
+        print(error, file=sys.stderr)
+        return 2
+    verdicts = check(settings)
+    print(_json(verdicts) if as_json else _table(verdicts))
+    if not verdicts:
+        return 2
+    return 1 if any(verdict.reason for verdict in verdicts) else 0
+
+
+def check(settings: ServerSettings) -> list[Verdict]:
+    """Return a verdict for each model of the repositories, by name."""
+    from app.commands.trial import Trial
+
+    trial = Trial(settings)
+    return [Verdict(name, trial.fault(name)) for name in trial.models]
+
+
+def _json(verdicts: Iterable[Verdict]) -> str:
+    found = [{"model": each.model, "ok": not each.reason, "reason": each.reason} for each in verdicts]
+    return json.dumps(found, indent=2, ensure_ascii=False)
+
+
+def _table(verdicts: Sequence[Verdict]) -> str:
+    if not verdicts:
+        return "no models"
+    failed = [each for each in verdicts if each.reason]
+    rows = [("model", "result"), *((each.model, "failed" if each.reason else "ok") for each in verdicts)]
+    reasons = (f"\n{each.model}: {each.reason.strip()}" for each in failed)
+    counted = f"\n{len(verdicts) - len(failed)} of {len(verdicts)} models pass"
+    return "\n".join([columns(rows), *reasons, counted])

@@ -1,0 +1,10 @@
+"""Text in columns, for the output of commands."""
+
+from collections.abc import Sequence
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells as lines, each column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)

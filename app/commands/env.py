@@ -1,0 +1,27 @@
+"""`nereid env`: print what `ray status` and `serve status` need to reach a running server."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from app.commands.servers import add_pid, chosen
+
+_ABOUT: Final = "Print the variables with which Ray's commands reach the cluster of a running server."
+_EXAMPLE: Final = 'example: eval "$(nereid env)" && ray status'
+_NO_DASHBOARD: Final = "# 'serve status' needs Ray's dashboard: start the server with --allow-dashboard=true"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit status."""
+    parser = argparse.ArgumentParser(prog="nereid env", description=_ABOUT, epilog=_EXAMPLE)
+    add_pid(parser)
+    server = chosen(parser.parse_args(argv).pid)
+    if server is None:
+        return 1
+    for name, value in server.environment.items():
+        print(f"export {name}={shlex.quote(value)}")
+    if not server.dashboard:
+        print(_NO_DASHBOARD, file=sys.stderr)
+    return 0

@@ -1,0 +1,131 @@
+"""`nereid status`: the processes, models and addresses of a running server."""
+
+import argparse
+import json
+import os
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from app.commands.columns import columns
+from app.commands.servers import add_pid, chosen
+from app.console.server_record import ServerRecord, stat_fields
+
+_ABOUT: Final = "Print addresses, models and processes of a running server of this user."
+_EXAMPLE: Final = "example: nereid status --pid=4711"
+_ANSWER_S: Final = 5.0
+_TITLE: Final = 60
+
+
+class Process(NamedTuple):
+    """A process of the server, with its resident memory in MiB."""
+
+    pid: int
+    memory: int
+    title: str
+
+
+class Unanswered(Exception):
+    """The server did not answer; the text says why."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit status: 0 for a server that is ready."""
+    parser = argparse.ArgumentParser(prog="nereid status", description=_ABOUT, epilog=_EXAMPLE)
+    add_pid(parser)
+    server = chosen(parser.parse_args(argv).pid)
+    if server is None:
+        return 1
+    state = _state(server)
+    print(f"Nereid {server.version}, process {server.pid}: {state}")
+    for title, text in _addresses(server):
+        print(f"  {title:<10} {text}")
+    print()
+    _print_models(server)
+    print()
+    rows = [("pid", "MiB", "process"), *((str(p.pid), str(p.memory), p.title) for p in processes(server.pid))]
+    print(columns(rows))
+    return 0 if state == "ready" else 1
+
+
+def _addresses(server: ServerRecord) -> Iterator[tuple[str, str]]:
+    named = {"HTTP": server.http, "gRPC": server.grpc, "Metrics": server.metrics}
+    yield from ((title, text) for title, text in named.items() if text)
+    yield "Models", ", ".join(server.repositories)
+    yield "Ray", f"{server.ray} ('nereid env' prints how to reach it)"
+    if server.dashboard:
+        yield "", f"{server.dashboard} is its dashboard"
+    if server.log:
+        yield "Ray's log", server.log
+
+
+def _state(server: ServerRecord) -> str:
+    try:
+        _ask(server, "GET", "/v2/health/ready")
+    except Unanswered as error:
+        return f"not ready ({error})"
+    return "ready"
+
+
+def _print_models(server: ServerRecord) -> None:
+    try:
+        index = json.loads(_ask(server, "POST", "/v2/repository/index"))
+    except (Unanswered, ValueError) as error:
+        print(f"no list of models: {error}")
+        return
+    rows = [("model", "version", "state", "reason"), *map(_model_row, index)]
+    print(columns(rows))
+
+
+def _model_row(model: dict[str, Any]) -> tuple[str, ...]:
+    reason = (str(model.get("reason", "")).strip().splitlines() or [""])[0]
+    return model["name"], model.get("version", "") or "-", model.get("state", "") or "not loaded", reason
+
+
+def _ask(server: ServerRecord, method: str, path: str) -> bytes:
+    """Return the body of an answer.
+
+    Raises:
+        Unanswered: there is no address, no answer, or another status than 200.
+    """
+    if not server.http:
+        raise Unanswered("its HTTP address is not known")
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it is this user's own server
+    request = urllib.request.Request(f"{server.http}{path}", method=method)
+    https = urllib.request.HTTPSHandler(context=context)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), https)
+    try:
+        with opener.open(request, timeout=_ANSWER_S) as answer:
+            return bytes(answer.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            raise Unanswered(f"HTTP {error.code} {HTTPStatus(error.code).phrase}") from None
+    except OSError as error:
+        raise Unanswered(str(getattr(error, "reason", error))) from None
+
+
+def processes(pid: int) -> list[Process]:
+    """Return a process and all that it has started, directly or not, by pid."""
+    children: dict[str, list[int]] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        for parent in stat_fields(name)[1:2]:
+            children.setdefault(parent, []).append(int(name))
+    found = [pid]
+    for each in found:  # which grows
+        found += children.get(str(each), ())
+    return [_process(each) for each in sorted(found)]
+
+
+def _process(pid: int) -> Process:
+    folder = Path(f"/proc/{pid}")
+    try:
+        words = folder.joinpath("cmdline").read_bytes().decode(errors="replace").split("\0")
+        pages = int(folder.joinpath("statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return Process(pid, 0, "ended")
+    return Process(pid, pages * os.sysconf("SC_PAGE_SIZE") >> 20, " ".join(words).strip()[:_TITLE])

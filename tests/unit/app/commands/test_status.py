@@ -1,0 +1,134 @@
+"""`nereid status` and `nereid env`, with a server that is a record and a few answers."""
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from app.commands import env, status
+from app.console.server_record import ServerRecord, birth_of, running_servers, write_record
+
+INDEX = [{"name": "simple", "version": "1", "state": "READY"}, {"name": "bad", "reason": "first\nsecond"}]
+
+
+@pytest.fixture(autouse=True)
+def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """Of a server that answers as Nereid does."""
+
+    class Answers(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/v2/health/ready" else 404)
+            self.end_headers()
+
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(INDEX).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def record(pid: int = 0, http: str = "", dashboard: str = "", **environment: str) -> ServerRecord:
+    pid = pid or os.getpid()
+    made = ServerRecord(
+        pid=pid,
+        birth=birth_of(pid),
+        version="1.2",
+        http=http,
+        repositories=("/models",),
+        ray="127.0.0.1:6379",
+        dashboard=dashboard,
+        environment={"RAY_ADDRESS": "127.0.0.1:6379", **environment},
+    )
+    write_record(made)
+    return made
+
+
+def test_record_of_a_running_server_is_found() -> None:
+    made = record()
+    assert running_servers() == [made]
+
+
+def test_record_of_an_ended_or_other_process_is_removed(private: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        birth = birth_of(ended.pid)
+    write_record(ServerRecord(pid=ended.pid, birth=birth, version="1"))
+    write_record(msgspec.structs.replace(record(), birth="1"))
+    assert running_servers() == []
+    assert list(private.glob("nereid-*/servers/*.json")) == []
+
+
+def test_status_shows_state_models_and_processes(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    record(http=address)
+    assert status.main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"Nereid 1.2, process {os.getpid()}: ready"
+    assert f"  HTTP       {address}" in lines and "  Models     /models" in lines
+    models = lines.index("model   version  state       reason")
+    assert lines[models + 1 : models + 3] == ["simple  1        READY", "bad     -        not loaded  first"]
+    assert any(line.startswith(f"{os.getpid()} ") for line in lines[models:])
+
+
+def test_status_of_a_server_that_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    record(http="http://127.0.0.1:1")
+    assert status.main([]) == 1
+    text = capsys.readouterr().out
+    assert ": not ready (" in text and "no list of models: " in text and "Traceback" not in text
+
+
+def test_processes_are_all_descendants() -> None:
+    code = "import subprocess as s; s.run(['sh', '-c', 'echo; read x'], stdin=0)"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1) as child:
+        assert child.stdout is not None and child.stdout.readline() == b"\n"
+        found = {process.pid: process for process in status.processes(os.getpid())}
+        assert any(process.title.startswith("sh -c") for process in found.values())
+        assert found[child.pid].memory > 0
+        child.communicate(b"\n")
+
+
+def test_env_prints_what_a_shell_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    record(dashboard="http://127.0.0.1:8265", RAY_AUTH_TOKEN_PATH="/a b/token")
+    assert env.main([]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    script = f'{shown.out}\nprintf \'%s,%s\' "$RAY_ADDRESS" "$RAY_AUTH_TOKEN_PATH"'
+    assert subprocess.run(["sh", "-c", script], capture_output=True).stdout == b"127.0.0.1:6379,/a b/token"
+
+
+def test_env_without_a_dashboard_says_what_it_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    record()
+    assert env.main([]) == 0
+    assert "--allow-dashboard=true" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [env, status])
+def test_without_a_server_there_is_one_sentence(command: object, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main([]) == 1  # type: ignore[attr-defined]
+    assert capsys.readouterr().err.startswith("no server of this user runs here; start one: nereid ")
+
+
+def test_one_of_several_servers_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    record()
+    record(os.getppid())
+    assert env.main([]) == 1
+    assert f"--pid={os.getppid()}" in capsys.readouterr().err
+    assert env.main([f"--pid={os.getpid()}"]) == 0
