@@ -3,6 +3,7 @@
 A table is immutable and numbered; a newer one replaces it as a whole.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
 
@@ -11,12 +12,14 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.model_config import TensorSpec, input_specs, output_specs
 from app.core.config.version_policy import parse_version
-from app.core.errors import InferError, invalid_arg, not_found, unavailable
+from app.core.errors import ErrorCode, InferError, invalid_arg, not_found, unavailable
 from app.core.identifiers import name_of
 from app.core.observability.live_settings import LiveSettings
 from app.core.sequences import keeps_sequences
 
 NO_VERSION = -1
+_RETRY_S = 1.0
+"""When to ask again for a model that is loading."""
 UNLOADED = "unloaded"
 """The reason of an UNAVAILABLE version that was loaded before."""
 
@@ -251,17 +254,28 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
         self.require_started()
         versions = self.by_name.get(self.identify(name))
         if versions is None:
-            raise not_found(_unknown(name))
+            raise not_found(_unknown(name)) if self.initialised else _loading(_unknown(name), "models are")
         if number is None:
             ready = self.ready_versions(name)
             if not ready:
-                raise not_found(f"Request for unknown model: '{name}' has no available versions")
+                raise _no_version(name, versions)
             return versions[ready[-1]]
         if number not in versions:
             raise not_found(f"Request for unknown model: '{name}' version {number} is not found")
         if versions[number].state is not ModelState.READY:
             raise _not_ready(name, number)
         return versions[number]
+
+
+def _no_version(name: str, versions: Mapping[int, VersionEntry]) -> InferError:
+    text = f"Request for unknown model: '{name}' has no available versions"
+    loading = [number for number, entry in versions.items() if entry.state is ModelState.LOADING]
+    return _loading(text, f"version {loading[-1]} is") if loading else not_found(text)
+
+
+def _loading(text: str, what: str) -> InferError:
+    """Return an error by which a client tries again; Triton's text is NOT_FOUND, which says not to."""
+    return InferError(ErrorCode.UNAVAILABLE, f"{text}: {what} loading", retry_after_s=_RETRY_S)
 
 
 def _unknown(name: str) -> str:

@@ -112,7 +112,8 @@ class RoutedInferenceService:
         try:
             return not self._exiting and self._router.available(self.resolve(name, version))
         except InferError as error:
-            if self._known(name, version):
+            table = self._router.table
+            if self._known(name, version) or not (table.initialised or table.failed):
                 return False
             raise error
 

@@ -45,6 +45,24 @@ def test_resolve_refuses(name: str, version: str, code: ErrorCode, text: str) ->
     assert (caught.value.code, caught.value.message) == (code, text)
 
 
+def test_model_that_is_loading_is_unavailable_for_now() -> None:
+    table = RoutingTable(
+        7, True, (entry("new", 1, ModelState.UNAVAILABLE), entry("new", 2, ModelState.LOADING))
+    )
+    with pytest.raises(InferError) as caught:
+        table.resolve("new")
+    assert caught.value.code is ErrorCode.UNAVAILABLE and caught.value.retry_after_s > 0
+    text = "Request for unknown model: 'new' has no available versions: version 2 is loading"
+    assert caught.value.message == text
+
+
+def test_unknown_model_may_still_come_while_the_server_starts() -> None:
+    with pytest.raises(InferError) as caught:
+        RoutingTable(7, False).resolve("new")
+    assert caught.value.code is ErrorCode.UNAVAILABLE
+    assert caught.value.message == "Request for unknown model: 'new' is not found: models are loading"
+
+
 NAMESPACES = RoutingTable(
     7,
     True,

@@ -83,6 +83,10 @@ async def test_neither_live_nor_ready_after_a_failed_start() -> None:
         await service.statistics()
 
 
+def test_unknown_model_is_not_ready_yet_while_the_server_starts() -> None:
+    assert not service_of(FakeRouter(initialised=False)).model_ready("m")
+
+
 def test_not_ready_while_a_model_has_no_replica() -> None:
     router = FakeRouter(entry("m"), entry("n"))
     router.out.add("n:1")
