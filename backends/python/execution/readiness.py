@@ -8,6 +8,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Final
 
 from backends.python.api.event_loop import EventLoop
+from backends.python.execution.failures import log_failure
 
 logger = logging.getLogger(__name__)
 

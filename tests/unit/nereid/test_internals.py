@@ -62,3 +62,19 @@ def test_deployments_are_pickled_by_a_public_name(name: str) -> None:
 
     pickled = cloudpickle.dumps(getattr(deployments, name))  # type: ignore[no-untyped-call]
     assert b"nereid.deployments" in pickled and len(pickled) < 100
+
+
+def test_model_authors_import_the_utils_without_a_server(hostile: Path) -> None:
+    code = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from triton_python_backend_utils import InferenceResponse
+
+print(InferenceResponse([pb_utils.Tensor("O", np.ones(2))]).output_tensors()[0].as_numpy())
+try:
+    pb_utils.InferenceRequest(model_name="m", requested_output_names=["O"], inputs=[]).exec()
+except pb_utils.TritonModelException as error:
+    print(error)
+"""
+    done = run(code, hostile)
+    assert done.stdout == "[1. 1.]\nBLS is only supported during the 'execute' function.\n", done.stderr

@@ -22,6 +22,17 @@ from tests.unit.python_models import (
 )
 
 
+def test_exception_of_a_model_is_logged_in_one_line(load: Load, caplog: pytest.LogCaptureFixture) -> None:
+    served = load(execute("raise ValueError('no such label')"))
+    with caplog.at_level("INFO", logger="backends"):
+        failure(served)
+    (record,) = (record for record in caplog.records if "failed" in record.message)
+    assert record.exc_info is None
+    name, _, frames = record.message.partition("ValueError: no such label\n\nAt:\n")
+    assert name.startswith("execute of instance 'm")
+    assert "1/model.py(9): execute" in frames and "backends/python" not in frames
+
+
 def test_rescheduled_requests_are_left_to_the_scheduler(load: Load) -> None:
     source = execute(
         "requests[0].set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)\nreturn [None]"
