@@ -88,6 +88,9 @@ clean:
 	rm -f model_repository/*/*/model.onnx model_repository/*/*/model.pt model_repository/*/*/characters.txt
 
 $(VENV)/.created:
+	@command -v $(PYTHON) >/dev/null || { echo "make needs Python 3.11, and '$(PYTHON)' is not on PATH:" \
+		"install it (apt install python3.11-venv, brew install python@3.11, pyenv, ...) or say where it is," \
+		"as in: make serve PYTHON=/path/to/python3.11"; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 

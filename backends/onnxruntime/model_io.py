@@ -3,6 +3,7 @@
 The rules and the texts are those of Triton's onnxruntime backend.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
@@ -18,7 +19,13 @@ from backends.signature import Shape
 # ONNX's own number for bfloat16 (TensorProto.DataType), which numpy does not have.
 ONNX_BFLOAT16: Final = 16
 
+logger = logging.getLogger(__name__)
+
 _DEFAULT_MAX_BATCH_SIZE: Final = "4"
+_DEFAULT_BATCH: Final = (
+    "model '%s' takes batches of at most %d: set max_batch_size in its configuration, or for all models "
+    "--backend-config=onnxruntime,default-max-batch-size=N"
+)
 
 # ONNX Runtime's name of an element type: the configuration's.
 _TYPES: Final = {
@@ -90,7 +97,9 @@ def complete(model: Model, io: OnnxIO) -> mc.ModelConfig:
     tensors = [*io.inputs.values(), *io.outputs.values()]
     if all(tensor.shape[:1] == (-1,) for tensor in tensors):
         default = model.backend_config.get("default-max-batch-size", _DEFAULT_MAX_BATCH_SIZE)
-        config.max_batch_size = config.max_batch_size or max(int(default), 0)
+        if not config.max_batch_size:
+            config.max_batch_size = max(int(default), 0)
+            logger.info(_DEFAULT_BATCH, model.name, config.max_batch_size)
         if config.max_batch_size > 1 and not config.WhichOneof("scheduling_choice"):
             config.dynamic_batching.SetInParent()
     elif config.max_batch_size:

@@ -109,14 +109,21 @@ def unavailable(name: str, entries: Iterable[VersionEntry]) -> list[VersionEntry
 
 
 def status_table(table: RoutingTable) -> str:
-    """Return models, versions and states as tritonserver prints them at the end of its start."""
-    rows = [("Model", "Version", "Status")]
+    """Return models, versions and states as tritonserver prints them at the end of its start.
+
+    Of a reason of several lines the table has the first, which Triton's has not; all of it follows below.
+    """
+    rows, below = [("Model", "Version", "Status")], []
     for entry in sorted(table.entries, key=lambda e: (e.name, e.version)):
         absent = entry.version == NO_VERSION
         state = "Not loaded" if absent else entry.state.value
-        status = state + (f": {entry.reason}" if entry.reason else "")
-        rows.append((entry.name, "-" if absent else str(entry.version), status))
+        first, *others = entry.reason.strip().splitlines() or [""]
+        rows.append(
+            (entry.name, "-" if absent else str(entry.version), state + (f": {first}" if first else ""))
+        )
+        if others:
+            below.append("\n".join([f"{entry.name}: {first}", *others]))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
     lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |" for row in rows]
-    return "\n".join([rule, lines[0], rule, *lines[1:], rule])
+    return "\n".join([rule, lines[0], rule, *lines[1:], rule, *below])

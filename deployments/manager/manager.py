@@ -180,6 +180,7 @@ class RepositoryManager:
         await self._ensure_recovered()
         self.table.require_started()
         if self._settings.repository.control_mode != "explicit":
+            logger.warning("refused to load or unload on request, which needs --model-control-mode=explicit")
             raise unavailable("explicit model load / unload is not allowed if polling is enabled")
 
     async def _start_up(self) -> None:

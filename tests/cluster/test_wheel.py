@@ -64,7 +64,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = folder / "source"
     for package in ("app", "backends", "deployments", "nereid"):
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("README.md", "pyproject.toml", "setup.py"):
+    for file in ("README.md", "pyproject.toml", "setup.py", "triton_python_backend_utils.py"):
         shutil.copy(ROOT / file, source)
     build = ["wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), str(source)]
     subprocess.run([sys.executable, "-m", "pip", *build], check=True, timeout=100)

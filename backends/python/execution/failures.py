@@ -10,5 +10,6 @@ logger = logging.getLogger(__name__)
 
 def log_failure(what: str, instance: str, error: BaseException) -> None:
     """Log an exception with the model's frames, in one line; the whole traceback at `--log-verbose=1`."""
-    logger.error("%s of instance '%s' failed: %s", what, instance, describe(error, loader.OUR_FOLDER).rstrip())
+    frames = describe(error, loader.OUR_FOLDER).rstrip()
+    logger.error("%s of instance '%s' failed: %s", what, instance, frames)
     logger.debug("the whole traceback", exc_info=error)

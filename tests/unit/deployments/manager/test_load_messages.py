@@ -38,5 +38,18 @@ def test_status_table_lists_models() -> None:
     ]
 
 
+def test_reason_of_several_lines_does_not_break_the_table() -> None:
+    reason = "Internal: ValueError: no\n\nAt:\n  model.py(4): initialize\n"
+    entry = VersionEntry("m", 1, ModelState.UNAVAILABLE, reason)
+    assert status_table(RoutingTable(1, True, (entry,))).splitlines()[3:] == [
+        "| m     | 1       | UNAVAILABLE: Internal: ValueError: no |",
+        "+-------+---------+---------------------------------------+",
+        "m: Internal: ValueError: no",
+        "",
+        "At:",
+        "  model.py(4): initialize",
+    ]
+
+
 def test_status_table_without_models() -> None:
     assert status_table(RoutingTable()).splitlines()[1] == "| Model | Version | Status |"

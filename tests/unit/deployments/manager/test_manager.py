@@ -113,13 +113,16 @@ async def test_model_without_a_backend_starts_no_replica(bench: Bench) -> None:
     assert (bench.serve.deployed, bench.serve.deleted) == ([], [])
 
 
-async def test_loads_are_refused_outside_explicit_mode(bench: Bench) -> None:
+async def test_loads_are_refused_outside_explicit_mode(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     made = await bench.start()
     for work in (made.load("m", None, {}), made.unload("m")):
         with pytest.raises(InferError) as caught:
             await work
         assert caught.value.code is ErrorCode.UNAVAILABLE
         assert caught.value.message == "explicit model load / unload is not allowed if polling is enabled"
+    assert caplog.text.count("needs --model-control-mode=explicit") == 2
 
 
 async def test_missing_repository_leaves_a_server_that_is_not_ready(
