@@ -121,13 +121,17 @@ class TritonPythonModel:
     def crashes(self, request):
         os.kill(os.getpid(), signal.SIGSEGV)
 
-    def forks(self, request):
+    def forks(self, request, apart=True):
         child = os.fork()
         if not child:
-            os.setsid()
+            if apart:
+                os.setsid()
             time.sleep(600)
             os._exit(0)
         return [child]
+
+    def forks_worker(self, request):
+        return self.forks(request, apart=False)
 
     def hangs(self, request):
         time.sleep(60)

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from app.core.errors import ErrorCode, InferError
@@ -55,6 +56,21 @@ def test_a_process_that_dies_beside_its_own_children(python: Path, tmp_path: Pat
     finally:
         os.kill(child, signal.SIGKILL)
     served.close()
+
+
+def test_children_of_a_process_end_with_it(python: Path, tmp_path: Path) -> None:
+    served = Served(PythonBackend, config(text()), write(tmp_path, MODEL), interpreter=python)
+    (child,) = told(ask(served, "forks_worker"))
+    assert "is not healthy" in ask(served, "crashes").error
+    block_until(lambda: _has_ended(child), "they are killed")
+    served.close()
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)  # until init waits for it
+    except psutil.NoSuchProcess:
+        return True
 
 
 def test_requests_and_readiness_while_it_dies_again_and_again(python: Path, tmp_path: Path) -> None:
