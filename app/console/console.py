@@ -61,8 +61,12 @@ class Console:
     def _divert(self) -> None:
         if self._settings.cluster.log_ray:
             return
-        self._ray_log = open_ray_log()
-        divert_ray_output(self._ray_log)
+        try:
+            self._ray_log = open_ray_log()
+        except OSError as error:
+            print(f"warning: the messages of Ray are printed: {error}", file=sys.stderr)
+        else:
+            divert_ray_output(self._ray_log)
 
     def _record(self) -> None:
         """Let `nereid status` find this server until it ends."""
@@ -81,8 +85,12 @@ class Console:
             environment=cluster_environment(),
             log=self._log_path,
         )
-        path = write_record(record)
-        atexit.register(path.unlink, missing_ok=True)
+        try:
+            path = write_record(record)
+        except OSError as error:
+            print(f"warning: 'nereid status' will not find this server: {error}", file=sys.stderr)
+        else:
+            atexit.register(path.unlink, missing_ok=True)
 
     def _wait(self, done: threading.Event) -> None:
         while not done.wait(_PATIENCE_S):

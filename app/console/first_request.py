@@ -14,11 +14,12 @@ _VALUES: Final[dict[str, Any]] = {"BOOL": True, "BYTES": "hello"}
 _NOT_IN_JSON: Final = frozenset({"", "FP16", "BF16"})
 
 
-def first_request(table: RoutingTable, url: str) -> str:
+def first_request(table: RoutingTable, curl: str, url: str) -> str:
     """Return a curl command for the ready model with the smallest numbers as inputs; "" when there is none.
 
     Args:
         table: what is served.
+        curl: the command, with what every request needs.
         url: the server's address, such as http://localhost:8000.
     """
     usable = [entry for entry in table.ready if _elements(entry)]
@@ -26,7 +27,7 @@ def first_request(table: RoutingTable, url: str) -> str:
         return ""
     entry = min(usable, key=lambda each: (_has_text(each), _elements(each), each.model))
     body = json.dumps({"inputs": [_tensor(spec) for spec in _needed(entry)]})
-    return f"curl -s {url}/v2/models/{entry.model}/infer -d '{body}'"
+    return f"{curl} {url}/v2/models/{entry.model}/infer -d '{body}'"
 
 
 def _elements(entry: VersionEntry) -> int:

@@ -10,6 +10,7 @@ from app.settings.settings import ServerSettings
 
 _ANY: Final = ("0.0.0.0", "::")
 _SHOWN: Final = 20
+_TOKEN: Final = " -H 'Authorization: Bearer TOKEN'"
 
 
 def starting(settings: ServerSettings) -> str:
@@ -137,7 +138,8 @@ def _try(settings: ServerSettings, table: RoutingTable) -> list[str]:
     url = http_url(settings)
     if not url or settings.http.restrictions or settings.http.certificates:
         return []
+    curl = f"curl -s{_TOKEN if settings.access.tokens_file else ''}"
     if settings.repository.control_mode == "explicit" and not table.ready:
-        return ["Load a model:", f"  curl -s -X POST {url}/v2/repository/models/NAME/load"]
-    request = first_request(table, url) or f"curl -s {url}/v2/models"
+        return ["Load a model:", f"  {curl} -X POST {url}/v2/repository/models/NAME/load"]
+    request = first_request(table, curl, url) or f"{curl} {url}/v2/models"
     return ["A first request:", f"  {request}"]

@@ -106,6 +106,11 @@ def test_first_request_of_explicit_mode_is_a_load() -> None:
     assert text.endswith("curl -s -X POST http://127.0.0.1:8000/v2/repository/models/NAME/load")
 
 
+def test_first_request_has_a_token_where_one_is_asked_for() -> None:
+    text = banner(changed("access", tokens_file="/tokens"), model("one", 4))
+    assert "curl -s -H 'Authorization: Bearer TOKEN' http://127.0.0.1:8000/v2/models/one/infer" in text
+
+
 def test_failed_start_lists_the_failed_models_last() -> None:
     reason = "Internal: no such file"
     text = failed(table(model("one", 4), bad("two", reason, NO_VERSION), bad("three", reason)), "/ray.log")
@@ -126,7 +131,7 @@ def test_many_failures_are_cut() -> None:
 
 def sent(*entries: VersionEntry) -> tuple[str, Any]:
     """The model and the body of the first request."""
-    command = first_request(table(*entries), "http://h:1")
+    command = first_request(table(*entries), "curl -s", "http://h:1")
     match = re.fullmatch(r"curl -s http://h:1/v2/models/(.+)/infer -d '(.+)'", command)
     assert match is not None
     return match[1], json.loads(match[2])["inputs"]
@@ -160,4 +165,4 @@ def test_first_request_prefers_few_numbers_to_text() -> None:
     ],
 )
 def test_first_request_leaves_out_models_that_json_does_not_suit(entry: VersionEntry) -> None:
-    assert first_request(table(entry), "http://h:1") == ""
+    assert first_request(table(entry), "curl -s", "http://h:1") == ""

@@ -1,0 +1,93 @@
+"""The console of a start, without Ray."""
+
+import atexit
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.console import console
+from app.console.console import Console
+from app.console.server_record import running_servers
+from app.routing.table import RoutingTable
+from app.settings.settings import ClusterSettings, RepositorySettings, ServerSettings
+from tests.waiting import block_until
+
+SETTINGS = ServerSettings(repository=RepositorySettings(paths=("/models",)))
+
+
+@pytest.fixture(autouse=True)
+def at_exit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Callable[..., object]]:
+    """What is done when the process ends; the private directory is a temporary one."""
+    found: list[Callable[..., object]] = []
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(atexit, "register", lambda call, **_: found.append(call))
+    monkeypatch.setattr(console, "cluster_addresses", lambda: ("127.0.0.1:6379", ""))
+    monkeypatch.setattr(console, "cluster_environment", dict)
+    monkeypatch.setattr(console, "_OUTPUT_S", 0)
+    return found
+
+
+@pytest.fixture
+def diverted(monkeypatch: pytest.MonkeyPatch) -> list[logging.Handler]:
+    found: list[logging.Handler] = []
+    monkeypatch.setattr(console, "divert_ray_output", found.append)
+    return found
+
+
+def test_start_is_told_step_by_step(
+    diverted: list[logging.Handler],
+    at_exit: list[Callable[..., object]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(console, "_PATIENCE_S", 0.001)
+    printed = ""
+
+    def waited() -> bool:
+        nonlocal printed
+        printed += capsys.readouterr().out
+        return "is starting Ray (" in printed
+
+    made = Console(SETTINGS)
+    with made.ray_start():
+        block_until(waited, "a sign of life")
+        assert not diverted
+    made.ready(RoutingTable(1, True))
+    lines = (printed + capsys.readouterr().out).splitlines()
+    assert lines[0].endswith("is starting with the models of /models")
+    assert any(line.startswith("Ray runs after ") for line in lines)
+    (handler,), (server,) = diverted, running_servers()
+    assert f"  Ray's log  {server.log}" in lines and server.log == vars(handler)["baseFilename"]
+    for call in at_exit:
+        call()
+    assert running_servers() == []
+
+
+def test_log_ray_leaves_the_output_of_ray_alone(
+    diverted: list[logging.Handler], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = Console(ServerSettings(cluster=ClusterSettings(log_ray=True)))
+    with made.ray_start():
+        pass
+    made.failed(RoutingTable(1, True))
+    assert diverted == [] and "Messages of Ray" not in capsys.readouterr().err
+
+
+def test_start_goes_on_without_a_private_directory(
+    tmp_path: Path, diverted: list[logging.Handler], capsys: pytest.CaptureFixture[str]
+) -> None:
+    tmp_path.joinpath("file").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tempfile.tempdir", str(tmp_path / "file"))
+        with Console(SETTINGS).ray_start():
+            pass
+    shown = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in shown] == ["warning", "warning"] and not diverted
+
+
+def test_failed_start_of_ray_prints_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(OSError), Console(SETTINGS).ray_start():
+        raise OSError
+    assert "Ray runs" not in capsys.readouterr().out
