@@ -19,14 +19,17 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.config.normalise import normalise
 from app.core.observability.live_settings import LiveSettings
 from app.core.observability.trace_settings import TraceSettings
+from app.ingress.access.guard import Guard
 from app.ingress.fronts import Front, open_fronts
 from app.ingress.net.slow_clients import SendBufferLimit
+from app.ingress.service.interface import InferenceService
 from app.ingress.service.routed import RoutedInferenceService
 from app.ingress.tracing.observer import Observer
 from app.ray_adapter import replicas
 from app.routing.router import Router
 from app.routing.table import ModelState, RoutingTable, VersionEntry
 from app.settings.load import from_args
+from app.settings.settings import ServerSettings
 from app.transport.channel.server import ChannelServer
 from app.transport.event_loop_thread import LoopThread
 from app.transport.settings import TransportSettings
@@ -107,8 +110,15 @@ class OneProcess:
         config = self._served.config.SerializeToString()
         entry = VersionEntry(MODEL, 1, ModelState.READY, application=f"{MODEL}:1", config=config)
         await self._router.apply(RoutingTable(1, True, (entry,)))
+        await self._open_fronts(settings, service)
+
+    async def _open_fronts(
+        self, settings: ServerSettings, service: InferenceService, guard: Guard | None = None
+    ) -> None:
         live = LiveSettings(settings.log, TraceSettings(settings.trace))
-        self._fronts = await open_fronts(settings, service, _no_metrics, Observer(live), SendBufferLimit())
+        self._fronts += await open_fronts(
+            settings, service, _no_metrics, Observer(live), SendBufferLimit(), guard
+        )
 
     async def _close(self) -> None:
         for front in self._fronts:

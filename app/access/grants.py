@@ -6,7 +6,7 @@ keyed hashes of both are equal, that is, when they are.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import translate
 from typing import Final, Literal
 
@@ -63,9 +63,20 @@ class Grant:
         needs: what it has the right to.
         outcomes: of its requests; shared with others of the same name.
         revoked: its file no longer has it.
+        restricted: there is something for `require` to refuse.
     """
 
-    __slots__ = ("_limiter", "_models", "_running", "name", "needs", "outcomes", "revoked", "token")
+    __slots__ = (
+        "_limiter",
+        "_models",
+        "_running",
+        "name",
+        "needs",
+        "outcomes",
+        "restricted",
+        "revoked",
+        "token",
+    )
 
     def __init__(self, token: Token, outcomes: Outcomes) -> None:
         self._running = 0
@@ -82,6 +93,7 @@ class Grant:
         self.token, self.name, self.outcomes = token, token.name, outcomes
         self.needs = frozenset(need for need, scopes in SUFFICIENT.items() if scopes & {*token.scope})
         self._models = None if "*" in token.models else re.compile("|".join(map(translate, token.models)))
+        self.restricted = self.revoked or self._models is not None
 
     def permits(self, model: str) -> bool:
         """Return whether it is for a model; what concerns no model, "", it is for."""
@@ -100,8 +112,8 @@ class Grant:
             self.outcomes.denied += 1
             raise _not_for(self, model).error()
 
-    def begin(self, now: float) -> bool:
-        """Count an inference at `now`, in seconds; return whether `end` must be called after it.
+    def begin(self, clock: Callable[[], float]) -> bool:
+        """Count an inference at the time of `clock`; return whether `end` must be called after it.
 
         Raises:
             InferError: RESOURCE_EXHAUSTED, if one of its limits is reached.
@@ -109,7 +121,7 @@ class Grant:
         allowed, limiter = self.token.concurrency, self._limiter
         if allowed and self._running >= allowed:
             self._limit(f"{allowed} inferences in flight", _CONCURRENCY_RETRY_S)
-        if limiter is not None and (wait := limiter.wait(now)):
+        if limiter is not None and (wait := limiter.wait(clock())):
             self._limit(f"{self.token.rate} inferences", wait)
         self.outcomes.ok += 1
         if allowed:
@@ -153,7 +165,7 @@ class Grants:
                 grant.apply(token, outcomes)
             self._by_hash[token.sha256] = grant
         for grant in old.values():
-            grant.revoked = True
+            grant.revoked = grant.restricted = True
         self.number += 1
 
     def _outcomes(self, name: str) -> Outcomes:

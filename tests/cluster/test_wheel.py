@@ -136,6 +136,18 @@ def test_public_package_needs_no_module_of_the_server(commands: Path, project: P
     assert done.stdout == "[]\n", done.stderr
 
 
+def test_installed_commands_run(commands: Path, project: Path) -> None:
+    done = subprocess.run(
+        [str(commands / "nereid"), "token", "list", "--file=absent"],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (1, "absent: No such file or directory\n")
+
+
 def test_installed_server_answers_beside_packages_of_its_names(server: Server) -> None:
     body = (
         b'{"inputs": [{"name": "INPUT0", "shape": [1, 16], "datatype": "INT32", "data": [%s]},'

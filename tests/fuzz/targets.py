@@ -18,6 +18,8 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 from tritonclient.grpc import service_pb2 as pb
 
+from app.access.grants import Grants
+from app.access.tokens import encode, make_token, parse
 from app.core.config.model_config import input_specs
 from app.core.config.normalise import normalise
 from app.core.config.request_check import RequestChecker
@@ -219,6 +221,22 @@ def _channel_bytes() -> bytes:
     )
 
 
+_TOKEN = make_token("secret", name="a", scope=("infer",), models=("a*b*c*d", "[!x]?"), rate="5/m")
+_grants = Grants([_TOKEN])
+
+
+def authorization(data: bytes) -> None:
+    found = _grants.find(data.decode("latin-1"))
+    assert found is None or data.strip().endswith(b"secret")
+
+
+def token_file(data: bytes) -> None:
+    grants = Grants(parse(data.decode()))
+    for grant in map(grants.find, ("secret", "Bearer other")):
+        if grant is not None:
+            grant.permits("a" * 1000)
+
+
 _OK = (InferError,)
 _FRAMES = (
     http2.settings_frame({4: 65535, 3: 100}),
@@ -268,6 +286,8 @@ TARGETS: dict[str, Target] = {
     ),
     "http2_frames": Target(http2_frames, (http2.Http2Error,), _FRAMES),
     "http2_headers": Target(http2_headers, (http2.Http2Error, ValueError), (_header_blocks(),)),
+    "authorization": Target(authorization, (), (b"Bearer secret", b"secret", b"Basic dTpw")),
+    "token_file": Target(token_file, (ValueError,), (b"# who\n\n" + encode(_TOKEN).encode() + b"\n",)),
     "channel": Target(channel, (ProtocolError,), (_channel_bytes(),)),
     "config_pbtxt": Target(
         config_pbtxt, _OK, tuple(path.read_bytes() for path in sorted(MODELS.glob("*/config.pbtxt")))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextvars import Context
+from typing import Final
 
 from app.core.tensors import Buffer
 from app.ingress.access.caller import context_of
@@ -12,25 +13,58 @@ from app.ingress.http2.stream import Stream, StreamReceiver
 from app.protocol.grpc.framing import CallHead
 from app.protocol.status import grpc_status
 
+_MAX_KNOWN: Final = 4096
+"""Headers kept with the contexts of their clients."""
+
 
 def guarded_method(guard: Guard | None, ask: Ask, opens: OpenCall) -> OpenCall:
     """Return what opens a call for clients that may, where there is anything to decide."""
-    if guard is None or not guard.concerns(ask):
-        return opens
-    known = guard
+    return _GuardedMethod(guard, ask, opens) if guard is not None and guard.concerns(ask) else opens
 
-    def open_call(state: Http2State, stream: Stream, head: CallHead) -> StreamReceiver | None:
-        grant, refusal = known.admit(_authorization(head), ask)
-        record = known.record(ask, grant, "grpc", stream.peer) if ask.action else None
+
+class _GuardedMethod:
+    """Opens the calls of one method.
+
+    Args:
+        guard: decides.
+        ask: what calls ask for.
+        opens: opens the call of a client that may.
+    """
+
+    def __init__(self, guard: Guard, ask: Ask, opens: OpenCall) -> None:
+        self._guard = guard
+        self._ask = ask
+        self._opens = opens
+        self._known: dict[str, Context] = {}
+        self._number = -1  # of the set of tokens that `_known` is of
+
+    def __call__(self, state: Http2State, stream: Stream, head: CallHead) -> StreamReceiver | None:
+        grants = self._guard.grants
+        if grants is not None and grants.number != self._number:
+            self._known, self._number = {}, grants.number
+        authorization = _authorization(head)
+        context = self._known.get(authorization)
+        if context is None:
+            context = self._admit(authorization, stream)
+            if context is None:
+                return None
+        call = context.run(self._opens, state, stream, head)
+        return None if call is None else _GuardedCall(call, context)
+
+    def _admit(self, authorization: str, stream: Stream) -> Context | None:
+        """Return the context in which to answer a client; refuse a client that may not ask."""
+        ask = self._ask
+        grant, refusal = self._guard.admit(authorization, ask)
+        record = self._guard.record(ask, grant, "grpc", stream.peer)
         if refusal is not None:
-            known.refused(ask, grant, refusal, record)
+            self._guard.refused(ask, grant, refusal, record)
             refuse(stream, grpc_status(refusal), refusal.message)
             return None
         context = context_of(grant, record)
-        call = context.run(opens, state, stream, head)
-        return None if call is None else _GuardedCall(call, context)
-
-    return open_call
+        # Nobody enters a context twice: calls are opened, and requests received, one after the other.
+        if record is None and len(self._known) < _MAX_KNOWN:
+            self._known[authorization] = context
+        return context
 
 
 def _authorization(head: CallHead) -> str:

@@ -31,6 +31,7 @@ class GuardedRoute:
         self._number = -1  # of the set of tokens by which it was decided
         self._grant: Grant | None = None
         self._refusal: Failure | None = None
+        self._context = context_of(None)
 
     def start(self, exchange: Exchange, body: memoryview) -> None:
         """Answer a request, or refuse it."""
@@ -39,14 +40,21 @@ class GuardedRoute:
         if grants is not None and grants.number != self._number:
             self._grant, self._refusal = guard.admit(self._authorization, ask)
             self._number = grants.number
-        grant = self._grant
-        record = guard.record(ask, grant, "http", exchange.peer) if ask.action else None
+            self._context = context_of(self._grant)
+        if ask.need == "inference" and self._refusal is None:  # counted and limited as it is submitted
+            self._context.run(self._route.start, exchange, body)
+        else:
+            self._start_other(exchange, body)
+
+    def _start_other(self, exchange: Exchange, body: memoryview) -> None:
+        guard, ask, grant = self._guard, self._ask, self._grant
+        record = guard.record(ask, grant, "http", exchange.peer)
         if self._refusal is not None:
             guard.refused(ask, grant, self._refusal, record)
             exchange.fail(self._refusal)
             return
         if record is not None and isinstance(self._route, FixedRoute):  # a refusal for another reason
             record(subject=ask.model or ask.region, outcome="denied", reason=str(self._route.status))
-        if grant is not None and ask.need != "inference":  # inferences are counted as they are submitted
+        if grant is not None:
             grant.outcomes.ok += 1
         context_of(grant, record).run(self._route.start, exchange, body)

@@ -30,18 +30,18 @@ class GuardedService:
         self.shared_memory = service.shared_memory
 
     def resolve(self, name: str, version: str = "") -> VersionEntry:
-        if (grant := GRANT.get()) is not None:
+        if (grant := GRANT.get()) is not None and grant.restricted:
             grant.require(name)
         return self._service.resolve(name, version)
 
     def resolve_single(self, name: str, version: str, endpoint: str) -> VersionEntry:
-        if (grant := GRANT.get()) is not None:
+        if (grant := GRANT.get()) is not None and grant.restricted:
             grant.require(name)
         return self._service.resolve_single(name, version, endpoint)
 
     def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
         grant = GRANT.get()
-        if grant is None or not grant.begin(monotonic()):
+        if grant is None or not grant.begin(monotonic):
             return self._service.submit(entry, request, sink)
         try:
             return self._service.submit(entry, request, partial(_finish, grant, sink))

@@ -1,6 +1,7 @@
 """Tokens in force."""
 
 import string
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,6 +18,10 @@ NEEDS: Any = list(SUFFICIENT)
 
 def token(name: str = "a", secret: str = "secret", **fields: Any) -> Token:
     return make_token(secret, **{"name": name, "scope": ("infer",), **fields})
+
+
+def at(now: float) -> Callable[[], float]:
+    return lambda: now
 
 
 def held(grants: Grants, secret: str = "secret") -> Grant:
@@ -118,35 +123,35 @@ def test_models_are_permitted_by_patterns(
 def test_a_rate_is_limited_with_the_time_to_wait() -> None:
     grants = Grants([token(rate="2/s")])
     grant = held(grants)
-    assert not grant.begin(1.0) and not grant.begin(1.0), "nothing is in flight that had to end"
-    error = refused(grant.begin, 1.0)
+    assert not grant.begin(at(1.0)) and not grant.begin(at(1.0)), "nothing is in flight that had to end"
+    error = refused(grant.begin, at(1.0))
     assert (error.code, error.retry_after_s) == (ErrorCode.RESOURCE_EXHAUSTED, 0.5)
     assert str(error) == "the token 'a' is limited to 2/s inferences, try again in 0.5 s"
-    assert not grant.begin(1.5)
+    assert not grant.begin(at(1.5))
     assert (grant.outcomes.ok, grant.outcomes.limited) == (3, 1)
 
 
 def test_inferences_in_flight_are_limited() -> None:
     grant = held(Grants([token(concurrency=2, rate="9/s")]))
-    assert grant.begin(0.0) and grant.begin(0.0)
-    error = refused(grant.begin, 0.0)
+    assert grant.begin(at(0.0)) and grant.begin(at(0.0))
+    error = refused(grant.begin, at(0.0))
     assert error.code is ErrorCode.RESOURCE_EXHAUSTED and error.retry_after_s
     grant.end()
-    assert grant.begin(0.0)
+    assert grant.begin(at(0.0))
     assert (grant.outcomes.ok, grant.outcomes.limited) == (3, 1)
 
 
 def test_a_change_applies_to_who_holds_the_token_and_keeps_limits() -> None:
     grants = Grants([token(rate="1/h"), token("gone", "other")])
     grant, gone = held(grants), held(grants, "other")
-    grant.begin(0.0)
+    grant.begin(at(0.0))
     number = grants.number
     grants.replace([token(rate="1/h", models=("b",))])
     assert grants.number != number and held(grants) is grant and not grant.revoked
     assert refused(grant.require, "a").code is ErrorCode.PERMISSION_DENIED
-    assert refused(grant.begin, 1.0).code is ErrorCode.RESOURCE_EXHAUSTED, "the rate is what it was"
+    assert refused(grant.begin, at(1.0)).code is ErrorCode.RESOURCE_EXHAUSTED, "the rate is what it was"
     grants.replace([token(rate="2/s")])
-    assert not grant.begin(1.0)
+    assert not grant.begin(at(1.0))
     assert gone.revoked and grants.find("Bearer other") is None
     assert refused(gone.require, "a").code is ErrorCode.UNAUTHENTICATED
 
@@ -165,7 +170,7 @@ def test_names_counted_are_bounded() -> None:
         grants.replace([token(f"n{turn}-{n}", f"{turn}-{n}") for n in range(60)])
     for n in range(60):
         grant = held(grants, f"2-{n}")
-        grant.begin(0.0)
+        grant.begin(at(0.0))
         grants.denied(grant)
     grants.denied(None)
     assert len(grants.counted) == MAX_NAMES + 2
