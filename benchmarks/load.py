@@ -29,7 +29,6 @@ if {header_length} > 0 then
   wrk.headers["Content-Type"] = "application/octet-stream"
   wrk.headers["{header}"] = "{header_length}"
 end
-if "{authorization}" ~= "" then wrk.headers["Authorization"] = "{authorization}" end
 file:close()
 
 function done(summary, latency, requests)
@@ -66,19 +65,12 @@ def run_tool(command: list[str], seconds: float, env: dict[str, str] | None = No
     return done.stdout
 
 
-def wrk(
-    workload: Workload, port: int, connections: int, seconds: float, scratch: Path, authorization: str = ""
-) -> LoadResult:
+def wrk(workload: Workload, port: int, connections: int, seconds: float, scratch: Path) -> LoadResult:
     body, header_length = workload.http_body()
     body_file, script = scratch / "body.bin", scratch / "request.lua"
     body_file.write_bytes(body)
     script.write_text(
-        WRK_SCRIPT.format(
-            body=str(body_file),
-            header=HEADER_LENGTH,
-            header_length=header_length,
-            authorization=authorization,
-        )
+        WRK_SCRIPT.format(body=str(body_file), header=HEADER_LENGTH, header_length=header_length)
     )
     output = run_tool(
         [
@@ -100,9 +92,7 @@ def wrk(
     )
 
 
-def h2load(
-    workload: Workload, port: int, connections: int, seconds: float, scratch: Path, authorization: str = ""
-) -> LoadResult:
+def h2load(workload: Workload, port: int, connections: int, seconds: float, scratch: Path) -> LoadResult:
     """Run h2load; it sees HTTP statuses only, so empty replies with a gRPC error are counted here."""
     message = workload.grpc_message()
     body_file, log = scratch / "body.grpc", scratch / "h2load.log"
@@ -112,7 +102,6 @@ def h2load(
         [
             *("h2load", "-t1", "-m1", f"-c{connections}", f"-D{math.ceil(seconds)}", f"--log-file={log}"),
             *("-H", "content-type: application/grpc", "-H", "te: trailers", "-d", str(body_file)),
-            *(("-H", f"authorization: {authorization}") if authorization else ()),
             f"http://127.0.0.1:{port}{MODEL_INFER}",
         ],
         seconds,

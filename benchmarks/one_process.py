@@ -131,11 +131,12 @@ async def _no_metrics() -> bytes:
 
 
 class Callers:
-    """Process that sends requests: one connection for each protocol, one request after the other."""
+    """Process that sends requests, one after the other on each connection; see `benchmarks.callers`."""
 
-    def __init__(self, server: OneProcess) -> None:
+    def __init__(self, http_port: int, grpc_port: int, connections: int = 1, authorization: str = "") -> None:
+        arguments = map(str, (http_port, grpc_port, connections, authorization))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.callers", str(server.http_port), str(server.grpc_port)],
+            [sys.executable, "-m", "benchmarks.callers", *arguments],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -163,7 +164,7 @@ def running(directory: Path) -> Iterator[Callers]:
     """Start a server and its callers."""
     server = OneProcess(directory)
     try:
-        callers = Callers(server)
+        callers = Callers(server.http_port, server.grpc_port)
         try:
             yield callers
         finally:
