@@ -66,7 +66,7 @@ class Process:
         self._in_flight: dict[int, Request] = {}
         self._numbers = itertools.count(1)
         self.ended = False
-        self._said_hello = False
+        self._said_hello = self._tells_readiness = False
         self._started = threading.Event()  # said hello, or ended
         self._output: deque[str] = deque(maxlen=_LAST_LINES)
         ends, far_ends = zip(*(socket.socketpair() for _ in range(2)), strict=True)
@@ -92,7 +92,7 @@ class Process:
         Raises:
             InferError: INTERNAL with the model's exception, or when the process ended.
         """
-        self._request("start")
+        self._tells_readiness = self._request("start")
 
     def complete(self) -> dict[str, Any] | None:
         """Return the configuration after `auto_complete_config`; see `execution.completed`."""
@@ -140,6 +140,8 @@ class Process:
 
     def is_ready(self, timeout: float) -> bool:
         """Return the result of the model's `is_ready`; False when the process does not reply in time."""
+        if not self._tells_readiness:
+            return not self.ended
         try:
             return bool(self.link.request({"do": "ready"}, timeout=timeout)[0])
         except (LinkClosed, TimeoutError):

@@ -110,7 +110,7 @@ class Worker:
         self._calls = RemoteCalls(self.link, message["caller"])
         server_api.install(self._calls)
         self._execution = Execution(instance)
-        self._reply()
+        self._reply(hasattr(self._execution.model, "is_ready"))
 
     def _complete(self, message: Message, payload: Payload) -> None:
         self._reply(completed(_instance(message["instance"])))

@@ -124,10 +124,10 @@ class TritonPythonModel:
     def forks(self, request, apart=True):
         child = os.fork()
         if not child:
-            if apart:
-                os.setsid()
             time.sleep(600)
             os._exit(0)
+        if apart:
+            os.setpgid(child, child)
         return [child]
 
     def forks_worker(self, request):

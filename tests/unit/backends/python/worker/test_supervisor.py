@@ -1,5 +1,6 @@
 """Processes of Python models that die, do not start, or outlive their replica."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 from app.core.errors import ErrorCode, InferError
 from backends.python.backend import PythonBackend
+from backends.python.worker import supervisor
 from backends.python.worker.activation import environment_variables
 from backends.python.worker.supervisor import Supervisor, delay
 from tests import environments
@@ -29,8 +31,8 @@ def test_a_process_that_dies_is_started_again(
     served = Served(PythonBackend, config(text()), write(tmp_path, MODEL), interpreter=python)
     changes = threading.Semaphore(0)
     served.instance.readiness_changed = changes.release
-    supervisor: Supervisor = served.instance.state
-    first = supervisor.pid
+    state: Supervisor = served.instance.state
+    first = state.pid
     call = ask(served, do)
     error = call.responses[0].failure
     assert error is not None
@@ -40,7 +42,7 @@ def test_a_process_that_dies_is_started_again(
         " healthy.",
     )
     assert ask(served, "identity").arrays["O"].tolist() == [[1, 1]]  # waits for the new process
-    assert supervisor.pid not in (0, first) and served.backend.instance_ready(served.instance)
+    assert state.pid not in (0, first) and served.backend.instance_ready(served.instance)
     assert changes.acquire(timeout=SECONDS)
     assert f"process of instance 'm_0_0' ended with {how}" in caplog.text
     served.close()
@@ -63,6 +65,25 @@ def test_children_of_a_process_end_with_it(python: Path, tmp_path: Path) -> None
     (child,) = told(ask(served, "forks_worker"))
     assert "is not healthy" in ask(served, "crashes").error
     block_until(lambda: _has_ended(child), "they are killed")
+    served.close()
+
+
+def test_a_model_that_keeps_the_interpreter_lock_is_ready(
+    python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "LIMIT_S", 0.01)
+    gate, entered = tmp_path / "gate", tmp_path / "entered"
+    lock = f"ctypes.PyDLL(None).flock(open({str(gate)!r}).fileno(), {fcntl.LOCK_EX})"
+    body = f"        open({str(entered)!r}, 'w'); {lock}; responses = []"
+    source = "import ctypes\n" + IDENTITY.replace("        responses = []", body)
+    with gate.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        served = Served(PythonBackend, config(text()), write(tmp_path, source), interpreter=python)
+        executing = threading.Thread(target=served, args=(infer({"I": np.ones((1, 2), np.float32)}),))
+        executing.start()
+        block_until(entered.exists)
+        assert [served.backend.instance_ready(served.instance) for _ in range(3)] == [True] * 3
+    executing.join(SECONDS)
     served.close()
 
 
