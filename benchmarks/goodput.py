@@ -7,9 +7,9 @@
 A model sleeps so that it answers 50 requests a second; its clients wait for a second and leave. Goodput is
 what they got in that time. `http` clients say nothing and close their connection, `http timeout` send
 Triton's parameter `timeout`, `grpc` a deadline. `peak` is that of 8 clients who send one request after the
-other; loads are offered by an open loop (`open_loop.py`), and count from the first request on. A sequence has
-two requests. The servers run on 127.0.0.1, in turn for each cell. Memory is what the model's replica (MiB)
-shares with nobody, before and after the cell.
+other; loads are offered by an open loop (`open_loop.py`), and count from the first request on. With --turns a
+sequence keeps its slot while its client sends the next request. The servers run on 127.0.0.1, in turn for
+each cell. Memory is what the model's replica (MiB) shares with nobody, before and after the cell.
 """
 
 from __future__ import annotations
@@ -132,14 +132,14 @@ def serving(name: str, root: Path, repository: Path, scratch: Path) -> Iterator[
 
 def measure(side: Side, scheduler: str, client: str, load: int, options: argparse.Namespace) -> Cell:
     model = model_name(scheduler)
-    sequences = scheduler in ("sequence", "oldest")
+    turns = options.turns if scheduler in ("sequence", "oldest") else 0
     ports = side.command.http_port, side.command.grpc_port
     before = side.replica_mib(model)
     if load:
-        target = Target(*ports, model, client, options.wait, sequences)
+        target = Target(*ports, model, client, options.wait, turns)
         outcome = asyncio.run(offered(target, load * CAPACITY, options.seconds))
     else:
-        target = Target(*ports, model, client, 10 * options.wait, sequences)
+        target = Target(*ports, model, client, 10 * options.wait, turns)
         outcome = asyncio.run(saturated(target, PEAK_CLIENTS, options.seconds))
     after = side.replica_mib(model)
     time.sleep(REST_S)
@@ -211,6 +211,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--wait", type=float, default=1, help="seconds that clients wait (1)")
     parser.add_argument("--schedulers", default="direct,dynamic,sequence", help=", ".join(SCHEDULERS))
     parser.add_argument("--clients", default="http,grpc", help=", ".join(CLIENTS))
+    parser.add_argument("--turns", type=int, default=1, help="requests of each sequence (1)")
     parser.add_argument("--plot", type=Path, help="file for a chart, .svg or .png")
     return parser.parse_args()
 

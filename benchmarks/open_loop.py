@@ -32,12 +32,20 @@ class Target(NamedTuple):
     model: str
     client: str
     wait_s: float
-    sequences: bool = False
+    turns: int = 0
+    """Requests of each sequence; 0 for requests without one."""
 
     @property
     def requests(self) -> int:
         """Requests of one arrival."""
-        return 2 if self.sequences else 1
+        return max(self.turns, 1)
+
+    def sequence(self, number: int, turn: int) -> dict[str, int | bool]:
+        """Return the parameters by which a request belongs to its sequence; none without sequences."""
+        if not self.turns:
+            return {}
+        last = self.turns - 1
+        return {"sequence_id": number, "sequence_start": turn == 0, "sequence_end": turn == last}
 
 
 @dataclass
@@ -113,7 +121,7 @@ class HttpSender:
 
     def _request(self, number: int, turn: int) -> bytes:
         target = self._target
-        parameters: dict[str, int | bool] = sequence(number, turn) if target.sequences else {}
+        parameters: dict[str, int | bool] = target.sequence(number, turn)
         if target.client == "http timeout":
             parameters["timeout"] = int(target.wait_s * 1e6)
         tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [1, ELEMENTS], "data": [0.0] * ELEMENTS}
@@ -149,16 +157,10 @@ class GrpcSender:
         request = pb.ModelInferRequest(model_name=self._target.model)
         request.inputs.add(name="INPUT0", datatype="FP32", shape=[1, ELEMENTS])
         request.raw_input_contents.append(bytes(4 * ELEMENTS))
-        if self._target.sequences:
-            for key, value in sequence(number, turn).items():
-                kind = "bool_param" if isinstance(value, bool) else "int64_param"
-                setattr(request.parameters[key], kind, value)
+        for key, value in self._target.sequence(number, turn).items():
+            kind = "bool_param" if isinstance(value, bool) else "int64_param"
+            setattr(request.parameters[key], kind, value)
         return request
-
-
-def sequence(number: int, turn: int) -> dict[str, int | bool]:
-    """Return the parameters of a request of a sequence of two."""
-    return {"sequence_id": number, "sequence_start": turn == 0, "sequence_end": turn == 1}
 
 
 async def _answer(reader: asyncio.StreamReader) -> End:

@@ -13,14 +13,18 @@ from typing import Final, NamedTuple
 from app.core.errors import ErrorCode, Failure, FailureReason
 from deployments.execution.queued_request import QueuedRequest
 
-SAFETY: Final = 0.8
+SAFETY: Final = 0.75
 """A request is refused if its answer is expected after this share of its time: estimates err."""
 
-LATEST: Final = 0.95
+LATEST: Final = 0.9
 """A queued request is dropped if its answer is expected after this share: the answer has its way to go."""
 
 _RECENT: Final = 16
 """Moving means give the last value a weight of 1/16."""
+
+_OUTLIER: Final = 4
+"""A duration counts for at most so many times the mean."""
+_MILLISECOND: Final = 1e6
 
 _ABANDONED: Final = 0.5
 """Share of requests whose clients left before the answer from which the model counts as overloaded."""
@@ -31,7 +35,7 @@ _SUSTAINED: Final = 0.25
 once says nothing of the others."""
 _SUSTAINED_NS: Final = 200_000_000
 """And for this time, in which such a client has closed its connections."""
-_GROWTH: Final = 1.025
+_GROWTH: Final = 1.01
 """While nobody leaves, clients are believed to wait so much longer after each time that they waited."""
 _MEMORY: Final = 30
 """So many times the time that they waited, after which it is forgotten."""
@@ -49,6 +53,8 @@ class MovingMean:
     def add(self, value: float) -> None:
         """Add a value."""
         # A first execution often takes far longer than the others: frameworks prepare something then.
+        if self._count > 1:  # nor does one that the operating system interrupted say much
+            value = min(value, _OUTLIER * self.value + _MILLISECOND)
         if self._count < _RECENT:
             self._count += 1
         self.value += (value - self.value) / max(self._count - 1, 1)
@@ -89,8 +95,8 @@ class Patience:
                 self._since_ns, self._patience_ns = now_ns, max(waited_ns, 1)
             believed_ns = int(self._patience_ns)
             self._share += (1 - self._share) / _RECENT
-        # Nearer to the less patient clients: those that wait longer are content with a shorter queue.
-        weight = 2 if waited_ns < believed_ns else _RECENT
+        # One of those that wait a little less: at once, because others like it are about to be executed.
+        weight = 1 if believed_ns / 2 < waited_ns < believed_ns else _RECENT
         self._patience_ns = max(believed_ns + (waited_ns - believed_ns) / weight, 1.0)
         self._answered, self._left_ns = answered, now_ns
         sustained = now_ns - self._since_ns >= max(_SUSTAINED * self._patience_ns, _SUSTAINED_NS)

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Final
 
 from app.core.errors import ErrorCode, Failure, FailureReason
@@ -75,10 +76,11 @@ class Backlog:
         return int(for_slot) + self._admission.wait_ns(ahead)
 
     def late(self) -> list[tuple[Sequence, Failure]]:
-        """Return the sequences at the head that come too late to begin; never the last one."""
+        """Return the sequences at the head that come too late to begin; never the last."""
         found: list[tuple[Sequence, Failure]] = []
-        for sequence in self._sequences:
-            failure = lateness(sequence.queued[0], len(self._sequences) - len(found) - 1, self._admission)
+        ahead = len(self._sequences) - 1
+        for sequence in islice(self._sequences, ahead):
+            failure = lateness(sequence.queued[0], ahead - len(found), self._admission)
             if failure is None:
                 break
             found.append((sequence, failure))

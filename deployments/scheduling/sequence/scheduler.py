@@ -170,9 +170,6 @@ class SequenceScheduler(Scheduler):
             self.release()
 
     def finished(self, instance: InstanceThread, batch: Batch) -> None:
-        if len(self._backlog) > 1 and self._quota.is_limited:
-            for sequence, failure in self._backlog.late():
-                self._end_early(sequence, failure)
         for request in batch.requests:
             if isinstance(request, SequenceRequest):
                 self._execution_finished(request)
@@ -251,6 +248,9 @@ class SequenceScheduler(Scheduler):
             vacant = [slots for slots in self._slots.values() if slots.lowest_vacant is not None]
             if not vacant:
                 return
+            if self._quota.is_limited:
+                for late, failure in self._backlog.late():
+                    self._end_early(late, failure)
             sequence = self._backlog.popleft()
             min(vacant, key=lambda slots: slots.lowest_vacant or 0).occupy(sequence)
             if sequence.queued and sequence.slots is not None:
@@ -381,7 +381,8 @@ class SequenceScheduler(Scheduler):
         following = sequence.unlink()
         if following is not None:
             self._backlog.append(following)
-        self._admit()
+        if slots is not None or following is not None:
+            self._admit()
 
     def _wait(self, until_ns: int) -> None:
         if self._timer is not None:

@@ -28,7 +28,7 @@ def test_statistics_tell_of_an_overloaded_model(bench: Bench) -> None:
     model = bench.load(max_queue_s=10)
     for _ in range(2):
         bench.infer(request("a"))
-    model.scheduler.admission.execution_ns.add(100e9)
+    model.scheduler.admission.execution_ns.value = 100e9
     held = bench.hold()
     queued, _ = bench.submit(request("b"))
     with pytest.raises(InferError, match="overloaded"):

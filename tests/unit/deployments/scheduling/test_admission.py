@@ -110,6 +110,17 @@ def test_moving_mean_forgets_its_first_value() -> None:
     assert mean.value == 15
 
 
+def test_moving_mean_is_hardly_moved_by_one_interrupted_execution() -> None:
+    mean = MovingMean()
+    for _ in range(20):
+        mean.add(0.1 * S)
+    mean.add(100 * S)
+    assert 0.1 * S < mean.value < 0.13 * S
+    for _ in range(20):
+        mean.add(100 * S)
+    assert mean.value > S, "but by many"
+
+
 class TestAdmission:
     """Decisions with an execution of 0.1 s."""
 
@@ -139,12 +150,12 @@ class TestAdmission:
         admission = self.admission()
         request = pending(answers, "r", deadline=6.0)
         request.arrival_ns = self.now
-        assert admission.refusal(request, int(0.69 * S)) is None
-        failure = admission.refusal(request, int(0.71 * S))
-        assert failure is not None and failure.retry_after_s == 0.71
+        assert admission.refusal(request, int(0.64 * S)) is None
+        failure = admission.refusal(request, int(0.66 * S))
+        assert failure is not None and failure.retry_after_s == 0.66
         assert (failure.code, failure.reason) == (ErrorCode.UNAVAILABLE, FailureReason.REJECTED)
         assert failure.message == (
-            "[request id: r] model 'm' is overloaded: the wait in its queue is 0.71 s, and 1 s are left"
+            "[request id: r] model 'm' is overloaded: the wait in its queue is 0.66 s, and 1 s are left"
         )
         assert admission.refused == {"deadline": 1}
 
@@ -159,7 +170,7 @@ class TestAdmission:
         admission = self.admission()
         request = pending(answers, "r", deadline=6.0)
         request.arrival_ns = self.now
-        self.now += int(0.84 * S)
+        self.now += int(0.79 * S)
         assert admission.lateness(request, ahead=1) is None
         self.now += int(0.02 * S)
         assert admission.lateness(request, ahead=1) is not None
@@ -207,6 +218,6 @@ class TestPatience:
             patience.record_departure(S, 0, step * S // 100)
         began = S
         grown = [patience.limit_ns(began + seconds * S) / S for seconds in (0, 10, 20, 29, 31)]
-        assert grown == [pytest.approx(value, rel=0.01) for value in (1, 1.28, 1.64, 2.05, 0)]
+        assert grown == [pytest.approx(value, rel=0.01) for value in (1, 1.10, 1.22, 1.33, 0)]
         patience.record_departure(S, 100, began + 20 * S)
         assert not patience.known, "it starts again"
