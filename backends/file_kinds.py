@@ -63,7 +63,7 @@ _LEGACY_TORCH: Final = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
 _PICKLED: Final = re.compile(rb"\x80[\x02-\x05]")
 _SCRIPTED: Final = "torch.jit.trace(model.eval(), example).save('model.pt')"
 _TYPES: Final = "initial_types=[('input', FloatTensorType([None, FEATURES]))]"
-_XGBOOST: Final = re.compile(rb'\{L\x00{7}\x07learner|\{\s*"(learner|version)"')
+_XGBOOST: Final = re.compile(rb'\{L\x00{7}\x07learner|\{\s*"learner"')
 _TF2ONNX: Final = "python -m tf2onnx.convert"
 
 
@@ -91,7 +91,7 @@ KINDS: Final = (
     Kind(
         "a web page, perhaps that of a login or an error",
         "download the file again",
-        lambda file: (file.head or b"").lstrip()[:9].lower() in (b"<!doctype", b"<html>\n<h", b"<html><he"),
+        lambda file: (file.head or b"").lstrip().lower().startswith((b"<!doctype html", b"<html")),
     ),
     Kind("empty", "copy the file again", lambda file: file.head == b""),
     Kind(

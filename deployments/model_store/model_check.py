@@ -35,7 +35,6 @@ _ALIASES: Final = {
     "py": "python",
 }
 """Names that people give to backends."""
-_MEMBERS: Final = 4096
 _SHOWN: Final = 8
 
 
@@ -158,6 +157,6 @@ def _read(path: Path) -> ModelFile:
 def _members(path: Path) -> frozenset[str]:
     try:
         with zipfile.ZipFile(path) as archive:
-            return frozenset(archive.namelist()[:_MEMBERS])
+            return frozenset(archive.namelist())
     except (zipfile.BadZipFile, OSError, ValueError):
         return frozenset()
