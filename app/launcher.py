@@ -7,7 +7,8 @@ import time
 from types import FrameType
 
 from app.console.console import Console
-from app.ray_adapter.cluster import join_or_start, leave
+from app.ray_adapter.cluster import join_or_start
+from app.ray_adapter.supervision import Supervisor
 from app.settings.errors import SettingsError
 from app.settings.settings import SETTINGS, ServerSettings
 
@@ -16,6 +17,8 @@ _POLL_S = 0.2
 
 def run(settings: ServerSettings) -> int:
     """Serve until SIGTERM or SIGINT; return the exit status (0 after a drain, 1 when the start failed).
+
+    The program ends by itself, with status 1, when its cluster breaks or a stop takes too long.
 
     Without a reachable cluster (`RAY_ADDRESS`), a local one is started, with token authentication.
 
@@ -26,7 +29,7 @@ def run(settings: ServerSettings) -> int:
     _check_ports(settings)
     console = Console(settings)
     with console.ray_start():
-        join_or_start(
+        owned = join_or_start(
             loopback=settings.cluster.channel_address == SETTINGS["channel_address"].default,
             import_from_cwd=False,  # a file there named as a module must not replace it
             log_to_driver=True,
@@ -35,20 +38,22 @@ def run(settings: ServerSettings) -> int:
         )
     from ray import serve
 
-    from app.main import APPLICATION, compose
+    from app.main import APPLICATION, compose, is_ours
 
-    stop = _stop_on_signal()  # after ray.init, which installs handlers of its own
-    serve.start(proxy_location="Disabled")
+    supervisor = Supervisor(owned, APPLICATION, settings.server.exit_timeout_s)
+    stop = _stop_on_signal(supervisor)  # after ray.init, which installs handlers of its own
     try:
+        serve.start(proxy_location="Disabled")
         target = serve.RunTarget(compose(settings), APPLICATION, None, external_scaler_enabled=True)
         serve.run_many([target])
         if not _loaded(settings, stop, console):
             return 1
+        supervisor.ready()
         stop.wait()
         print(f"Signal ({stop.number}) received.", flush=True)
         return 0
     finally:
-        leave(APPLICATION)
+        supervisor.leave(is_ours)
 
 
 class StopSignal(threading.Event):
@@ -57,10 +62,11 @@ class StopSignal(threading.Event):
     number = 0
 
 
-def _stop_on_signal() -> StopSignal:
+def _stop_on_signal(supervisor: Supervisor) -> StopSignal:
     stop = StopSignal()
 
     def handle(number: int, frame: FrameType | None) -> None:
+        supervisor.bound_stop()
         stop.number = number
         stop.set()
 

@@ -1,6 +1,7 @@
 """The composition root: makes the Serve application from the settings."""
 
 import secrets
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from app.settings.load import from_args
 from app.settings.settings import ServerSettings
 from deployments import spec
 from deployments.builder import HEALTH_CHECKS, QUIET, ROUTER_CONFIG
+from deployments.manager.applications import is_model_application
 from nereid.deployments import Ingress, RepositoryManager
 
 APPLICATION = "nereid"
@@ -70,6 +72,11 @@ def _placement(settings: ServerSettings) -> dict[str, Any]:
     if settings.cluster.channel_address == NODE_ADDRESS:
         return {"max_replicas_per_node": settings.ingress.replicas}
     return {"max_surge_percent": 100}
+
+
+def is_ours(application: str, deployments: Collection[str]) -> bool:
+    """Return whether an application with these deployments is the server's, or one of its models."""
+    return application == APPLICATION or is_model_application(application, deployments)
 
 
 def routing_table() -> RoutingTable:

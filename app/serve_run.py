@@ -13,11 +13,14 @@ from pathlib import Path
 from types import FrameType
 
 from app.console.console import Console
-from app.ray_adapter.cluster import ClusterError, join_or_start, leave, run_serve_cli
+from app.ray_adapter.cluster import ClusterError, join_or_start, run_serve_cli
+from app.ray_adapter.supervision import Supervisor
 from app.settings.check_config import check
 from app.settings.errors import SettingsError
+from app.settings.settings import GeneralSettings
 
 _POLL_S = 0.2
+_EXIT_TIMEOUT_S = GeneralSettings().exit_timeout_s
 
 
 class Stop(BaseException):
@@ -37,15 +40,23 @@ def main(argv: Sequence[str]) -> None:
         console = Console(servers[0]) if servers else None
         # `serve run` would do it too, but `ray.init` sets signal handlers, which ours must replace.
         with console.ray_start() if console else nullcontext():
-            join_or_start(namespace="serve", configure_logging=console is None)
+            owned = join_or_start(
+                namespace="serve",
+                configure_logging=console is None,
+                include_dashboard=any(settings.cluster.allow_dashboard for settings in servers),
+            )
     except (ClusterError, SettingsError) as error:
         sys.exit(str(error))
+    from app.main import APPLICATION
+
+    exit_timeouts = [settings.server.exit_timeout_s for settings in servers]
+    supervisor = Supervisor(owned, APPLICATION, max(exit_timeouts, default=_EXIT_TIMEOUT_S))
     if console:
-        threading.Thread(target=_announce, args=(console,), name="announce", daemon=True).start()
-    _serve(argv, verbose=console is None or servers[0].cluster.log_ray)
+        threading.Thread(target=_announce, args=(console, supervisor), name="announce", daemon=True).start()
+    _serve(argv, supervisor, verbose=console is None or servers[0].cluster.log_ray)
 
 
-def _announce(console: Console) -> None:
+def _announce(console: Console, supervisor: Supervisor) -> None:
     """Print the banner when the models of the start are loaded."""
     from app.main import routing_table
 
@@ -56,19 +67,20 @@ def _announce(console: Console) -> None:
             pass
         else:
             if table.initialised or table.failed:
+                supervisor.ready()
                 return console.ready(table)
         time.sleep(_POLL_S)
 
 
-def _serve(argv: Sequence[str], verbose: bool) -> None:
-    from app.main import APPLICATION
+def _serve(argv: Sequence[str], supervisor: Supervisor, verbose: bool) -> None:
+    from app.main import is_ours
 
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
     try:
         run_serve_cli(["run", *argv], verbose)
     except Stop:
-        leave(APPLICATION)
+        supervisor.leave(is_ours)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.peers import Peers
 from app.ingress.service.routed import RoutedInferenceService
 from app.ingress.tracing.observer import Observer
+from app.ray_adapter.cluster_health import ClusterHealth, actor_part, controller_part, node_parts
 from app.ray_adapter.node import listen_host, node_id, replica_deployment
 from app.routing.handle_calls import HandleCalls, public_errors
 from app.routing.manager_client import ManagerClient, follow
@@ -133,7 +134,8 @@ class Ingress:
             await self._open_peers()
         self._routing = asyncio.Event()
         following = follow(self._manager, self._router, self._id, self._on_table)
-        self._following = [asyncio.get_running_loop().create_task(following)]
+        watching = self._cluster_health().watch()
+        self._following = [asyncio.get_running_loop().create_task(task) for task in (following, watching)]
         # Where several replicas share a port, one that listens gets requests at once: it needs a table first.
         await self._routing.wait()
         latencies = settings.metrics.config
@@ -167,6 +169,17 @@ class Ingress:
         host = listen_host(self._settings.cluster.channel_address)
         await peers.open(private_root(), host, self._router.open_control_pool(*self._deployment))
         self._service.peers = peers
+
+    def _cluster_health(self) -> ClusterHealth:
+        manager = actor_part("the repository manager", self._manager.process)
+        return ClusterHealth([*node_parts(), controller_part(), manager], self._on_cluster_fault)
+
+    def _on_cluster_fault(self, fault: str) -> None:
+        if fault:
+            logger.error("not ready: %s", fault)
+        else:
+            logger.info("ready again")
+        self._service.cluster_fault = fault
 
     def _on_table(self, table: RoutingTable) -> None:
         self._observer.apply(table.live)

@@ -4,43 +4,47 @@ import os
 import re
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from app.ray_adapter.local_cluster import start_cluster
+from app.ray_adapter.claim import Claim, claim_cluster, release_cluster
+from app.ray_adapter.local.cluster import start_cluster
 from app.ray_adapter.token import require_token
 
 _ANSWER_S: Final = 30.0
 _TRY_S: Final = 5.0
 _ADDRESS: Final = re.compile(r"\[?(?P<host>[^\[\]/]+?)\]?:(?P<port>\d{1,5})")
-_START_TIMEOUTS: Final = {"RAY_raylet_start_wait_time_s": "300", "RAY_gcs_server_port_wait_time_s": "120"}
-"""Ray 2.60 gives its own processes 30 and 15 seconds to start, which is too short on a busy machine."""
 CONTROLLER_CALLBACK: Final = "nereid.controller:prepare"
 _SERVE: Final = {"RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": CONTROLLER_CALLBACK}
-_NO_RAY_METRICS: Final = {"RAY_enable_metrics_collection": "false"}
-"""Ray 2.60 counts by replica in several processes and forgets none: 1 MiB for each load of a model together.
-Only its dashboard, and whoever finds the pages of its agents, reads them: `/metrics` has other sources."""
 _LOOPBACK: Final = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Makes 127.0.0.1 the address of the node, on which Ray's processes then listen (`get_node_ip_address` in
 ray/_private/services.py of Ray 2.60). By default they listen on every interface on Linux, and some of them
 serve pages without asking for the token."""
 
 
+Ours = Callable[[str, Collection[str]], bool]
+
+
 class ClusterError(Exception):
     """There is no cluster to serve on; the text is one line."""
 
 
-def join_or_start(loopback: bool = True, import_from_cwd: bool = True, **options: Any) -> None:
+def join_or_start(loopback: bool = True, import_from_cwd: bool = True, **options: Any) -> bool:
     """Join the cluster named by RAY_ADDRESS or `ray start`; without either, start one. Imports Ray.
+
+    A start that fails because the machine is too busy is repeated by running the program anew.
 
     Args:
         loopback: a cluster that is started can be reached from this machine only.
         import_from_cwd: workers import from the directory of this process, which is Ray's default.
         options: options of `ray.init`.
 
+    Returns:
+        Whether the cluster was started.
+
     Raises:
-        ClusterError: Ray cannot be started, or the cluster cannot be joined.
+        ClusterError: Ray cannot be started, or the cluster cannot be joined, or it has a server already.
     """
     require_token()
     # Ray 2.60 runs its workers at niceness 15, behind every other process of the machine.
@@ -50,8 +54,7 @@ def join_or_start(loopback: bool = True, import_from_cwd: bool = True, **options
     if address:
         wait_reachable(address)
     elif starts:
-        wanted = _START_TIMEOUTS | _SERVE | (_LOOPBACK if loopback else {})
-        for name, value in (wanted | ({} if options.get("include_dashboard") else _NO_RAY_METRICS)).items():
+        for name, value in (_SERVE | (_LOOPBACK if loopback else {})).items():
             os.environ.setdefault(name, value)
     import ray
     from ray.job_config import JobConfig
@@ -65,18 +68,53 @@ def join_or_start(loopback: bool = True, import_from_cwd: bool = True, **options
         action = f"join the Ray cluster at '{address}'" if address else "start Ray"
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ClusterError(f"error: creating server: Unavailable - cannot {action}: {reason}") from error
+    if not starts:
+        _claim()
+    return starts
 
 
-def leave(application: str) -> None:
-    """Delete the server's application, then everything that Serve runs, and disconnect from Ray.
+def _claim() -> None:
+    import ray
+
+    context = ray.get_runtime_context()
+    mine = Claim(context.get_job_id(), socket.gethostname(), os.getpid())
+    other = claim_cluster(mine)
+    if other is not None:
+        ray.shutdown()
+        raise ClusterError(
+            f"error: creating server: Unavailable - the Ray cluster at '{context.gcs_address}' has a server "
+            f"already, {other}: end it, or start this one in a cluster of its own (without RAY_ADDRESS)"
+        )
+
+
+def retire(application: str, owned: bool, ours: Ours) -> None:
+    """Delete the server's application, then its models.
 
     The ingress goes first: it answers requests in flight while the models still run.
+
+    Args:
+        application: the one of the ingress.
+        owned: the program has started the cluster, and ends everything that it runs.
+        ours: whether an application belongs to the server, by its name and its deployments.
     """
-    import ray
     from ray import serve
 
     serve.delete(application)
-    serve.shutdown()  # type: ignore[no-untyped-call]
+    left = serve.status().applications
+    own = [name for name, status in left.items() if ours(name, status.deployments)]
+    if owned or len(own) == len(left):
+        serve.shutdown()  # type: ignore[no-untyped-call]
+    else:
+        for name in own:
+            serve.delete(name)
+
+
+def disconnect(owned: bool) -> None:
+    """Disconnect from Ray, which ends a cluster that this program has started."""
+    import ray
+
+    if not owned:
+        release_cluster()
     ray.shutdown()
 
 

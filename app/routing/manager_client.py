@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import msgspec
 
 from app.core.errors import InferError, unavailable
+from app.core.processes import Process, process
+from app.ray_adapter.node import node_id
 from app.routing.table import RoutingTable
 
 logger = logging.getLogger(__name__)
@@ -60,6 +62,11 @@ class ManagerClient:
         del self._calls[call]
         if not call.cancelled():
             call.exception()  # the caller may be gone, and asyncio logs exceptions that are never retrieved
+
+    async def process(self) -> Process | None:
+        """Return the manager's process if it is on this node."""
+        node, pid = await _result(self._handle.process.remote())
+        return process(pid) if node == node_id() else None
 
     async def watch(self, ingress: str, applied: int) -> bytes:
         """Wait for a routing table newer than `applied`.

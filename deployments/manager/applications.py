@@ -7,7 +7,7 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
@@ -69,6 +69,12 @@ def parse_application(name: str) -> tuple[str, int, int] | None:
     if match is None:
         return None
     return match["model"], int(match["version"]), int(match["generation"] or 1)
+
+
+def is_model_application(name: str, deployments: Collection[str]) -> bool:
+    """Return whether an application with these deployments is that of a model version."""
+    parsed = parse_application(name)
+    return parsed is not None and list(deployments) in ([], [parsed[0]])
 
 
 async def _in_thread(call: Callable[..., None], *arguments: Any) -> None:
@@ -220,7 +226,7 @@ async def listed() -> list[ModelApplication]:
     found = []
     for name, application in statuses.items():
         parsed = parse_application(name)
-        if parsed and list(application.deployments) in ([], [parsed[0]]):
+        if parsed and is_model_application(name, application.deployments):
             found.append(ModelApplication(*parsed, name, application.status not in _ENDED))
     return found
 

@@ -6,6 +6,7 @@ tables. The data plane works without it. After a restart it recovers its state f
 
 import asyncio
 import logging
+import os
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -14,7 +15,7 @@ import msgspec
 from app.core.errors import InferError, invalid_arg, unavailable
 from app.core.identifiers import name_of
 from app.core.observability.log import VERBATIM, configure_logging
-from app.ray_adapter.node import NODE_ADDRESS, gpus_by_node
+from app.ray_adapter.node import NODE_ADDRESS, gpus_by_node, node_id
 from app.ray_adapter.serve_log import omit_failures
 from app.routing.table import RoutingTable
 from app.settings.settings import ServerSettings
@@ -84,6 +85,10 @@ class RepositoryManager:
     async def receive(self, ingress: str, number: int) -> None:
         """Record that an ingress has received table `number`."""
         await self._publisher.receive(ingress, number)
+
+    async def process(self) -> tuple[str, int]:
+        """Return the node and the id of this process."""
+        return node_id(), os.getpid()
 
     async def status(self) -> bytes:
         """Return the current routing table (msgpack)."""

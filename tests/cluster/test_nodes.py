@@ -120,6 +120,19 @@ def test_files_of_a_request_reach_the_other_node(server: Server) -> None:
         assert constant(client, f"given_{node}") == 7
 
 
+def test_second_server_of_a_cluster_is_refused(cluster: Nodes, server: Server, tmp_path: Path) -> None:
+    """It would share the first one's Serve, and end it when it stops."""
+    assert server.process is not None
+    write_model(tmp_path / "repository", "other")
+    second = Server([f"--model-repository={tmp_path / 'repository'}"], tmp_path / "log", cluster.env)
+    second.start(wait=False)
+    assert second.process is not None
+    assert second.process.wait(60) == 1
+    (line,) = [line for line in second.output().splitlines() if "error" in line]
+    assert f"has a server already, process {server.process.pid} on " in line
+    assert server.ready()
+
+
 def test_every_node_has_an_ingress_as_nodes_come_and_go(cluster: Nodes, server: Server) -> None:
     def ingresses(count: int) -> bool:
         nodes = cluster.nodes_of("nereid:ingress")

@@ -47,7 +47,8 @@ app.protocol: app.core
 app.protocol.grpc: app.core app.protocol app.protocol.http
 app.protocol.http: app.core app.core.config app.protocol
 app.protocol.observability: app.core app.core.observability app.protocol.http
-app.ray_adapter: app.core
+app.ray_adapter: app.core app.ray_adapter.local
+app.ray_adapter.local: app.core
 app.routing: app.core app.core.config app.core.observability app.ray_adapter app.transport
     app.transport.channel app.transport.memory nereid
 app.settings: app.access app.core app.core.config app.core.observability app.protocol app.transport

@@ -80,6 +80,8 @@ class RoutedInferenceService:
         )
         self.peers: Peers | None = None
         self._exiting = False
+        self.cluster_fault = ""
+        """What is wrong with the cluster that makes the server not ready; "" for nothing."""
 
     def resolve(self, name: str, version: str = "") -> VersionEntry:
         return self._router.table.resolve(name, version)
@@ -102,7 +104,7 @@ class RoutedInferenceService:
 
     def ready(self) -> bool:
         table = self._router.table
-        if self._exiting or not table.initialised:
+        if self._exiting or self.cluster_fault or not table.initialised:
             return False
         if not self._settings.repository.strict_readiness:
             return True

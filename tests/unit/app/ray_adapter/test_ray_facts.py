@@ -20,6 +20,9 @@ ROUTER = "serve_router.DirectRouter"
 JOIN = "cluster.join_or_start"
 RUN = "applications.run_application"
 OUTPUT = "worker_output.divert_ray_output"
+HELPERS = "local.helpers.without_helpers"
+HEALTH = "cluster_health.node_parts"
+STAND_IN = "local.stand_in"
 LOCK = "the lock of applications.run_application"
 
 SIGNATURES = [
@@ -53,6 +56,27 @@ SIGNATURES = [
     ("ray.job_config:JobConfig.__init__", ("self", "_client_job"), JOIN),
     ("ray.util:get_node_ip_address", (), "node.listen_host"),
     ("ray:nodes", (), "node.gpus_by_node"),
+    ("ray._private.node:Node.start_monitor", ("self",), HELPERS),
+    ("ray._private.node:Node.start_log_monitor", ("self",), HELPERS),
+    ("ray._private.node:Node.start_api_server", ("include_dashboard", "raise_on_failure"), HELPERS),
+    (
+        "ray._private.log_monitor:LogMonitor.__init__",
+        ("self", "node_ip_address", "logs_dir", "gcs_client", "is_proc_alive_fn"),
+        HELPERS,
+    ),
+    ("ray._private.log_monitor:LogMonitor.should_update_filenames", ("last_file_updated_time",), HELPERS),
+    ("ray._private.log_monitor:LogMonitor.update_log_filenames", ("self",), HELPERS),
+    ("ray._private.log_monitor:LogMonitor.open_closed_files", ("self",), HELPERS),
+    ("ray._private.log_monitor:LogMonitor.check_log_files_and_publish_updates", ("self",), HELPERS),
+    ("ray._private.grpc_utils:init_grpc_channel", ("address", "options"), HEALTH),
+    (
+        "ray.experimental.internal_kv:_internal_kv_put",
+        ("key", "value", "overwrite", "namespace"),
+        "claim.claim_cluster",
+    ),
+    ("ray.experimental.internal_kv:_internal_kv_get", ("key", "namespace"), "claim.claim_cluster"),
+    ("ray.experimental.internal_kv:_internal_kv_del", ("key", "namespace"), "claim.release_cluster"),
+    ("ray._private.state:jobs", (), "claim.claim_cluster"),
     ("ray.serve.scripts:cli.main", ("args", "standalone_mode"), "cluster.run_serve_cli"),
     ("ray._private.worker:get_dashboard_url", (), "cluster_environment.cluster_addresses"),
     ("ray.serve.scripts:cli_logger.print", ("msg",), "cluster.run_serve_cli"),
@@ -73,6 +97,11 @@ FIELDS = [
     ),
     ("ray.serve._private.common:ReplicaID", ("unique_id",), ROUTER),
     ("ray.serve._private.common:DeploymentID", ("name", "app_name"), ROUTER),
+    (
+        "ray._private.node:Node",
+        ("node_id", "session_name", "gcs_address", "node_ip_address", "node_manager_port"),
+        HEALTH,
+    ),
     ("ray.serve.context:ReplicaContext", ("deployment", "app_name"), "node.replica_deployment"),
     ("ray.serve.schema:ApplicationStatusOverview", ("status", "message", "deployments"), "the manager"),
     ("ray.serve.schema:DeploymentStatusOverview", ("message", "replica_states"), "the manager"),
@@ -85,6 +114,21 @@ TEXTS = [
     ),
     ("serve/_private/constants.py", '"record_replica_metadata"', "the hook of replicas and ingresses"),
     ("serve/config.py", "cloudpickle.unregister_pickle_by_value", LOCK),
+    ("_private/services.py", "--dashboard_agent_command={}", STAND_IN),
+    ("_private/services.py", "--runtime_env_agent_command={}", STAND_IN),
+    ("_private/services.py", "--runtime-env-agent-port=", STAND_IN),
+    ("_raylet.so", "metrics_agent_port", STAND_IN),
+    ("_raylet.so", "metrics_export_port", STAND_IN),
+    ("_raylet.so", "dashboard_agent_listen_port", STAND_IN),
+    ("_raylet.so", "runtime_env_agent_port", STAND_IN),
+    ("dashboard/consts.py", "RAY_enable_pipe_based_agent_to_parent_health_check", STAND_IN),
+    ("core/src/ray/raylet/raylet", "enable_pipe_based_agent_to_parent_health_check", STAND_IN),
+    ("core/src/ray/raylet/raylet", "agent_register_timeout_ms", "local.cluster.start_cluster"),
+    ("_private/services.py", "--node_id={node_id}", HEALTH),
+    ("_private/services.py", "--session-name={session_name}", HEALTH),
+    ("serve/_private/constants.py", 'SERVE_CONTROLLER_NAME = "SERVE_CONTROLLER_ACTOR"', HEALTH),
+    ("serve/_private/controller.py", "def get_pid(self)", HEALTH),
+    ("serve/_private/constants.py", "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS", "local.cluster.start_cluster"),
     ("_private/ray_constants.py", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", JOIN),
     ("_private/services.py", "if not ray_constants.ENABLE_RAY_CLUSTER:", JOIN),
     ("_private/node.py", "RAY_gcs_server_port_wait_time_s", JOIN),
@@ -94,7 +138,7 @@ TEXTS = [
     ("_common/utils.py", '"RAY_TMPDIR"', JOIN),
     ("_private/authentication/authentication_token_setup.py", '"RAY_AUTH_MODE"', "token.require_token"),
     ("_private/authentication/authentication_token_setup.py", '".ray" / "auth_token"', "token.require_token"),
-    ("_private/services.py", "process = ConsolePopen(", "local_cluster.start_cluster"),
+    ("_private/services.py", "process = ConsolePopen(", "local.cluster.start_cluster"),
     ("serve/_private/constants.py", '"RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH"', JOIN),
     ("serve/_private/controller.py", "call_function_from_import_path(RAY_SERVE_CONTROLLER", JOIN),
     ("_raylet.so", "enable_metrics_collection", JOIN),

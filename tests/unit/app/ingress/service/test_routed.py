@@ -104,6 +104,15 @@ def test_begin_exit_reports_not_ready() -> None:
     assert service.resolve("m").name == "m", "requests are still served"
 
 
+def test_fault_of_the_cluster_makes_the_server_not_ready_but_no_model() -> None:
+    service = of(entry("m"))
+    service.cluster_fault = "Ray's raylet has ended"
+    assert not service.ready()
+    assert service.live() and service.model_ready("m") and service.resolve("m").name == "m"
+    service.cluster_fault = ""
+    assert service.ready()
+
+
 def test_model_ready() -> None:
     service = of(entry("m"), entry("m", 2), LOADING, UNLOADED, BROKEN)
     for name, version, expected in (

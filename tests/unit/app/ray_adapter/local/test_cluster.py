@@ -11,7 +11,7 @@ import pytest
 import ray
 from ray._private import services
 
-from app.ray_adapter.local_cluster import start_cluster
+from app.ray_adapter.local.cluster import start_cluster
 
 
 @pytest.fixture
@@ -39,9 +39,20 @@ def test_files_are_made_below_the_private_directory(temporary: Path, monkeypatch
     assert (temporary / "log").stat().st_mode & 0o777 == 0o600
 
 
+def test_directory_that_ray_has_opened_is_used_again(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directories: list[str] = []
+    monkeypatch.setattr(ray, "init", lambda _temp_dir, **_: directories.append(_temp_dir))
+    start_cluster()
+    Path(directories[0]).chmod(0o777)  # as Ray does
+    start_cluster()
+    assert directories[0] == directories[1]
+
+
 def test_ray_tmpdir_has_the_private_directory(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[str] = []
-    monkeypatch.setattr(ray, "init", lambda _temp_dir: given.append(_temp_dir))
+    monkeypatch.setattr(ray, "init", lambda _temp_dir, **_: given.append(_temp_dir))
     monkeypatch.setenv("RAY_TMPDIR", str(temporary / "other"))
     start_cluster()
     assert given == [str(temporary / "other" / f"nereid-{os.getuid()}" / "ray")]

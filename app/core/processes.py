@@ -1,0 +1,138 @@
+"""Processes of this machine, as Linux shows them under /proc, and the end of a tree of them."""
+
+import ctypes
+import os
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_KILL_S: Final = 5.0
+_POLL_S: Final = 0.05
+
+
+class Process(NamedTuple):
+    """A process, by its id and the time of its start, which no later process has with the same id."""
+
+    pid: int
+    started: int
+
+    @property
+    def fault(self) -> str:
+        """Why it does nothing at present, or never again; "" while it runs."""
+        found = _status(self.pid)
+        if found is None or found.started != self.started or found.state in "ZX":
+            return "has ended"
+        return "is stopped" if found.state == "T" else ""
+
+    def kill(self) -> None:
+        """Send SIGKILL, if it still runs."""
+        if self.fault != "has ended":
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+class _Status(NamedTuple):
+    """What /proc/PID/stat says: name, state (one letter), parent and time of start."""
+
+    name: str
+    state: str
+    parent: int
+    started: int
+
+
+def _status(pid: int) -> _Status | None:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            text = file.read()
+    except OSError:
+        return None
+    head, _, tail = text.rpartition(")")
+    fields = tail.split()  # the third and later ones of proc(5)
+    return _Status(head.partition("(")[2], fields[0], int(fields[1]), int(fields[19]))
+
+
+def process(pid: int) -> Process | None:
+    """Return the process with this id; None when there is none."""
+    found = _status(pid)
+    return None if found is None else Process(pid, found.started)
+
+
+def arguments(pid: int) -> list[str]:
+    """Return the command line of a process; [] when it has ended or belongs to the kernel."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().rstrip(b"\0").decode(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def find(name: str, argument: str) -> Process | None:
+    """Return the process of this name, of at most 15 letters, with this argument; None when there is none."""
+    for pid, status in _all().items():
+        if status.name == name and argument in arguments(pid):
+            return Process(pid, status.started)
+    return None
+
+
+def descendants(root: int) -> list[Process]:
+    """Return all processes below one."""
+    processes = _all()
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    for pid, status in processes.items():
+        children[status.parent].append(pid)
+    found, waiting = [], [root]
+    while waiting:
+        below = children[waiting.pop()]
+        waiting += below
+        found += [Process(pid, processes[pid].started) for pid in below]
+    return found
+
+
+def _all() -> dict[int, _Status]:
+    pids = (int(name) for name in os.listdir("/proc") if name.isdecimal())
+    return {pid: status for pid in pids if (status := _status(pid)) is not None}
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends, so that none gets lost."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:  # Linux
+        prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def reap_adopted(children: frozenset[int]) -> None:
+    """Let go of adopted processes that have ended.
+
+    Args:
+        children: those of this program's own, whose exit statuses others wait for.
+    """
+    for pid in _ended_children():
+        if pid not in children:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def _ended_children() -> Iterator[int]:
+    own = os.getpid()
+    for pid, status in _all().items():
+        if status.parent == own and status.state == "Z":
+            yield pid
+
+
+def kill_descendants(timeout_s: float = _KILL_S) -> None:
+    """Kill every process below this one, and those that they start meanwhile; this program ends next."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        alive = [each for each in descendants(os.getpid()) if each.fault != "has ended"]
+        if not alive:
+            break
+        for each in alive:
+            each.kill()
+        time.sleep(_POLL_S)
+    for pid in _ended_children():  # where nobody adopts them, they would stay as zombies
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)

@@ -1,0 +1,1 @@
+"""A Ray cluster that a program starts for itself: its directory, its processes, and further tries."""

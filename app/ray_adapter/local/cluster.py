@@ -1,0 +1,64 @@
+"""A Ray cluster for this machine alone, whose files belong to this user."""
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from app.core.private_files import private_root
+from app.core.processes import adopt_orphans
+from app.ray_adapter.local.attempts import watched_start
+from app.ray_adapter.local.helpers import without_agents, without_helpers
+from app.ray_adapter.local.sessions import new_session
+
+_ENVIRONMENT: Final = {
+    # Ray 2.60 gives its processes 30, 15 and 15 seconds to start: too little on a busy machine. What ends is
+    # noticed at once (`attempts.py`).
+    "RAY_raylet_start_wait_time_s": "300",
+    "RAY_gcs_server_port_wait_time_s": "120",
+    "RAY_agent_register_timeout_ms": "300000",
+    # An agent then ends with its raylet, whose end of a pipe closes; else it would have to look every second.
+    "RAY_enable_pipe_based_agent_to_parent_health_check": "1",
+    # Serve would drain a replica that has failed its health checks, which can no longer do so.
+    "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
+    # Every replica and every handle would look ten times a second for Serve's metrics, which nobody reads.
+    "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "10000",
+    # 0.1 by default, most of which the controller spends on replicas that have not changed.
+    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.2",
+}
+_WITHOUT_DASHBOARD: Final = {
+    # Ray 2.60 counts by replica in several processes and forgets none: 1 MiB for each load of a model
+    # together. Only its dashboard, and whoever finds the pages of its agents, reads them.
+    "RAY_enable_metrics_collection": "false",
+    # Nobody asks the GCS what became of each call of an actor.
+    "RAY_task_events_report_interval_ms": "0",
+}
+
+
+def start_cluster(include_dashboard: bool = False, **options: Any) -> None:
+    """Start Ray with its files below this user's private directory, and connect to it.
+
+    Args:
+        include_dashboard: start Ray's dashboard, and with it all of Ray's helper processes.
+        options: further options of `ray.init`.
+
+    Raises:
+        OSError: the directory cannot be made, or others may enter it.
+        Exception: whatever `ray.init` raises.
+    """
+    for name, value in (_ENVIRONMENT | ({} if include_dashboard else _WITHOUT_DASHBOARD)).items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    # Ray 2.60 gives directories of a session mode 0777 whenever a worker starts, whatever the umask
+    # (`try_to_create_directory` in ray/_common/utils.py): only the directory above them keeps others out.
+    directory = os.path.join(private_root(os.environ.get("RAY_TMPDIR")), "ray")
+    os.umask(0o077)  # inherited by all processes of the cluster, for logs and sockets
+    os.makedirs(directory, exist_ok=True)
+    adopt_orphans()
+    with ExitStack() as start:
+        start.enter_context(new_session(Path(directory)))
+        if not include_dashboard:
+            start.enter_context(without_helpers())
+        start.enter_context(watched_start(list if include_dashboard else without_agents))
+        ray.init(_temp_dir=directory, include_dashboard=include_dashboard, **options)

@@ -1,0 +1,136 @@
+"""When a part that a server stands on counts as gone."""
+
+import asyncio
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from app.core.processes import Process, process
+from app.ray_adapter import cluster_health
+from app.ray_adapter.cluster_health import ClusterHealth, Part
+from tests.waiting import block_until, let_run, until
+
+ANSWER_S = 0.01
+
+
+class Peer:
+    """Something that is asked: it answers, fails, or leaves questions open."""
+
+    def __init__(self) -> None:
+        self.failing = False
+        self.asked = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def ask(self) -> Process | None:
+        self.asked += 1
+        await self.answers.wait()
+        if self.failing:
+            raise OSError("no connection")
+        return None
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_health, "_ASK_S", 0.0)
+
+
+@pytest.fixture
+def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen(["sleep", "60"]) as started:
+        yield started
+        started.kill()
+
+
+def fault(part: Part, now: float = 0.0) -> str:
+    part.look(now)
+    return part.fault
+
+
+async def test_part_that_answers_has_no_fault() -> None:
+    peer = Peer()
+    part = Part("it", peer.ask, ANSWER_S)
+    asking = asyncio.create_task(part.keep_asking())
+    await until(lambda: peer.asked > 3)
+    assert fault(part) == ""
+    asking.cancel()
+
+
+async def test_part_that_fell_silent_has_a_fault_until_it_answers() -> None:
+    peer = Peer()
+    part = Part("it", peer.ask, ANSWER_S)
+    asking = asyncio.create_task(part.keep_asking())
+    await until(lambda: peer.asked > 1)
+    peer.answers.clear()
+    await until(lambda: fault(part, 7.0) == "does not answer")
+    assert part.lasts(3.0, 10.0) and not part.lasts(3.1, 10.0)
+    asked = peer.asked
+    await let_run()
+    assert peer.asked == asked, "no second question while one is open"
+    peer.answers.set()
+    await until(lambda: fault(part) == "")
+    asking.cancel()
+
+
+async def test_failed_question_is_a_fault() -> None:
+    peer = Peer()
+    part = Part("it", peer.ask, ANSWER_S)
+    asking = asyncio.create_task(part.keep_asking())
+    await until(lambda: peer.asked > 1)
+    peer.failing = True
+    await until(lambda: fault(part) == "does not answer")
+    asking.cancel()
+
+
+async def test_part_that_has_never_answered_has_no_fault() -> None:
+    peer = Peer()
+    peer.failing = True
+    part = Part("it", peer.ask, ANSWER_S)
+    asking = asyncio.create_task(part.keep_asking())
+    await until(lambda: peer.asked > 3)
+    assert fault(part) == ""
+    asking.cancel()
+
+
+def test_stopped_and_ended_processes_are_faults_at_once(sleeper: "subprocess.Popen[bytes]") -> None:
+    async def ask() -> None: ...
+
+    part = Part("it", ask, ANSWER_S, process(sleeper.pid))
+    assert fault(part, 1.0) == ""
+    sleeper.send_signal(signal.SIGSTOP)
+    block_until(lambda: fault(part, 2.0) == "is stopped")
+    sleeper.send_signal(signal.SIGCONT)
+    block_until(lambda: fault(part, 3.0) == "")
+    sleeper.kill()
+    block_until(lambda: fault(part, 4.0) == "has ended")
+    fault(part, 9.0)
+    assert part.since == 4.0
+
+
+async def test_process_of_an_answer_is_looked_at_from_then_on(sleeper: "subprocess.Popen[bytes]") -> None:
+    async def ask() -> Process | None:
+        return process(sleeper.pid)
+
+    part = Part("it", ask, ANSWER_S)
+    asking = asyncio.create_task(part.keep_asking())
+    await until(lambda: part.process is not None)
+    asking.cancel()
+    sleeper.kill()
+    await until(lambda: fault(part) == "has ended")
+
+
+def test_changes_are_told_once_and_together(sleeper: "subprocess.Popen[bytes]") -> None:
+    async def ask() -> None: ...
+
+    told: list[str] = []
+    parts = [Part(name, ask, ANSWER_S, process(sleeper.pid)) for name in ("one", "other")]
+    health = ClusterHealth(parts, told.append)
+    health.look(1.0)
+    assert told == []
+    sleeper.kill()
+    block_until(lambda: parts[0].process is not None and parts[0].process.fault == "has ended")
+    health.look(2.0)
+    health.look(3.0)
+    assert told == ["one has ended, other has ended"]
