@@ -8,6 +8,7 @@ keyed hashes of both are equal, that is, when they are.
 import re
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import translate
+from sys import maxsize
 from typing import Final, Literal
 
 import msgspec
@@ -44,6 +45,8 @@ _UNAUTHENTICATED: Final = Failure(
 )
 _MAX_HEADERS: Final = 4096
 """Accepted headers kept with their tokens."""
+_MAX_PERMITTED: Final = 1024
+"""Names of models that a grant keeps as permitted."""
 _CONCURRENCY_RETRY_S: Final = 1.0
 
 
@@ -63,17 +66,18 @@ class Grant:
         needs: what it has the right to.
         outcomes: of its requests; shared with others of the same name.
         revoked: its file no longer has it.
-        restricted: there is something for `require` to refuse.
+        permitted: models that `require` has found it to be for.
     """
 
     __slots__ = (
+        "_allowed",
         "_limiter",
         "_models",
         "_running",
         "name",
         "needs",
         "outcomes",
-        "restricted",
+        "permitted",
         "revoked",
         "token",
     )
@@ -93,7 +97,8 @@ class Grant:
         self.token, self.name, self.outcomes = token, token.name, outcomes
         self.needs = frozenset(need for need, scopes in SUFFICIENT.items() if scopes & {*token.scope})
         self._models = None if "*" in token.models else re.compile("|".join(map(translate, token.models)))
-        self.restricted = self.revoked or self._models is not None
+        self._allowed = token.concurrency or maxsize
+        self.permitted: set[str] = set()
 
     def permits(self, model: str) -> bool:
         """Return whether it is for a model; what concerns no model, "", it is for."""
@@ -111,6 +116,13 @@ class Grant:
         if not self.permits(model):
             self.outcomes.denied += 1
             raise _not_for(self, model).error()
+        if len(self.permitted) < _MAX_PERMITTED:
+            self.permitted.add(model)
+
+    def revoke(self) -> None:
+        """Withdraw it; an open stream has it no longer from its next request on."""
+        self.revoked = True
+        self.permitted.clear()
 
     def begin(self, clock: Callable[[], float]) -> bool:
         """Count an inference at the time of `clock`; return whether `end` must be called after it.
@@ -118,16 +130,15 @@ class Grant:
         Raises:
             InferError: RESOURCE_EXHAUSTED, if one of its limits is reached.
         """
-        allowed, limiter = self.token.concurrency, self._limiter
-        if allowed and self._running >= allowed:
-            self._limit(f"{allowed} inferences in flight", _CONCURRENCY_RETRY_S)
-        if limiter is not None and (wait := limiter.wait(clock())):
+        if self._running >= self._allowed:
+            self._limit(f"{self._allowed} inferences in flight", _CONCURRENCY_RETRY_S)
+        if self._limiter is not None and (wait := self._limiter.wait(clock())):
             self._limit(f"{self.token.rate} inferences", wait)
         self.outcomes.ok += 1
-        if allowed:
-            self._running += 1
-            return True
-        return False
+        if self._allowed is maxsize:
+            return False
+        self._running += 1
+        return True
 
     def end(self) -> None:
         """Count an inference that `begin` counted as finished."""
@@ -165,7 +176,7 @@ class Grants:
                 grant.apply(token, outcomes)
             self._by_hash[token.sha256] = grant
         for grant in old.values():
-            grant.revoked = grant.restricted = True
+            grant.revoke()
         self.number += 1
 
     def _outcomes(self, name: str) -> Outcomes:

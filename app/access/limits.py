@@ -22,5 +22,6 @@ class RateLimiter:
         early = self._due - self._slack - now
         if early > 1e-9:  # more than what is lost in adding
             return early
-        self._due = max(self._due, now) + self._interval
+        due = self._due
+        self._due = (due if due > now else now) + self._interval
         return 0.0

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextvars import Context
 from typing import Final
 
+from app.access.grants import Grants
 from app.core.tensors import Buffer
 from app.ingress.access.caller import context_of
 from app.ingress.access.guard import Ask, Guard
@@ -13,8 +14,10 @@ from app.ingress.http2.stream import Stream, StreamReceiver
 from app.protocol.grpc.framing import CallHead
 from app.protocol.status import grpc_status
 
-_MAX_KNOWN: Final = 4096
-"""Headers kept with the contexts of their clients."""
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+_MAX_KNOWN: Final = 256
+"""Metadata kept with the contexts of their clients, for each method."""
 
 
 def guarded_method(guard: Guard | None, ask: Ask, opens: OpenCall) -> OpenCall:
@@ -33,28 +36,28 @@ class _GuardedMethod:
 
     def __init__(self, guard: Guard, ask: Ask, opens: OpenCall) -> None:
         self._guard = guard
+        self._grants = guard.grants or Grants()
         self._ask = ask
         self._opens = opens
-        self._known: dict[str, Context] = {}
+        # By the metadata of a call, which is one object for all calls of a connection with the same headers.
+        self._known: dict[Metadata, Context] = {}
         self._number = -1  # of the set of tokens that `_known` is of
 
     def __call__(self, state: Http2State, stream: Stream, head: CallHead) -> StreamReceiver | None:
-        grants = self._guard.grants
-        if grants is not None and grants.number != self._number:
-            self._known, self._number = {}, grants.number
-        authorization = _authorization(head)
-        context = self._known.get(authorization)
+        if self._grants.number != self._number:
+            self._known, self._number = {}, self._grants.number
+        context = self._known.get(head.metadata)
         if context is None:
-            context = self._admit(authorization, stream)
+            context = self._admit(head.metadata, stream)
             if context is None:
                 return None
         call = context.run(self._opens, state, stream, head)
         return None if call is None else _GuardedCall(call, context)
 
-    def _admit(self, authorization: str, stream: Stream) -> Context | None:
+    def _admit(self, metadata: Metadata, stream: Stream) -> Context | None:
         """Return the context in which to answer a client; refuse a client that may not ask."""
         ask = self._ask
-        grant, refusal = self._guard.admit(authorization, ask)
+        grant, refusal = self._guard.admit(_authorization(metadata), ask)
         record = self._guard.record(ask, grant, "grpc", stream.peer)
         if refusal is not None:
             self._guard.refused(ask, grant, refusal, record)
@@ -62,13 +65,15 @@ class _GuardedMethod:
             return None
         context = context_of(grant, record)
         # Nobody enters a context twice: calls are opened, and requests received, one after the other.
-        if record is None and len(self._known) < _MAX_KNOWN:
-            self._known[authorization] = context
+        if record is None:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            self._known[metadata] = context
         return context
 
 
-def _authorization(head: CallHead) -> str:
-    for name, value in head.metadata:
+def _authorization(metadata: Metadata) -> str:
+    for name, value in metadata:
         if name == "authorization":
             return str(value)
     return ""
@@ -77,15 +82,17 @@ def _authorization(head: CallHead) -> str:
 class _GuardedCall:
     """A call whose requests are received in the context of its client."""
 
-    __slots__ = ("_call", "_run", "cancelled")
+    __slots__ = ("_call", "_context")
 
     def __init__(self, call: StreamReceiver, context: Context) -> None:
         self._call = call
-        self._run = context.run
-        self.cancelled = call.cancelled
+        self._context = context
 
     def receive(self, data: bytes, end: bool) -> None:
-        self._run(self._call.receive, data, end)
+        self._context.run(self._call.receive, data, end)
 
     def receive_segments(self, segments: Sequence[Buffer], size: int, end: bool) -> None:
-        self._run(self._call.receive_segments, segments, size, end)
+        self._context.run(self._call.receive_segments, segments, size, end)
+
+    def cancelled(self) -> None:
+        self._call.cancelled()

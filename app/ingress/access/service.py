@@ -30,12 +30,12 @@ class GuardedService:
         self.shared_memory = service.shared_memory
 
     def resolve(self, name: str, version: str = "") -> VersionEntry:
-        if (grant := GRANT.get()) is not None and grant.restricted:
+        if (grant := GRANT.get()) is not None and name not in grant.permitted:
             grant.require(name)
         return self._service.resolve(name, version)
 
     def resolve_single(self, name: str, version: str, endpoint: str) -> VersionEntry:
-        if (grant := GRANT.get()) is not None and grant.restricted:
+        if (grant := GRANT.get()) is not None and name not in grant.permitted:
             grant.require(name)
         return self._service.resolve_single(name, version, endpoint)
 
