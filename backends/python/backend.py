@@ -7,6 +7,7 @@ error texts are Triton's.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +32,10 @@ from backends.python.worker.supervisor import Supervisor, Supervisors
 _COMPLETED_S: Final = 5.0
 
 
+_INVALID_NAME: Final = re.compile(r"""[;|&$`<>()\[\]{}\\"'*?~#!]""")
+"""INVALID_CHARS of Triton's Python backend, which runs a shell command with the model's name in it."""
+
+
 class PythonBackend(Backend):
     """Executes Python models."""
 
@@ -38,6 +43,8 @@ class PythonBackend(Backend):
         self._supervisors = Supervisors()
 
     def model_initialize(self, model: Model) -> None:
+        if _INVALID_NAME.search(model.name):
+            raise invalid_arg("Invalid stub name: contains invalid characters")
         value = model.parameter("FORCE_CPU_ONLY_INPUT_TENSORS", "yes")
         if value not in ("yes", "no"):
             raise invalid_arg(f"Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: {value}")

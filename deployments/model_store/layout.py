@@ -60,24 +60,36 @@ class ModelEntry:
 
 
 def check_model_name(name: str) -> None:
-    """Check that a name can be that of a model's directory.
+    """Check that a model may have a name.
 
     Raises:
         InferError: INVALID_ARG.
     """
-    shown = name[:_NAME_MAX].encode("unicode_escape").decode("ascii")
-    if not name:
-        raise invalid_arg("Model name cannot be empty. Please enter a valid name to deploy.")
-    if PATH_CHARACTERS.search(name) or name in (".", ".."):
-        raise invalid_arg(
-            f"invalid model name '{shown}', model name must not contain path traversal characters"
-        )
+    _check_no_path(name)
     if _UNSAFE_CHARACTERS.search(name):
         raise invalid_arg(
-            f"invalid model name '{shown}', model name must not contain quotes, control or shell characters"
+            f"invalid model name '{_shown(name)}', model name must not contain quotes, control or shell "
+            "characters. Invalid stub name: contains invalid characters"  # Triton's text, for Python models
         )
     if len(os.fsencode(name)) > _NAME_MAX:
-        raise invalid_arg(f"invalid model name '{shown}', model name must not exceed {_NAME_MAX} bytes")
+        raise invalid_arg(
+            f"invalid model name '{_shown(name)}', model name must not exceed {_NAME_MAX} bytes"
+        )
+
+
+def _check_no_path(name: str) -> None:
+    """Check a name as `ValidateModelName` in Triton's core (src/model_repository_manager) does."""
+    trimmed = name.strip(" \t\n\v\f\r")
+    if not trimmed:
+        raise invalid_arg("Model name cannot be empty. Please enter a valid name to deploy.")
+    if PATH_CHARACTERS.search(name) or trimmed in (".", ".."):
+        raise invalid_arg(
+            f"invalid model name '{_shown(name)}', model name must not contain path traversal characters"
+        )
+
+
+def _shown(name: str) -> str:
+    return name[:_NAME_MAX].encode("unicode_escape").decode("ascii")
 
 
 def scan(repositories: Mapping[Path, str]) -> dict[str, ModelEntry]:
@@ -103,9 +115,9 @@ def find(repositories: Mapping[Path, str], name: str) -> list[ModelEntry]:
     """Look up the models of one name, one in each namespace, without listing the others.
 
     Raises:
-        InferError: INVALID_ARG when no model can have this name.
+        InferError: INVALID_ARG for a name that is empty or a path.
     """
-    check_model_name(name)
+    _check_no_path(name)
     found: dict[str, ModelEntry] = {}
     for repository, namespace in _resolved(repositories).items():
         if name[0] != "." and os.path.isdir(repository / name):

@@ -74,9 +74,10 @@ class SharedMemory:
         Raises:
             InferError: as `register_system`; INVALID_ARG where there is no such GPU.
         """
-        self.check_name(name, cuda=True)
+        self._check_enabled()
         if not self._gpus:
             raise invalid_arg(f"failed to register CUDA shared memory region: '{name}', GPUs not supported")
+        self.check_name(name, cuda=True)
         self._check_new(name)
         if len(handle) != HANDLE_BYTES or byte_size <= 0 or not 0 <= device_id < self._gpus:
             raise invalid_arg(f"failed to register CUDA shared memory region '{name}': invalid args")

@@ -21,28 +21,29 @@ class JsonBodies:
     def __init__(self, max_size: int) -> None:
         self._max_size = max_size
 
-    async def optional(self, request: Request) -> Any:
-        """Return the request's JSON, an empty object without a body."""
+    async def optional(self, request: Request, deep: bool = False) -> Any:
+        """Return the request's JSON, an empty object without a body; `deep`: nested to any depth."""
         body = await _body(request)
-        return await self._parsed(body) if body else {}
+        return await self._parsed(body, deep) if body else {}
 
     async def required(self, request: Request) -> Any:
         """Return the request's JSON; an empty body is not JSON."""
         return await self._parsed(await _body(request))
 
-    async def _parsed(self, body: bytes) -> Any:
+    async def _parsed(self, body: bytes, deep: bool = False) -> Any:
         if len(body) > self._max_size:
             raise invalid_arg(
                 f"request JSON size of {len(body)} bytes exceeds the maximum allowed input size of "
                 f"{self._max_size} bytes. Use --http-max-input-size to increase the limit."
             )
-        return await asyncio.to_thread(_parse, body) if len(body) > _HEAVY else _parse(body)
+        return await asyncio.to_thread(_parse, body, deep) if len(body) > _HEAVY else _parse(body, deep)
 
 
-def _parse(body: bytes) -> Any:
+def _parse(body: bytes, deep: bool) -> Any:
     strict_json.check_count(body, b",[{", _MAX_VALUES)
     document = strict_json.parse_first(body)
-    strict_json.check_depth(document)
+    if not deep:
+        strict_json.check_depth(document)
     return document
 
 

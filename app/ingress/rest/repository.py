@@ -69,7 +69,7 @@ class _Repository:
 
     async def index(self, request: Request, repository: RepositoryName = "") -> Response:
         """Models of the repository and their states."""
-        document = await self._bodies.optional(request)
+        document = await self._bodies.optional(request, deep=True)
         ready = document.get("ready", False) if isinstance(document, dict) else False
         if not isinstance(ready, bool):
             raise internal("Invalid value for 'ready': expected a boolean")

@@ -26,6 +26,15 @@ def test_identity_of_a_batch(load: Load) -> None:
     assert served.instance.compute_end_ns >= served.instance.compute_start_ns > 0
 
 
+@pytest.mark.parametrize("character", ";|&$`<>()[]{}\\\"'*?~#!")
+def test_name_that_a_shell_interprets_is_refused(tmp_path: Path, character: str) -> None:
+    """With the text of Triton's stub, in whose command line the name is."""
+    named = config(text())
+    named.name = f"m{character}"
+    with pytest.raises(InferError, match="Invalid stub name: contains invalid characters"):
+        Served(PythonBackend, named, write(tmp_path, IDENTITY))
+
+
 @pytest.mark.parametrize("kind", ["BOOL", "INT8", "UINT64", "FP16", "FP64", "STRING", "BF16"])
 def test_every_data_type_round_trips(kind: str, load: Load) -> None:
     served = load(IDENTITY, text(f"TYPE_{kind}"))

@@ -1,5 +1,6 @@
 """Models and versions found in a repository, and links and names that are refused."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -85,13 +86,22 @@ def test_missing_repository_is_reported(tmp_path: Path) -> None:
 
 
 TRAVERSAL = "', model name must not contain path traversal characters"
-UNSAFE = "', model name must not contain quotes, control or shell characters"
+UNSAFE = (
+    "', model name must not contain quotes, control or shell characters. "
+    "Invalid stub name: contains invalid characters"
+)
+EMPTY = "Model name cannot be empty. Please enter a valid name to deploy."
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("", "Model name cannot be empty. Please enter a valid name to deploy."),
+        ("", EMPTY),
+        (" ", EMPTY),
+        (" \t\n\v\f\r ", EMPTY),
+        (" ..", "invalid model name ' .." + TRAVERSAL),
+        (".. ", "invalid model name '.. " + TRAVERSAL),
+        ("model/", "invalid model name 'model/" + TRAVERSAL),
         ("../x", "invalid model name '../x" + TRAVERSAL),
         ("/etc", "invalid model name '/etc" + TRAVERSAL),
         ("a\\b", "invalid model name 'a\\\\b" + TRAVERSAL),
@@ -110,12 +120,22 @@ UNSAFE = "', model name must not contain quotes, control or shell characters"
     ],
 )
 def test_bad_names_are_refused(repository: Path, name: str, text: str) -> None:
-    for check in (check_model_name, lambda given: find({repository: ""}, given)):
-        with pytest.raises(InferError) as caught:
-            check(name)
-        assert caught.value.code is ErrorCode.INVALID_ARG
-        assert caught.value.message.endswith(text)
-        assert len(caught.value.message) < 2000
+    with pytest.raises(InferError) as caught:
+        check_model_name(name)
+    assert caught.value.code is ErrorCode.INVALID_ARG
+    assert caught.value.message.endswith(text)
+    assert len(caught.value.message) < 2000
+    if text is EMPTY or text.endswith(TRAVERSAL):
+        with pytest.raises(InferError, match=re.escape(text)):
+            find({repository: ""}, name)
+    else:  # As in Triton, there is no such model.
+        assert find({repository: ""}, name) == []
+
+
+def test_unsafe_name_of_a_directory_is_a_reason_not_to_serve_it(repository: Path) -> None:
+    add(repository, "model!test", {"1/model.py": ""})
+    [entry] = find({repository: ""}, "model!test")
+    assert entry.reason.endswith(UNSAFE) and not entry.versions
 
 
 @pytest.mark.parametrize(

@@ -283,6 +283,7 @@ def test_cached_descriptor_does_not_keep_a_region(one: SharedMemory, two: Shared
 def test_cuda_regions(tmp_path: Path, one: SharedMemory) -> None:
     text = "failed to register CUDA shared memory region: 'r', GPUs not supported"
     assert refusal(lambda: one.register_cuda("r", HANDLE, 0, 8)) == (ErrorCode.INVALID_ARG, text)
+    assert refusal(lambda: one.register_cuda("", HANDLE, 0, 8))[1] == text.replace("'r'", "''")
     gpus = SharedMemory(str(tmp_path / "regions"), gpus=2)
     for handle, device, size in ((HANDLE[1:], 0, 8), (HANDLE, 2, 8), (HANDLE, -1, 8), (HANDLE, 0, 0)):
         call = partial(gpus.register_cuda, "r", handle, device, size)

@@ -149,6 +149,13 @@ def test_deep_nesting_is_refused_on_every_route(service: FakeService, path: str)
     assert error(answer) == (400, "JSON nesting depth exceeds maximum allowed limit (100)")
 
 
+@pytest.mark.parametrize("depth", [101, 500])
+def test_nesting_that_nobody_reads_is_accepted(ask: Ask, depth: int) -> None:
+    """As in Triton, which limits the depth of tensors alone."""
+    body = b'{"x":' + b"[" * depth + b"]" * depth + b"}"
+    assert ask("POST", "/v2/repository/index", body)[0] == 200
+
+
 @pytest.mark.parametrize("filler", [b"1,", b"[],", b'{"a":1},'])
 def test_many_values_are_refused_before_parsing(service: FakeService, filler: bytes) -> None:
     """Sixty megabytes of them took half a minute, on the event loop."""
