@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
@@ -18,16 +19,16 @@ from deployments.scheduling.sequence.requests import IterativeRequest, StatefulR
 from deployments.scheduling.sequence.scheduler import SequenceScheduler
 from deployments.scheduling.sequence.sequences import SequenceRequest
 from deployments.spec import ModelSpec
-from tests.unit.scheduling_fakes import FakeServeBatch
+from tests.unit.scheduling_fakes import Answers, FakeServeBatch, pending
 
 SPEC = ModelSpec("m", 1, "", b"", "m:1", "", bytes(32), "")
 STATE = 'state { input_name: "I" output_name: "O" data_type: TYPE_FP32 dims: 1 }'
 
 
-def made(text: str) -> Scheduler:
+def made(text: str, spec: ModelSpec = SPEC) -> Scheduler:
     config = normalise(text_format.Parse(text, mc.ModelConfig(name="m", backend="identity")))
     model = Model(config, 1, Path("/"), {})
-    return make_scheduler(model, SPEC, Statistics(), FakeServeBatch())
+    return make_scheduler(model, spec, Statistics(), FakeServeBatch())
 
 
 @pytest.mark.parametrize(
@@ -51,3 +52,26 @@ def test_scheduling_choice_decides_scheduler_and_request_class(
 def test_ensemble_has_no_scheduler() -> None:
     with pytest.raises(InferError, match="ensemble_scheduling is not available"):
         made("ensemble_scheduling { step { model_name: 'a' model_version: -1 } }")
+
+
+QUEUE = 'parameters {{ key: "max_queue_secs" value {{ string_value: "{}" }} }}'
+
+
+@pytest.mark.parametrize("scheduler", ["", "max_batch_size: 8 dynamic_batching {}", "sequence_batching {}"])
+@pytest.mark.parametrize(
+    ("parameter", "seconds"), [("", 7.0), (QUEUE.format("0.5"), 0.5), (QUEUE.format(0), 0)]
+)
+def test_bound_of_the_wait_is_that_of_the_model_or_the_server(
+    scheduler: str, parameter: str, seconds: float
+) -> None:
+    spec = msgspec.structs.replace(SPEC, max_queue_s=7.0)
+    admission = made(f"{scheduler} {parameter}", spec).admission
+    request = pending(Answers(), "r")
+    for wait_s, refused in ((0.9 * seconds, False), (1.1 * seconds, seconds > 0)):
+        assert (admission.refusal(request, int(wait_s * 1e9)) is not None) == refused
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])
+def test_bound_of_the_wait_must_be_a_number_of_seconds(text: str) -> None:
+    with pytest.raises(InferError, match="parameter 'max_queue_secs' is no number of seconds"):
+        made(QUEUE.format(text))
