@@ -3,9 +3,10 @@
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
-from app.commands import COMMANDS
+from app.commands import COMMANDS, Command
 from app.core.installation import server_version
 from app.settings.deprecated import DEPRECATED
 from app.settings.errors import SettingsError
@@ -124,18 +125,34 @@ def _default(setting: Setting) -> str:
 
 
 def _print(text: str) -> None:
-    try:
+    with _closed_pipe():
         print(text, flush=True)
+
+
+@contextmanager
+def _closed_pipe() -> Iterator[None]:
+    """End quietly when `head`, say, has read enough."""
+    try:
+        yield
     except BrokenPipeError:
-        # `head`, say, has closed the pipe, on which Python would fail once more when it flushes at exit.
+        # Python would fail once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(command: Command, argv: Sequence[str]) -> int:
+    """Run a command; return its exit status, 1 when its reader went away."""
+    status = 1
+    with _closed_pipe():
+        status = command.run(argv)
+        sys.stdout.flush()
+    return status
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the server, or a command of another name; exit with status 1 for a wrong command line."""
     words = sys.argv[1:] if argv is None else argv
     if words and words[0] in COMMANDS:
-        sys.exit(COMMANDS[words[0]].run(words[1:]))
+        sys.exit(_run(COMMANDS[words[0]], words[1:]))
     try:
         settings = parse(words)
     except TextRequested as requested:

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from app.commands.servers import add_pid, chosen
+from nereid.internals import ROOT
 
 _ABOUT: Final = "Print the variables with which Ray's commands reach the cluster of a running server."
-_EXAMPLE: Final = 'example: eval "$(nereid env)" && ray status'
-_NO_DASHBOARD: Final = "# 'serve status' needs Ray's dashboard: start the server with --allow-dashboard=true"
+_EXAMPLE: Final = 'example: eval "$(nereid env)" && serve status'
+_NO_DASHBOARD: Final = "ray status and serve status need a server with --allow-dashboard=true"
+_PATH: Final = "export PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}%s"
+"""Of Ray 2.60, `serve status` imports the request router of every deployment (`RequestRouterConfig`)."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -22,6 +25,7 @@ def main(argv: Sequence[str]) -> int:
         return 1
     for name, value in server.environment.items():
         print(f"export {name}={shlex.quote(value)}")
+    print(_PATH % shlex.quote(str(ROOT)))
     if not server.dashboard:
         print(_NO_DASHBOARD, file=sys.stderr)
     return 0

@@ -125,6 +125,7 @@ def _process(pid: int) -> Process:
     folder = Path(f"/proc/{pid}")
     try:
         words = folder.joinpath("cmdline").read_bytes().decode(errors="replace").split("\0")
+        words[0] = words[0].rpartition("/")[2]
         pages = int(folder.joinpath("statm").read_text().split()[1])
     except (OSError, IndexError):
         return Process(pid, 0, "ended")

@@ -16,7 +16,7 @@ TABLE = """
 app.access: app.core app.core.observability app.protocol
 app.cache: app.core
 app.commands: app.access app.console app.core app.core.config app.settings backends deployments.manager
-    deployments.model_store
+    deployments.model_store nereid
 app.console: app.core app.core.config app.ray_adapter app.routing app.settings
 app.core:
 app.core.config: app.core

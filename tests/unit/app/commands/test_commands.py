@@ -1,5 +1,7 @@
 """The commands beside the server."""
 
+import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -9,6 +11,7 @@ import pytest
 
 from app.cli import main, usage
 from app.commands import COMMANDS, Command
+from tests.server import ROOT
 
 
 def test_first_word_chooses_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,3 +37,12 @@ def test_every_command_can_be_run(capsys: pytest.CaptureFixture[str]) -> None:
             main([name, "--help"])
         assert exited.value.code == 0
         assert f"usage: nereid {name} " in capsys.readouterr().out
+
+
+def test_command_into_a_closed_pipe_prints_no_traceback() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "nereid", "check", "model_repository/square_int32"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, cwd=ROOT, timeout=100)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")

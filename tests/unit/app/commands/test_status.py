@@ -14,6 +14,7 @@ import pytest
 
 from app.commands import env, status
 from app.console.server_record import ServerRecord, birth_of, running_servers, write_record
+from tests.server import ROOT
 
 INDEX = [{"name": "simple", "version": "1", "state": "READY"}, {"name": "bad", "reason": "first\nsecond"}]
 
@@ -110,8 +111,12 @@ def test_env_prints_what_a_shell_reads(capsys: pytest.CaptureFixture[str]) -> No
     assert env.main([]) == 0
     shown = capsys.readouterr()
     assert shown.err == ""
-    script = f'{shown.out}\nprintf \'%s,%s\' "$RAY_ADDRESS" "$RAY_AUTH_TOKEN_PATH"'
-    assert subprocess.run(["sh", "-c", script], capture_output=True).stdout == b"127.0.0.1:6379,/a b/token"
+    names = ("RAY_ADDRESS", "RAY_AUTH_TOKEN_PATH", "PYTHONPATH")
+    script = shown.out + "".join(f'echo "${name}"\n' for name in names)
+    read = subprocess.run(
+        ["/bin/sh", "-c", script], capture_output=True, text=True, env={"PYTHONPATH": "/own"}
+    )
+    assert read.stdout.splitlines() == ["127.0.0.1:6379", "/a b/token", f"/own:{ROOT}"]
 
 
 def test_env_without_a_dashboard_says_what_it_lacks(capsys: pytest.CaptureFixture[str]) -> None:
