@@ -17,7 +17,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models test lint types test-unit test-slow test-remote test-peer test-gpu bench soak chaos faults fuzz clean
+.PHONY: serve models test lint types test-unit test-slow test-remote test-peer test-gpu bench soak chaos faults ray-up fuzz clean
 
 serve: models
 	exec $(BIN)/nereid-serve serve_config.yaml
@@ -74,6 +74,10 @@ chaos: $(VENV)/.installed-test models
 # A table of what clients see when each kind of process is killed or stopped.
 faults: $(VENV)/.installed-test models
 	$(BIN)/python -m tests.long.faults
+
+# `ray up cluster/cluster.yaml` between network namespaces; needs root, sshd and rsync.
+ray-up: $(VENV)/.installed-test models
+	$(BIN)/python -m tests.long.ray_up
 
 # Coverage-guided, FUZZ_SECONDS for each target; not part of `make test`, which runs their seeds.
 FUZZ_SECONDS ?= 60

@@ -46,7 +46,7 @@ def test_ray_up_refuses_a_misspelt_field(name: str) -> None:
 def test_every_node_starts_ray_with_the_settings_and_the_token(name: str, commands: str) -> None:
     config = read(name)
     (start,) = [command for command in config[commands] if "ray start" in command]
-    assert ". ~/nereid/cluster/ray.env" in start
+    assert ". ~/nereid-server/cluster/ray.env" in start
     assert "~/.ray/auth_token" in config["file_mounts"]
     assert "chmod 600 ~/.ray/auth_token" in config["setup_commands"]
 
