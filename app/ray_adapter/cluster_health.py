@@ -32,6 +32,7 @@ class Part:
         answer_s: time for an answer.
         process: its process, if it is known and on this machine.
         log: how Ray names its log files.
+        close: ends the connection that it is asked by.
 
     Attributes:
         fault: what is wrong ("has ended"); "" for nothing.
@@ -39,7 +40,13 @@ class Part:
     """
 
     def __init__(
-        self, name: str, ask: Ask, answer_s: float, process: Process | None = None, log: str = ""
+        self,
+        name: str,
+        ask: Ask,
+        answer_s: float,
+        process: Process | None = None,
+        log: str = "",
+        close: Callable[[], object] = lambda: None,
     ) -> None:
         self.name = name
         self.log = log
@@ -47,6 +54,7 @@ class Part:
         self.since = 0.0
         self.process = process
         self._ask = ask
+        self._close = close
         self._answer_s = answer_s
         self._silent = False
         self._known = False
@@ -65,7 +73,13 @@ class Part:
         return bool(self.fault) and now - self.since >= seconds
 
     async def keep_asking(self) -> None:
-        """Ask again and again, one question at a time."""
+        """Ask again and again, one question at a time; close the connection when this is cancelled."""
+        try:
+            await self._keep_asking()
+        finally:
+            self._close()
+
+    async def _keep_asking(self) -> None:
         while True:
             question = asyncio.ensure_future(self._ask())
             question.add_done_callback(_retrieve)
@@ -131,9 +145,22 @@ def node_parts() -> list[Part]:
     gcs = find("gcs_server", f"--session-name={node.session_name}")
     address = f"{node.node_ip_address}:{node.node_manager_port}"
     return [
-        Part("Ray's raylet", _health_check(address), _SERVER_ANSWER_S, raylet, "raylet"),
-        Part("Ray's GCS", _health_check(node.gcs_address), _SERVER_ANSWER_S, gcs, "gcs_server"),
+        _server_part("Ray's raylet", address, raylet, "raylet"),
+        _server_part("Ray's GCS", node.gcs_address, gcs, "gcs_server"),
     ]
+
+
+def _server_part(name: str, address: str, found: Process | None, log: str) -> Part:
+    """Return a part that answers gRPC's health protocol."""
+    from ray._private.grpc_utils import init_grpc_channel
+
+    channel = init_grpc_channel(address, [("grpc.enable_http_proxy", 0)])
+    check = channel.unary_unary("/grpc.health.v1.Health/Check")
+
+    async def ask() -> None:
+        await asyncio.to_thread(check, b"", timeout=_SERVER_ANSWER_S)
+
+    return Part(name, ask, _SERVER_ANSWER_S, found, log, channel.close)
 
 
 def controller_part() -> Part:
@@ -155,15 +182,3 @@ def controller_part() -> Part:
 def actor_part(name: str, ask: Ask) -> Part:
     """Return an actor, which is asked by a call."""
     return Part(name, ask, _ACTOR_ANSWER_S)
-
-
-def _health_check(address: str) -> Ask:
-    from ray._private.grpc_utils import init_grpc_channel
-
-    channel = init_grpc_channel(address, [("grpc.enable_http_proxy", 0)])
-    check = channel.unary_unary("/grpc.health.v1.Health/Check")
-
-    async def ask() -> None:
-        await asyncio.to_thread(check, b"", timeout=_SERVER_ANSWER_S)
-
-    return ask

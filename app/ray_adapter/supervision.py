@@ -20,6 +20,7 @@ _SILENCE_S: Final = 30.0
 _STOPPED_S: Final = 4.0
 """Time that a process of Serve may be stopped (SIGSTOP)."""
 _LOOK_S: Final = 0.25
+_CLOSE_S: Final = 2.0
 _SURVEY_S: Final = 5.0
 _STOP_S: Final = 10.0
 """Time to stop, beyond that for requests in flight."""
@@ -58,7 +59,10 @@ class Supervisor:
         self._ready = False
         self._leaving = False
         self._left = False
-        threading.Thread(target=lambda: asyncio.run(self._run()), name="supervisor", daemon=True).start()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._run()), name="supervisor", daemon=True
+        )
+        self._thread.start()
 
     def ready(self) -> None:
         """Do not start again from now on: the server has been ready."""
@@ -78,6 +82,7 @@ class Supervisor:
         self.bound_stop()
         retire(self._application, self._owned, ours)
         self._left = True
+        self._thread.join(_CLOSE_S)  # its connections end first: gRPC would print that their other ends have
         disconnect(self._owned)
         if self._owned:
             kill_descendants()

@@ -109,6 +109,17 @@ def test_stopped_and_ended_processes_are_faults_at_once(sleeper: "subprocess.Pop
     assert part.since == 4.0
 
 
+async def test_connection_is_closed_at_the_end() -> None:
+    closed = asyncio.Event()
+    peer = Peer()
+    part = Part("it", peer.ask, ANSWER_S, close=closed.set)
+    watching = asyncio.create_task(ClusterHealth([part]).watch())
+    await until(lambda: peer.asked > 1)
+    assert not closed.is_set()
+    watching.cancel()
+    await until(closed.is_set)
+
+
 async def test_process_of_an_answer_is_looked_at_from_then_on(sleeper: "subprocess.Popen[bytes]") -> None:
     async def ask() -> Process | None:
         return process(sleeper.pid)
