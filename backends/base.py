@@ -270,6 +270,13 @@ class Backend(ABC):
         fails too, unless the model is decoupled.
         """
 
+    def interrupt(self, instance: Instance) -> bool:
+        """End the execution of an instance from another thread; return whether that is possible.
+
+        Called for executions that exceed their time limit; their requests have failed. The default cannot.
+        """
+        return False
+
     def sequence_finalize(self, instance: Instance, sequence_id: SequenceId) -> None:
         """Drop the state of a sequence that ended; called between executions, on their thread.
 

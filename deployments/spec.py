@@ -53,6 +53,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
         log: the log settings, until an ingress sends others.
         rate_limits: explicit counts of resources, see `app/core/config/rate_limit.py`; None without limits.
         host_policy: the settings of host policies by name.
+        max_execution_s: the time limit of executions, unless the model has one; 0 for none.
         revision: the number of changes of the instances since the load.
         loaded_at: when the load began, in seconds since the epoch.
     """
@@ -89,6 +90,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     log: LogConfig = LogConfig()
     rate_limits: dict[int, dict[str, int]] | None = None
     host_policy: dict[str, dict[str, str]] = {}
+    max_execution_s: float = 0.0
     revision: int = 0
     loaded_at: float = 0.0
 

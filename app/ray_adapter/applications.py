@@ -2,12 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 import ray
 from ray import serve
-from ray.serve._private.common import DeploymentID
+from ray.serve._private.common import DeploymentID, ReplicaID
+from ray.serve._private.constants import SERVE_NAMESPACE
 from ray.serve.context import _get_global_client
 from ray.serve.deployment import Application
 from ray.serve.schema import ApplicationStatusOverview
@@ -47,8 +49,8 @@ def application_statuses() -> Mapping[str, ApplicationStatusOverview]:
         return serve.status().applications
 
 
-def delete_application(name: str) -> None:
-    """Delete an application; return when its replicas have drained and stopped.
+def delete_application(name: str, kill: bool = False) -> None:
+    """Delete an application; return when its replicas have drained and stopped, or have been killed.
 
     Raises:
         TimeoutError: they have not within `_DELETE_S`.
@@ -59,6 +61,8 @@ def delete_application(name: str) -> None:
     deadline = time.monotonic() + _DELETE_S
     pause_s = _LOOK_S
     while name in application_statuses():
+        if kill:
+            _kill_replicas(name)
         if time.monotonic() >= deadline:
             raise TimeoutError(f"application '{name}' is not deleted after {_DELETE_S:.0f} s")
         time.sleep(pause_s)
@@ -74,6 +78,43 @@ def scale_deployment(application: str, deployment: str, replicas: int) -> None:
     client: Any = _get_global_client()
     controller = client._controller
     ray.get(controller.update_deployment_replicas.remote(DeploymentID(deployment, application), replicas))
+
+
+def kill_starting(chosen: Callable[[str, Collection[str]], bool]) -> None:
+    """Kill replicas that are being started, which may never return from the load of their model.
+
+    Args:
+        chosen: says of which applications, by their name and deployments.
+    """
+    for actor in _starting(chosen):
+        _kill(actor)
+
+
+def _starting(chosen: Callable[[str, Collection[str]], bool]) -> list[str]:
+    """Return the actors of replicas that are being started."""
+    with _configuring:
+        client: Any = _get_global_client()
+        details = client.get_serve_details()["applications"]  # its status counts them, without naming them
+    found = [each["deployments"] for name, each in details.items() if chosen(name, each["deployments"])]
+    replicas = [replica for named in found for each in named.values() for replica in each["replicas"]]
+    return [replica["actor_name"] for replica in replicas if replica["state"] == "STARTING"]
+
+
+def _kill_replicas(application: str) -> None:
+    """Kill the replicas of an application that is being deleted, of which Serve gives no details."""
+    actors: Any = ray.util  # untyped in Ray
+    for name in (str(actor["name"]) for actor in actors.list_named_actors(all_namespaces=True)):
+        if ReplicaID.is_full_id_str(name) and _application(name) == application:
+            _kill(name)
+
+
+def _application(actor_name: str) -> str:
+    return str(ReplicaID.from_full_id_str(actor_name).deployment_id.app_name)
+
+
+def _kill(actor_name: str) -> None:
+    with suppress(ValueError):  # it has ended
+        ray.kill(ray.get_actor(actor_name, namespace=SERVE_NAMESPACE))
 
 
 def versioned(deployment: Any, version: str, options: Mapping[str, Any]) -> Any:

@@ -99,7 +99,11 @@ def retire(application: str, owned: bool, ours: Ours) -> None:
     """
     from ray import serve
 
+    from app.ray_adapter.applications import kill_starting
+
+    kill_starting(ours)  # a load that never returns would delay its client, and so the ingress
     serve.delete(application)
+    kill_starting(ours)
     left = serve.status().applications
     own = [name for name, status in left.items() if ours(name, status.deployments)]
     if owned or len(own) == len(left):

@@ -190,6 +190,15 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
 class BackendSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Backends and repository agents."""
 
+    max_execution_s: A[
+        float,
+        Flag(
+            "max_execution_secs",
+            "Seconds after which an execution fails and its process is replaced; 0 for no limit.",
+            NEREID,
+            low=0,
+        ),
+    ] = 0.0
     directory: A[str, Flag("backend_directory", "Directory of custom backends.")] = (
         "/opt/tritonserver/backends"
     )

@@ -76,6 +76,12 @@ class PythonBackend(Backend):
         if instance.state is not None:
             instance.state.finalize_sequence(sequence_id)
 
+    def interrupt(self, instance: Instance) -> bool:
+        state = instance.state
+        if isinstance(state, Supervisor):
+            state.kill()
+        return isinstance(state, Supervisor)
+
     def runs_on_event_loop(self, instance: Instance) -> bool:
         state = instance.state
         return isinstance(state, Execution) and is_safe_on_event_loop(Path(state.instance.file).read_bytes())

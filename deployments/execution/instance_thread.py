@@ -78,6 +78,10 @@ class InstanceThread:
         self._one_response = not decoupled  # responses come with the end of the execution
         self.is_only_instance = True
         """The model has no other instance in this replica."""
+        self.executing: Batch | None = None
+        """What its thread executes now."""
+        self.has_time_limit = False
+        """Its executions must not keep the loop, which ends them after a time."""
         self._loop = loop
         self._finished = finished
         self._watchdog = watchdog
@@ -171,7 +175,7 @@ class InstanceThread:
         self._loaded.set()
 
     def _make_loop_executor(self) -> EventLoopExecutor[Batch] | None:
-        if not is_eligible(self._backend, self.instance):
+        if self.has_time_limit or not is_eligible(self._backend, self.instance):
             return None
         may_call_models = self._backend.may_call_models(self.instance)
         return EventLoopExecutor(
@@ -190,7 +194,9 @@ class InstanceThread:
         self._responses.defer_flush(self._one_response)
         while (work := self._work.get()) is not None:
             if isinstance(work, Batch):
+                self.executing = work
                 self._execute(work)
+                self.executing = None
                 self._complete(work)
             elif isinstance(work, int | str):
                 self.instance.run_deferred()

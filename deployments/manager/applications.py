@@ -210,10 +210,13 @@ async def _described(handle: Any) -> Description:
     return msgspec.msgpack.decode(await handle.describe.remote(), type=Description)
 
 
-async def delete(application: str) -> bool:
-    """Delete an application after its replicas have drained; log a failure, and return whether it is gone."""
+async def delete(application: str, kill: bool = False) -> bool:
+    """Delete an application after its replicas have drained; log a failure, and return whether it is gone.
+
+    With `kill` its replicas are killed instead.
+    """
     try:
-        await _in_thread(delete_application, application)
+        await _in_thread(delete_application, application, kill)
     except Exception:
         logger.exception("deleting application '%s'", application)
         return False

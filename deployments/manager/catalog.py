@@ -338,4 +338,5 @@ class Catalog:
             log=settings.log,
             rate_limits=settings.rate_limiter.limits,
             host_policy=settings.devices.host_policies,
+            max_execution_s=settings.backends.max_execution_s,
         )

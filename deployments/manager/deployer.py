@@ -3,8 +3,10 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
+from contextlib import asynccontextmanager
 from itertools import count
+from typing import Final
 
 import msgspec
 
@@ -18,7 +20,12 @@ from deployments.spec import Description, ModelSpec
 
 logger = logging.getLogger(__name__)
 
-Spawn = Callable[[Coroutine[None, None, None]], None]
+ABANDON_S: Final = 2.0
+"""Time for a load to end when its model is to be unloaded."""
+_ABANDONED: Final = "Unavailable: unloaded while it was loading"
+_TOO_LONG: Final = "Internal: not loaded within"
+
+Spawn = Callable[[Coroutine[None, None, None]], object]
 """Runs a coroutine in the background."""
 
 
@@ -38,6 +45,26 @@ class Deployer:
         self._locks = locks
         self._spawn = spawn
         self.applications: set[str] = set()
+        self._waiting: dict[asyncio.Future[Description], str] = {}
+        """The models whose replicas are being waited for."""
+
+    @asynccontextmanager
+    async def abandoning(self, models: Collection[str]) -> AsyncIterator[None]:
+        """Give up loads of models that are to be unloaded, unless they end soon; meanwhile the block runs.
+
+        Their processes are killed: a load may never return.
+        """
+        task = asyncio.create_task(self._abandon(models))
+        try:
+            yield
+        finally:
+            task.cancel()
+
+    async def _abandon(self, models: Collection[str]) -> None:
+        while True:  # a load that waited for another one may never return either
+            await asyncio.sleep(ABANDON_S)
+            for waiting in [task for task, model in self._waiting.items() if model in models]:
+                waiting.cancel()
 
     async def deploy(self, candidate: Candidate, version: int) -> Description:
         """Deploy a version, with `--model-load-retry-count` retries; delete each failed application."""
@@ -51,12 +78,15 @@ class Deployer:
                 if not description.error:
                     break
                 logger.error("failed to load '%s' version %d: %s", candidate.name, version, description.error)
-                self._spawn(self.delete(description.spec.application))
+                hangs = description.error.startswith((_ABANDONED, _TOO_LONG))
+                self._spawn(self.delete(description.spec.application, kill=hangs))
+                if description.error == _ABANDONED:
+                    break
             return description
 
-    async def delete(self, application: str) -> None:
-        """Delete an application after its replicas have drained."""
-        if await applications.delete(application):
+    async def delete(self, application: str, kill: bool = False) -> None:
+        """Delete an application after its replicas have drained, or with `kill` at once."""
+        if await applications.delete(application, kill):
             self.applications.discard(application)
 
     async def update(self, candidate: Candidate, loaded: ModelSpec) -> Description:
@@ -87,16 +117,24 @@ class Deployer:
 
     async def _outcome(self, spec: ModelSpec, work: Awaitable[Description]) -> Description:
         limit = self._settings.model_store.load_timeout_s
+        waiting = asyncio.ensure_future(work)
+        self._waiting[waiting] = spec.identifier
         try:
             async with asyncio.timeout(limit):
-                return await work
+                return await waiting
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            return Description(spec, error=_ABANDONED)
         except TimeoutError:
-            return Description(spec, error=f"Internal: not loaded within {limit} s (model_load_timeout_secs)")
+            return Description(spec, error=f"{_TOO_LONG} {limit} s (model_load_timeout_secs)")
         except InferError as error:
             return Description(spec, error=error.with_code())
         except Exception as error:
             logger.exception("deploying application '%s'", spec.application)
             return Description(spec, error=f"Internal: {type(error).__name__}: {error}")
+        finally:
+            del self._waiting[waiting]
 
 
 def _fault(candidate: Candidate, version: int) -> str:

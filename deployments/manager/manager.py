@@ -7,7 +7,7 @@ tables. The data plane works without it. After a restart it recovers its state f
 import asyncio
 import logging
 import os
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -22,7 +22,7 @@ from app.settings.settings import ServerSettings
 from deployments.manager import applications, load_messages
 from deployments.manager.catalog import Catalog, PollFailure, poll_failure
 from deployments.manager.lifecycle import Lifecycle
-from deployments.manager.model_locks import requested_by
+from deployments.manager.model_locks import LONG_LOAD_S, requested_by
 from deployments.manager.nodes import NodeWatch
 from deployments.manager.polling import Poller
 from deployments.manager.recovery import recover
@@ -143,10 +143,14 @@ class RepositoryManager:
         """Take a model out of service; an unknown model is no error (as in Triton)."""
         await self._require_explicit()
         models = [model for model in self.lifecycle.entries if name_of(model) == name] or [name]
-        if not requester:  # a load may wait for the request of a model, which must not wait for that load
-            await self.lifecycle.ensembles.wait_not_needed(models)
-        with requested_by(requester):
-            await asyncio.gather(*(self.lifecycle.unload(model, unload_dependents) for model in models))
+        unloads = (self.lifecycle.unload(model, unload_dependents) for model in models)
+        if requester:  # a load may wait for the request of a model, which must not wait for that load
+            with requested_by(requester):
+                await asyncio.gather(*unloads)
+        else:
+            async with self.lifecycle.deployer.abandoning(models):
+                await self.lifecycle.ensembles.wait_not_needed(models)
+                await asyncio.gather(*unloads)
         await self._release_overrides()
 
     async def override_listing(self, digest: str) -> list[tuple[str, int]]:
@@ -260,16 +264,25 @@ class RepositoryManager:
                 on_disk = await asyncio.to_thread(self._catalog.scan)
                 changed = poller.observe(await asyncio.to_thread(self._catalog.fingerprints, on_disk))
                 present = {name for name, entry in on_disk.items() if not entry.ambiguous}
-                await asyncio.gather(*(self._apply_change(name, name in present) for name in changed))
+                await self._apply(changed, present)
             except Exception as error:
                 if not self._stopping:
                     logger.error("failed to poll the model repositories: %s", error)
+
+    async def _apply(self, changed: Iterable[str], present: Collection[str]) -> None:
+        """Load and unload changed models; return when that is done, though not for loads that take long."""
+        changes = [self._spawn(self._apply_change(name, name in present)) for name in changed]
+        if changes:
+            ended, _ = await asyncio.wait(changes, timeout=LONG_LOAD_S)
+            for change in ended:
+                change.result()
 
     async def _apply_change(self, name: str, present: bool) -> None:
         if present:
             await self.lifecycle.load_quietly(name)
         else:
-            await self.lifecycle.unload(name, wait=False)
+            async with self.lifecycle.deployer.abandoning([name]):
+                await self.lifecycle.unload(name, wait=False)
 
     def _overridden(self) -> set[str]:
         """Return models with the configuration or files of a load request, which outlive a restart."""
@@ -324,7 +337,8 @@ class RepositoryManager:
         served = {spec.bundle for spec in self.lifecycle.loaded.values()}
         await asyncio.to_thread(self._overrides.retain, served)
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+        return task

@@ -13,6 +13,9 @@ from typing import Final
 
 from app.core.errors import InferError, invalid_arg
 
+LONG_LOAD_S: Final = 30.0
+"""A load that takes longer no longer keeps others from a slot: it may never return."""
+
 _requester: Final[ContextVar[str]] = ContextVar("requester", default="")
 
 
@@ -60,13 +63,15 @@ class ModelLocks:
     Clients choose the names, so the lock of an idle model is removed.
 
     Args:
-        loads: models that may load at the same time; a load that waits for another one is not counted.
+        loads: models that may load at the same time; a load that waits for another one is not counted, nor
+            one that takes longer than `long_load_s`.
     """
 
-    def __init__(self, loads: int) -> None:
+    def __init__(self, loads: int, long_load_s: float = LONG_LOAD_S) -> None:
         self._locks: dict[str, _ModelLock] = {}
         self._loads = loads
-        self._loading: list[str] = []
+        self._long_load_s = long_load_s
+        self._loading: dict[object, str] = {}
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
@@ -115,17 +120,23 @@ class ModelLocks:
         while self._used_slots() >= self._loads:
             self._changed.clear()
             await self._changed.wait()
-        self._loading.append(model)
+        slot = object()
+        self._loading[slot] = model
+        overdue = asyncio.get_running_loop().call_later(self._long_load_s, self._free_slot, slot)
         try:
             yield
         finally:
-            self._loading.remove(model)
-            self._changed.set()
+            overdue.cancel()
+            self._free_slot(slot)
+
+    def _free_slot(self, slot: object) -> None:
+        self._loading.pop(slot, None)
+        self._changed.set()
 
     def _used_slots(self) -> int:
         # A load that waits for another must not keep that one from getting a slot.
         waiting = {operation.requested_by for operation in self._operations()}
-        return sum(model not in waiting for model in self._loading)
+        return sum(model not in waiting for model in self._loading.values())
 
     def _operations(self) -> Iterable[Operation]:
         return (operation for lock in self._locks.values() for operation in lock.operations)

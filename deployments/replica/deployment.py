@@ -83,13 +83,13 @@ class ModelVersion:
             return
         if not self._plane.alive or self._served is None or not self._served.healthy:
             raise RuntimeError(f"an instance thread of model '{self._spec.name}' has died")
-        if stuck := self._served.instances.watchdog.check():
+        if stuck := self._served.instances.stuck():
             raise RuntimeError(stuck)
 
     async def __del__(self) -> None:
         """Redirect callers, finish requests in flight and unload (a Serve hook)."""
-        if self._served is not None and self._served.instances.watchdog.check():
-            return  # nothing can be drained over a stuck loop: Serve ends the process
+        if self._served is not None and self._served.instances.stuck():
+            return  # what waits for it cannot be drained: Serve ends the process
         if self._readiness is not None:
             self._plane.loop.call_soon_threadsafe(self._readiness.stop)
         if self._server is not None:
@@ -146,6 +146,7 @@ class ModelVersion:
         self._server = ChannelServer(ReplicaHandler(served, ensembles), spec.key, spec.transport)
         self._readiness = served.instances.watch_readiness(self._server.announce)
         await self._readiness.start()
+        served.instances.watch_executions(self._server.announce)
         addresses = await self._server.listen(
             unix_path=os.path.join(self._spec.socket_directory, f"{os.getpid()}.sock"),
             tcp_host=listen_host(self._spec.channel_address),

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from app.core.installation import SERVER_PYTHON
 from app.transport.event_loop_thread import LoopThread
 from backends.base import Backend, Instance, Model
 from deployments.event_loop_execution.watchdog import LoopWatchdog
+from deployments.execution.execution_limit import ExecutionLimit, seconds_allowed
 from deployments.execution.instance_groups import Placement, change, placements
 from deployments.execution.instance_thread import InstanceThread
 from deployments.execution.limited_instance import LimitedInstance
@@ -63,6 +64,8 @@ class InstancePool:
         self.declared = spec.config
         """The serialised configuration that the manager sent last."""
         self.watchdog = LoopWatchdog(model.name)
+        seconds = seconds_allowed(model, spec.max_execution_s)
+        self._limit = ExecutionLimit(model.name, seconds, backend, lambda: self._threads) if seconds else None
         self._spec = spec
         self._model = model
         self._backend = backend
@@ -86,6 +89,10 @@ class InstancePool:
         """The instances, in the order of their placements."""
         return [placed.thread.instance for placed in self._placed]
 
+    @property
+    def _threads(self) -> list[InstanceThread]:
+        return [*(placed.thread for placed in self._placed), *self._leaving]
+
     def load(self) -> None:
         """Load the instances of the model's configuration and warm them up.
 
@@ -97,6 +104,15 @@ class InstancePool:
     async def open(self) -> None:
         """Start to execute submitted requests."""
         self._add_to_scheduler(self._placed)
+
+    def stuck(self) -> str:
+        """Return why the replica has to be replaced, for executions that do not end; empty if it has not."""
+        return self.watchdog.check() or (self._limit.stuck if self._limit is not None else "")
+
+    def watch_executions(self, announce: Callable[[bool], None]) -> None:
+        """End executions that exceed the model's time limit, if it has one; on the loop."""
+        if self._limit is not None:
+            self._keep(self._limit.watch(lambda: announce(False)))
 
     def watch_readiness(self, announce: Callable[[bool], None]) -> ReadinessWatch:
         """Return a watch on the readiness of the instances; `announce` as in `ReadinessWatch`."""
@@ -150,7 +166,7 @@ class InstancePool:
 
     def close(self, timeout: float) -> None:
         """Unload every instance, all at once; wait up to `timeout` seconds for each."""
-        threads = [*(placed.thread for placed in self._placed), *self._leaving]
+        threads = self._threads
         for thread in threads:
             thread.end()
         for thread in threads:
@@ -203,6 +219,7 @@ class InstancePool:
             thread = InstanceThread(*common, self.watchdog, policy)
         else:
             thread = LimitedInstance(*common, self.watchdog, policy, permits, lambda: scheduler.pending > 0)
+        thread.has_time_limit = self._limit is not None
         if not instance.passive:
             instance.lost = partial(self._suspend, thread)
         return thread
@@ -223,9 +240,12 @@ class InstancePool:
         self._add_to_scheduler(added)
         for _, thread in removed:  # in the background: their requests may take any time to finish
             self._leaving.add(thread)
-            task = asyncio.get_running_loop().create_task(self._remove(thread))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._keep(self._remove(thread))
+
+    def _keep(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _remove(self, thread: InstanceThread) -> None:
         if not thread.instance.passive:

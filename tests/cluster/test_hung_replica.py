@@ -6,10 +6,13 @@ import re
 import signal
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
 
-from tests.cluster.load import Load
+from tests.cluster.load import VALUES, Load
 from tests.server import Server, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
@@ -61,6 +64,38 @@ def test_a_stopped_replica_is_avoided_until_it_answers(server: Server, victim: i
     assert any(b"is stopped" in answer.body for answer in load.failures)
     assert steady.failures == []
     assert server.replicas("victim:1") == [victim]
+
+
+ENDLESS = """
+import time
+
+class TritonPythonModel:
+    def execute(self, requests):
+        time.sleep(1e6)
+"""
+ENDLESS_CONFIG = """
+backend: "python"
+input { name: "INPUT0" data_type: TYPE_FP32 dims: [ 16 ] }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 16 ] }
+parameters { key: "max_execution_secs" value { string_value: "1" } }
+"""
+
+
+def test_an_execution_that_never_returns_has_its_replica_replaced(server: Server, repository: Path) -> None:
+    (repository / "limited" / "1").mkdir(parents=True)
+    (repository / "limited" / "config.pbtxt").write_text(ENDLESS_CONFIG)
+    (repository / "limited" / "1" / "model.py").write_text(ENDLESS)
+    client = tritonclient.http.InferenceServerClient(server.http_url, network_timeout=60)
+    client.load_model("limited")
+    (stuck,) = server.replicas("limited:1")
+    tensor = tritonclient.http.InferInput("INPUT0", [16], "FP32")
+    tensor.set_data_from_numpy(VALUES)
+    with pytest.raises(InferenceServerException, match=r"'limited_0_0' has executed for 1\.\d s, more than"):
+        client.infer("limited", [tensor])
+    wait_until(lambda: not server.model_ready("limited"), 2.0, "the model is not ready")
+    wait_until(lambda: server.replicas("limited:1") not in ([], [stuck]), 30.0, "a new replica")
+    wait_until(lambda: server.model_ready("limited"), 30.0, "the new replica is ready")
+    client.unload_model("limited")
 
 
 def test_a_stopped_replica_is_replaced(server: Server, victim: int) -> None:

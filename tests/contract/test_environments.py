@@ -53,7 +53,7 @@ def test_its_process_dies_and_comes_back(grpc_client: Driver) -> None:
     with pytest.raises(Refused) as caught:
         ask(grpc_client, one, do="end")
     text = f"for model instance '{NAME}_0_0', message: Stub process '{NAME}_0_0' is not healthy."
-    assert caught.value.refusal.text.endswith(text)
+    assert caught.value.refusal.text.endswith(f"{text} It ended with exit status 1.")
     deadline = time.monotonic() + 60
     while pid_of(grpc_client) in (0, before["pid"]) or not grpc_client.call("is_model_ready", NAME):
         assert time.monotonic() < deadline

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -34,6 +35,9 @@ _MAIN: Final = str(Path(__file__).with_name("worker_main.py"))
 _LAST_LINES: Final = 30
 _LINE_BYTES: Final = 8192
 _KILLED_S: Final = 5.0
+_LOOK_S: Final = 0.005
+_STATUS_S: Final = 0.5
+"""Time for a process that has closed its link to end."""
 
 
 def not_healthy(name: str) -> str:
@@ -115,6 +119,7 @@ class Process:
             if self._instance.decoupled:  # the responses that it has sent came over the other link
                 self.link.request({"do": "flush"})
         except LinkClosed:
+            self._reader.join(_KILLED_S)  # which learns how the process ended
             self._fail_in_flight()
             return
         except BaseException:
@@ -163,11 +168,17 @@ class Process:
         for link in (self.link, self._jobs):  # which processes that the model has forked may hold open
             link.shutdown()
         self._reader.join()
-        self._kill()
+        self.kill()
         self._printer.join(_KILLED_S)
         self._close()
+        return self._status()
+
+    def _status(self) -> str:
+        """Return the exit status or signal of the process; "" while it runs."""
         code = self._process.returncode
-        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        if code is None:
+            return ""
+        return f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit status {code}"
 
     def stop(self, timeout: float) -> None:
         """Finalize the model and end the process; kill it after `timeout` seconds."""
@@ -176,7 +187,7 @@ class Process:
             self._reader.join(_KILLED_S)
         except (LinkClosed, InferError, TimeoutError) as error:
             logger.warning("process of instance '%s' is killed: %s", self._name, error)
-        self._kill()
+        self.kill()
         self.link.shutdown()
         self.wait()
 
@@ -201,7 +212,7 @@ class Process:
         ended = self._started.is_set()
         if self._said_hello:
             return
-        self._kill()
+        self.kill()
         status = self.wait()
         if ended:
             raise self._ended(status)
@@ -232,8 +243,18 @@ class Process:
         except Exception:
             logger.exception("the process of instance '%s' sent a malformed message", self._name)
         self._started.set()
+        self._await_end()
+        self.kill()
         self._fail_in_flight()
         self._calls.cancel()
+
+    def _await_end(self) -> None:
+        """Give a process that has closed its link the time to end by itself; its status is kept."""
+        deadline = time.monotonic() + _STATUS_S
+        ended = os.WEXITED | os.WNOWAIT | os.WNOHANG
+        with suppress(ChildProcessError):  # it is waited for already
+            while os.waitid(os.P_PID, self.pid, ended) is None and time.monotonic() < deadline:
+                time.sleep(_LOOK_S)
 
     def _log_output(self) -> None:
         assert self._process.stdout is not None
@@ -243,7 +264,8 @@ class Process:
                 self._output.append(text)
                 logger.info("%s: %s", self._name, text)
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """Kill the process with all that it started; return when it has ended."""
         with self._ending:
             if self._process.returncode is None:  # until it is waited for, no other process has its id
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -255,7 +277,9 @@ class Process:
             noted, self.ended = self.ended, True
         if not noted:
             self._on_end()
-        failure = stub_failed(self._name, not_healthy(self._name))
+        status = self._status()
+        text = not_healthy(self._name) + (f" It ended with {status}." if status else "")
+        failure = stub_failed(self._name, text)
         for number in list(self._in_flight):
             request = self._in_flight.pop(number, None)
             if request is not None and not request.answered:

@@ -148,6 +148,12 @@ class Supervisor:
             self._metrics = []
         return self._metrics
 
+    def kill(self) -> None:
+        """Kill the process, which is then restarted."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
     def close(self) -> None:
         """Finalize the model and end the process."""
         with self._changed:

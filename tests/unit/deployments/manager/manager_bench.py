@@ -28,6 +28,7 @@ class FakeServe:
         self.deployed: list[str] = []
         self.updated: list[ModelSpec] = []
         self.deleted: list[str] = []
+        self.killed: list[str] = []
         self.may_delete = asyncio.Event()
         self.may_delete.set()
         self.deletions_fail = False
@@ -74,8 +75,10 @@ class FakeServe:
             raise failure
         return self.running[application]
 
-    async def delete(self, application: str) -> bool:
+    async def delete(self, application: str, kill: bool = False) -> bool:
         self.deleted.append(application)
+        if kill:
+            self.killed.append(application)
         await self.may_delete.wait()
         if not self.deletions_fail:
             self.running.pop(application, None)

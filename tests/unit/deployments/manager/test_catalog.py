@@ -52,6 +52,7 @@ def test_spec_has_version_application_and_fingerprint(repository: Path) -> None:
         arena_threshold=10,
         heartbeat_secs=2,
         replica_timeout_secs=30,
+        max_execution_secs=1.5,
         backend_directory="/b",
         backend_config=["identity,x=1"],
         channel_address="node",
@@ -62,6 +63,7 @@ def test_spec_has_version_application_and_fingerprint(repository: Path) -> None:
     assert (spec.name, spec.version, spec.application, spec.key) == ("m", 1, "m:1@3", KEY)
     assert spec.directory == str((repository / "m").resolve())
     assert (spec.max_pending_requests, spec.max_pending_bytes) == (7, 8)
+    assert spec.max_execution_s == 1.5
     assert spec.transport == TransportSettings(
         arena_bytes=9, arena_threshold=10, heartbeat=2.0, peer_timeout=30.0
     )

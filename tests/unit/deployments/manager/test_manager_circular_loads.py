@@ -134,7 +134,7 @@ async def test_model_unloaded_by_a_model_it_loads_fails(
     answered = asyncio.Event()
     delete = applications.delete
 
-    async def draining(application: str) -> None:
+    async def draining(application: str, kill: bool = False) -> None:
         if application == "a:1":
             await answered.wait()
         await delete(application)
@@ -160,7 +160,7 @@ async def test_model_loads_a_model_that_is_being_unloaded(
     refused: list[InferError] = []
     delete = applications.delete
 
-    async def draining(application: str) -> None:
+    async def draining(application: str, kill: bool = False) -> None:
         refused.append(await load_error_of(made.load("a", None, {}, "a:1")))
         await delete(application)
 

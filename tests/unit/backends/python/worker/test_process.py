@@ -168,7 +168,8 @@ def test_custom_metrics(served: Served) -> None:
 def test_kill_fails_the_requests_in_flight(served: Served) -> None:
     pid = served.instance.state.pid
     threading.Timer(0.2, os.kill, (pid, signal.SIGKILL)).start()
-    assert ask(served, "hangs").error.endswith("Stub process 'm_0_0' is not healthy.")
+    text = "Stub process 'm_0_0' is not healthy. It ended with signal 9 (SIGKILL)."
+    assert ask(served, "hangs").error.endswith(text)
     assert ask(served, "identity").arrays["O"].tolist() == [[1, 1]]
 
 

@@ -24,7 +24,7 @@ from tests.unit.python_models import IDENTITY, text, write
 from tests.waiting import block_until
 
 
-@pytest.mark.parametrize(("do", "how"), [("ends", "exit status 3"), ("crashes", "signal SIGSEGV")])
+@pytest.mark.parametrize(("do", "how"), [("ends", "exit status 3"), ("crashes", "signal 11 (SIGSEGV)")])
 def test_a_process_that_dies_is_started_again(
     do: str, how: str, python: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -39,7 +39,7 @@ def test_a_process_that_dies_is_started_again(
     assert (error.code, error.message) == (
         ErrorCode.INTERNAL,
         "Failed to process the request(s) for model instance 'm_0_0', message: Stub process 'm_0_0' is not"
-        " healthy.",
+        f" healthy. It ended with {how}.",
     )
     assert ask(served, "identity").arrays["O"].tolist() == [[1, 1]]  # waits for the new process
     assert state.pid not in (0, first) and served.backend.instance_ready(served.instance)
@@ -92,6 +92,23 @@ def _has_ended(pid: int) -> bool:
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)  # until init waits for it
     except psutil.NoSuchProcess:
         return True
+
+
+def test_an_execution_is_interrupted_by_the_end_of_its_process(python: Path, tmp_path: Path) -> None:
+    served = Served(PythonBackend, config(text()), write(tmp_path, MODEL), interpreter=python)
+    first = served.instance.state.pid
+    threading.Timer(0.2, served.backend.interrupt, (served.instance,)).start()
+    error = ask(served, "hangs").responses[0].failure
+    assert error is not None and error.message.endswith("It ended with signal 9 (SIGKILL).")
+    assert ask(served, "identity").arrays["O"].tolist() == [[1, 1]]
+    assert served.instance.state.pid not in (0, first)
+    served.close()
+
+
+def test_an_execution_in_the_replica_cannot_be_interrupted(tmp_path: Path) -> None:
+    served = Served(PythonBackend, config(text()), write(tmp_path, IDENTITY))
+    assert not served.backend.interrupt(served.instance)
+    served.close()
 
 
 def test_requests_and_readiness_while_it_dies_again_and_again(python: Path, tmp_path: Path) -> None:
