@@ -18,9 +18,12 @@ from app.core.private_files import private_directory, private_root
 
 _REPLICA: Final = "ServeReplica:"
 """How the titles of Serve's replicas begin."""
-_RAYS: Final = re.compile(r"((DEBUG|INFO|WARNING|ERROR|CRITICAL) |\[)?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,")
-"""How the log lines of Serve and of Ray begin."""
-_OURS: Final = re.compile(r"[IWEF]\d{4} \d\d:|\d{4}-\d\d-\d\dT\S+Z [IWEF] ")
+_RAYS: Final = re.compile(
+    r"((DEBUG|INFO|WARNING|ERROR|CRITICAL) |\[)?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,"
+    r"|[IWEF]\d{4} \S+ +\d+ \S+\.cc:\d+\]"
+)
+"""How the log lines of Serve, of Ray and of the gRPC library in it begin."""
+_OURS: Final = re.compile(r"([IWEF]\d{4} \S+|\d{4}-\d\d-\d\dT\S+Z [IWEF]) \d+ \S+\.py:\d+\]")
 """How the server's log lines begin (`app/core/observability/log.py`)."""
 _FILE_BYTES: Final = 16 << 20
 _FILES_KEPT: Final = 16

@@ -14,6 +14,7 @@ from app.ray_adapter.worker_output import WorkerOutput, open_ray_log
 
 OURS = "I1122 15:33:49.538472 9959 lifecycle.py:187] \"successfully loaded 'a' version 1\""
 SERVES = "WARNING 2026-11-22 15:34:08,202 nereid_manager 75gctjig -- Failed to get queue length"
+GRPC = "I1122 17:23:50.352151   21687 chttp2_transport.cc:1403] ipv4:127.0.0.1:43461: Got goaway"
 FATAL = "[2026-11-22 15:34:08,202 E 9959 9959] core_worker.cc:12: lost"
 
 
@@ -48,6 +49,7 @@ def test_line_of_a_replica_is_printed_as_it_is(line: str, capsys: pytest.Capture
     [
         ("ServeReplica:a:a", SERVES),
         ("ServeReplica:a:a", FATAL),
+        ("ServeReplica:a:a", GRPC),
         ("ServeController", "Removing 1 replica"),
         ("", "Task failed. There are infinite retries remaining"),
     ],
