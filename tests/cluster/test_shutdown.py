@@ -11,7 +11,7 @@ import tritonclient.http
 
 from tests.cluster.conftest import write_model
 from tests.cluster.load import check_stop_under_load
-from tests.server import Server, wait_until
+from tests.server import START_S, Server, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -27,6 +27,23 @@ def test_failed_start_exits_with_a_table(tmp_path: Path) -> None:
     assert "error: creating server: Internal - failed to load all models" in output
     assert "| broken | 1       | UNAVAILABLE: " in output
     assert "| good   | 1       | READY" in output
+
+
+def test_server_without_its_repository_answers_metadata_only(tmp_path: Path) -> None:
+    """As tritonserver; it is there to be asked why."""
+    arguments = [f"--model-repository={tmp_path / 'nowhere'}", "--exit-on-error=false"]
+    server = Server(arguments, tmp_path / "log").start(wait=False)
+    try:
+        wait_until(lambda: server.get("/v2")[0] == 200, START_S, "the server answers")
+        wait_until(lambda: server.get("/v2/health/live")[0] == 400, 30.0, "it is not live")
+        assert server.get("/v2/health/ready")[0] == 400
+        refused = (503, b'{"error":"Server not ready"}')
+        assert server.get("/v2/models/m") == server.get("/v2/models/stats") == refused
+        assert f"failed to open directory {tmp_path / 'nowhere'}" in server.output()
+        assert not server.exited()
+    finally:
+        status = server.stop()
+    assert status == 0
 
 
 def test_port_in_use(tmp_path: Path) -> None:
