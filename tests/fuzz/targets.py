@@ -278,7 +278,7 @@ TARGETS: dict[str, Target] = {
     "grpc_infer": Target(grpc_infer, _OK, (_grpc_infer(True), _grpc_infer(False))),
     "grpc_messages": Target(
         grpc_messages,
-        (ValueError, LookupError),
+        (ValueError, LookupError, MemoryError),
         tuple(
             struct.pack(">BI", flag, len(text)) + text
             for flag, text in ((0, b"abc"), (1, gzip.compress(bytes(2 * LIMIT))), (1, gzip.compress(b"abc")))
