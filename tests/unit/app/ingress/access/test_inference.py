@@ -158,6 +158,18 @@ def test_a_failed_inference_is_no_longer_in_flight(ask: Any, running: Running) -
         assert refusal(partial(ask, of("single")))[1] == "no"
 
 
+def test_an_inference_that_was_not_submitted_is_not_in_flight(
+    ask: Any, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def submit(*_: Any) -> None:
+        raise invalid_arg("unloaded meanwhile")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(running.service, "submit", submit)
+        assert refusal(partial(ask, of("single")))[1] == "unloaded meanwhile"
+    assert ask(of("single")) == ZEROS
+
+
 def test_a_changed_file_applies_to_open_connections(
     ask: Any, opened: tuple[Running, Grants], protocol: str
 ) -> None:
