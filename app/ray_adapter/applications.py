@@ -57,7 +57,10 @@ def delete_application(name: str, kill: bool = False) -> None:
     """
     with _configuring:
         pass  # a start that is in progress must reach Serve before the deletion
+    starting = _starting(lambda application, deployments: application == name)
     serve.delete(name, _blocking=False)
+    for actor in starting:  # which have nothing to drain, and may not be told before they have started
+        _kill(actor)
     deadline = time.monotonic() + _DELETE_S
     pause_s = _LOOK_S
     while name in application_statuses():

@@ -28,6 +28,15 @@ def gpus_by_node() -> list[int]:
     return [int(node["Resources"].get("GPU", 0)) for node in cluster.nodes() if node["Alive"]]
 
 
+def replica_rank() -> int:
+    """Return the place of this process among the replicas of its deployment.
+
+    Ray 2.60 gives `ReplicaContext.rank` as an object with ranks in the deployment and on the node.
+    """
+    rank = serve.get_replica_context().rank
+    return int(rank.rank) if rank is not None else 0
+
+
 def replica_deployment() -> tuple[str, str]:
     """Return the deployment and the application that this process is a replica of."""
     context = serve.get_replica_context()

@@ -90,7 +90,13 @@ class Router:
     def trouble(self, entry: VersionEntry) -> str:
         """Return why requests to this version cannot be sent now, as far as that is known."""
         pool = self._pools.get(entry.application)
-        return pool.trouble if pool is not None else ""
+        found = (pool.trouble if pool is not None else "", self._reason(entry))
+        return "; ".join(filter(None, found))
+
+    def _reason(self, entry: VersionEntry) -> str:
+        """Return the manager's reason, which may be newer than the entry that a request was resolved to."""
+        current = self.table.by_name.get(entry.name, {}).get(entry.version)
+        return current.reason if current is not None else ""
 
     def in_flight(self) -> list[tuple[VersionEntry, int]]:
         """Return the versions with requests in flight from here, and the number of requests."""
@@ -119,7 +125,7 @@ class Router:
             return _submit_sequence(entry, pool, request, sink)
         call = RepeatedCall.start(pool, request, sink) if pool.repeats else pool.submit(request, sink)
         if call is None:
-            raise not_ready(entry, pool.trouble)
+            raise not_ready(entry, self.trouble(entry))
         return call
 
     def broadcast_control(self, verb: str, payload: Any) -> None:

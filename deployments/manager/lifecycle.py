@@ -263,6 +263,14 @@ class Lifecycle:
         for entry in entries:
             self._spawn(self._end(entry))
 
+    async def explain(self, application: str, reason: str) -> None:
+        """Set the reason of a version in service, by its application."""
+        served = [e for versions in self.entries.values() for e in versions.values()]
+        for entry in served:
+            if entry.application == application and entry.state is ModelState.READY:
+                self.set_entry(msgspec.structs.replace(entry, reason=reason))
+                await self.publish()
+
     def serve(self, description: Description) -> None:
         """Make a deployed version READY in the next table."""
         spec = description.spec

@@ -153,6 +153,11 @@ class RepositoryManager:
                 await asyncio.gather(*unloads)
         await self._release_overrides()
 
+    async def explain(self, application: str, reason: str) -> None:
+        """Show why a replica of an application is not started yet; with "" that it has been."""
+        await self._ensure_recovered()
+        await self.lifecycle.explain(application, reason)
+
     async def override_listing(self, digest: str) -> list[tuple[str, int]]:
         """Return paths and sizes of the files of a load request, for a replica on another node."""
         return await asyncio.to_thread(self._overrides.listing, digest)

@@ -14,7 +14,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError, unavailable
 from app.core.observability.log import configure_logging
-from app.ray_adapter.node import listen_host, node_id
+from app.ray_adapter.node import listen_host, node_id, replica_rank
 from app.routing.handle_calls import HandleCalls, public_errors
 from app.transport.channel.server import ChannelServer
 from app.transport.event_loop_thread import LoopThread, freeze_heap
@@ -23,6 +23,7 @@ from deployments.replica.control import ReplicaHandler
 from deployments.replica.loading import labels_of, load_model
 from deployments.replica.materialize import LocalCopy, materialize_model
 from deployments.replica.readiness import ReadinessWatch
+from deployments.replica.restarts import Restarts
 from deployments.replica.served_model import ServedModel
 from deployments.spec import Description, ModelSpec
 
@@ -56,8 +57,12 @@ class ModelVersion:
         self._readiness: ReadinessWatch | None = None
         self._addresses: dict[str, str] = {}
         self._described = False
+        self._restarts = Restarts(self._spec, replica_rank())
+        self._restarts.wait()
         self._description = self._load()
         self._loaded_at = time.monotonic()
+        if not self._description.error:
+            self._restarts.loaded()
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Answer a request through a Serve handle; see `HandleCalls.call`."""
@@ -81,13 +86,19 @@ class ModelVersion:
             if self._described or time.monotonic() - self._loaded_at > 10:
                 raise RuntimeError(self._description.error)
             return
+        if broken := self._broken():
+            raise RuntimeError(broken)
+
+    def _broken(self) -> str:
+        """Return why this replica cannot go on; "" if it can."""
         if not self._plane.alive or self._served is None or not self._served.healthy:
-            raise RuntimeError(f"an instance thread of model '{self._spec.name}' has died")
-        if stuck := self._served.instances.stuck():
-            raise RuntimeError(stuck)
+            return f"an instance thread of model '{self._spec.name}' has died"
+        return self._served.instances.stuck()
 
     async def __del__(self) -> None:
         """Redirect callers, finish requests in flight and unload (a Serve hook)."""
+        if not self._description.error and not self._broken():
+            self._restarts.ended()
         if self._served is not None and self._served.instances.stuck():
             return  # what waits for it cannot be drained: Serve ends the process
         if self._readiness is not None:

@@ -90,7 +90,7 @@ def test_an_execution_that_never_returns_has_its_replica_replaced(server: Server
     (stuck,) = server.replicas("limited:1")
     tensor = tritonclient.http.InferInput("INPUT0", [16], "FP32")
     tensor.set_data_from_numpy(VALUES)
-    with pytest.raises(InferenceServerException, match=r"'limited_0_0' has executed for 1\.\d s, more than"):
+    with pytest.raises(InferenceServerException, match=r"'limited_0' has executed for 1\.\d s, more than"):
         client.infer("limited", [tensor])
     wait_until(lambda: not server.model_ready("limited"), 2.0, "the model is not ready")
     wait_until(lambda: server.replicas("limited:1") not in ([], [stuck]), 30.0, "a new replica")

@@ -21,10 +21,22 @@ class FakeServe:
         monkeypatch.setattr(applications, "time", clock)
         monkeypatch.setattr(serve, "delete", lambda name, _blocking: self.deleted.append(name))
         monkeypatch.setattr(serve, "status", self.status)
+        client = SimpleNamespace(get_serve_details=self.details)
+        monkeypatch.setattr(applications, "_get_global_client", lambda: client)
+        self.killed: list[str] = []
+        monkeypatch.setattr(applications, "_kill", self.killed.append)
 
     def sleep(self, seconds: float) -> None:
         assert seconds <= 1.0
         self.now += seconds
+
+    @staticmethod
+    def details() -> Any:
+        def replicas(name: str) -> dict[str, Any]:
+            states = ("RUNNING", "STARTING")
+            return {"replicas": [{"state": state, "actor_name": f"{name}-{state}"} for state in states]}
+
+        return {"applications": {name: {"deployments": {"d": replicas(name)}} for name in ("m:1", "nereid")}}
 
     def status(self) -> Any:
         listed = {"m:1": "DELETING"} if self.now < self.gone else {}
@@ -36,6 +48,7 @@ def test_deletion_is_noticed_soon(monkeypatch: pytest.MonkeyPatch, lasts_s: floa
     fake = FakeServe(monkeypatch, lasts_s)
     delete_application("m:1")
     assert fake.deleted == ["m:1"]
+    assert fake.killed == ["m:1-STARTING"], "it has nothing to drain"
     assert lasts_s <= fake.now - 100 <= noticed_s + 0.05
 
 

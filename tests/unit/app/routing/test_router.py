@@ -137,6 +137,16 @@ async def test_submit_refuses_versions_without_a_replica(
         router.pool(loading)
 
 
+async def test_a_refusal_says_what_the_manager_knows(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router_module, "_CONNECT_S", 0.01)
+    found = entry("m:1")
+    await apply(router, table(1, found))
+    await apply(router, table(2, msgspec.structs.replace(found, reason="started again in 2 s")))
+    with pytest.raises(InferError, match="'m' version 1 is not at ready state: started again in 2 s"):
+        send(router, request(), Sink())
+    assert router.trouble(found) == "started again in 2 s"
+
+
 async def test_swap_opens_before_and_closes_after(router: Router, start: Start) -> None:
     old, new = await start("old", "new")
     await apply(router, table(1, entry("m:1")), "m:1", old)

@@ -286,6 +286,18 @@ async def test_operations_on_one_model_are_serialized(bench: Bench) -> None:
     assert len(made.lifecycle.locks) == 0
 
 
+async def test_why_a_replica_is_not_started_yet_is_shown(bench: Bench) -> None:
+    bench.add("m")
+    made = await bench.start_explicit("m")
+    ingress = bench.ingress(made)
+    await made.explain("m:1", "started again in 2 s")
+    await until(lambda: ingress.table.number == made.table.number)
+    assert [each.reason for each in ingress.table.ready] == ["started again in 2 s"]
+    await made.explain("m:1", "")
+    await made.explain("gone:1", "x")
+    assert await reason(made, "m") == ""
+
+
 async def test_cancelled_load_releases_its_lock(bench: Bench) -> None:
     bench.add("m")
     made = await bench.start_explicit()
