@@ -299,7 +299,7 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_s: A[
         float,
         Flag(
-            "heartbeat_secs",
+            "channel_heartbeat_secs",
             "Seconds between pings of a replica; one that misses three is avoided, and its model not ready.",
             low=0.05,
         ),

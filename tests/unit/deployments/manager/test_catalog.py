@@ -50,7 +50,7 @@ def test_spec_has_version_application_and_fingerprint(repository: Path) -> None:
         max_pending_bytes=8,
         arena_bytes=9,
         arena_threshold=10,
-        heartbeat_secs=2,
+        channel_heartbeat_secs=2,
         replica_timeout_secs=30,
         max_execution_secs=1.5,
         backend_directory="/b",
