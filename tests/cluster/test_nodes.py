@@ -128,8 +128,9 @@ def test_second_server_of_a_cluster_is_refused(cluster: Nodes, server: Server, t
     second.start(wait=False)
     assert second.process is not None
     assert second.process.wait(60) == 1
-    (line,) = [line for line in second.output().splitlines() if "error" in line]
-    assert f"has a server already, process {server.process.pid} on " in line
+    text = f"has a server already, process {server.process.pid} on "
+    reasons = [line for line in second.output().splitlines() if line.startswith("error: creating server: ")]
+    assert len(reasons) == 1 and text in reasons[0], second.output()
     assert server.ready()
 
 
