@@ -29,7 +29,8 @@ def load(server: Server, repository: Path) -> Iterator[Load]:
     loaded: list[str] = []
 
     def load(name: str) -> str:
-        write_model(repository, name, delay=1000 // CAPACITY, more=MODELS[name])
+        config = write_model(repository, name, delay=1000 // CAPACITY, more=MODELS[name]) / "config.pbtxt"
+        config.write_text(config.read_text().replace("max_batch_size: 8", "max_batch_size: 1"))
         client.load_model(name)
         loaded.append(name)
         return name
