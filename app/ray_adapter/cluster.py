@@ -77,12 +77,13 @@ def _claim() -> None:
     import ray
 
     context = ray.get_runtime_context()
+    address = context.gcs_address
     mine = Claim(context.get_job_id(), socket.gethostname(), os.getpid())
     other = claim_cluster(mine)
     if other is not None:
         ray.shutdown()
         raise ClusterError(
-            f"error: creating server: Unavailable - the Ray cluster at '{context.gcs_address}' has a server "
+            f"error: creating server: Unavailable - the Ray cluster at '{address}' has a server "
             f"already, {other}: end it, or start this one in a cluster of its own (without RAY_ADDRESS)"
         )
 
