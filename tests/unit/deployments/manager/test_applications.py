@@ -14,6 +14,7 @@ from ray import serve
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError
+from app.ray_adapter import applications as adapter
 from app.ray_adapter.replicas import ReplicaAddress
 from deployments.manager import applications
 from deployments.manager.applications import (
@@ -223,6 +224,7 @@ async def test_cancelled_load_starts_nothing_after_its_deletion(
 
     monkeypatch.setattr(serve, "run_many", start)
     monkeypatch.setattr(serve, "delete", lambda name, _blocking: done.append(f"deleted {name}"))
+    monkeypatch.setattr(adapter, "_starting", lambda chosen: [])
     loads = [asyncio.create_task(deploy(SPEC))]
     assert await asyncio.to_thread(begun.wait, 30)
     loads.append(asyncio.create_task(deploy(SPEC)))

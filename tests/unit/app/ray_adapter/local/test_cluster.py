@@ -11,6 +11,7 @@ import pytest
 import ray
 from ray._private import services
 
+from app.ray_adapter.local import cluster
 from app.ray_adapter.local.cluster import start_cluster
 
 
@@ -22,6 +23,12 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     umask = os.umask(0o022)
     yield tmp_path
     os.umask(umask)
+
+
+@pytest.fixture(autouse=True)
+def no_adoption(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave orphans to init: this process would keep them as zombies, for which other tests wait."""
+    monkeypatch.setattr(cluster, "adopt_orphans", lambda: None)
 
 
 def test_files_are_made_below_the_private_directory(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
