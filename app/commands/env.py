@@ -1,12 +1,11 @@
 """`nereid env`: print what `ray status` and `serve status` need to reach a running server."""
 
-import argparse
 import shlex
 import sys
 from collections.abc import Sequence
 from typing import Final
 
-from app.commands.servers import add_pid, chosen
+from app.commands.servers import chosen_server
 from nereid.internals import ROOT
 
 _ABOUT: Final = "Print the variables with which Ray's commands reach the cluster of a running server."
@@ -18,9 +17,7 @@ _PATH: Final = "export PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}%s"
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit status."""
-    parser = argparse.ArgumentParser(prog="nereid env", description=_ABOUT, epilog=_EXAMPLE)
-    add_pid(parser)
-    server = chosen(parser.parse_args(argv).pid)
+    server = chosen_server("env", _ABOUT, _EXAMPLE, argv)
     if server is None:
         return 1
     for name, value in server.environment.items():

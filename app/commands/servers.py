@@ -2,16 +2,19 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 
 from app.console.server_record import ServerRecord, running_servers
 
 
-def add_pid(parser: argparse.ArgumentParser) -> None:
-    """Add the option that chooses among several servers."""
+def chosen_server(command: str, about: str, example: str, argv: Sequence[str]) -> ServerRecord | None:
+    """Parse the arguments of a command about one server; return the server, or print why there is none."""
+    parser = argparse.ArgumentParser(prog=f"nereid {command}", description=about, epilog=example)
     parser.add_argument("--pid", type=int, help="the server's process, if this user runs several")
+    return _chosen(parser.parse_args(argv).pid)
 
 
-def chosen(pid: int | None) -> ServerRecord | None:
+def _chosen(pid: int | None) -> ServerRecord | None:
     """Return the server with this pid, or the only one; print why there is none."""
     servers = [server for server in running_servers() if pid in (None, server.pid)]
     if len(servers) == 1:

@@ -1,6 +1,5 @@
 """`nereid status`: the processes, models and addresses of a running server."""
 
-import argparse
 import json
 import os
 import ssl
@@ -12,8 +11,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from app.commands.columns import columns
-from app.commands.servers import add_pid, chosen
-from app.console.server_record import ServerRecord, stat_fields
+from app.commands.servers import chosen_server
+from app.console.server_record import ServerRecord
+from app.core.processes import arguments, descendants
 
 _ABOUT: Final = "Print addresses, models and processes of a running server of this user."
 _EXAMPLE: Final = "example: nereid status --pid=4711"
@@ -35,9 +35,7 @@ class Unanswered(Exception):
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit status: 0 for a server that is ready."""
-    parser = argparse.ArgumentParser(prog="nereid status", description=_ABOUT, epilog=_EXAMPLE)
-    add_pid(parser)
-    server = chosen(parser.parse_args(argv).pid)
+    server = chosen_server("status", _ABOUT, _EXAMPLE, argv)
     if server is None:
         return 1
     state = _state(server)
@@ -111,22 +109,14 @@ def _ask(server: ServerRecord, method: str, path: str) -> bytes:
 
 def processes(pid: int) -> list[Process]:
     """Return a process and all that it has started, directly or not, by pid."""
-    children: dict[str, list[int]] = {}
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        for parent in stat_fields(name)[1:2]:
-            children.setdefault(parent, []).append(int(name))
-    found = [pid]
-    for each in found:  # which grows
-        found += children.get(str(each), ())
-    return [_process(each) for each in sorted(found)]
+    return [_process(each) for each in sorted([pid, *(below.pid for below in descendants(pid))])]
 
 
 def _process(pid: int) -> Process:
-    folder = Path(f"/proc/{pid}")
+    words = arguments(pid)
     try:
-        words = folder.joinpath("cmdline").read_bytes().decode(errors="replace").split("\0")
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         words[0] = words[0].rpartition("/")[2]
-        pages = int(folder.joinpath("statm").read_text().split()[1])
     except (OSError, IndexError):
         return Process(pid, 0, "ended")
     return Process(pid, pages * os.sysconf("SC_PAGE_SIZE") >> 20, " ".join(words).strip()[:_TITLE])

@@ -1,14 +1,11 @@
 """The record of a running server, by which this user's commands find it."""
 
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
 from app.core.private_files import private_directory, private_root
-
-_BOOT_FIELDS: Final = 19
-"""Position of a process's start in /proc/PID/stat, behind its name (proc(5): field 22)."""
+from app.core.processes import process
 
 
 class ServerRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,17 +70,8 @@ def running_servers() -> list[ServerRecord]:
 
 def birth_of(pid: int) -> str:
     """Return when a process began, in ticks since the machine's start; "" when there is no such process."""
-    fields = stat_fields(pid)
-    return fields[_BOOT_FIELDS] if len(fields) > _BOOT_FIELDS else ""
-
-
-def stat_fields(pid: int | str) -> list[str]:
-    """Return the fields of /proc/PID/stat behind the name; the parent's pid is the second."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return []
-    return text.rpartition(")")[2].split()
+    found = process(pid)
+    return "" if found is None else str(found.started)
 
 
 def _directory() -> Path:

@@ -44,15 +44,20 @@ class _Status(NamedTuple):
     started: int
 
 
-def _status(pid: int) -> _Status | None:
+def stat_fields(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the name on, the second of proc(5); [] without the process."""
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            text = file.read()
+        # A process may give itself any bytes as a name.
+        with open(f"/proc/{pid}/stat", errors="replace") as file:
+            head, _, tail = file.read().rpartition(")")
     except OSError:
-        return None
-    head, _, tail = text.rpartition(")")
-    fields = tail.split()  # the third and later ones of proc(5)
-    return _Status(head.partition("(")[2], fields[0], int(fields[1]), int(fields[19]))
+        return []
+    return [head.partition("(")[2], *tail.split()]
+
+
+def _status(pid: int) -> _Status | None:
+    fields = stat_fields(pid)
+    return _Status(fields[0], fields[1], int(fields[2]), int(fields[20])) if fields else None
 
 
 def process(pid: int) -> Process | None:

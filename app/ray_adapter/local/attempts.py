@@ -57,11 +57,6 @@ def start_again(reason: str) -> NoReturn:
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
-def _say(text: str) -> None:
-    sys.stdout.flush()
-    print(text, file=sys.stderr, flush=True)
-
-
 @contextmanager
 def watched_start(adapt: Callable[[Sequence[str]], Sequence[str]] = list) -> Iterator[None]:
     """Start processes of Ray in sessions of their own meanwhile, and start again when one of them ends.

@@ -8,6 +8,8 @@ from contextlib import suppress
 from struct import Struct
 from typing import Final
 
+from app.core.processes import stat_fields
+
 _CREDENTIALS: Final = Struct("3i")
 _UNACKNOWLEDGED: Final = Struct("<24xI")
 """`tcpi_unacked` in `struct tcp_info`: segments that the peer's kernel has not acknowledged."""
@@ -66,12 +68,8 @@ class PeerProcess:
 
     def _status(self) -> tuple[str, int]:
         """Return its state and wait status from /proc; "" when its parent has waited for it."""
-        try:
-            with open(f"/proc/{self.pid}/stat") as file:
-                fields = file.read().rpartition(")")[2].split()
-        except OSError:
-            return "", 0
-        return fields[0], int(fields[-1])
+        fields = stat_fields(self.pid)
+        return (fields[1], int(fields[-1])) if fields else ("", 0)
 
 
 def ending(status: int) -> str:

@@ -57,6 +57,24 @@ def test_later_process_with_the_same_id_is_another() -> None:
     earlier.kill()  # or this test would end here
 
 
+UNREADABLE = """
+import ctypes, time
+ctypes.CDLL(None).prctl(15, b"\\xff\\xfe", 0, 0, 0)  # PR_SET_NAME
+print("named", flush=True)
+time.sleep(60)
+"""
+
+
+def test_name_that_is_no_text_hides_no_process() -> None:
+    """Anybody may give a process any name; who looks at all of them must not fail for it."""
+    with subprocess.Popen([sys.executable, "-c", UNREADABLE], stdout=subprocess.PIPE) as started:
+        try:
+            assert started.stdout is not None and started.stdout.readline() == b"named\n"
+            assert started.pid in [each.pid for each in processes.descendants(os.getpid())]
+        finally:
+            started.kill()
+
+
 def test_absent_process_is_none() -> None:
     assert processes.process(1 << 30) is None
     assert processes.arguments(1 << 30) == []
