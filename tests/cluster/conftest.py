@@ -50,6 +50,13 @@ def write_model(repository: Path, name: str, delay: int = 0, more: str = "") -> 
     return directory
 
 
+def write_python_model(repository: Path, name: str, config: str, source: str) -> None:
+    """Write a Python model of one version."""
+    (repository / name / "1").mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(config)
+    (repository / name / "1" / "model.py").write_text(source)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the test that ends the server behind all the others."""
     items.sort(key=lambda item: item.get_closest_marker("last_of_its_server") is not None)

@@ -8,7 +8,7 @@ import pytest
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from tests.cluster.conftest import write_model
+from tests.cluster.conftest import write_model, write_python_model
 from tests.cluster.load import Load
 from tests.server import Server, wait_until
 
@@ -122,10 +122,7 @@ class TritonPythonModel:
 
 
 def write_loading_model(repository: Path, name: str, other: str) -> None:
-    directory = repository / name
-    (directory / "1").mkdir(parents=True)
-    (directory / "1" / "model.py").write_text(LOADING.format(other=other))
-    (directory / "config.pbtxt").write_text('backend: "python"')
+    write_python_model(repository, name, 'backend: "python"', LOADING.format(other=other))
 
 
 def test_models_that_load_each_other(

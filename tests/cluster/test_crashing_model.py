@@ -7,6 +7,7 @@ import pytest
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
+from tests.cluster.conftest import write_python_model
 from tests.cluster.load import VALUES
 from tests.cluster.test_hung_replica import in_index
 from tests.server import Server, wait_until
@@ -28,9 +29,7 @@ class TritonPythonModel:
 
 
 def test_a_model_that_crashes_at_each_request(server: Server, repository: Path) -> None:
-    (repository / "crashes" / "1").mkdir(parents=True)
-    (repository / "crashes" / "config.pbtxt").write_text(CONFIG)
-    (repository / "crashes" / "1" / "model.py").write_text(MODEL)
+    write_python_model(repository, "crashes", CONFIG, MODEL)
     client = tritonclient.http.InferenceServerClient(server.http_url, network_timeout=60)
     client.load_model("crashes")
     tensor = tritonclient.http.InferInput("INPUT0", [16], "FP32")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tritonclient.http
 
-from tests.cluster.conftest import write_model
+from tests.cluster.conftest import write_model, write_python_model
 from tests.server import Server, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
@@ -47,12 +47,6 @@ class Loading:
             self.error = str(error)
 
 
-def write_hanging(repository: Path, name: str) -> None:
-    (repository / name / "1").mkdir(parents=True)
-    (repository / name / "config.pbtxt").write_text(CONFIG)
-    (repository / name / "1" / "model.py").write_text(MODEL)
-
-
 def hangs(server: Server, model: str) -> Loading:
     loading = Loading(server, model)
     wait_until(lambda: bool(server.replicas(f"{model}:1")), 30.0, "the replica has started")
@@ -65,7 +59,7 @@ def hangs(server: Server, model: str) -> Loading:
 def test_a_load_that_never_returns(tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     for name in ("stuck", "stuck2"):
-        write_hanging(repository, name)
+        write_python_model(repository, name, CONFIG, MODEL)
     write_model(repository, "good")
     log = tmp_path / "server.log"
     arguments = [

@@ -12,6 +12,7 @@ import pytest
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
+from tests.cluster.conftest import write_python_model
 from tests.cluster.load import VALUES, Load
 from tests.server import Server, wait_until
 
@@ -82,9 +83,7 @@ parameters { key: "max_execution_secs" value { string_value: "1" } }
 
 
 def test_an_execution_that_never_returns_has_its_replica_replaced(server: Server, repository: Path) -> None:
-    (repository / "limited" / "1").mkdir(parents=True)
-    (repository / "limited" / "config.pbtxt").write_text(ENDLESS_CONFIG)
-    (repository / "limited" / "1" / "model.py").write_text(ENDLESS)
+    write_python_model(repository, "limited", ENDLESS_CONFIG, ENDLESS)
     client = tritonclient.http.InferenceServerClient(server.http_url, network_timeout=60)
     client.load_model("limited")
     (stuck,) = server.replicas("limited:1")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tritonclient.http
 
+from tests.cluster.conftest import write_python_model
 from tests.server import Server, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
@@ -37,9 +38,7 @@ def infer(client: tritonclient.http.InferenceServerClient, value: float) -> None
 
 
 def test_a_replica_with_a_stuck_event_loop_is_replaced(server: Server, repository: Path) -> None:
-    (repository / "endless" / "1").mkdir(parents=True)
-    (repository / "endless" / "config.pbtxt").write_text(CONFIG)
-    (repository / "endless" / "1" / "model.py").write_text(MODEL)
+    write_python_model(repository, "endless", CONFIG, MODEL)
     client = tritonclient.http.InferenceServerClient(server.http_url, network_timeout=120)
     client.load_model("endless")
     (stuck,) = server.replicas("endless:1")

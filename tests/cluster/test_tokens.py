@@ -16,7 +16,7 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from tests.cluster.conftest import CONFIG, write_ensemble
+from tests.cluster.conftest import write_ensemble, write_model
 from tests.server import ROOT, Server, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
@@ -72,9 +72,7 @@ class Guarded(NamedTuple):
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     directory = tmp_path_factory.mktemp("tokens")
-    model = directory / "models" / "steady"
-    (model / "1").mkdir(parents=True)
-    (model / "config.pbtxt").write_text(CONFIG.format(delay=0, more=""))
+    write_model(directory / "models", "steady")
     write_ensemble(directory / "models", "chain")
     file, audit = directory / "tokens.jsonl", directory / "audit.jsonl"
     infer = token("new", "--scope=infer", "--name=infer", "--models=chain,ste*", f"--file={file}")

@@ -6,6 +6,7 @@ ready, and until everything was whole again or the program had exited.
 """
 
 import argparse
+import shutil
 import signal
 import tempfile
 import threading
@@ -254,13 +255,12 @@ def judge(
 def _server() -> Iterator[Callable[[], Server]]:
     """Give a function that returns a whole server, a new one when the last has not recovered."""
     with tempfile.TemporaryDirectory(prefix="n", ignore_cleanup_errors=True) as private:
-        arguments = [
-            f"--model-repository={ROOT / 'tests/long/models'}",
-            "--model-control-mode=explicit",
-            f"--load-model={_LONE}",
-            f"--load-model={_PAIRED}",
-            "--ingress-replicas=2",
-        ]
+        repository = Path(private, "models")
+        for name in (_LONE, _PAIRED):
+            shutil.copytree(ROOT / "tests/long/models" / _LONE, repository / name)
+        with (repository / _PAIRED / "config.pbtxt").open("a") as config:
+            config.write('parameters { key: "ray_replicas" value { string_value: "2" } }')
+        arguments = [f"--model-repository={repository}", "--ingress-replicas=2"]
         server = Server(arguments, Path(private, "server.log"), {"TMPDIR": private})
 
         def whole() -> Server:

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import tritonclient.grpc
+import tritonclient.http
 
 from app.access.audit import Audit
 from app.access.grants import Grants
@@ -14,6 +16,7 @@ from app.access.tokens import make_token
 from app.ingress.access.guard import Guard
 from tests.unit.app.ingress.running_fronts import Fronts, Running
 
+MODULES: dict[str, Any] = {"http": tritonclient.http, "grpc": tritonclient.grpc}
 TOKENS = (
     make_token("all", name="all", scope=("infer", "manage", "metrics")),
     make_token("infer", name="infer", scope=("infer",), models=("id*",)),

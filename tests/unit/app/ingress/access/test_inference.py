@@ -4,7 +4,7 @@ import asyncio
 import json
 import queue
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from http.client import HTTPConnection
 from typing import Any
@@ -19,10 +19,9 @@ from tritonclient.utils import InferenceServerException
 
 from app.access.grants import Grants
 from app.core.errors import invalid_arg
-from tests.unit.app.ingress.access.guarded import TOKENS, guarded, of
-from tests.unit.app.ingress.running_fronts import WAIT_S, ZEROS, Fronts, Running, infer, refusal, tensor
+from tests.unit.app.ingress.access.guarded import MODULES, TOKENS, of
+from tests.unit.app.ingress.running_fronts import WAIT_S, ZEROS, Running, infer, refusal, tensor
 
-MODULES = {"http": tritonclient.http, "grpc": tritonclient.grpc}
 AIO_MODULES = {"http": tritonclient.http.aio, "grpc": tritonclient.grpc.aio}
 STATUS = {
     "unauthenticated": {"http": "401", "grpc": "StatusCode.UNAUTHENTICATED"},
@@ -36,28 +35,6 @@ REFUSED = [
     (of("manage"), "denied"),
     (of("other"), "denied"),
 ]
-
-
-@pytest.fixture
-def opened(fronts: Fronts) -> Iterator[tuple[Running, Grants]]:
-    with guarded(fronts) as found:
-        yield found
-
-
-@pytest.fixture
-def running(opened: tuple[Running, Grants]) -> Running:
-    return opened[0]
-
-
-@pytest.fixture(params=["http", "grpc"])
-def protocol(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def client(running: Running, protocol: str) -> Iterator[Any]:
-    with MODULES[protocol].InferenceServerClient(getattr(running, protocol)) as found:
-        yield found
 
 
 @pytest.fixture

@@ -1,24 +1,21 @@
 """Requests other than inference, with tokens: who may make them, and the audit of changes."""
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from http.client import HTTPConnection
 from typing import Any
 
 import grpc
 import pytest
-import tritonclient.grpc
-import tritonclient.http
 
 from app.access.audit import Audit
 from app.core.errors import invalid_arg
 from app.ingress.access.guard import Guard
 from tests.server import free_port
-from tests.unit.app.ingress.access.guarded import guarded, lines, of
+from tests.unit.app.ingress.access.guarded import MODULES, guarded, lines, of
 from tests.unit.app.ingress.running_fronts import WAIT_S, Fronts, Running, refusal
 
-MODULES: dict[str, Any] = {"http": tritonclient.http, "grpc": tritonclient.grpc}
 UNAUTHENTICATED = {"http": "401", "grpc": "StatusCode.UNAUTHENTICATED"}
 DENIED = {"http": "403", "grpc": "StatusCode.PERMISSION_DENIED"}
 
@@ -39,23 +36,6 @@ MANAGES: dict[str, Callable[[Any, dict[str, str]], Any]] = {
     "shared memory": lambda client, headers: client.get_system_shared_memory_status(headers=headers),
     "change log": lambda client, headers: client.update_log_settings(LOG, headers=headers),
 }
-
-
-@pytest.fixture
-def running(fronts: Fronts) -> Iterator[Running]:
-    with guarded(fronts) as (running, _):
-        yield running
-
-
-@pytest.fixture(params=["http", "grpc"])
-def protocol(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def client(running: Running, protocol: str) -> Iterator[Any]:
-    with MODULES[protocol].InferenceServerClient(getattr(running, protocol)) as found:
-        yield found
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
