@@ -9,6 +9,8 @@ import msgspec
 
 from app.core.errors import InferError, unavailable
 from app.core.processes import Process, process
+from app.core.rollout.outcomes import OutcomeReport
+from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.ray_adapter.node import node_id
 from app.routing.table import RoutingTable
 
@@ -48,6 +50,20 @@ class ManagerClient:
     async def configure(self, change: bytes, current: bytes) -> None:
         """Change live settings; return when every ingress has applied them."""
         await self._call(self._handle.configure, change, current)
+
+    async def rollout(self, name: str) -> RolloutStatus:
+        """Return the rollout of a model that is on, or its last one."""
+        return msgspec.msgpack.decode(await self._call(self._handle.rollout, name), type=RolloutStatus)
+
+    async def change_rollout(self, name: str, change: RolloutChange, who: str) -> RolloutStatus:
+        """Change or start a rollout in the name of `who`; return when every ingress routes by the change."""
+        encoded = msgspec.msgpack.encode(change)
+        status = await self._call(self._handle.change_rollout, name, encoded, who)
+        return msgspec.msgpack.decode(status, type=RolloutStatus)
+
+    async def report_outcomes(self, report: OutcomeReport) -> None:
+        """Tell what became of the requests of rollouts."""
+        await self._call(self._handle.report_outcomes, msgspec.msgpack.encode(report))
 
     async def _call(self, method: Any, *arguments: Any, nbytes: int = 0) -> Any:
         calls = self._calls

@@ -15,6 +15,7 @@ from app.core.config.version_policy import parse_version
 from app.core.errors import ErrorCode, InferError, invalid_arg, not_found, unavailable
 from app.core.identifiers import name_of
 from app.core.observability.live_settings import LiveSettings
+from app.core.rollout.split import Split
 from app.core.sequences import keeps_sequences
 
 NO_VERSION = -1
@@ -138,7 +139,7 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
     nor ready then, as a tritonserver with `--exit-on-error=false`. `all_loaded` says whether every model of
     the start was read and loaded (`--exit-on-error`), whatever has become of it since. `live` are the
     settings that every ingress applies; with None each keeps its own. With `namespacing` a name may stand for
-    several models (`--model-namespacing`).
+    several models (`--model-namespacing`). `splits` are the rollouts that are on.
     """
 
     number: int = 0
@@ -148,6 +149,12 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
     namespacing: bool = False
     failed: bool = False
     all_loaded: bool = False
+    splits: tuple[Split, ...] = ()
+
+    @cached_property
+    def split_by_name(self) -> dict[str, Split]:
+        """Rollouts by identifier of the model."""
+        return {split.name: split for split in self.splits}
 
     @cached_property
     def by_name(self) -> dict[str, dict[int, VersionEntry]]:
@@ -221,7 +228,7 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
         return [number for number, entry in versions.items() if entry.state is ModelState.READY]
 
     def resolve(self, name: str, version: str = "") -> VersionEntry:
-        """Choose the version that answers a request; "" is the highest READY version.
+        """Choose the version that answers a request; "" is the highest READY one, or a rollout's stable one.
 
         The only place that chooses a version. A request calls it once, at the edge, and carries the entry.
 
@@ -259,7 +266,8 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
             ready = self.ready_versions(name)
             if not ready:
                 raise _no_version(name, versions)
-            return versions[ready[-1]]
+            split = self.split_by_name.get(versions[ready[-1]].name)
+            return versions[split.stable if split and split.stable in ready else ready[-1]]
         if number not in versions:
             raise not_found(f"Request for unknown model: '{name}' version {number} is not found")
         if versions[number].state is not ModelState.READY:

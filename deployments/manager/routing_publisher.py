@@ -5,6 +5,7 @@ import time
 
 from app.core.observability.live_settings import LiveSettings, decode_change, decode_live
 from app.core.observability.log import LogConfig
+from app.core.rollout.split import Split
 from app.routing.table import RoutingTable, VersionEntry
 
 WATCH_S = 5.0
@@ -59,12 +60,13 @@ class RoutingPublisher:
         initialised: bool,
         failed: bool = False,
         all_loaded: bool = False,
+        splits: tuple[Split, ...] = (),
     ) -> int:
         """Make a new table the current one and return its number; see `RoutingTable` for the arguments."""
         async with self._changed:
             number, namespacing = self.table.number + 1, self.table.namespacing
             self.table = RoutingTable(
-                number, initialised, entries, self._live, namespacing, failed, all_loaded
+                number, initialised, entries, self._live, namespacing, failed, all_loaded, splits
             )
             self._changed.notify_all()
         return self.table.number

@@ -21,6 +21,7 @@ app.console: app.core app.core.config app.ray_adapter app.routing app.settings
 app.core:
 app.core.config: app.core
 app.core.observability: app.core
+app.core.rollout: app.core
 app.ensemble: app.cache app.core app.core.config app.core.observability app.routing app.transport.channel
 app.ingress: app.access app.core app.core.observability app.ingress.access app.ingress.client_memory
     app.ingress.grpc app.ingress.metrics app.ingress.net app.ingress.rest app.ingress.service
@@ -49,7 +50,7 @@ app.protocol.http: app.core app.core.config app.protocol
 app.protocol.observability: app.core app.core.observability app.protocol.http
 app.ray_adapter: app.core app.ray_adapter.local
 app.ray_adapter.local: app.core
-app.routing: app.core app.core.config app.core.observability app.ray_adapter app.transport
+app.routing: app.core app.core.config app.core.observability app.core.rollout app.ray_adapter app.transport
     app.transport.channel app.transport.memory nereid
 app.settings: app.access app.core app.core.config app.core.observability app.protocol app.transport
 app.transport:
@@ -75,8 +76,8 @@ deployments.environments: app.core backends backends.python.worker deployments.m
 deployments.event_loop_execution: backends
 deployments.execution: app.core app.core.config backends deployments.event_loop_execution
     deployments.rate_limiting
-deployments.manager: app.core app.core.config app.core.observability app.ray_adapter app.routing
-    app.settings app.transport app.transport.channel deployments deployments.execution
+deployments.manager: app.core app.core.config app.core.observability app.core.rollout app.ray_adapter
+    app.routing app.settings app.transport app.transport.channel deployments deployments.execution
     deployments.model_store
 deployments.model_store: app.core app.core.config app.settings app.transport.channel backends
 deployments.rate_limiting: app.core app.core.config app.transport.channel

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from app.core.errors import ErrorCode, InferError
+from app.core.rollout.split import Split
 from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
 
 
@@ -27,6 +28,14 @@ TABLE = table(
 @pytest.mark.parametrize(("version", "expected"), [("", 10), ("1", 1), ("10", 10), ("01", 1)])
 def test_resolve_returns_the_highest_ready_version(version: str, expected: int) -> None:
     assert TABLE.resolve("m", version).version == expected
+
+
+def test_no_version_means_the_stable_one_of_a_rollout() -> None:
+    entries = (entry("m", 1), entry("m", 2), entry("m", 3))
+    table = RoutingTable(7, True, entries, splits=(Split("r", "m", stable=2, candidate=3, weight=500_000),))
+    assert table.resolve("m").version == 2 and table.resolve("m", "3").version == 3
+    lost = RoutingTable(7, True, entries, splits=(Split("r", "m", stable=5, candidate=3),))
+    assert lost.resolve("m").version == 3, "a stable version that is not there answers nothing"
 
 
 REFUSALS = [

@@ -1,0 +1,104 @@
+"""What became of the requests of a rollout: counted in ingresses, added up and judged in the manager."""
+
+from collections import Counter
+from typing import Final
+
+import msgspec
+
+LATENCY_RATIO: Final = 2**0.25
+"""The ratio of the bounds of a latency bucket: n is of durations up to `LATENCY_RATIO ** n` microseconds."""
+
+
+class VersionOutcomes(msgspec.Struct, omit_defaults=True):
+    """Requests that one version of a rollout was asked, as their clients saw them.
+
+    Attributes:
+        ok: answered.
+        failed: failed by the server: INTERNAL, UNAVAILABLE, a replica lost, a deadline passed.
+        refused: failed by the client: INVALID_ARG, NOT_FOUND, CANCELLED and the like; not judged.
+        rescued: of those that failed, how many the stable version then answered.
+        latencies: numbers of answered requests by bucket of their duration, see `LATENCY_RATIO`.
+    """
+
+    ok: int = 0
+    failed: int = 0
+    refused: int = 0
+    rescued: int = 0
+    latencies: dict[int, int] = {}
+
+    @property
+    def judged(self) -> int:
+        """Requests that were answered or failed by the server."""
+        return self.ok + self.failed
+
+    def __add__(self, other: "VersionOutcomes") -> "VersionOutcomes":
+        return VersionOutcomes(
+            self.ok + other.ok,
+            self.failed + other.failed,
+            self.refused + other.refused,
+            self.rescued + other.rescued,
+            dict(Counter(self.latencies) + Counter(other.latencies)),
+        )
+
+
+class MirrorOutcomes(msgspec.Struct, omit_defaults=True):
+    """Requests of the stable version that were repeated at the candidate.
+
+    Attributes:
+        compared: both versions answered.
+        differing: of those, whose outputs exceed the spec's `max_difference` (without one: are not equal).
+        disagreeing: of those, whose arg-max (of other than floats: value) is not the same.
+        failed: the candidate failed.
+        skipped: not repeated, because the mirror's own limits were reached.
+        max_difference: the largest difference seen, see `OutputRule`.
+    """
+
+    compared: int = 0
+    differing: int = 0
+    disagreeing: int = 0
+    failed: int = 0
+    skipped: int = 0
+    max_difference: float = 0.0
+
+    def __add__(self, other: "MirrorOutcomes") -> "MirrorOutcomes":
+        return MirrorOutcomes(
+            self.compared + other.compared,
+            self.differing + other.differing,
+            self.disagreeing + other.disagreeing,
+            self.failed + other.failed,
+            self.skipped + other.skipped,
+            max(self.max_difference, other.max_difference),
+        )
+
+
+class Outcomes(msgspec.Struct, omit_defaults=True):
+    """What became of the requests of one step of a rollout."""
+
+    stable: VersionOutcomes = msgspec.field(default_factory=VersionOutcomes)
+    candidate: VersionOutcomes = msgspec.field(default_factory=VersionOutcomes)
+    mirror: MirrorOutcomes = msgspec.field(default_factory=MirrorOutcomes)
+
+    def __add__(self, other: "Outcomes") -> "Outcomes":
+        return Outcomes(
+            self.stable + other.stable, self.candidate + other.candidate, self.mirror + other.mirror
+        )
+
+
+class StepOutcomes(msgspec.Struct):
+    """The outcomes of one step of one rollout since the last report.
+
+    `unavailable` says why the reporting ingress sends no requests to the candidate any more; "" if it does.
+    """
+
+    rollout: str
+    step: int
+    outcomes: Outcomes
+    unavailable: str = ""
+
+
+class OutcomeReport(msgspec.Struct):
+    """What one ingress counted since its last report; `number` rises by one, so that none is added twice."""
+
+    ingress: str
+    number: int
+    steps: list[StepOutcomes]

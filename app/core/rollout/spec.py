@@ -1,0 +1,86 @@
+"""How a new version of a model takes over: the contents of `rollout.yaml` in the model's directory.
+
+tritonserver ignores the file. A request to the rollout API may bring the same fields, which are used instead.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class StepRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When a step has passed: after both minima without an alarm; after `max_seconds` the rollout pauses."""
+
+    min_seconds: Seconds = 60.0
+    min_requests: Annotated[int, msgspec.Meta(ge=0)] = 200
+    max_seconds: Annotated[float, msgspec.Meta(gt=0)] = 3600.0
+
+
+class HeaderRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Requests with this HTTP header or gRPC metadata go to one of the two versions, whatever the weight."""
+
+    header: Annotated[str, msgspec.Meta(min_length=1)]
+    value: str
+    version: Literal["candidate", "stable"] = "candidate"
+
+
+class ErrorRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The share of the candidate's requests that may fail."""
+
+    budget: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.01
+
+
+class LatencyRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The candidate may take `ratio` times as long as the stable version at this quantile."""
+
+    ratio: Annotated[float, msgspec.Meta(ge=1)] = 1.5
+    quantile: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.95
+
+
+class OutputRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How much mirrored outputs may differ; judged only by the limits that are given.
+
+    Floats differ by max |a - b| / max(|a|, 1e-6), and agree if their arg-max does; others by equality.
+    """
+
+    max_difference: Seconds | None = None
+    min_agreement: Share | None = None
+
+
+class JudgeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is judged. `confidence` is that of an alarm; None switches a rule off."""
+
+    errors: ErrorRule | None = ErrorRule()
+    latency: LatencyRule | None = LatencyRule()
+    output: OutputRule = OutputRule()
+    confidence: Annotated[float, msgspec.Meta(gt=0.5, lt=1)] = 0.999
+
+
+class RolloutSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The policy of a rollout.
+
+    Attributes:
+        steps: percent of the requests without a version that go to the candidate, rising; 100 follows.
+        sticky: `none`, `id`, `header:NAME` or `parameter:NAME`: equal values go to the same version.
+        match: header rules, asked in this order.
+        mirror: percent of the stable version's requests that are repeated at the candidate.
+        on_error: `stable`: a failure of the candidate is answered by the stable version.
+        rollback: `auto`: an alarm rolls back; `pause`: it pauses the rollout.
+        keep_stable_seconds: how long the stable version stays loaded after the promotion.
+        strategy: `parallel`: both versions are loaded; `resource_preserving` unloads the stable one first.
+    """
+
+    steps: tuple[Percent, ...] = (1.0, 5.0, 25.0, 50.0)
+    step: StepRules = StepRules()
+    sticky: Annotated[str, msgspec.Meta(pattern="^(none|id|(header|parameter):.+)$")] = "none"
+    match: tuple[HeaderRule, ...] = ()
+    mirror: Percent = 0.0
+    judge: JudgeRules = JudgeRules()
+    on_error: Literal["stable", "none"] = "stable"
+    rollback: Literal["auto", "pause"] = "auto"
+    keep_stable_seconds: Seconds = 300.0
+    strategy: Literal["parallel", "resource_preserving"] = "parallel"

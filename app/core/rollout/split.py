@@ -1,0 +1,42 @@
+"""How the requests of a model without a version are split between two versions, as routing tables have it."""
+
+from typing import Final
+
+import msgspec
+
+from app.core.rollout.spec import HeaderRule
+
+WHOLE: Final = 1_000_000
+"""All requests, in the unit of weights."""
+
+
+class Split(msgspec.Struct, frozen=True):
+    """One rollout as an ingress, or a calling model, sees it.
+
+    Only inference without a version sees it. Elsewhere (readiness, metadata, configuration) no version means
+    the stable one.
+
+    Attributes:
+        rollout: names the rollout, for the reports about it.
+        name: the model's identifier.
+        stable, candidate: the two versions.
+        step: rises with each change of the weight; reports say which step they are of.
+        weight: parts of `WHOLE` that go to the candidate.
+        mirror: parts of `WHOLE` of the stable version's requests that are repeated at the candidate.
+        sticky: see `RolloutSpec`.
+        salt: makes the choice by `sticky` of one rollout independent of another's.
+        match: see `RolloutSpec`.
+        stable_on_error: whether the stable version answers when the candidate fails.
+    """
+
+    rollout: str
+    name: str
+    stable: int
+    candidate: int
+    step: int = 0
+    weight: int = 0
+    mirror: int = 0
+    sticky: str = "none"
+    salt: str = ""
+    match: tuple[HeaderRule, ...] = ()
+    stable_on_error: bool = True

@@ -1,0 +1,110 @@
+"""What a rollout is doing, as the API reports it, and how it is changed."""
+
+from enum import StrEnum
+from typing import Any, Literal
+
+import msgspec
+
+from app.core.rollout.outcomes import Outcomes
+from app.core.rollout.spec import RolloutSpec
+
+
+class RolloutState(StrEnum):
+    """loading -> shadow -> step -> promoted -> done; the others leave that way."""
+
+    LOADING = "loading"
+    SHADOW = "shadow"
+    """At weight 0: the candidate is loaded, and answers requests by header rules and mirrored ones."""
+    STEP = "step"
+    PROMOTED = "promoted"
+    """The candidate answers everything; the stable version stays loaded for `keep_stable_seconds`."""
+    DONE = "done"
+    PAUSED = "paused"
+    ROLLING_BACK = "rolling_back"
+    FAILED = "failed"
+    """Rolled back, or the candidate could not be loaded."""
+    ABORTED = "aborted"
+    """Rolled back because a person said so."""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will happen."""
+        return self in (RolloutState.DONE, RolloutState.FAILED, RolloutState.ABORTED)
+
+
+class RolloutEvent(msgspec.Struct, frozen=True):
+    """A change of a rollout: when (Unix seconds), to what, by whom and why. `percent` is the weight."""
+
+    at: float
+    state: RolloutState
+    percent: float
+    who: str
+    why: str
+
+
+class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the judge says of a step.
+
+    Attributes:
+        alarms: what is wrong with the candidate, each with its figures; empty for nothing.
+        evidence: for each rule, by how much the data speak against the candidate (an alarm from
+            1 / (1 - confidence) on).
+        detectable: the smallest error rate of the candidate that would have given an alarm by now with 95 %;
+            1 with too few requests.
+        waiting: what is still to be awaited before it is judged, in words; "" for nothing.
+    """
+
+    alarms: tuple[str, ...] = ()
+    evidence: dict[str, float] = {}
+    detectable: float = 1.0
+    waiting: str = ""
+
+
+class RolloutStatus(msgspec.Struct, frozen=True):
+    """A rollout that is on, or the last one of a model.
+
+    Attributes:
+        model: the name for clients.
+        rollout: names this rollout.
+        stable, candidate: the two versions.
+        state, reason: what it does, and why.
+        step: the number of changes of the weight so far.
+        percent: the weight now.
+        since, started: when the state and the rollout began, Unix seconds.
+        resumes: the state that a paused rollout goes on in.
+        outcomes: of this step, since judging began. `total` is of the whole rollout.
+        history: newest last, bounded.
+    """
+
+    model: str
+    rollout: str
+    stable: int
+    candidate: int
+    state: RolloutState
+    reason: str
+    step: int
+    percent: float
+    since: float
+    started: float
+    spec: RolloutSpec
+    resumes: RolloutState | None = None
+    outcomes: Outcomes = msgspec.field(default_factory=Outcomes)
+    total: Outcomes = msgspec.field(default_factory=Outcomes)
+    verdict: Verdict = Verdict()
+    history: tuple[RolloutEvent, ...] = ()
+
+
+class RolloutChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A request to change a rollout: the body of `POST /v2/repository/models/<model>/rollout`.
+
+    Attributes:
+        action: `start` also tries a candidate again that has failed; `set` changes weight or spec.
+        candidate: the version that `start` rolls out; None for the newest of the repository.
+        weight: percent, for `start` and `set`.
+        spec: fields of a `RolloutSpec`, instead of those of `rollout.yaml`.
+    """
+
+    action: Literal["start", "set", "pause", "resume", "promote", "abort"]
+    candidate: int | None = None
+    weight: float | None = None
+    spec: dict[str, Any] | None = None
