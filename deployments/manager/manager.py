@@ -232,6 +232,8 @@ class RepositoryManager:
         finally:
             progress.cancel()
         self.lifecycle.all_loaded = all(entry.loaded for entry in self.lifecycle.effective)
+        # An ingress that says "ready" speaks for all: others may share its port, or stand behind a balancer.
+        await self.lifecycle.publish_and_wait()
         self.lifecycle.initialised = True
         await self.lifecycle.publish_and_wait()
         logger.info("\n%s", load_messages.status_table(self.table), extra=VERBATIM)

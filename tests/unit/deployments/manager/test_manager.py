@@ -41,6 +41,24 @@ async def test_start_loads_all_models_concurrently(bench: Bench) -> None:
     assert sorted(bench.serve.deployed) == [f"{name}:1" for name in names]
 
 
+async def test_server_is_not_ready_before_every_ingress_routes_to_its_models(bench: Bench) -> None:
+    bench.add("m")
+    gate = bench.serve.gates["m"] = asyncio.Event()
+    made = bench.begin()
+    ingress = bench.ingress(made)
+    await until(lambda: bench.serve.loading == 1 and ingress.table.number > 0)
+    ingress.let_apply.clear()
+    gate.set()
+    await until(lambda: "m:1" in ingress.received[-1].applications)
+    await let_run()
+    assert not made.table.initialised, "another ingress on the same port would answer that it is loading"
+    ingress.let_apply.set()
+    await started(made)
+    assert ingress.table.initialised
+    (before, *_) = [table for table in ingress.received if table.applications]
+    assert not before.initialised
+
+
 async def test_failing_model_does_not_affect_others(bench: Bench) -> None:
     for name in ("dead", "fails", "good", "odd", "raises"):
         bench.add(name)
