@@ -28,8 +28,9 @@ models: $(VENV)/.installed
 	@$(BIN)/python model_repository/build.py
 
 # In processes of their own: the server of the contract suite must not idle beside those of the cluster suite.
+# Only the tests without a server run beside each other: those of a server depend on how long things take.
 test: lint types models
-	$(BIN)/python -m pytest --hypothesis-profile=quick $(wildcard tests/unit tests/fuzz)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --hypothesis-profile=quick $(wildcard tests/unit tests/fuzz)
 	$(BIN)/python -m pytest $(wildcard tests/contract)
 	$(BIN)/python -m pytest $(wildcard tests/cluster)
 
@@ -40,7 +41,7 @@ types: $(VENV)/.installed-test
 	$(BIN)/mypy
 
 test-unit: $(VENV)/.installed-test models
-	$(BIN)/python -m pytest tests/unit
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit
 
 # The emulator of Azure Storage is a package of npm.
 test-remote: $(VENV)/.installed-test

@@ -105,10 +105,10 @@ async def test_running_replicas_are_counted(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_failed_delete_is_only_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def delete(name: str, _blocking: bool) -> None:
+    def delete(name: str, kill: bool) -> None:
         raise TimeoutError("not deleted after 60s")
 
-    monkeypatch.setattr(serve, "delete", delete)
+    monkeypatch.setattr(applications, "delete_application", delete)
     await applications.delete("m:1")
     assert "deleting application 'm:1'" in caplog.text
 
