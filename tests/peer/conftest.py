@@ -32,6 +32,7 @@ class Tritonserver:
 
     def __init__(self, repository: Path, log: Path) -> None:
         self._log = log
+        self._directory = repository.parent
         self._ports = [free_port() for _ in range(3)]
         flags = zip(("http-port", "grpc-port", "metrics-port"), self._ports, strict=True)
         self._command = [
@@ -49,7 +50,14 @@ class Tritonserver:
         if self._process is not None and self._process.poll() is None:
             return False
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT)
+            # Elsewhere, or its Python models would import this project's triton_python_backend_utils.
+            self._process = subprocess.Popen(
+                self._command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self._directory,
+                env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+            )
         ready = f"http://{self.peer.http}/v2/health/ready"
         wait_until(
             lambda: not subprocess.call(["curl", "-sf", "-o", os.devnull, ready]), START_S, "it is ready"
