@@ -46,7 +46,7 @@ def run(settings: ServerSettings) -> int:
         serve.start(proxy_location="Disabled")
         target = serve.RunTarget(compose(settings), APPLICATION, None, external_scaler_enabled=True)
         serve.run_many([target])
-        if not _loaded(settings, stop, console):
+        if not _loaded(stop, console):
             return 1
         supervisor.ready()
         stop.wait()
@@ -75,18 +75,14 @@ def _stop_on_signal(supervisor: Supervisor) -> StopSignal:
     return stop
 
 
-def _loaded(settings: ServerSettings, stop: threading.Event, console: Console) -> bool:
-    """Wait for the models of the start; return False when one failed and `exit_on_error` is set."""
+def _loaded(stop: threading.Event, console: Console) -> bool:
+    """Wait for the models of the start; return whether the server goes on, see `Console.ended`."""
     from app.main import routing_table
 
     while not stop.is_set():
         table = routing_table()
         if table.initialised or table.failed:
-            if settings.repository.exit_on_error and not table.all_loaded:
-                console.failed(table)
-                return False
-            console.ready(table)
-            return True
+            return console.ended(table)
         time.sleep(_POLL_S)
     return True
 

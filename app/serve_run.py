@@ -3,6 +3,7 @@
 `serve run` alone is killed by SIGTERM, and with it the cluster that it started and every request in flight.
 """
 
+import os
 import signal
 import sys
 import threading
@@ -34,7 +35,11 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run `serve run` with these arguments; exit with 0 after a drain, 1 for wrong settings or no cluster."""
+    """Run `serve run` with these arguments.
+
+    Exits with 0 after a drain; with 1 for wrong settings, without a cluster, and when a model of the start
+    fails and `exit_on_error` is set.
+    """
     try:
         servers = [settings for path in filter(Path.is_file, map(Path, argv)) for settings in check(path)]
         console = Console(servers[0]) if servers else None
@@ -51,13 +56,16 @@ def main(argv: Sequence[str]) -> None:
 
     exit_timeouts = [settings.server.exit_timeout_s for settings in servers]
     supervisor = Supervisor(owned, APPLICATION, max(exit_timeouts, default=_EXIT_TIMEOUT_S))
+    failed = threading.Event()
     if console:
-        threading.Thread(target=_announce, args=(console, supervisor), name="announce", daemon=True).start()
+        arguments = console, supervisor, failed
+        threading.Thread(target=_announce, args=arguments, name="announce", daemon=True).start()
     _serve(argv, supervisor, verbose=console is None or servers[0].cluster.log_ray)
+    sys.exit(int(failed.is_set()))
 
 
-def _announce(console: Console, supervisor: Supervisor) -> None:
-    """Print the banner when the models of the start are loaded."""
+def _announce(console: Console, supervisor: Supervisor, failed: threading.Event) -> None:
+    """Print the banner when the models of the start are loaded; stop the program when it is not to go on."""
     from app.main import routing_table
 
     while True:
@@ -68,7 +76,10 @@ def _announce(console: Console, supervisor: Supervisor) -> None:
         else:
             if table.initialised or table.failed:
                 supervisor.ready()
-                return console.ready(table)
+                if not console.ended(table):
+                    failed.set()
+                    os.kill(os.getpid(), signal.SIGTERM)
+                return
         time.sleep(_POLL_S)
 
 

@@ -48,15 +48,18 @@ class Console:
         self._record()
         _say(messages.models_loading(self._seconds))
 
-    def ready(self, table: RoutingTable) -> None:
-        """Print the banner, behind the table of the models, which the manager prints."""
-        time.sleep(_OUTPUT_S)
-        _say(messages.ready(self._settings, table, self._seconds, self._log_path, os.getpid()))
+    def ended(self, table: RoutingTable) -> bool:
+        """Print what has become of the start, behind the table of the models, which the manager prints.
 
-    def failed(self, table: RoutingTable) -> None:
-        """Print why the start has ended, behind the table of the models."""
+        Returns:
+            Whether the server goes on: every model of the start is loaded, or `--exit-on-error` is off.
+        """
         time.sleep(_OUTPUT_S)
-        print(messages.failed(table, self._log_path), file=sys.stderr, flush=True)
+        if self._settings.repository.exit_on_error and not table.all_loaded:
+            print(messages.failed(table, self._log_path), file=sys.stderr, flush=True)
+            return False
+        _say(messages.ready(self._settings, table, self._seconds, self._log_path, os.getpid()))
+        return True
 
     def _divert(self) -> None:
         if self._settings.cluster.log_ray:

@@ -72,3 +72,10 @@ def test_polling(server: Server, models: Path) -> None:
 def test_stopped_under_load(server: Server) -> None:
     check_stop_under_load(server)
     assert "retries remaining" not in server.output(), "a message of Ray about its own end"
+
+
+def test_model_that_fails_ends_the_program(tmp_path: Path) -> None:
+    write_model(tmp_path / "models", "broken", more="nonsense: 1")
+    failing = ServeRun([f"--model-repository={tmp_path / 'models'}"], tmp_path / "log").start(wait=False)
+    wait_until(failing.exited, 60.0, "the program ends")
+    assert "start with --exit-on-error=false" in failing.output() and failing.stop() == 1

@@ -54,7 +54,7 @@ def test_start_is_told_step_by_step(
     with made.ray_start():
         block_until(waited, "a sign of life")
         assert not diverted
-    made.ready(RoutingTable(1, True))
+    assert made.ended(RoutingTable(1, True, all_loaded=True))
     lines = (printed + capsys.readouterr().out).splitlines()
     assert lines[0].endswith("is starting with the models of /models")
     assert any(line.startswith("Ray runs after ") for line in lines)
@@ -71,7 +71,7 @@ def test_log_ray_leaves_the_output_of_ray_alone(
     made = Console(ServerSettings(cluster=ClusterSettings(log_ray=True)))
     with made.ray_start():
         pass
-    made.failed(RoutingTable(1, True))
+    assert not made.ended(RoutingTable(1, True))
     assert diverted == [] and "Messages of Ray" not in capsys.readouterr().err
 
 
