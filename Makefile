@@ -17,7 +17,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models test lint types test-unit test-slow test-remote test-peer test-gpu bench soak chaos faults ray-up fuzz clean
+.PHONY: serve models test lint types test-unit test-slow test-remote test-peer test-gpu check-cluster bench soak chaos faults ray-up fuzz clean
 
 serve: models
 	exec $(BIN)/nereid-serve serve_config.yaml
@@ -60,6 +60,11 @@ test-peer: $(VENV)/.installed-test models
 GPU_VENV := .venv-gpu
 test-gpu: $(GPU_VENV)/.installed
 	$(GPU_VENV)/bin/python -m pytest -m gpu -rs tests/gpu tests/unit/app/transport/memory/test_cuda_memory.py
+
+# The files of cluster/. CRDS names a directory with definitions of KubeRay, KServe, KEDA and Prometheus's operator, in
+# any folders, to check against them too.
+check-cluster: $(VENV)/.installed-test
+	CRDS=$(CRDS) $(BIN)/python -m pytest -rs tests/unit/cluster
 
 bench: $(VENV)/.installed-test models
 	$(BIN)/python -m benchmarks

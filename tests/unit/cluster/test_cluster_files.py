@@ -1,6 +1,5 @@
 """The files of `cluster/`, checked by what reads them."""
 
-import shlex
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
@@ -10,10 +9,10 @@ import ray
 import yaml
 from jsonschema import ValidationError
 from ray.autoscaler._private.util import prepare_config, validate_config
-from ray.serve.schema import ServeDeploySchema
 
 from app.settings.check_config import check
 from tests.server import ROOT
+from tests.unit.cluster.ray_files import deployed, ray_environment
 
 CLUSTER: Final = ROOT / "cluster"
 LAUNCHED: Final = ("cluster.yaml", "aws.yaml", "gcp.yaml")
@@ -21,11 +20,6 @@ LAUNCHED: Final = ("cluster.yaml", "aws.yaml", "gcp.yaml")
 
 def read(name: str) -> Any:
     return yaml.safe_load((CLUSTER / name).read_text())
-
-
-def env_file() -> dict[str, str]:
-    lines = shlex.split((CLUSTER / "ray.env").read_text(), comments=True)
-    return dict(line.split("=", 1) for line in lines)
 
 
 @pytest.mark.parametrize("name", LAUNCHED)
@@ -56,13 +50,13 @@ def test_settings_of_ray_are_known_to_this_version() -> None:
     package = Path(ray.__file__).parent
     sources = [*package.glob("_private/*.py"), *package.glob("_common/**/*.py"), package / "_raylet.so"]
     known = b"".join(path.read_bytes() for path in sources)
-    unknown = [name for name in env_file() if name.removeprefix("RAY_").encode() not in known]
+    unknown = [name for name in ray_environment() if name.removeprefix("RAY_").encode() not in known]
     assert unknown == []
 
 
 def test_serve_accepts_the_deployment() -> None:
-    config = ServeDeploySchema.model_validate(read("serve.yaml"))
-    assert config.applications[0].external_scaler_enabled
+    config = read("serve.yaml")
+    assert deployed(config) == config and config["applications"][0]["external_scaler_enabled"]
 
 
 def test_settings_of_the_deployment_are_right(tmp_path: Path) -> None:
