@@ -3,7 +3,8 @@
 python -m benchmarks.footprint
 
 Starts a server with `--models` Python models that return their input, waits `--settle` seconds, and measures
-`--seconds`. Cores are processor seconds a second. Memory is what only the process has: written (own), and
+`--seconds`; then the same of Ray Serve with as many deployments that do nothing, for what Nereid adds to it.
+Cores are processor seconds a second. Memory is what only the process has: written (own), and
 pages of files (file), which the kernel may drop.
 """
 
@@ -20,7 +21,7 @@ from typing import Final, NamedTuple
 import psutil
 
 from benchmarks.processes import cpu_seconds, role_of, status_kib, tree
-from benchmarks.servers import Command, nereid, running
+from benchmarks.servers import Command, free_ports, nereid, running
 
 CONFIG: Final = """
 backend: "python"
@@ -67,7 +68,7 @@ def measure(root: psutil.Process, seconds: float) -> dict[str, Cost]:
     found: defaultdict[str, list[tuple[float, float, float]]] = defaultdict(list)
     for process in tree(root):
         role = role_of(process, is_root=process.pid == root.pid)
-        role = "replica of a model" if role.startswith("replica model_") else role
+        role = "replica of a model" if role.startswith(("replica model_", "replica nothing_")) else role
         own, file = (
             status_kib(process.pid, "smaps_rollup", field) / 1024
             for field in ("Private_Dirty", "Private_Clean")
@@ -77,12 +78,14 @@ def measure(root: psutil.Process, seconds: float) -> dict[str, Cost]:
     return {role: Cost(len(each), *map(sum, zip(*each, strict=True))) for role, each in found.items()}
 
 
-def report(costs: dict[str, Cost]) -> None:
+def report(costs: dict[str, Cost]) -> Cost:
+    """Print the costs; return their sum."""
     print(f"{'':32} {'number':>6} {'cores':>7} {'own MiB':>8} {'file MiB':>8}")
     rows = sorted(costs.items(), key=lambda row: -row[1].own)
     rows.append(("all", Cost(*map(sum, zip(*costs.values(), strict=True)))))
     for role, cost in rows:
         print(f"{role:32} {cost.processes:6} {cost.cores:7.3f} {cost.own:8.1f} {cost.file:8.1f}")
+    return rows[-1][1]
 
 
 def command(repository: Path, scratch: Path) -> Command:
@@ -90,6 +93,22 @@ def command(repository: Path, scratch: Path) -> Command:
     made = nereid(repository, scratch, Path(sys.executable).parent / "nereid")
     arguments = [sys.executable, "-m", "nereid", *made.arguments[1:-1]]
     return Command(made.name, arguments, made.http_port, made.grpc_port, made.freezable, made.env)
+
+
+def bare(deployments: int, scratch: Path) -> Command:
+    """Return the command of a Serve server without models, ingress and manager."""
+    (port,) = free_ports(1)
+    options = ["--port", str(port), "--deployments", str(deployments)]
+    arguments = [sys.executable, "-m", "benchmarks.bare_serve", *options]
+    return Command("bare", arguments, port, 0, freezable=True, env={"RAY_TMPDIR": str(scratch / "b")})
+
+
+def measured(command: Command, scratch: Path, settle_s: float, seconds: float) -> Cost:
+    """Start a server, print its costs, and return their sum."""
+    with running(command, scratch) as server:
+        print(f"\n{command.name}: ready after {server.ready_s:.1f} s")
+        time.sleep(settle_s)
+        return report(measure(server.process, seconds))
 
 
 def main() -> None:
@@ -100,10 +119,13 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="b", ignore_cleanup_errors=True) as directory:
         write_models(Path(directory, "models"), arguments.models)
-        with running(command(Path(directory, "models"), Path(directory)), Path(directory)) as server:
-            print(f"ready after {server.ready_s:.1f} s, {arguments.models} models")
-            time.sleep(arguments.settle)
-            report(measure(server.process, arguments.seconds))
+        scratch, models = Path(directory), arguments.models
+        ours = measured(command(scratch / "models", scratch), scratch, arguments.settle, arguments.seconds)
+        # One deployment for each model, and two for the ingress and the manager.
+        theirs = measured(bare(models + 2, scratch), scratch, arguments.settle, arguments.seconds)
+    print(
+        f"\nNereid / bare Serve: cores {ours.cores / theirs.cores:.2f}, own MiB {ours.own / theirs.own:.2f}"
+    )
 
 
 if __name__ == "__main__":
