@@ -21,3 +21,9 @@ def write(key: str, value: bytes) -> None:
 def remove(key: str) -> None:
     """Remove a value, if there is one."""
     internal_kv._internal_kv_del(key.encode(), namespace=_NAMESPACE)
+
+
+def keys(prefix: str) -> list[str]:
+    """Return the keys that begin with a prefix."""
+    found: list[bytes] = internal_kv._internal_kv_list(prefix.encode(), namespace=_NAMESPACE)
+    return [key.decode() for key in found]

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Iterable, Mapping
+from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from app.core.config.version_policy import absent_versions, require_versions, se
 from app.core.errors import ErrorCode, InferError, internal, invalid_arg
 from app.core.identifiers import name_of, namespace_of
 from app.core.observability.log import LogConfig
+from app.core.rollout.spec import RolloutSpec
 from app.routing.table import VersionEntry
 from app.settings.repositories import remote_scheme
 from app.settings.settings import ServerSettings
@@ -27,6 +29,7 @@ from deployments.model_store.layout import ModelEntry
 from deployments.model_store.mirror import Mirror
 from deployments.model_store.model_check import check_model, versions_of
 from deployments.model_store.overrides import Bundle
+from deployments.rollout.policy import read_policy
 from deployments.spec import ModelSpec
 
 logger = logging.getLogger(__name__)
@@ -40,12 +43,16 @@ class Candidate(NamedTuple):
         config: its normalised configuration.
         versions: the versions that its policy selects, ascending.
         template: the spec of every version, without version, application and fingerprint.
+        rollout: the policy by which a new version takes over; None for at once.
+        stable: the version that stays as it runs, because of a rollout; None for none.
     """
 
     entry: ModelEntry
     config: mc.ModelConfig
     versions: tuple[int, ...]
     template: ModelSpec
+    rollout: RolloutSpec | None = None
+    stable: int | None = None
 
     @property
     def name(self) -> str:
@@ -60,6 +67,11 @@ class Candidate(NamedTuple):
             application=application,
             fingerprint=version_fingerprint(self.entry, version),
         )
+
+    def fingerprint(self, version: int) -> str:
+        """Return a digest of a version's files and its configuration; reads the disk."""
+        files = version_fingerprint(self.entry, version)
+        return blake2b(files.encode() + self.template.config, digest_size=16).hexdigest()
 
     def configured(self, loaded: ModelSpec) -> ModelSpec:
         """Return the spec of a loaded version with this configuration."""
@@ -105,11 +117,15 @@ class Candidate(NamedTuple):
             text = "version %d is specified for model '%s', but the version directory is not present"
             logger.error(text, version, self.entry.name)
         found = [(e, loaded[e.application]) for e in entries if e.application in loaded]
-        unchanged = [e.version for e, spec in found if self.unchanged(spec)]
+        unchanged = [e.version for e, spec in found if self._stays(spec) or self.unchanged(spec)]
         updatable = [
             e.version for e, spec in found if self.updates(spec, mc.ModelConfig.FromString(e.config))
         ]
         return plan_load(self.versions, entries, unchanged, updatable)
+
+    def _stays(self, loaded: ModelSpec) -> bool:
+        """Return whether a version stays as it runs; one with another key is out of reach."""
+        return loaded.version == self.stable and loaded.key == self.template.key
 
     def _same_files(self, loaded: ModelSpec) -> bool:
         return _server_part(loaded) == _server_part(
@@ -241,9 +257,10 @@ class Catalog:
             override = self._kept_override(entry)
         try:
             config = self._configuration(entry, override)
+            policy = read_policy(entry)
         except InferError as error:
             raise poll_failure(name, error) from error
-        return self._candidate(entry, config, override or "", bundle)
+        return self._candidate(entry, config, override or "", bundle)._replace(rollout=policy)
 
     def keep_override(self, loaded: ModelSpec) -> None:
         """Keep the configuration of a load that succeeded until a file of the model is written.

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.errors import invalid_arg
 from app.routing.table import NO_VERSION, ModelState, VersionEntry
 from app.settings.settings import ServerSettings
 from deployments.manager import applications, load_messages
@@ -18,6 +19,8 @@ from deployments.manager.model_locks import ModelLocks
 from deployments.manager.planner import LoadPlan
 from deployments.manager.routing_publisher import RoutingPublisher
 from deployments.model_store.overrides import Bundle
+from deployments.rollout.rollouts import Rollouts
+from deployments.rollout.selection import Offer
 from deployments.spec import Description, ModelSpec
 
 logger = logging.getLogger(__name__)
@@ -34,6 +37,7 @@ class Lifecycle:
         publisher: publishes the entries as routing tables.
         ingress: the application and deployment of the ingresses.
         spawn: runs a coroutine in the background.
+        rollouts: choose the versions of a load, and split the requests of a model.
     """
 
     def __init__(
@@ -43,12 +47,14 @@ class Lifecycle:
         publisher: RoutingPublisher,
         ingress: tuple[str, str],
         spawn: Spawn,
+        rollouts: Rollouts,
     ) -> None:
         self._settings = settings
         self._catalog = catalog
         self._publisher = publisher
         self._ingress = ingress
         self._spawn = spawn
+        self.rollouts = rollouts
         self.entries: dict[str, dict[int, VersionEntry]] = {}
         self.loaded: dict[str, ModelSpec] = {}
         """The specs of the deployed versions, by application."""
@@ -77,6 +83,7 @@ class Lifecycle:
         unneeded = self.ensembles.unneeded(name) if unload_dependents else []
         async with self.locks.acquire(name) as operation:
             self._catalog.forget_override(name)
+            await self.rollouts.unloaded(name)
             unloading = await self._retire(self.versions(name))
             awaited = [e for e in unloading if wait and self.locks.wait_on(operation, e.application)]
             self._end_in_background(e for e in unloading if e not in awaited)
@@ -119,9 +126,11 @@ class Lifecycle:
         async with self.locks.acquire(name):
             # Read under the lock, so that the last of several loads never applies an older configuration.
             candidate = await asyncio.to_thread(self._catalog.candidate, name, override, bundle)
+            candidate = await self._select(candidate)
             plan = await asyncio.to_thread(candidate.plan, self.versions(name), self.loaded)
             begin = self._start_ensemble if is_ensemble(candidate.config) else self._start
             failed = await begin(candidate, plan)
+            await self._settle(name, failed)
             # Versions that were served are retired only when every new version is ready.
             retired = await self._retire(e for e in plan.retire if not (failed and e.application))
             self._end_in_background(retired)
@@ -129,6 +138,48 @@ class Lifecycle:
                 return load_messages.load_failure(name, failed)
             self._catalog.keep_override(candidate.template)
             return load_messages.load_failure(name, load_messages.unavailable(name, self.effective))
+
+    async def retire(self, name: str, version: int) -> None:
+        """Take a version out of service, or give up its load; its application ends after its requests."""
+        entry = self.entries.get(name, {}).get(version)
+        loads = [name] if entry is not None and entry.state is ModelState.LOADING else []
+        async with self.deployer.abandoning(loads), self.locks.acquire(name):
+            entries = [entry for entry in self.versions(name) if entry.version == version]
+            self._end_in_background(await self._retire(entries))
+
+    async def offer(self, name: str) -> Offer:
+        """Read a model, as a load would serve it.
+
+        Raises:
+            InferError: as `load`.
+        """
+        return self._offer(await asyncio.to_thread(self._catalog.candidate, name, None))
+
+    def _offer(self, candidate: Candidate) -> Offer:
+        name, on_disk = candidate.name, candidate.entry.versions
+        ready = tuple(self.ready(name))
+        return Offer(name, candidate.versions, on_disk, ready, candidate.rollout, candidate.fingerprint)
+
+    async def _select(self, candidate: Candidate) -> Candidate:
+        """Return a candidate with the versions that its rollout serves; one may begin or end now."""
+        name = candidate.name
+        if candidate.template.bundle and self.rollouts.is_on(name):
+            raise invalid_arg(
+                f"model '{name}' has a rollout: promote or abort it before a load with other files"
+            )
+        choice = await self.rollouts.select(self._offer(candidate))
+        if choice.begins is not None or choice.withdraws:
+            await self.publish()
+        return candidate._replace(versions=choice.versions, stable=choice.stable)
+
+    async def _settle(self, name: str, failed: Iterable[VersionEntry]) -> None:
+        """Let a rollout go on after its load; a failed candidate does not make the server unready."""
+        reasons = {entry.version: entry.reason for entry in failed}
+        record = await self.rollouts.settle(name, reasons, self.ready(name))
+        if record is not None and record.status.candidate in reasons:
+            entry = self.entries[name][record.status.candidate]
+            if entry.state is not ModelState.READY:
+                self.set_entry(load_messages.unloaded_entry(entry))
 
     async def _start_ensemble(self, candidate: Candidate, plan: LoadPlan) -> list[VersionEntry]:
         """Serve an ensemble, and replace deployed models of its name; return []."""
@@ -184,7 +235,7 @@ class Lifecycle:
                 kept.append(spec.version)
             done = "updated the instances of" if spec.version in plan.update else "loaded"
             logger.info("successfully %s '%s' version %d", done, candidate.name, spec.version)
-        for version in kept:
+        for version in (each for each in kept if each != candidate.stable):
             self._refresh(candidate, version)
         await self._switch(replaced)
 
@@ -209,6 +260,14 @@ class Lifecycle:
         if served is None:
             self.set_entry(entry)
         return entry
+
+    def busy(self, name: str) -> bool:
+        """Return whether a model is being loaded or unloaded."""
+        return self.locks.users(name) > 0
+
+    def ready(self, name: str) -> list[int]:
+        """Return the READY versions of a model."""
+        return [entry.version for entry in self.versions(name) if entry.state is ModelState.READY]
 
     def _ready(self, name: str, version: int) -> VersionEntry | None:
         """Return the entry of a version that is READY."""
@@ -287,7 +346,7 @@ class Lifecycle:
     async def publish(self) -> int:
         """Publish the entries; return the number of the table."""
         start = self.initialised, self.failed, self.all_loaded
-        return await self._publisher.publish(self.effective, *start)
+        return await self._publisher.publish(self.effective, *start, self.rollouts.splits)
 
     async def publish_and_wait(self) -> None:
         """Publish the entries; return when every ingress routes by them."""

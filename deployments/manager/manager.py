@@ -15,6 +15,9 @@ import msgspec
 from app.core.errors import InferError, invalid_arg, unavailable
 from app.core.identifiers import name_of
 from app.core.observability.log import VERBATIM, configure_logging
+from app.core.rollout.outcomes import OutcomeReport
+from app.core.rollout.status import RolloutChange
+from app.ray_adapter import store
 from app.ray_adapter.node import NODE_ADDRESS, gpus_by_node, node_id
 from app.ray_adapter.serve_log import omit_failures
 from app.routing.table import RoutingTable
@@ -30,6 +33,9 @@ from deployments.manager.routing_publisher import RoutingPublisher
 from deployments.model_store.cache import private_root
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.overrides import Overrides
+from deployments.rollout.driver import RolloutDriver, no_verdict
+from deployments.rollout.records import Records
+from deployments.rollout.rollouts import Rollouts
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +68,9 @@ class RepositoryManager:
         self._catalog = Catalog(settings, key, ingress[0])
         self._overrides = Overrides(private_root() / "overrides", settings.model_store.override_bytes)
         self._publisher = RoutingPublisher(settings.repository.namespacing)
-        self.lifecycle = Lifecycle(settings, self._catalog, self._publisher, ingress, self._spawn)
+        rollouts = Rollouts(Records(store))
+        self.lifecycle = Lifecycle(settings, self._catalog, self._publisher, ingress, self._spawn, rollouts)
+        self._rollouts = RolloutDriver(rollouts, self.lifecycle, no_verdict, self._spawn)
         self._background: set[asyncio.Task[None]] = set()
         self._start: asyncio.Task[None] | None = None
         self._recovered = asyncio.Event()
@@ -172,6 +180,23 @@ class RepositoryManager:
         configure_logging(self._publisher.configure(change, current).log)
         await self.lifecycle.publish_and_wait()
 
+    async def rollout(self, name: str) -> bytes:
+        """Return the rollout of a model that is on, or its last one; see `RolloutDriver.status`."""
+        await self._ensure_recovered()
+        return msgspec.msgpack.encode(self._rollouts.status(self.table.identify(name)))
+
+    async def change_rollout(self, name: str, change: bytes, who: str) -> bytes:
+        """Change or start a rollout by a `RolloutChange`, see `RolloutDriver.change`; return its status."""
+        await self._ensure_recovered()
+        self.table.require_started()
+        asked = msgspec.msgpack.decode(change, type=RolloutChange)
+        return msgspec.msgpack.encode(await self._rollouts.change(self.table.identify(name), asked, who))
+
+    async def report_outcomes(self, report: bytes) -> None:
+        """Add an `OutcomeReport` of an ingress."""
+        await self._ensure_recovered()
+        await self._rollouts.report(msgspec.msgpack.decode(report, type=OutcomeReport))
+
     async def check_health(self) -> None:
         """Raise when the start failed (a Serve hook)."""
         self._ensure_started()
@@ -204,6 +229,7 @@ class RepositoryManager:
         await self.lifecycle.publish()
         self._recovered.set()
         self._follow_nodes()
+        self._spawn(self._rollouts.run(lambda: self._stopping))
         await self._release_overrides()
         on_disk = await self._scan_at_start()
         if on_disk is not None:
@@ -311,6 +337,7 @@ class RepositoryManager:
             on_disk = await asyncio.to_thread(self._catalog.scan)
             for entry in await asyncio.to_thread(self.lifecycle.ensembles.adopted, on_disk.values(), routed):
                 self.lifecycle.set_entry(entry)
+        await self.lifecycle.rollouts.recover(self.lifecycle.ready)
 
     async def _load_files(self, name: str, config: str | None, files: Mapping[str, bytes]) -> str:
         try:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
-from deployments.model_store.layout import CONFIG_FILE, CONFIGS_DIRECTORY, ModelEntry
+from deployments.model_store.layout import CONFIG_FILE, CONFIGS_DIRECTORY, ROLLOUT_FILE, ModelEntry
 
 
 def fingerprint(entry: ModelEntry) -> str:
@@ -29,8 +29,8 @@ def version_digest(files: Iterable[tuple[str, int, int]], version: int, versions
 
 
 def is_config(path: str) -> bool:
-    """Return whether a path, relative to the model's directory, is that of a configuration."""
-    return path == CONFIG_FILE or path.startswith(CONFIGS_DIRECTORY + "/")
+    """Return whether a path, relative to the model's directory, is that of a configuration or a policy."""
+    return path in (CONFIG_FILE, ROLLOUT_FILE) or path.startswith(CONFIGS_DIRECTORY + "/")
 
 
 def _digest(files: Iterator[tuple[str, int, int]]) -> str:

@@ -1,7 +1,7 @@
 """Finds the models and versions of a model repository on a local path.
 
-`<repository>/<model>/[config.pbtxt] [configs/<name>.pbtxt] [labels] <version>/<model file>`. Nothing is
-cached or written. A name that leads out of its directory is refused, links resolved.
+`<repository>/<model>/[config.pbtxt] [configs/<name>.pbtxt] [rollout.yaml] [labels] <version>/<model file>`.
+Nothing is cached or written. A name that leads out of its directory is refused, links resolved.
 """
 
 import os
@@ -16,6 +16,8 @@ from app.core.identifiers import identifier
 
 CONFIG_FILE: Final = "config.pbtxt"
 CONFIGS_DIRECTORY: Final = "configs"
+ROLLOUT_FILE: Final = "rollout.yaml"
+"""The policy by which a new version of the model takes over."""
 
 _INT64_MAX: Final = (1 << 63) - 1
 _NOT_VERSIONS: Final = frozenset({"warmup", "initial_state", CONFIGS_DIRECTORY})

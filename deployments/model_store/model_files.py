@@ -42,7 +42,7 @@ def read_config(entry: ModelEntry, config_name: str = "", auto_complete: bool = 
     path = _config_path(entry, config_name)
     config = mc.ModelConfig()
     if path is not None:
-        config = parse_pbtxt(_read_text(entry, path, MAX_CONFIG_BYTES), str(path))
+        config = parse_pbtxt(read_text(entry, path, MAX_CONFIG_BYTES), str(path))
     elif not auto_complete:
         raise _unreadable(entry.directory / CONFIG_FILE, "No such file or directory")
     return complete_config(entry, config)
@@ -168,11 +168,11 @@ def _label_path(entry: ModelEntry, output: mc.ModelOutput) -> Path:
 
 
 def _lines(entry: ModelEntry, path: Path) -> tuple[str, ...]:
-    text = _read_text(entry, path, MAX_LABEL_BYTES)
+    text = read_text(entry, path, MAX_LABEL_BYTES)
     return tuple(text.removesuffix("\n").split("\n")) if text else ()
 
 
-def _read_text(entry: ModelEntry, path: Path, limit: int) -> str:
+def read_text(entry: ModelEntry, path: Path, limit: int) -> str:
     """Read a regular file of the model's directory, `limit` bytes at most."""
     if not is_inside(path, entry.directory):
         raise invalid_arg(f"file '{path}' of model '{entry.name}' is outside model directory")

@@ -16,9 +16,4 @@ async def bench(repository: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     monkeypatch.setattr(manager, "private_root", lambda: repository.parent / "private")
     made = Bench(repository, serve)
     yield made
-    for task in [
-        *made.tasks,
-        *(m._start for m in made.managers if m._start),
-        *(task for m in made.managers for task in m._background),
-    ]:
-        task.cancel()
+    made.stop()

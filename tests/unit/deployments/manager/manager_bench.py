@@ -17,6 +17,22 @@ from deployments.spec import Description, ModelSpec
 from tests.unit.deployments.model_directories import CONFIG, KEY, add
 
 
+class FakeStore:
+    """The cluster's store."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+
+    def read(self, key: str) -> bytes | None:
+        return self.values.get(key)
+
+    def write(self, key: str, value: bytes) -> None:
+        self.values[key] = value
+
+    def keys(self, prefix: str) -> list[str]:
+        return [key for key in self.values if key.startswith(prefix)]
+
+
 class FakeServe:
     """Replaces the functions of `deployments.manager.applications`."""
 
@@ -36,6 +52,7 @@ class FakeServe:
         self.most_loading = 0
         self.ingresses = 0
         self.routed: set[tuple[str, int]] | None = None
+        self.store = FakeStore()
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         faked = ("deploy", "update", "describe", "delete", "listed", "running_replicas", "routed_ensembles")
@@ -43,6 +60,7 @@ class FakeServe:
             monkeypatch.setattr(applications, name, getattr(self, name))
         monkeypatch.setattr(manager, "configure_logging", lambda settings: None)
         monkeypatch.setattr(manager, "gpus_by_node", lambda: [])
+        monkeypatch.setattr(manager, "store", self.store)
 
     async def deploy(self, spec: ModelSpec) -> Description:
         self.deployed.append(spec.application)
@@ -149,6 +167,15 @@ class Bench:
 
     async def start_explicit(self, *names: str, **settings: Any) -> RepositoryManager:
         return await self.start(model_control_mode="explicit", load_model=list(names), **settings)
+
+    def stop(self) -> None:
+        """End what the managers and ingresses do."""
+        for task in [
+            *self.tasks,
+            *(made._start for made in self.managers if made._start),
+            *(task for made in self.managers for task in made._background),
+        ]:
+            task.cancel()
 
     def ingress(self, of: RepositoryManager) -> FakeIngress:
         made = FakeIngress(of)

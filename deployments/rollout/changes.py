@@ -1,0 +1,109 @@
+"""Changes of a rollout that a person asks for: checked, then applied to its record. Pure."""
+
+from collections.abc import Callable
+from typing import Final
+
+from app.core.errors import InferError, invalid_arg
+from app.core.rollout.spec import RolloutSpec
+from app.core.rollout.status import RolloutChange, RolloutState
+from deployments.rollout import machine
+from deployments.rollout.machine import Record
+from deployments.rollout.policy import merged
+
+
+def changed(record: Record, change: RolloutChange, who: str, now: float) -> Record:
+    """Apply any change but `start`.
+
+    Raises:
+        InferError: INVALID_ARG when it makes no sense now.
+    """
+    if not record.on:
+        status = record.status
+        raise invalid_arg(f"no rollout of model '{status.model}' is on; {_last(record)}")
+    if record.status.state is RolloutState.ROLLING_BACK:
+        raise _refused(record, change, "it is being rolled back")
+    return _ACTIONS[change.action](record, change, who, now)
+
+
+def started_from(policy: RolloutSpec, change: RolloutChange) -> RolloutSpec:
+    """Return the policy of a rollout that a person starts.
+
+    Raises:
+        InferError: INVALID_ARG for a weight or a field that is wrong.
+    """
+    if change.weight is not None:
+        _check_weight(change.weight)
+    return merged(policy, change.spec or {})
+
+
+def _set(record: Record, change: RolloutChange, who: str, now: float) -> Record:
+    if change.weight is None and change.spec is None:
+        raise _refused(record, change, "give a weight, a spec or both")
+    if change.spec is not None:
+        record = machine.with_status(record, spec=merged(record.status.spec, change.spec))
+        if change.weight is None:
+            return machine.moved(record, record.status.state, now, who, "the policy was changed")
+    assert change.weight is not None
+    _check_weight(change.weight)
+    _require_loaded(record, change)
+    weighted = machine.weighted(record, change.weight, now, who, "the weight was set")
+    return machine.paused(weighted, record.status.reason, now, who) if _is_paused(record) else weighted
+
+
+def _check_weight(weight: float) -> None:
+    if not 0 <= weight <= 100:  # also not a number
+        raise invalid_arg(f"weight is {weight:g}, but it is a percentage: give 0 to 100")
+
+
+def _pause(record: Record, change: RolloutChange, who: str, now: float) -> Record:
+    if _is_paused(record):
+        raise _refused(record, change, f"it is paused already ({record.status.reason})")
+    _require_loaded(record, change)
+    return machine.paused(record, "paused on request", now, who)
+
+
+def _resume(record: Record, change: RolloutChange, who: str, now: float) -> Record:
+    if not _is_paused(record):
+        raise _refused(record, change, "it is not paused")
+    return machine.resumed(record, now, who)
+
+
+def _promote(record: Record, change: RolloutChange, who: str, now: float) -> Record:
+    if record.status.state is RolloutState.PROMOTED:
+        raise _refused(record, change, "it is promoted already")
+    _require_loaded(record, change)
+    promoted = machine.weighted(record, 100.0, now, who, "promoted on request")
+    return machine.with_status(promoted, resumes=None)
+
+
+def _abort(record: Record, change: RolloutChange, who: str, now: float) -> Record:
+    return machine.rolling_back(record, "aborted on request", now, who, RolloutState.ABORTED)
+
+
+Action = Callable[[Record, RolloutChange, str, float], Record]
+_ACTIONS: Final[dict[str, Action]] = {
+    "set": _set,
+    "pause": _pause,
+    "resume": _resume,
+    "promote": _promote,
+    "abort": _abort,
+}
+
+
+def _is_paused(record: Record) -> bool:
+    return record.status.state is RolloutState.PAUSED
+
+
+def _require_loaded(record: Record, change: RolloutChange) -> None:
+    if not machine.judged(record):
+        waiting = record.status.reason if _is_paused(record) else "its version is still loading"
+        raise _refused(record, change, f"{waiting}; wait for it, or abort")
+
+
+def _last(record: Record) -> str:
+    status = record.status
+    return f"the last one, from version {status.stable} to {status.candidate}, is {status.state.value}"
+
+
+def _refused(record: Record, change: RolloutChange, why: str) -> InferError:
+    return invalid_arg(f"cannot {change.action} the {record.text}: {why}")

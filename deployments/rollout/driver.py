@@ -1,0 +1,231 @@
+"""Carries rollouts out: what follows from time, counters and people, in tables, loads and deletions."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Final, Protocol
+
+from app.core.errors import InferError, invalid_arg, not_found
+from app.core.identifiers import name_of
+from app.core.rollout.outcomes import OutcomeReport, Outcomes
+from app.core.rollout.spec import JudgeRules, RolloutSpec
+from app.core.rollout.status import RolloutChange, RolloutState, RolloutStatus, Verdict
+from deployments.rollout import machine
+from deployments.rollout.changes import changed, started_from
+from deployments.rollout.machine import Record
+from deployments.rollout.rollouts import Rollouts
+from deployments.rollout.selection import Offer, meant
+
+logger = logging.getLogger(__name__)
+
+Judge = Callable[[JudgeRules, Outcomes], Verdict]
+Spawn = Callable[[Coroutine[None, None, None]], object]
+
+
+def no_verdict(rules: JudgeRules, outcomes: Outcomes) -> Verdict:
+    """Judge nothing."""
+    return Verdict()
+
+
+tick_pause = asyncio.sleep
+_TICK_S: Final = 1.0
+_SAVE_TICKS: Final = 10
+"""Counters are stored so often; changes of a rollout at once."""
+
+
+class Models(Protocol):
+    """The life cycle of models, as a rollout needs it."""
+
+    async def offer(self, name: str) -> Offer:
+        """Read a model from the repository."""
+
+    async def load(self, name: str, override: str | None) -> str:
+        """Load a model; return why that failed, "" for a success."""
+
+    async def load_quietly(self, name: str) -> None:
+        """Load a model; a failure is logged."""
+
+    async def retire(self, name: str, version: int) -> None:
+        """Take a version out of service; its application ends after its requests."""
+
+    def busy(self, name: str) -> bool:
+        """Return whether a model is being loaded or unloaded."""
+
+    def ready(self, name: str) -> list[int]:
+        """Return the READY versions of a model."""
+
+    async def publish_and_wait(self) -> None:
+        """Publish a table; return when every ingress routes by it."""
+
+
+class RolloutDriver:
+    """Moves rollouts on once a second, and as people ask.
+
+    Args:
+        rollouts: their records.
+        models: loads and deletes versions.
+        judge: says from the rules and the counters of a step what is wrong with a candidate.
+        spawn: runs a coroutine in the background.
+    """
+
+    def __init__(self, rollouts: Rollouts, models: Models, judge: Judge, spawn: Spawn) -> None:
+        self._rollouts = rollouts
+        self._models = models
+        self._judge = judge
+        self._spawn = spawn
+        self._busy: set[str] = set()
+        self._ticks = 0
+
+    async def run(self, is_stopping: Callable[[], bool]) -> None:
+        """Move rollouts on until the manager stops."""
+        while not is_stopping():
+            self.tick()
+            await tick_pause(_TICK_S)
+
+    def tick(self) -> None:
+        """Move every rollout on by one step, each in a task of its own: a load may take long."""
+        self._ticks += 1
+        for record in self._rollouts.on():
+            if record.name not in self._busy:
+                self._busy.add(record.name)
+                self._spawn(self._advance_logged(record.name))
+
+    async def _advance_logged(self, name: str) -> None:
+        try:
+            await self._advance(name)
+            if self._ticks % _SAVE_TICKS == 0:
+                await self._rollouts.save(name)
+        except Exception:
+            logger.exception("moving the rollout of '%s' on", name)
+        finally:
+            self._busy.discard(name)
+
+    async def _advance(self, name: str) -> None:
+        record = self._require(name)
+        if record.status.state is RolloutState.LOADING:
+            if not self._models.busy(name):
+                await self._load(name)
+        elif record.status.state is RolloutState.ROLLING_BACK:
+            await self._roll_back(record)
+        else:
+            await self._step(record)
+
+    async def _load(self, name: str) -> str:
+        """Load the candidate; return why that failed."""
+        try:
+            failure = await self._models.load(name, None)
+        except Exception as error:
+            failure = error.message if isinstance(error, InferError) else repr(error)
+            await self._rollouts.settle(name, {self._require(name).status.candidate: failure}, ())
+        await self._models.publish_and_wait()
+        return failure
+
+    async def _roll_back(self, record: Record) -> None:
+        await self._models.publish_and_wait()  # no ingress sends anything to what is deleted next
+        await self._models.retire(record.name, record.status.candidate)
+        await self._rollouts.change(record.name, _same(record, machine.rolled_back))
+        await self._models.publish_and_wait()
+
+    async def _step(self, record: Record) -> None:
+        verdict = self._judge(record.status.spec.judge, _judged_outcomes(record.status))
+        self._rollouts.judge(record.name, verdict)
+        before = self._require(record.name).status.history[-1]
+        after = await self._rollouts.change(record.name, machine.ticked)
+        if after.status.history[-1] is not before:
+            await self._models.publish_and_wait()
+        if after.status.state is RolloutState.DONE:
+            await self._models.load_quietly(record.name)  # retires what the version policy does not select
+
+    def status(self, name: str) -> RolloutStatus:
+        """Return the rollout of a model that is on, or its last one.
+
+        Raises:
+            InferError: NOT_FOUND when it never had one.
+        """
+        return self._require(name).status
+
+    def _require(self, name: str) -> Record:
+        record = self._rollouts.record(name)
+        if record is None:
+            raise not_found(
+                f"model '{name_of(name)}' has had no rollout; one begins by the action 'start', or with a "
+                "new version if the model's directory has a rollout.yaml"
+            )
+        return record
+
+    async def change(self, name: str, change: RolloutChange, who: str) -> RolloutStatus:
+        """Change or start a rollout; return when every ingress routes by the change.
+
+        Raises:
+            InferError: INVALID_ARG when it cannot be done; NOT_FOUND when there is nothing to change.
+        """
+        if change.action == "start":
+            await self._start(name, change, who)
+        else:
+            self._require(name)
+            await self._rollouts.change(name, lambda old, now: changed(old, change, who, now))
+            await self._models.publish_and_wait()
+        return self.status(name)
+
+    async def _start(self, name: str, change: RolloutChange, who: str) -> None:
+        offer = await self._models.offer(name)
+        stable = meant(offer, self._rollouts.record(name))
+        candidate = max(offer.versions)
+        policy = started_from(offer.policy or RolloutSpec(), change)
+        _check_start(offer, self._rollouts.record(name), stable, change.candidate)
+        assert stable is not None
+        fingerprint = await asyncio.to_thread(offer.fingerprint, candidate)
+        await self._rollouts.begin(
+            name, (stable, candidate), policy, fingerprint, who, "started on request", change.weight
+        )
+        if failure := await self._load(name):
+            raise invalid_arg(failure)
+
+    async def report(self, report: OutcomeReport) -> None:
+        """Add what an ingress counted; a candidate that it finds unavailable is rolled back at once."""
+        for name, why in self._rollouts.count(report):
+            before = self._require(name)
+            after = await self._rollouts.change(name, partial(machine.unavailable, why))
+            if after is not before:
+                await self._models.publish_and_wait()
+
+
+def _judged_outcomes(status: RolloutStatus) -> Outcomes:
+    """Return what is judged: after the promotion the candidate beside what the stable version did before."""
+    if status.state is not RolloutState.PROMOTED:
+        return status.outcomes
+    return Outcomes(status.total.stable, status.outcomes.candidate, status.outcomes.mirror)
+
+
+def _same(record: Record, step: Callable[[Record, float], Record]) -> Callable[[Record, float], Record]:
+    """Return a change that does nothing to another rollout, which may have begun meanwhile."""
+    rollout = record.status.rollout
+    return lambda old, now: step(old, now) if old.status.rollout == rollout else old
+
+
+def _check_start(offer: Offer, last: Record | None, stable: int | None, wanted: int | None) -> None:
+    """Check that a rollout may start.
+
+    Raises:
+        InferError: INVALID_ARG.
+    """
+    model, newest = name_of(offer.name), max(offer.versions)
+    selected = ", ".join(map(str, offer.versions))
+    if stable is None:
+        raise invalid_arg(f"no version of model '{model}' is loaded: load it, a first load needs no rollout")
+    if wanted is not None and wanted not in offer.versions:
+        raise invalid_arg(
+            f"model '{model}' has no version {wanted} that its version policy selects; it has {selected}"
+        )
+    if wanted not in (None, newest):
+        raise invalid_arg(f"version {wanted} is older than version {newest}, which would be served after it")
+    if newest <= stable:
+        raise invalid_arg(
+            f"there is nothing to roll out: requests to model '{model}' without a version mean version "
+            f"{stable}, and the newest of the repository is {newest}"
+        )
+    if last is not None and last.on and last.status.candidate == newest:
+        raise invalid_arg(
+            f"the {last.text} is on already ({last.status.state.value} at {last.status.percent:g} %)"
+        )

@@ -1,0 +1,258 @@
+"""The states of a rollout: each function returns the next record from the present one. Pure.
+
+loading -> shadow -> step -> promoted -> done; any of them -> paused, rolling_back -> failed or aborted.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from app.core.rollout.outcomes import Outcomes
+from app.core.rollout.spec import RolloutSpec
+from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus, Verdict
+
+NEREID: Final = "nereid"
+"""Who changed a rollout when no person did."""
+MAX_HISTORY: Final = 24
+"""Events that are kept: the oldest go first."""
+MAX_WHY: Final = 300
+"""Characters of a reason: an error of a load may be a traceback."""
+WARM_REQUESTS: Final = 20
+WARM_SECONDS: Final = 5.0
+"""What is not judged after a change of the weight: so many requests of the candidate, or so many seconds."""
+
+WEIGHTED: Final = (RolloutState.SHADOW, RolloutState.STEP, RolloutState.PROMOTED)
+"""States in which the candidate may be given requests."""
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All that is known of a rollout; it is kept in the cluster's store.
+
+    Attributes:
+        name: the model's identifier.
+        status: what the API reports.
+        fingerprint: of the candidate's files and configuration.
+        salt: see `Split`.
+        changed: when the weight last changed, Unix seconds.
+        seen: requests of the candidate since then.
+        first: percent of the first step, if a person gave it.
+        ends: what rolling back ends in.
+        barred: whether the candidate is not tried again unless a person starts it.
+    """
+
+    name: str
+    status: RolloutStatus
+    fingerprint: str
+    salt: str = ""
+    changed: float = 0.0
+    seen: int = 0
+    first: float | None = None
+    ends: RolloutState = RolloutState.FAILED
+    barred: bool = False
+
+    @property
+    def on(self) -> bool:
+        """Whether it still changes something."""
+        return not self.status.state.over
+
+    @property
+    def text(self) -> str:
+        """What a log line calls it."""
+        return f"rollout of '{self.name}' from version {self.status.stable} to {self.status.candidate}"
+
+
+def begun(
+    name: str,
+    model: str,
+    versions: tuple[int, int],
+    spec: RolloutSpec,
+    *,
+    now: float,
+    identity: tuple[str, str, str],
+    who: str = NEREID,
+    why: str = "",
+    first: float | None = None,
+) -> Record:
+    """Return a rollout whose candidate is to be loaded.
+
+    Args:
+        name: the model's identifier.
+        model: its name for clients.
+        versions: stable and candidate.
+        spec: the policy.
+        now: Unix seconds.
+        identity: the rollout's name, the candidate's fingerprint, the salt.
+        who: who started it.
+        why: what for.
+        first: percent of the first step instead of the policy's.
+    """
+    rollout, fingerprint, salt = identity
+    loading = RolloutState.LOADING
+    history = (RolloutEvent(now, loading, 0.0, who, why),)
+    status = RolloutStatus(model, rollout, *versions, loading, why, 0, 0.0, now, now, spec, history=history)
+    return Record(name, status, fingerprint, salt, now, first=first)
+
+
+def reloaded(record: Record, now: float) -> Record:
+    """Load both versions anew, and go on in the present step then."""
+    loading = moved(record, RolloutState.LOADING, now, NEREID, "neither version runs", 0.0)
+    return with_status(msgspec.structs.replace(loading, first=record.status.percent), resumes=None)
+
+
+def loaded(record: Record, now: float) -> Record:
+    """Go on from `loading`: the candidate is there."""
+    spec = record.status.spec
+    if record.first is not None:
+        return weighted(record, record.first, now, NEREID, "loaded")
+    held = spec.mirror > 0 or (spec.steps and spec.steps[0] == 0)
+    return weighted(record, 0.0 if held else next_percent(record), now, NEREID, "loaded")
+
+
+def weighted(record: Record, percent: float, now: float, who: str, why: str) -> Record:
+    """Give the candidate so many percent of the requests: in `shadow` none, in `promoted` all of them."""
+    state = RolloutState.STEP
+    if percent <= 0:
+        state = RolloutState.SHADOW
+    elif percent >= 100:
+        state = RolloutState.PROMOTED
+    return moved(record, state, now, who, why, percent)
+
+
+def next_percent(record: Record) -> float:
+    """Return the weight of the next step."""
+    status = record.status
+    return min((step for step in status.spec.steps if step > status.percent), default=100.0)
+
+
+def moved(
+    record: Record, state: RolloutState, now: float, who: str, why: str, percent: float | None = None
+) -> Record:
+    """Return the record in another state; a weight begins a new step, whose requests are counted anew."""
+    old = record.status
+    why = why if len(why) <= MAX_WHY else why[: MAX_WHY - 3] + "..."
+    event = RolloutEvent(now, state, old.percent if percent is None else percent, who, why)
+    new = msgspec.structs.replace(
+        old, state=state, reason=why, since=now, history=(*old.history, event)[-MAX_HISTORY:]
+    )
+    if percent is None:
+        return msgspec.structs.replace(record, status=new)
+    new = msgspec.structs.replace(
+        new, percent=percent, step=old.step + 1, outcomes=Outcomes(), verdict=Verdict()
+    )
+    return msgspec.structs.replace(record, status=new, changed=now, seen=0)
+
+
+def paused(record: Record, why: str, now: float, who: str = NEREID) -> Record:
+    """Pause in the present weight."""
+    status = record.status
+    resumes = status.resumes if status.state is RolloutState.PAUSED else status.state
+    return with_status(moved(record, RolloutState.PAUSED, now, who, why), resumes=resumes)
+
+
+def resumed(record: Record, now: float, who: str) -> Record:
+    """Go on where the rollout was paused; the step begins anew."""
+    status = record.status
+    if status.resumes is RolloutState.LOADING:
+        loading = moved(record, RolloutState.LOADING, now, who, "resumed")
+        return with_status(loading, resumes=None)
+    return with_status(weighted(record, status.percent, now, who, "resumed"), resumes=None)
+
+
+def rolling_back(
+    record: Record, why: str, now: float, who: str = NEREID, ends: RolloutState = RolloutState.FAILED
+) -> Record:
+    """Take all requests from the candidate, which is to be deleted then."""
+    returning = with_status(moved(record, RolloutState.ROLLING_BACK, now, who, why, 0.0), resumes=None)
+    return msgspec.structs.replace(returning, ends=ends, barred=True)
+
+
+def rolled_back(record: Record, now: float) -> Record:
+    """End a rollout whose candidate is gone."""
+    return moved(record, record.ends, now, NEREID, record.status.reason)
+
+
+def not_loaded(record: Record, why: str, now: float) -> Record:
+    """End a rollout whose candidate could not be loaded."""
+    if record.status.state is RolloutState.ROLLING_BACK:
+        return record  # a person aborted it meanwhile
+    failed = moved(record, RolloutState.FAILED, now, NEREID, why)
+    return msgspec.structs.replace(failed, barred=True)
+
+
+def withdrawn(record: Record, why: str, now: float) -> Record:
+    """End a rollout whose versions are no longer to be served; the candidate may be tried again."""
+    return moved(record, RolloutState.ABORTED, now, NEREID, why, 0.0)
+
+
+def alarmed(record: Record, why: str, now: float, percent: float | None = None) -> Record:
+    """Roll back, or pause if the policy says so; then with this weight."""
+    status = record.status
+    if status.spec.rollback == "auto":
+        return rolling_back(record, why, now)
+    if status.state is RolloutState.PAUSED:
+        return record
+    if percent is None:
+        return paused(record, why, now)
+    return paused(weighted(record, percent, now, NEREID, why), why, now)
+
+
+def unavailable(why: str, record: Record, now: float) -> Record:
+    """React to an ingress that no longer sends requests to the candidate."""
+    return alarmed(record, f"the candidate is unavailable: {why}", now, 0.0) if judged(record) else record
+
+
+def judged(record: Record) -> bool:
+    """Whether the candidate serves and may be rolled back."""
+    status = record.status
+    return status.state in WEIGHTED or (status.state is RolloutState.PAUSED and status.resumes in WEIGHTED)
+
+
+def ticked(record: Record, now: float) -> Record:
+    """Go on as time, counters and verdict say; the same record for no change."""
+    status = record.status
+    if status.verdict.alarms and judged(record):
+        return alarmed(record, "; ".join(status.verdict.alarms), now)
+    if status.state is RolloutState.PROMOTED:
+        kept = now - status.since >= status.spec.keep_stable_seconds
+        return moved(record, RolloutState.DONE, now, NEREID, "promoted") if kept else record
+    if status.state in (RolloutState.SHADOW, RolloutState.STEP):
+        return _stepped(record, now)
+    return record
+
+
+def _stepped(record: Record, now: float) -> Record:
+    rules, elapsed = record.status.spec.step, now - record.status.since
+    requests = step_requests(record.status)
+    if elapsed >= rules.min_seconds and requests >= rules.min_requests:
+        why = f"{requests} requests in {elapsed:.0f} s without an alarm"
+        return weighted(record, next_percent(record), now, NEREID, why)
+    if elapsed >= rules.max_seconds:
+        why = f"inconclusive: {requests} of {rules.min_requests} requests in {elapsed:.0f} s"
+        return paused(record, why, now)
+    return record
+
+
+def step_requests(status: RolloutStatus) -> int:
+    """Return the requests that speak for or against the candidate in this step."""
+    mirrored = status.outcomes.mirror
+    if status.state is RolloutState.STEP:
+        return status.outcomes.candidate.judged
+    return status.outcomes.candidate.judged + mirrored.compared + mirrored.failed
+
+
+def counted(record: Record, step: int, outcomes: Outcomes, now: float) -> Record:
+    """Add what an ingress counted; all of it to the total, to the step only what is judged."""
+    status = record.status
+    record = with_status(record, total=status.total + outcomes)
+    if step != status.step:
+        return record
+    if record.seen < WARM_REQUESTS and now - record.changed < WARM_SECONDS:
+        candidate, mirrored = outcomes.candidate, outcomes.mirror
+        seen = candidate.judged + mirrored.compared + mirrored.failed
+        return msgspec.structs.replace(record, seen=record.seen + seen)
+    return with_status(record, outcomes=status.outcomes + outcomes)
+
+
+def with_status(record: Record, **changes: Any) -> Record:
+    """Return a record with other fields of its status."""
+    return msgspec.structs.replace(record, status=msgspec.structs.replace(record.status, **changes))

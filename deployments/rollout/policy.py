@@ -1,0 +1,80 @@
+"""Reads the policy of a model's rollouts: `rollout.yaml`, and the fields that a request gives instead."""
+
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from app.core.config.text import MAX_CONFIG_BYTES
+from app.core.errors import InferError, invalid_arg
+from app.core.rollout.spec import RolloutSpec
+from deployments.model_store.layout import ROLLOUT_FILE, ModelEntry
+from deployments.model_store.model_files import read_text
+
+_PLACE: Final = re.compile(r"(?P<why>.*) - at `\$\.?(?P<field>[^`]*)`", re.DOTALL)
+
+
+def read_policy(entry: ModelEntry) -> RolloutSpec | None:
+    """Read the policy of a model; None without one.
+
+    Raises:
+        InferError: INVALID_ARG or INTERNAL with the reason.
+    """
+    path = entry.directory / ROLLOUT_FILE
+    return parse_policy(read_text(entry, path, MAX_CONFIG_BYTES), str(path)) if path.exists() else None
+
+
+def parse_policy(text: str, source: str = ROLLOUT_FILE) -> RolloutSpec:
+    """Parse the text of a `rollout.yaml`; an empty one is the default policy.
+
+    Args:
+        text: YAML.
+        source: what an error calls it.
+
+    Raises:
+        InferError: INVALID_ARG with source, field and reason.
+    """
+    try:
+        fields = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise invalid_arg(f"{source}: not YAML: {' '.join(str(error).split())}") from None
+    return _checked({} if fields is None else fields, source)
+
+
+def merged(policy: RolloutSpec, fields: Mapping[str, Any], source: str = "spec") -> RolloutSpec:
+    """Return a policy with some fields replaced; those of `step` and `judge` one by one.
+
+    Raises:
+        InferError: INVALID_ARG with source, field and reason.
+    """
+    return _checked(_merged(msgspec.to_builtins(policy), fields), source)
+
+
+def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    both = {key: (old[key], value) for key, value in new.items() if key in old}
+    nested = {
+        key: _merged(before, after)
+        for key, (before, after) in both.items()
+        if isinstance(before, Mapping) and isinstance(after, Mapping)
+    }
+    return {**old, **new, **nested}
+
+
+def _checked(fields: Any, source: str) -> RolloutSpec:
+    try:
+        policy = msgspec.convert(fields, RolloutSpec)
+    except msgspec.ValidationError as error:
+        raise _fault(source, str(error)) from None
+    for before, after in pairwise(policy.steps):
+        if after <= before:
+            raise invalid_arg(f"{source}: steps: {after:g} follows {before:g}, but steps must rise")
+    return policy
+
+
+def _fault(source: str, message: str) -> InferError:
+    place = _PLACE.fullmatch(message)
+    field, why = (place["field"], place["why"]) if place else ("", message)
+    return invalid_arg(": ".join(filter(None, (source, field, why))))

@@ -1,0 +1,236 @@
+"""The rollouts of all models: what a load serves because of them, and how a table splits requests."""
+
+import asyncio
+import logging
+import re
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Final
+
+from app.core.identifiers import name_of
+from app.core.rollout.outcomes import OutcomeReport
+from app.core.rollout.spec import RolloutSpec
+from app.core.rollout.split import WHOLE, Split
+from app.core.rollout.status import RolloutState, Verdict
+from deployments.rollout import machine
+from deployments.rollout.machine import NEREID, Record
+from deployments.rollout.records import Records
+from deployments.rollout.selection import Choice, Offer, choose
+
+logger = logging.getLogger(__name__)
+
+_NO_ROOM: Final = re.compile(
+    r"out of memory|MemoryError|cannot allocate memory|not enough (free )?memory|no room", re.IGNORECASE
+)
+_INGRESSES: Final = 4096
+"""Ingresses whose last report is remembered."""
+
+
+class Rollouts:
+    """Holds the record of each model's rollout, and changes it: each change is stored, then published.
+
+    Args:
+        records: the store.
+        clock: returns Unix seconds, which outlive this process.
+    """
+
+    def __init__(self, records: Records, clock: Callable[[], float] = time.time) -> None:
+        self._store = records
+        self._clock = clock
+        self._records: dict[str, Record] = {}
+        self._splits: dict[str, Split] = {}
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._reports: dict[str, int] = {}
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """How tables split requests: of the rollouts that are on and stored."""
+        return tuple(self._splits.values())
+
+    def record(self, name: str) -> Record | None:
+        """Return the rollout of a model that is on, or its last one."""
+        return self._records.get(name)
+
+    def on(self) -> list[Record]:
+        """Return the rollouts that are on."""
+        return [record for record in self._records.values() if record.on]
+
+    def is_on(self, name: str) -> bool:
+        """Return whether a model has a rollout that is on: none of its versions may go meanwhile."""
+        record = self._records.get(name)
+        return record is not None and record.on
+
+    async def recover(self, ready: Callable[[str], Collection[int]]) -> None:
+        """Go on with the stored rollouts.
+
+        Args:
+            ready: returns the versions of a model that Serve runs.
+        """
+        for name, record in (await self._store.read()).items():
+            self._records[name] = record
+            if record.on:
+                found = partial(_recovered, ready(name))
+                self._splits[name] = split_of(await self.change(name, found))
+
+    async def select(self, offer: Offer) -> Choice:
+        """Choose the versions of a load; the rollouts that begin or end by it do so now."""
+        last = self._records.get(offer.name)
+        choice = await asyncio.to_thread(choose, offer, last)
+        if choice.begins is not None and choice.stable is not None:
+            policy = offer.policy or (last.status.spec if last is not None else RolloutSpec())
+            fingerprint = await asyncio.to_thread(offer.fingerprint, choice.begins)
+            why = f"version {choice.begins} is new"
+            await self.begin(offer.name, (choice.stable, choice.begins), policy, fingerprint, why=why)
+        elif choice.withdraws:
+            await self.change(offer.name, lambda old, now: machine.withdrawn(old, choice.withdraws, now))
+        return choice
+
+    async def begin(
+        self,
+        name: str,
+        versions: tuple[int, int],
+        policy: RolloutSpec,
+        fingerprint: str,
+        who: str = NEREID,
+        why: str = "",
+        first: float | None = None,
+    ) -> None:
+        """Begin a rollout, instead of one that may be on; see `machine.begun`."""
+        identity = (secrets.token_hex(4), fingerprint, secrets.token_hex(8))
+        record = machine.begun(
+            name,
+            name_of(name),
+            versions,
+            policy,
+            now=self._clock(),
+            identity=identity,
+            who=who,
+            why=why,
+            first=first,
+        )
+        async with self._locks[name]:
+            await self._keep(record)
+
+    async def settle(self, name: str, failed: Mapping[int, str], ready: Collection[int]) -> Record | None:
+        """Go on after a load of the model.
+
+        Args:
+            name: the model.
+            failed: why versions could not be loaded.
+            ready: its READY versions.
+
+        Returns:
+            The rollout whose candidate was to be loaded; None for none.
+        """
+        record = self._records.get(name)
+        if record is None or record.status.state is not RolloutState.LOADING:
+            return None
+        candidate = record.status.candidate
+        if candidate in ready and candidate not in failed:
+            return await self.change(name, machine.loaded)
+        why = failed.get(candidate) or "; ".join(failed.values()) or "the candidate was not loaded"
+        return await self.fail(name, why)
+
+    async def fail(self, name: str, why: str) -> Record:
+        """End a rollout whose candidate could not be loaded; without room for it, pause."""
+        if _NO_ROOM.search(why):
+            return await self.change(name, lambda old, now: machine.paused(old, f"no room: {why}", now))
+        return await self.change(name, lambda old, now: machine.not_loaded(old, why, now))
+
+    async def unloaded(self, name: str) -> None:
+        """End the rollout of a model that is unloaded."""
+        if self.is_on(name):
+            await self.change(name, lambda old, now: machine.withdrawn(old, "the model was unloaded", now))
+
+    async def change(self, name: str, step: Callable[[Record, float], Record]) -> Record:
+        """Change a record: from the present one and the time to the next, which is stored; return it."""
+        async with self._locks[name]:
+            old = self._records[name]
+            new = step(old, self._clock())
+            if new is not old:
+                await self._keep(new)
+            return self._records[name]
+
+    async def _keep(self, record: Record) -> None:
+        before, status = self._records.get(record.name), record.status
+        self._records[record.name] = record
+        await self._store.write(record)
+        if record.on:
+            self._splits[record.name] = split_of(record)
+        else:
+            self._splits.pop(record.name, None)
+        event = status.history[-1]
+        if before is None or before.status.history[-1] is not event:
+            logger.info(
+                "%s: %s at %g %% (%s: %s)",
+                record.text,
+                event.state.value,
+                status.percent,
+                event.who,
+                event.why,
+            )
+
+    async def save(self, name: str) -> None:
+        """Store the counters of a rollout."""
+        async with self._locks[name]:
+            await self._store.write(self._records[name])
+
+    def judge(self, name: str, verdict: Verdict) -> None:
+        """Set the judge's verdict on the present step."""
+        self._records[name] = machine.with_status(self._records[name], verdict=verdict)
+
+    def count(self, report: OutcomeReport) -> list[tuple[str, str]]:
+        """Add a report, once; return the models whose candidates are unavailable, and why."""
+        if report.number <= self._reports.get(report.ingress, 0):
+            return []
+        self._reports.pop(report.ingress, None)  # the order of the dictionary is that of the reports
+        self._reports[report.ingress] = report.number
+        if len(self._reports) > _INGRESSES:
+            del self._reports[next(iter(self._reports))]
+        by_rollout = {record.status.rollout: name for name, record in self._records.items()}
+        lost = []
+        for step in report.steps:
+            if (name := by_rollout.get(step.rollout)) is not None:
+                record = self._records[name]
+                self._records[name] = machine.counted(record, step.step, step.outcomes, self._clock())
+                if step.unavailable and step.step == record.status.step:
+                    lost.append((name, step.unavailable))
+        return lost
+
+
+def split_of(record: Record) -> Split:
+    """Return how tables split the requests of a rollout that is on."""
+    status, spec = record.status, record.status.spec
+    given = machine.judged(record)
+    mirrored = given and status.state is not RolloutState.PROMOTED
+    return Split(
+        status.rollout,
+        record.name,
+        status.stable,
+        status.candidate,
+        step=status.step,
+        weight=round(status.percent * WHOLE / 100) if given else 0,
+        mirror=round(spec.mirror * WHOLE / 100) if mirrored else 0,
+        sticky=spec.sticky,
+        salt=record.salt,
+        match=spec.match if given else (),
+        stable_on_error=spec.on_error == "stable",
+    )
+
+
+def _recovered(ready: Collection[int], record: Record, now: float) -> Record:
+    """Return how a stored rollout goes on with the versions that Serve runs."""
+    status = record.status
+    stable, candidate = status.stable in ready, status.candidate in ready
+    if status.state is RolloutState.LOADING:
+        return machine.loaded(record, now) if stable and candidate else record
+    if not machine.judged(record) or (stable and candidate):
+        return record
+    if not stable and not candidate:  # the whole cluster has been away
+        return machine.reloaded(record, now)
+    if candidate:
+        return machine.paused(record, f"stable version {status.stable} is gone", now)
+    return machine.rolling_back(record, f"version {status.candidate} was gone after a restart", now)

@@ -1,0 +1,101 @@
+"""Chooses the versions of a load while a model has a rollout, or has had one that failed. Pure."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from app.core.rollout.spec import RolloutSpec
+from app.core.rollout.status import RolloutState
+from deployments.rollout.machine import Record
+
+
+class Offer(NamedTuple):
+    """A model as a load finds it.
+
+    Attributes:
+        name: its identifier.
+        versions: what its version policy selects.
+        on_disk: versions that have a directory.
+        ready: versions that are READY now.
+        policy: of its rollouts; None without one.
+        fingerprint: returns that of a version; reads the disk.
+    """
+
+    name: str
+    versions: tuple[int, ...]
+    on_disk: tuple[int, ...]
+    ready: tuple[int, ...]
+    policy: RolloutSpec | None
+    fingerprint: Callable[[int], str]
+
+
+class Choice(NamedTuple):
+    """What is to be loaded.
+
+    Attributes:
+        versions: what is to be served.
+        stable: the version that stays as it runs, whatever has become of its files; None for none.
+        begins: the candidate of a rollout that begins.
+        withdraws: why the rollout that is on ends; "" if it does not.
+    """
+
+    versions: tuple[int, ...]
+    stable: int | None = None
+    begins: int | None = None
+    withdraws: str = ""
+
+
+def choose(offer: Offer, last: Record | None) -> Choice:
+    """Choose the versions to serve.
+
+    Args:
+        offer: the model.
+        last: its rollout that is on, or its last one.
+    """
+    if last is not None and last.on:
+        return _while_on(offer, last)
+    kept = _without_barred(offer, last) if last is not None and last.barred else Choice(offer.versions)
+    current, newest = meant(offer, last), max(kept.versions)
+    if offer.policy is None or current is None or newest <= current:
+        return kept
+    return _beside(offer._replace(versions=kept.versions), current, begins=newest)
+
+
+def meant(offer: Offer, last: Record | None) -> int | None:
+    """Return the version that requests without a version mean now; None without a READY one."""
+    if last is not None and last.on:
+        return last.status.candidate if last.status.state is RolloutState.PROMOTED else last.status.stable
+    return max(offer.ready, default=None)
+
+
+def _without_barred(offer: Offer, last: Record) -> Choice:
+    """Leave out a candidate that has failed, unless it has changed or nothing else could be served."""
+    stable, candidate = last.status.stable, last.status.candidate
+    if candidate not in offer.versions or offer.fingerprint(candidate) != last.fingerprint:
+        return Choice(offer.versions)
+    others = _beside(offer, stable, without=candidate)
+    return others if others.versions else Choice(offer.versions)
+
+
+def _while_on(offer: Offer, record: Record) -> Choice:
+    status = record.status
+    newest = max(offer.versions)
+    if newest == status.candidate:
+        # The files of a promoted version are its own matter again: it is reloaded at once.
+        if status.state is RolloutState.PROMOTED or offer.fingerprint(newest) == record.fingerprint:
+            gone = newest if status.state is RolloutState.ROLLING_BACK else None
+            return _beside(offer, status.stable, without=gone)
+        return _beside(offer, status.stable, begins=newest)
+    current = meant(offer, record)
+    if current is not None and newest > current:
+        return _beside(offer, current, begins=newest)
+    why = f"version {status.candidate} is no longer to be served"
+    return _beside(offer, status.stable)._replace(withdraws=why)
+
+
+def _beside(offer: Offer, stable: int, without: int | None = None, begins: int | None = None) -> Choice:
+    """Choose the offered versions, and the stable one as it runs, or else from the disk."""
+    versions = set(offer.versions) - {without}
+    there = stable in offer.ready
+    if there or stable in offer.on_disk:
+        versions.add(stable)
+    return Choice(tuple(sorted(versions)), stable if there else None, begins)

@@ -1,0 +1,333 @@
+"""Rollouts as a repository manager carries them out, over a fake of Serve."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from app.core.errors import ErrorCode, InferError
+from app.core.rollout.outcomes import VersionOutcomes
+from app.core.rollout.status import RolloutState
+from app.routing.table import ModelState
+from deployments.manager.manager import RepositoryManager
+from tests.unit.deployments.model_directories import CONFIG
+from tests.unit.deployments.rollout.rollout_bench import (
+    POLICY,
+    RolloutBench,
+    act,
+    refusal,
+    split,
+    state,
+    status,
+)
+from tests.waiting import until
+
+STEP, PROMOTED, DONE = RolloutState.STEP, RolloutState.PROMOTED, RolloutState.DONE
+FAILED, PAUSED, ABORTED = RolloutState.FAILED, RolloutState.PAUSED, RolloutState.ABORTED
+
+
+def ready(made: RepositoryManager) -> list[int]:
+    return made.table.ready_versions("m")
+
+
+async def test_a_new_version_is_promoted_step_by_step_and_the_stable_one_retired(
+    rollouts: RolloutBench,
+) -> None:
+    made = await rollouts.stepping()
+    assert ready(made) == [1, 2] and made.table.resolve("m").version == 1
+    assert state(await status(made)) == (STEP, 10)
+    found = split(made)
+    assert found is not None and (found.stable, found.candidate, found.weight) == (1, 2, 100_000)
+    assert state(await rollouts.after(made, 61)) == (STEP, 10), "silence does not promote"
+    assert state(await rollouts.after(made, 1, ok=100)) == (STEP, 50)
+    assert state(await rollouts.after(made, 40, ok=100)) == (STEP, 50), "too early"
+    assert state(await rollouts.after(made, 20)) == (PROMOTED, 100)
+    found = split(made)
+    assert found is not None and found.weight == 1_000_000
+    assert state(await rollouts.after(made, 299)) == (PROMOTED, 100) and ready(made) == [1, 2]
+    ended = await rollouts.after(made, 2)
+    assert state(ended) == (DONE, 100) and split(made) is None
+    assert ready(made) == [2]
+    await until(lambda: rollouts.bench.serve.deleted == ["m:1"])
+    assert [event.state for event in ended.history] == ["loading", "step", "step", "promoted", "done"]
+
+
+async def test_without_a_policy_a_new_version_takes_over_at_once(rollouts: RolloutBench) -> None:
+    made = await rollouts.serving(policy=None)
+    await made.load("m", None, {})
+    assert ready(made) == [2] and split(made) is None
+    with pytest.raises(InferError, match="model 'm' has had no rollout; one begins by") as caught:
+        await made.rollout("m")
+    assert caught.value.code is ErrorCode.NOT_FOUND
+
+
+async def test_a_first_load_has_no_steps(rollouts: RolloutBench) -> None:
+    (rollouts.bench.add("m", versions=(1, 2)) / "rollout.yaml").write_text(POLICY)
+    made = await rollouts.manager(load_model=["m"])
+    assert ready(made) == [2] and split(made) is None
+
+
+async def test_a_bad_policy_fails_the_load_and_what_was_served_still_is(rollouts: RolloutBench) -> None:
+    made = await rollouts.serving()
+    path = rollouts.bench.repository / "m" / "rollout.yaml"
+    path.write_text("steps: [1, 5]\nstpe: {}\n")
+    with pytest.raises(InferError) as caught:
+        await made.load("m", None, {})
+    assert caught.value.message == (
+        "failed to load 'm', failed to poll from model repository: "
+        f"{path}: Object contains unknown field `stpe`"
+    )
+    assert made.table.resolve("m").version == 1
+
+
+async def test_a_candidate_that_cannot_be_loaded_fails_and_is_not_tried_again(
+    rollouts: RolloutBench,
+) -> None:
+    made = await rollouts.serving()
+    rollouts.bench.serve.failures["m:2"] = "Internal: no such layer"
+    with pytest.raises(InferError, match="no such layer"):
+        await made.load("m", None, {})
+    failed = await status(made)
+    assert state(failed) == (FAILED, 0) and failed.reason == "Internal: no such layer"
+    assert ready(made) == [1] and made.table.all_ready and split(made) is None
+    rollouts.bench.serve.failures.clear()
+    await made.load("m", None, {})
+    assert ready(made) == [1] and rollouts.bench.serve.deployed == ["m:1", "m:2"]
+    again = await rollouts.manager(load_model=["m"])
+    assert ready(again) == [1], "nor by a manager that starts"
+    assert state(await act(again, "start")) == (STEP, 10)
+    assert ready(again) == [1, 2]
+
+
+async def test_a_failed_candidate_that_was_written_anew_is_tried_again(rollouts: RolloutBench) -> None:
+    made = await rollouts.serving()
+    rollouts.bench.serve.failures["m:2"] = "Internal: no such layer"
+    with pytest.raises(InferError):
+        await made.load("m", None, {})
+    rollouts.bench.serve.failures.clear()
+    (rollouts.bench.repository / "m" / "2" / "weights").write_bytes(b"better")
+    await made.load("m", None, {})
+    assert state(await status(made)) == (STEP, 10)
+
+
+async def test_the_stable_version_stays_as_it_runs_when_the_configuration_changes(
+    rollouts: RolloutBench,
+) -> None:
+    """A new version often comes with a new configuration, which is part of what is tried."""
+    made = await rollouts.serving()
+    rollouts.bench.add("m", CONFIG.replace("4", "8"))
+    await made.load("m", None, {})
+    assert rollouts.bench.serve.deployed == ["m:1", "m:2"]
+    rollouts.alarms = ("too many errors",)
+    await rollouts.after(made)
+    assert state(await rollouts.after(made)) == (FAILED, 0)
+    await made.load("m", None, {})
+    assert rollouts.bench.serve.deployed == ["m:1", "m:2"] and ready(made) == [1]
+
+
+async def test_an_alarm_rolls_back_and_deletes_only_after_every_ingress_knows(
+    rollouts: RolloutBench,
+) -> None:
+    made = await rollouts.stepping()
+    rollouts.bench.serve.ingresses = 1
+    ingress = rollouts.bench.ingress(made)
+    await until(lambda: ingress.table.number == made.table.number)
+    rollouts.alarms = ("errors: 30 of 40 requests failed",)
+    ingress.let_apply.clear()
+    rollouts.now += 1
+    made._rollouts.tick()
+    await until(lambda: ingress.received[-1].splits[0].weight == 0)
+    assert (await status(made)).state is RolloutState.ROLLING_BACK and not rollouts.bench.serve.deleted
+    ingress.let_apply.set()
+    await until(lambda: not made._rollouts._busy)
+    failed = await rollouts.after(made)
+    assert state(failed) == (FAILED, 0) and failed.reason == "errors: 30 of 40 requests failed"
+    await until(lambda: rollouts.bench.serve.deleted == ["m:2"])
+    assert ready(made) == [1] and split(made) is None and made.table.all_ready
+    assert made.lifecycle.entries["m"][2].state is ModelState.UNAVAILABLE
+
+
+async def test_an_alarm_pauses_where_the_policy_says_so(rollouts: RolloutBench) -> None:
+    made = await rollouts.stepping(POLICY + "rollback: pause\n")
+    rollouts.alarms = ("slow",)
+    paused = await rollouts.after(made)
+    assert state(paused) == (PAUSED, 10) and paused.resumes is STEP and paused.reason == "slow"
+    rollouts.alarms = ()
+    assert state(await act(made, "resume")) == (STEP, 10)
+
+
+async def test_an_ingress_that_cannot_reach_the_candidate_ends_the_rollout_at_once(
+    rollouts: RolloutBench,
+) -> None:
+    made = await rollouts.stepping()
+    await rollouts.report(made, VersionOutcomes(), unavailable="lost twice")
+    found = split(made)
+    assert found is not None and found.weight == 0
+    ended = await rollouts.after(made)
+    assert state(ended) == (FAILED, 0)
+    assert ended.reason == "the candidate is unavailable: lost twice"
+
+
+async def test_a_report_is_added_once(rollouts: RolloutBench) -> None:
+    made = await rollouts.stepping()
+    rollouts.now += 10
+    for number in (1, 1, 2):
+        await rollouts.report(made, VersionOutcomes(ok=5), number=number)
+    assert (await status(made)).outcomes.candidate.ok == 10
+
+
+async def test_abort_deletes_the_candidate_which_is_not_tried_again(rollouts: RolloutBench) -> None:
+    made = await rollouts.stepping()
+    rolling = await act(made, "abort")
+    assert rolling.state is RolloutState.ROLLING_BACK and rolling.history[-1].who == "ann"
+    assert state(await rollouts.after(made)) == (ABORTED, 0)
+    await until(lambda: rollouts.bench.serve.deleted == ["m:2"])
+    await made.load("m", None, {})
+    assert ready(made) == [1]
+
+
+async def test_abort_gives_up_a_load(rollouts: RolloutBench) -> None:
+    made = await rollouts.serving()
+    rollouts.bench.serve.gates["m"] = asyncio.Event()
+    loading = asyncio.create_task(made.load("m", None, {}))
+    await until(lambda: rollouts.bench.serve.deployed[-1] == "m:2")
+    await act(made, "abort")
+    assert state(await rollouts.after(made)) == (ABORTED, 0)
+    with pytest.raises(InferError, match="unloaded while it was loading"):
+        await loading
+    assert ready(made) == [1] and made.table.all_ready
+
+
+async def test_promote_and_abort_after_it_are_a_table_each(rollouts: RolloutBench) -> None:
+    made = await rollouts.stepping()
+    assert state(await act(made, "promote")) == (PROMOTED, 100)
+    await act(made, "abort")
+    found = split(made)
+    assert found is not None and found.weight == 0 and ready(made) == [1, 2]
+    assert rollouts.bench.serve.deployed == ["m:1", "m:2"]
+
+
+async def test_a_newer_version_replaces_the_candidate_at_the_first_step(rollouts: RolloutBench) -> None:
+    made = await rollouts.stepping()
+    await rollouts.after(made, 60, ok=100)
+    first = await status(made)
+    rollouts.bench.add("m", versions=(3,))
+    await made.load("m", None, {})
+    second = await status(made)
+    assert (second.stable, second.candidate, second.percent) == (1, 3, 10)
+    assert second.rollout != first.rollout and ready(made) == [1, 3]
+    await until(lambda: rollouts.bench.serve.deleted == ["m:2"])
+
+
+async def test_a_newer_version_after_the_promotion_goes_on_from_the_promoted_one(
+    rollouts: RolloutBench,
+) -> None:
+    made = await rollouts.stepping()
+    await act(made, "promote")
+    rollouts.bench.add("m", versions=(3,))
+    await made.load("m", None, {})
+    found = await status(made)
+    assert (found.stable, found.candidate) == (2, 3) and ready(made) == [2, 3]
+
+
+async def test_a_candidate_that_is_removed_from_the_repository_ends_the_rollout(
+    rollouts: RolloutBench,
+) -> None:
+    made = await rollouts.stepping()
+    (rollouts.bench.repository / "m" / "2").rmdir()
+    await made.load("m", None, {})
+    ended = await status(made)
+    assert state(ended) == (ABORTED, 0) and ended.reason == "version 2 is no longer to be served"
+    assert ready(made) == [1] and split(made) is None
+
+
+async def test_unload_ends_the_rollout_and_the_next_load_is_a_first_one(rollouts: RolloutBench) -> None:
+    made = await rollouts.stepping()
+    await made.unload("m")
+    ended = await status(made)
+    assert state(ended) == (ABORTED, 0) and ended.reason == "the model was unloaded"
+    await made.load("m", None, {})
+    assert ready(made) == [2]
+
+
+async def test_files_of_a_request_are_refused_while_a_rollout_is_on(rollouts: RolloutBench) -> None:
+    made = await rollouts.stepping()
+    with pytest.raises(InferError, match="'m' has a rollout: promote or abort it before a load with other"):
+        await made.load("m", '{"backend": "identity"}', {"1/weights": b"x"})
+
+
+@pytest.mark.parametrize("mode", ["explicit", "none", "poll"])
+async def test_start_needs_no_policy_in_the_repository_and_works_in_each_mode(
+    rollouts: RolloutBench, mode: str
+) -> None:
+    rollouts.bench.add("m")
+    named = {"load_model": ["m"]} if mode == "explicit" else {}
+    made = await rollouts.manager(model_control_mode=mode, **named)
+    rollouts.bench.add("m", versions=(2,))
+    spec = {"steps": [5], "judge": {"latency": None}}
+    started = await act(made, "start", candidate=2, spec=spec)
+    assert state(started) == (STEP, 5) and started.spec.judge.latency is None
+    assert started.history[0].who == "ann" and ready(made) == [1, 2]
+
+
+async def test_start_takes_a_weight_of_its_own(rollouts: RolloutBench) -> None:
+    made = await rollouts.serving()
+    assert state(await act(made, "start", weight=30)) == (STEP, 30)
+    assert state(await rollouts.after(made, 60, ok=100)) == (STEP, 50)
+
+
+async def test_no_room_pauses_until_it_is_resumed(rollouts: RolloutBench) -> None:
+    made = await rollouts.serving()
+    rollouts.bench.serve.failures["m:2"] = "Internal: CUDA out of memory"
+    assert "out of memory" in await refusal(made, "start")
+    paused = await status(made)
+    assert paused.state is PAUSED and paused.reason == "no room: Internal: CUDA out of memory"
+    assert ready(made) == [1] and made.table.all_ready
+    assert "no room" in await refusal(made, "promote")
+    rollouts.bench.serve.failures.clear()
+    assert (await act(made, "resume")).state is RolloutState.LOADING
+    assert state(await rollouts.after(made)) == (STEP, 10)
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("pause", {}, "no rollout of model 'm' is on; the last one, from version 1 to 2, is aborted"),
+    ("start", {"candidate": 7}, "model 'm' has no version 7 that its version policy selects; it has 2"),
+    ("start", {"weight": 101}, "weight is 101, but it is a percentage: give 0 to 100"),
+    ("start", {"spec": {"steps": [5, 3]}}, "spec: steps: 3 follows 5, but steps must rise"),
+]
+
+
+async def test_a_change_that_makes_no_sense_is_refused(rollouts: RolloutBench) -> None:
+    made = await rollouts.stepping()
+    on = "the rollout of 'm' from version 1 to 2"
+    assert await refusal(made, "start") == f"{on} is on already (step at 10 %)"
+    assert await refusal(made, "resume") == f"cannot resume {on}: it is not paused"
+    assert await refusal(made, "set") == f"cannot set {on}: give a weight, a spec or both"
+    assert await refusal(made, "set", weight=-1) == "weight is -1, but it is a percentage: give 0 to 100"
+    await act(made, "pause")
+    assert await refusal(made, "pause") == f"cannot pause {on}: it is paused already (paused on request)"
+    await act(made, "abort")
+    assert await refusal(made, "promote") == f"cannot promote {on}: it is being rolled back"
+    await rollouts.after(made)
+    for action, fields, text in REFUSED:
+        assert await refusal(made, action, **fields) == text
+    assert state(await act(made, "start")) == (STEP, 10)
+    await act(made, "promote")
+    await rollouts.after(made, 301)
+    text = "there is nothing to roll out: requests to model 'm' without a version mean version 2, and the "
+    assert await refusal(made, "start") == text + "newest of the repository is 2"
+    await made.unload("m")
+    text = "no version of model 'm' is loaded: load it, a first load needs no rollout"
+    assert await refusal(made, "start") == text
+
+
+async def test_the_other_versions_of_a_model_stay_where_its_policy_selects_them(
+    rollouts: RolloutBench,
+) -> None:
+    config = CONFIG + "version_policy { all {} }\n"
+    made = await rollouts.serving(config=config)
+    await made.load("m", None, {})
+    assert ready(made) == [1, 2] and made.table.resolve("m").version == 1
+    await act(made, "promote")
+    await rollouts.after(made, 301)
+    assert ready(made) == [1, 2] and split(made) is None and made.table.resolve("m").version == 2

@@ -1,0 +1,67 @@
+"""`rollout.yaml`: what it means, and what its errors say."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from app.core.errors import InferError
+from app.core.rollout.spec import ErrorRule, RolloutSpec
+from deployments.model_store.fingerprint import fingerprint, version_fingerprint
+from deployments.model_store.layout import ModelEntry
+from deployments.rollout.policy import merged, parse_policy, read_policy
+
+FAULTS = [
+    ("foo: 1", "rollout.yaml: Object contains unknown field `foo`"),
+    ("step: {min_secs: 3}", "rollout.yaml: step: Object contains unknown field `min_secs`"),
+    ("steps: [1, 200]", "rollout.yaml: steps[1]: Expected `float` <= 100.0"),
+    ("steps: [1, 5, 5]", "rollout.yaml: steps: 5 follows 5, but steps must rise"),
+    ("steps: 5", "rollout.yaml: steps: Expected `array`, got `int`"),
+    ("judge: {errors: {budget: 2}}", "rollout.yaml: judge.errors.budget: Expected `float` < 1.0"),
+    ("on_error: both", "rollout.yaml: on_error: Invalid enum value 'both'"),
+    ("match: [{header: a, value: 1}]", "rollout.yaml: match[0].value: Expected `str`, got `int`"),
+    ("- 1", "rollout.yaml: Expected `object`, got `array`"),
+    ("steps: [1", "rollout.yaml: not YAML: while parsing a flow sequence"),
+]
+
+
+@pytest.mark.parametrize(("text", "reason"), FAULTS, ids=[text for text, _ in FAULTS])
+def test_a_fault_is_named_by_file_field_and_reason(text: str, reason: str) -> None:
+    with pytest.raises(InferError) as caught:
+        parse_policy(text)
+    assert caught.value.message.startswith(reason)
+
+
+def test_what_is_not_given_has_its_default() -> None:
+    assert parse_policy("") == RolloutSpec()
+    policy = parse_policy("steps: [20]\nstep: {min_seconds: 5}\njudge: {latency: }\nsticky: header:user")
+    assert policy.steps == (20,) and policy.step.min_requests == 200 and policy.sticky == "header:user"
+    assert policy.judge.latency is None and policy.judge.errors == ErrorRule()
+
+
+def test_a_request_replaces_single_fields_of_a_policy() -> None:
+    policy = parse_policy("step: {min_seconds: 5, min_requests: 7}\njudge: {latency: }")
+    changed = merged(policy, {"steps": [50], "step": {"min_seconds": 1}, "judge": {"latency": {"ratio": 3}}})
+    assert changed.steps == (50,) and changed.step.min_seconds == 1 and changed.step.min_requests == 7
+    assert changed.judge.latency is not None and changed.judge.latency.ratio == 3
+    with pytest.raises(InferError, match="spec: step: Object contains unknown field `x`"):
+        merged(policy, {"step": {"x": 1}})
+
+
+def test_the_policy_is_read_from_the_model_and_changes_no_version(tmp_path: Path) -> None:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    entry = ModelEntry("m", tmp_path, tmp_path / "m", (1,))
+    assert read_policy(entry) is None
+    before, whole = version_fingerprint(entry, 1), fingerprint(entry)
+    (entry.directory / "rollout.yaml").write_text("steps: [30]")
+    assert read_policy(entry) == RolloutSpec(steps=(30,))
+    assert version_fingerprint(entry, 1) == before, "no version is loaded again"
+    assert fingerprint(entry) != whole, "but polling looks at the model again"
+
+
+def test_a_policy_outside_of_the_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "secret").write_text("password: x")
+    os.symlink(tmp_path / "secret", tmp_path / "m" / "rollout.yaml")
+    with pytest.raises(InferError, match="is outside model directory"):
+        read_policy(ModelEntry("m", tmp_path, tmp_path / "m"))
