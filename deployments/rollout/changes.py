@@ -40,9 +40,11 @@ def _set(record: Record, change: RolloutChange, who: str, now: float) -> Record:
     if change.weight is None and change.spec is None:
         raise _refused(record, change, "give a weight, a spec or both")
     if change.spec is not None:
-        record = machine.with_status(record, spec=merged(record.status.spec, change.spec))
+        status = record.status
+        record = machine.with_status(record, spec=merged(status.spec, change.spec))
         if change.weight is None:
-            return machine.moved(record, record.status.state, now, who, "the policy was changed")
+            noted = machine.moved(record, status.state, now, who, "the policy was changed")
+            return machine.with_status(noted, reason=status.reason, since=status.since)
     assert change.weight is not None
     _check_weight(change.weight)
     _require_loaded(record, change)

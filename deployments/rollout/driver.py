@@ -43,7 +43,7 @@ class Models(Protocol):
     async def load(self, name: str, override: str | None) -> str:
         """Load a model; return why that failed, "" for a success."""
 
-    async def load_quietly(self, name: str) -> None:
+    def load_quietly(self, name: str) -> Coroutine[None, None, None]:
         """Load a model; a failure is logged."""
 
     async def retire(self, name: str, version: int) -> None:
@@ -79,6 +79,9 @@ class RolloutDriver:
 
     async def run(self, is_stopping: Callable[[], bool]) -> None:
         """Move rollouts on until the manager stops."""
+        for record in self._rollouts.done():  # the manager before may not have got that far
+            if record.status.stable in self._models.ready(record.name):
+                self._spawn(self._models.load_quietly(record.name))
         while not is_stopping():
             self.tick()
             await tick_pause(_TICK_S)

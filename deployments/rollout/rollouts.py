@@ -58,6 +58,10 @@ class Rollouts:
         """Return the rollouts that are on."""
         return [record for record in self._records.values() if record.on]
 
+    def done(self) -> list[Record]:
+        """Return the rollouts whose candidates are in service."""
+        return [r for r in self._records.values() if r.status.state is RolloutState.DONE]
+
     def is_on(self, name: str) -> bool:
         """Return whether a model has a rollout that is on: none of its versions may go meanwhile."""
         record = self._records.get(name)
