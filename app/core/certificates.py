@@ -15,6 +15,11 @@ class Certificates(NamedTuple):
     key: str
     root: str = ""
 
+    def expires_at(self) -> float:
+        """Return when the certificate expires, in seconds since the epoch."""
+        decode = ssl._ssl._test_decode_cert  # type: ignore[attr-defined]  # the one decoder that Python has
+        return ssl.cert_time_to_seconds(decode(self.cert)["notAfter"])
+
     def context(self, protocol: str = "http/1.1") -> ssl.SSLContext:
         """Load the files: TLS 1.2 or later, for one application protocol (ALPN).
 

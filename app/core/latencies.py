@@ -1,7 +1,8 @@
 """Distributions of durations in one process, for summaries and histograms of `/metrics`.
 
 A summary is kept as counts by logarithmic size (2% wide), which add up over replicas; quantiles are read from
-those of the last one to two minutes. Nothing of this runs unless `--metrics-config` asks for it.
+those of the last one to two minutes. Nothing of this runs unless `--metrics-config` asks for it;
+`durations.py` has what is always kept.
 """
 
 import math

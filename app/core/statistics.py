@@ -14,11 +14,12 @@ from typing import Annotated, Any, Final, Literal, TypeVar, get_type_hints
 import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.durations import MANY, RequestDurations
 from app.core.errors import FailureReason
 from app.core.latencies import Histogram, Latencies, Summary, first_response_histogram
 
 K = TypeVar("K")
-V = TypeVar("V", int, "BatchDurations", Summary)
+V = TypeVar("V", int, "BatchDurations", Summary, Histogram)
 
 
 class Duration(msgspec.Struct, gc=False):
@@ -90,8 +91,9 @@ class ReplicaReport(msgspec.Struct, omit_defaults=True):
 
     `inference_count` counts batch items (rows), `execution_count` model executions, `failures` requests by
     `FailureReason`, `releases` batches by why the dynamic batcher released them, `refusals` requests of an
-    overloaded model by what limited their wait, `batches` executions by their rows. `summaries` and
-    `first_response` (milliseconds) depend on `--metrics-config`.
+    overloaded model by what limited their wait, `batches` executions by their rows, `restarts` unexpected
+    ends of replicas. `durations` are seconds of requests that succeeded: "request", "queue", "compute".
+    `summaries` and `first_response` (milliseconds) depend on `--metrics-config`.
     """
 
     last_inference_ns: Annotated[int, max] = 0
@@ -113,6 +115,8 @@ class ReplicaReport(msgspec.Struct, omit_defaults=True):
     queue_age_ns: Annotated[int, max] = 0
     expected_wait_ns: Annotated[int, max] = 0
     has_cache: Annotated[bool, or_] = False
+    restarts: Annotated[int, add] = 0
+    durations: Annotated[dict[str, Histogram], add_values] = {}
     summaries: Annotated[dict[str, Summary], add_values] = {}
     first_response: Annotated[Histogram | None, add_known] = None
     custom: Annotated[list[CustomFamily], add] = []
@@ -136,12 +140,17 @@ def merge(reports: Iterable[ReplicaReport]) -> ReplicaReport:
 
 
 class Statistics:
-    """Counts requests and executions; `counters` are the values since the model was loaded."""
+    """Counts requests and executions.
+
+    Attributes:
+        counters: the values since the model was loaded; `report` brings those of successes up to date.
+    """
 
     def __init__(self, latencies: Latencies | None = None, first_response: Histogram | None = None) -> None:
         """Without `latencies` no summaries are kept, without `first_response` no histogram."""
         self.counters = ReplicaReport(first_response=first_response)
         self._latencies = latencies
+        self._durations = RequestDurations()
 
     @classmethod
     def for_model(cls, config: mc.ModelConfig, summaries: bool, histograms: bool) -> "Statistics":
@@ -182,11 +191,23 @@ class Statistics:
 
     def record_success(self, total_ns: int, queue_ns: int) -> None:
         """Record a request that succeeded."""
-        self.counters.success.record(total_ns)
-        self.counters.queue.record(queue_ns)
+        new = self._durations.new
+        new.extend((total_ns, queue_ns))
+        if len(new) >= MANY:
+            self._count_successes()
         if self._latencies is not None:
             self._latencies.request.record(total_ns)
             self._latencies.queue.record(queue_ns)
+
+    @property
+    def succeeded(self) -> int:
+        """Requests that succeeded."""
+        return self.counters.success.count + len(self._durations.new) // 2
+
+    def _count_successes(self) -> None:
+        count, total_ns, queue_ns = self._durations.sort()
+        self.counters.success.record(total_ns, count)
+        self.counters.queue.record(queue_ns, count)
 
     def record_failure(self, total_ns: int, reason: FailureReason) -> None:
         """Record a request that was refused, failed or was cancelled."""
@@ -214,6 +235,8 @@ class Statistics:
 
     def report(self) -> ReplicaReport:
         """Return all that was recorded; the report shares its parts with `counters`."""
+        self._count_successes()
+        self.counters.durations = self._durations.histograms()
         if self._latencies is None:
             return self.counters
         return msgspec.structs.replace(self.counters, summaries=self._latencies.report())

@@ -26,6 +26,7 @@ from app.ingress.access.guard import Guard
 from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.exit_report import ExitReport
 from app.ingress.fronts import Front, open_fronts
+from app.ingress.metrics.ingress_families import FrontReading, IngressReading
 from app.ingress.metrics.machine import Machine
 from app.ingress.metrics.page import render
 from app.ingress.net.slow_clients import SendBufferLimit
@@ -142,15 +143,28 @@ class Ingress:
         machine = Machine(settings.metrics.cpu, settings.metrics.gpu, settings.metrics.interval_ms)
         send_buffers = SendBufferLimit(settings.ingress.send_buffer_bytes)
         guard = self._open_guard()
-        outcomes = None if guard is None or guard.grants is None else guard.grants.counted
+        reading = self._reading(send_buffers, guard)
         self._fronts = await open_fronts(
             settings,
             self._service,
-            lambda: render(self._service, latencies, machine, send_buffers, outcomes),
+            lambda: render(self._service, latencies, machine, reading()),
             self._observer,
             send_buffers,
             guard,
         )
+
+    def _reading(self, send_buffers: SendBufferLimit, guard: Guard | None) -> Callable[[], IngressReading]:
+        """Return what reads this process for `/metrics`."""
+        tokens = None if guard is None or guard.grants is None else guard.grants.counted
+        used = {"http": self._settings.http.certificates, "grpc": self._settings.grpc.certificates}
+        # Of the files as they are now: a front reads its certificate once, when it starts.
+        certificates = {front: files.expires_at() for front, files in used.items() if files is not None}
+
+        def read() -> IngressReading:
+            fronts = {front.name: FrontReading(front.connections, front.refusals) for front in self._fronts}
+            return IngressReading(send_buffers, fronts, certificates, tokens)
+
+        return read
 
     def _open_guard(self) -> Guard | None:
         """Return what decides who may do what; None if everybody may do everything unrecorded."""

@@ -19,14 +19,20 @@ class Front(Protocol):
     """A listening server.
 
     Attributes:
+        name: what it is called in metrics.
         service: what its connections are called in the log.
         connections: number of open connections.
+        refusals: number of connections refused since the start.
     """
 
+    name: str
     service: str
 
     @property
     def connections(self) -> int: ...
+
+    @property
+    def refusals(self) -> int: ...
 
     async def stop(self, grace_s: float) -> None: ...
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import math
 import random
+from collections import Counter
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -48,6 +49,8 @@ class ReplicaPool:
         self._closed = False
         self._lost_at = -math.inf
         self._loss = ""  # how the last replica was lost
+        self.losses: Counter[str] = Counter()
+        """Replicas lost, by how they ended."""
         self._last_control: tuple[str, Any] | None = None
         self._control_tasks: set[asyncio.Task[Any]] = set()
 
@@ -200,6 +203,7 @@ class ReplicaPool:
             if cause is not None:
                 self._lost_at = self._loop.time()
                 self._loss = f"replica {replica_id}: {channel.suspected}"
+                self.losses[_kind_of_loss(channel.suspected)] += 1
             closed.set()
 
         # Unix sockets are faster than TCP, and let both processes share tensors in memory.
@@ -242,6 +246,12 @@ class ReplicaPool:
         self._channels.pop(replica_id, None)
         self._open = [other for other in self._open if other is not channel]
         self._update_preferred(channel)
+
+
+def _kind_of_loss(text: str) -> str:
+    """Return how a replica ended, without the id of its process: there are few such texts."""
+    _, its_process, ending = text.partition("its process ")
+    return ending.partition(" ")[2] if its_process else "connection lost"
 
 
 _NOWHERE = ReplicaAddress("", "", "", "")

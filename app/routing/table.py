@@ -139,7 +139,8 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
     nor ready then, as a tritonserver with `--exit-on-error=false`. `all_loaded` says whether every model of
     the start was read and loaded (`--exit-on-error`), whatever has become of it since. `live` are the
     settings that every ingress applies; with None each keeps its own. With `namespacing` a name may stand for
-    several models (`--model-namespacing`). `splits` are the rollouts that are on.
+    several models (`--model-namespacing`). `splits` are the rollouts that are on. `load_failures` counts the
+    loads that failed since the manager started, by the model's identifier.
     """
 
     number: int = 0
@@ -150,6 +151,7 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
     failed: bool = False
     all_loaded: bool = False
     splits: tuple[Split, ...] = ()
+    load_failures: dict[str, int] = {}
 
     @cached_property
     def split_by_name(self) -> dict[str, Split]:

@@ -119,6 +119,25 @@ class Lifecycle:
         Raises:
             InferError: the model could not be read; versions that were served still are.
         """
+        try:
+            failure = await self._load(name, override, bundle, path)
+        except Exception:
+            self._count_failure(name)
+            raise
+        if failure:
+            self._count_failure(name)
+        return failure
+
+    def _count_failure(self, name: str) -> None:
+        self._publisher.load_failures[name] += 1
+        self._spawn(self._republish())  # an error ends the operation before it publishes
+
+    async def _republish(self) -> None:
+        await self.publish()
+
+    async def _load(
+        self, name: str, override: str | None, bundle: Bundle | None, path: tuple[str, ...]
+    ) -> str:
         if self._settings.repository.control_mode == "explicit":
             # Before the lock is acquired: ensembles that call each other must not wait for each other.
             candidate = await asyncio.to_thread(self._catalog.candidate, name, override, bundle)

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 
 from app.core.observability.live_settings import LiveSettings, decode_change, decode_live
 from app.core.observability.log import LogConfig
@@ -30,11 +31,15 @@ class RoutingPublisher:
 
     An ingress first confirms that it has received a table, then, by watching for the next one, that it routes
     by it. One that does not confirm the receipt within `RECEIPT_S` is assumed dead.
+
+    Attributes:
+        load_failures: see `RoutingTable`; the next table has them.
     """
 
     def __init__(self, namespacing: bool = False) -> None:
         # The clock, so that numbers still rise when a restarted manager starts over.
         self.table = RoutingTable(number=time.time_ns() // 1_000_000, namespacing=namespacing)
+        self.load_failures: Counter[str] = Counter()
         self._live: LiveSettings | None = None
         self._changed = asyncio.Condition()
         self._ingresses: dict[str, _Ingress] = {}
@@ -66,7 +71,15 @@ class RoutingPublisher:
         async with self._changed:
             number, namespacing = self.table.number + 1, self.table.namespacing
             self.table = RoutingTable(
-                number, initialised, entries, self._live, namespacing, failed, all_loaded, splits
+                number,
+                initialised,
+                entries,
+                self._live,
+                namespacing,
+                failed,
+                all_loaded,
+                splits,
+                dict(self.load_failures),
             )
             self._changed.notify_all()
         return self.table.number

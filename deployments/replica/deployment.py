@@ -130,6 +130,7 @@ class ModelVersion:
         try:
             self._local = materialize_model(self._spec)
             self._served = load_model(self._local.spec, self._plane)
+            self._served.statistics.counters.restarts = self._restarts.count
             freeze_heap()
             self._plane.schedule_gc()
             self._plane.call(self._listen(self._served))

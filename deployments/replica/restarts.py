@@ -30,10 +30,12 @@ class Run(msgspec.Struct, frozen=True):
     Attributes:
         crashes: unexpected ends in a row before it.
         served_from: when its model was loaded, in seconds since the epoch; 0 before.
+        ended: all unexpected ends before it.
     """
 
     crashes: int = 0
     served_from: float = 0.0
+    ended: int = 0
 
 
 def next_run(previous: Run | None, now: float) -> Run:
@@ -41,7 +43,7 @@ def next_run(previous: Run | None, now: float) -> Run:
     if previous is None:
         return Run()
     stable = previous.served_from and now - previous.served_from > STABLE_S
-    return Run(1 if stable else previous.crashes + 1)
+    return Run(1 if stable else previous.crashes + 1, ended=previous.ended + 1)
 
 
 def pause(crashes: int) -> float:
@@ -69,6 +71,11 @@ class Restarts:
         self._sleep = sleep
         self._key = f"run/{spec.application}/{spec.loaded_at}/{rank}"
         self._run = Run()
+
+    @property
+    def count(self) -> int:
+        """Unexpected ends of replicas at this place, since the version was loaded."""
+        return self._run.ended
 
     def wait(self) -> None:
         """Note that the replica starts; block while it has to wait for that."""

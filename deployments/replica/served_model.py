@@ -128,7 +128,7 @@ class ServedModel:
         if pending.activity is not None:
             pending.activity.cancel()
         if not (pending.dispatch_ns and self._is_decoupled):  # its client may have received enough
-            answered = self.statistics.counters.success.count
+            answered = self.statistics.succeeded
             self.scheduler.admission.record_departure(pending, answered)
         (self.cached or self.scheduler).cancel(pending)
         self.instances.cancel(pending)

@@ -36,6 +36,7 @@ _UNARY: Final = "ModelInfer RPC"
 class GrpcFront:
     """Serves an `InferenceService` over gRPC, on the event loop that `start` runs on."""
 
+    name = "grpc"
     service = "gRPC service connections and inference handlers"
 
     def __init__(
@@ -83,6 +84,11 @@ class GrpcFront:
     def connections(self) -> int:
         """Number of open connections."""
         return 0 if self._server is None else len(self._server.state.connections)
+
+    @property
+    def refusals(self) -> int:
+        """Number of connections refused at `--max-connections` since the start."""
+        return 0 if self._server is None else self._server.state.refusals
 
     async def stop(self, grace_s: float) -> None:
         """Stop listening; refuse new requests; end RPCs in flight after `grace_s` seconds at most."""

@@ -5,6 +5,7 @@ prometheus_client's own writer appends `_total` to the names of counters, which 
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from prometheus_client.metrics_core import Metric
 
@@ -16,7 +17,7 @@ def exposition(metrics: Iterable[Metric]) -> str:
         lines.append(f"# HELP {metric.name} {_escape(metric.documentation)}")
         lines.append(f"# TYPE {metric.name} {metric.type}")
         lines += (f"{one.name}{_labels(one.labels)} {number(one.value)}" for one in metric.samples)
-    return "\n".join(lines) + "\n"
+    return "".join(f"{line}\n" for line in lines)
 
 
 def number(value: float) -> str:
@@ -32,9 +33,14 @@ def whole(value: float) -> float:
 
 
 def _labels(labels: Mapping[str, str]) -> str:
-    escaped = ((name, _escape(value).replace('"', r"\"")) for name, value in labels.items())
-    pairs = ",".join(f'{name}="{value}"' for name, value in escaped)
+    pairs = ",".join([_label(name, value) for name, value in labels.items()])
     return f"{{{pairs}}}" if pairs else ""
+
+
+@lru_cache(4096)  # each label of a histogram is on seventeen lines
+def _label(name: str, value: str) -> str:
+    escaped = _escape(value).replace('"', r"\"")
+    return f'{name}="{escaped}"'
 
 
 def _escape(text: str) -> str:

@@ -27,6 +27,7 @@ class MetricsFront:
         guard: decides who may read the metrics; None if everybody may.
     """
 
+    name = "metrics"
     service = "Metrics service connections"
 
     def __init__(
@@ -45,6 +46,11 @@ class MetricsFront:
     def connections(self) -> int:
         """Number of open connections."""
         return len(self._server.state.connections)
+
+    @property
+    def refusals(self) -> int:
+        """Number of connections refused at `--max-connections` since the start."""
+        return self._server.state.refusals
 
     async def stop(self, grace_s: float) -> None:
         """Close; see `HttpServer.stop`."""

@@ -22,6 +22,7 @@ from app.ingress.metrics.family import (
     summary_samples,
     value,
 )
+from app.ingress.service.routed import Serving
 from app.routing.table import VersionEntry
 
 _BATCH_SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -74,6 +75,19 @@ def _summary(
     return Family(name, "summary", help, samples, _SUMMARIES, only)
 
 
+def _seconds(kind: str, help: str) -> Family[ModelReading]:
+    """Make one of the histograms that are always kept; their bounds are the same everywhere."""
+
+    def read(reading: ModelReading) -> Histogram | None:
+        return reading.report.durations.get(kind)
+
+    return Family(f"nereid_{kind}_duration_seconds", "histogram", help, histogram(read), only=_ANSWERED)
+
+
+def _state(name: str, labels: Labels, source: VersionEntry) -> Iterator[Sample]:
+    yield Sample(name, dict(sorted({**labels, "state": source.state.value}.items())), 1)
+
+
 _COUNTERS: Final = Option("counter_latencies=true", attrgetter("counters"))
 _SUMMARIES: Final = Option("summary_latencies=true", attrgetter("summaries"))
 _HISTOGRAMS: Final = Option("histogram_latencies=true", attrgetter("histograms"))
@@ -81,6 +95,8 @@ _CACHED: Final = Condition[ModelReading]("models with a response cache", attrget
 _BATCHED: Final = Condition[ModelReading](
     "models with a dynamic batcher, from the first batch", lambda m: bool(m.report.releases)
 )
+_ANSWERED: Final = Condition[ModelReading]("from the first success", lambda m: bool(m.report.durations))
+_LOSING: Final = Condition[Serving]("from the first loss", lambda serving: bool(serving.losses))
 _OVERLOADED: Final = Condition[ModelReading](
     "models that refused a request because of the wait", lambda m: bool(m.report.refusals)
 )
@@ -188,6 +204,12 @@ REQUESTS: Final[tuple[Family[ModelReading], ...]] = (
         lambda m: m.report.expected_wait_ns // 1000,
     ),
     Family(
+        "nereid_replica_restarts",
+        "counter",
+        "Replicas started in place of one that ended unexpectedly, since the version was loaded",
+        value(lambda m: m.report.restarts),
+    ),
+    Family(
         "nereid_request_refusal",
         "counter",
         "Requests that an overloaded model refused, by what limited their wait",
@@ -204,7 +226,44 @@ LOADS: Final[tuple[Family[VersionEntry], ...]] = (
     ),
 )
 
+STATES: Final[tuple[Family[VersionEntry], ...]] = (
+    Family(
+        "nereid_model_state",
+        "gauge",
+        "The state of a model version, as a label (as in the repository index); always 1",
+        _state,
+    ),
+)
+
+LOAD_FAILURES: Final[tuple[Family[int], ...]] = (
+    Family(
+        "nereid_model_load_failure",
+        "counter",
+        "Loads of a model that failed since the repository manager started",
+        value(lambda count: count),
+    ),
+)
+
+SERVING: Final[tuple[Family[Serving], ...]] = (
+    gauge(
+        "nereid_model_ready",
+        "Whether requests to the model version are accepted (1) or not (0)",
+        lambda serving: int(serving.available),
+    ),
+    gauge("nereid_replicas_ready", "Replicas on this node that are ready", lambda serving: serving.replicas),
+    Family(
+        "nereid_replica_lost",
+        "counter",
+        "Replicas on any node that this ingress replica lost, by how they ended",
+        by_reason(lambda serving: serving.losses),
+        only=_LOSING,
+    ),
+)
+
 DISTRIBUTIONS: Final[tuple[Family[ModelReading], ...]] = (
+    _seconds("request", "Duration of successful requests, in seconds (includes cached requests)"),
+    _seconds("queue", "Duration of successful requests in the queue, in seconds"),
+    _seconds("compute", "Duration of successful requests from the queue to the last response, in seconds"),
     _summary(
         "nv_inference_request_summary_us",
         "Summary of inference request duration in microseconds (includes cached requests)",

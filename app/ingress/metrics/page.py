@@ -3,79 +3,41 @@
 Only this node's, so that Prometheus may sum over nodes.
 """
 
+import asyncio
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import chain
 from typing import Final
 
-import msgspec
 from prometheus_client.metrics_core import Metric
-from prometheus_client.samples import Sample
 
-from app.access.grants import Outcomes
-from app.core.identifiers import namespace_of
-from app.core.installation import server_version
+from app.core.identifiers import name_of, namespace_of
 from app.core.observability.metrics_config import MetricsConfig
 from app.ingress.metrics.custom import custom_metrics
 from app.ingress.metrics.exposition import exposition
-from app.ingress.metrics.family import Family, Labels, gauge, read_families, value
+from app.ingress.metrics.family import Labels, read_families
+from app.ingress.metrics.ingress_families import IngressReading, ingress_families
 from app.ingress.metrics.machine import Machine
-from app.ingress.metrics.model_families import DISTRIBUTIONS, LOADS, REQUESTS, ModelReading
-from app.ingress.net.slow_clients import SendBufferLimit
+from app.ingress.metrics.model_families import (
+    DISTRIBUTIONS,
+    LOAD_FAILURES,
+    LOADS,
+    REQUESTS,
+    SERVING,
+    STATES,
+    ModelReading,
+)
 from app.ingress.service.routed import RoutedInferenceService
-from app.routing.table import VersionEntry
+from app.routing.table import NO_VERSION, VersionEntry
 
 _DEFAULTS: Final = MetricsConfig()
-
-
-def _by_outcome(name: str, labels: Labels, source: Outcomes) -> Iterator[Sample]:
-    """Make a sample for each outcome."""
-    for outcome, count in msgspec.structs.asdict(source).items():
-        yield Sample(name, {"outcome": outcome, **labels}, count)
-
-
-SLOW_CLIENTS: Final[tuple[Family[SendBufferLimit], ...]] = (
-    gauge(
-        "nereid_unsent_bytes",
-        "Response bytes buffered for slow clients of this ingress replica",
-        lambda limit: limit.measure(),
-    ),
-    Family(
-        "nereid_slow_client_ended",
-        "counter",
-        "Connections and streams closed because the limit on buffered response bytes was reached",
-        value(lambda limit: limit.evicted),
-    ),
-    Family(
-        "nereid_slow_client_timeouts",
-        "counter",
-        "Connections and calls ended because their clients read responses below the minimum rate",
-        value(lambda limit: limit.too_slow),
-    ),
-)
-BUILD: Final[tuple[Family[None], ...]] = (
-    gauge("nereid_build_info", "The version of this server, as a label; always 1", lambda _: 1),
-)
-READINESS: Final[tuple[Family[bool], ...]] = (
-    gauge("nereid_model_ready", "Whether requests to the model version are accepted (1) or not (0)", int),
-)
-
-
-CALLERS: Final[tuple[Family[Outcomes], ...]] = (
-    Family(
-        "nereid_token_requests",
-        "counter",
-        "Requests of a token by outcome: ok, denied, limited; of this ingress replica",
-        _by_outcome,
-    ),
-)
 
 
 async def render(
     service: RoutedInferenceService,
     config: MetricsConfig = _DEFAULTS,
     machine: Machine | None = None,
-    send_buffers: SendBufferLimit | None = None,
-    tokens: Mapping[str, Outcomes] | None = None,
+    ingress: IngressReading | None = None,
 ) -> bytes:
     """Return the body of `/metrics`.
 
@@ -83,37 +45,56 @@ async def render(
         service: the service whose replicas are asked.
         config: which kinds of metrics are reported.
         machine: the machine of this node, None to leave it out.
-        send_buffers: the send buffers of this process, None to leave what is of the process out.
-        tokens: outcomes by name of token, None to leave them out.
+        ingress: this process, None to leave it out.
     """
     entries = service.served()
+    serving = [(_labels(entry), service.serving(entry)) for entry in entries]  # before a table replaces them
     reports = await service.reports(entries, local=True)
     models = [(_labels(entry), ModelReading(report, config.quantiles)) for entry, report in reports]
-    metrics: list[Metric] = [
-        *read_families(REQUESTS, models, config),
-        *read_families(LOADS, [(_labels(entry), entry) for entry in entries], config),
-        *read_families(DISTRIBUTIONS, models, config),
-        *read_families(READINESS, [(_labels(e), service.available(e)) for e in entries], config),
-    ]
-    if send_buffers is not None:
-        metrics += read_families(BUILD, [({"version": server_version()}, None)], config)
-        metrics += read_families(SLOW_CLIENTS, [({}, send_buffers)], config)
-    if tokens is not None:
-        metrics += read_families(
-            CALLERS, [({"token": name}, found) for name, found in tokens.items()], config
-        )
-    if machine is not None:
-        metrics += machine.read()
+    families = chain(
+        read_families(REQUESTS, models, config),
+        read_families(LOADS, [(_labels(entry), entry) for entry in entries], config),
+        read_families(DISTRIBUTIONS, models, config),
+        read_families(SERVING, serving, config),
+        read_families(STATES, [(_labels(entry), entry) for entry in service.known()], config),
+        read_families(LOAD_FAILURES, _by_name(service.load_failures), config),
+        () if ingress is None else ingress_families(ingress, config),
+        () if machine is None else machine.read(),
+    )
     custom = (family for _, report in reports for family in report.custom)
-    metrics += custom_metrics(custom, {metric.name for metric in metrics})
-    return exposition(metrics).encode()
+    return await _written(families, lambda taken: custom_metrics(custom, taken))
+
+
+async def _written(
+    families: Iterable[Metric], custom: Callable[[Collection[str]], Iterable[Metric]]
+) -> bytes:
+    """Write families, then custom ones, which have to know the names that are taken.
+
+    Requests are served between two families: many models make thousands of lines.
+    """
+    parts, names = [], set()
+    for metric in families:
+        parts.append(exposition([metric]))
+        names.add(metric.name)
+        await asyncio.sleep(0)
+    parts.append(exposition(custom(names)))
+    return "".join(parts).encode()
+
+
+def _by_name(counts: Mapping[str, int]) -> list[tuple[Labels, int]]:
+    """Label the counts of models, which are by identifier."""
+    return [({"model": name_of(key), **_namespace(key)}, count) for key, count in sorted(counts.items())]
+
+
+def _namespace(identifier: str) -> Labels:
+    namespace = namespace_of(identifier)
+    return {"namespace": namespace} if namespace else {}
 
 
 def _labels(entry: VersionEntry) -> Labels:
     """Return the labels of a model version, sorted by name as tritonserver's (prometheus-cpp keeps a map)."""
-    labels = {"model": entry.model, "version": str(entry.version)}
-    if namespace := namespace_of(entry.name):
-        labels["namespace"] = namespace
+    version = "" if entry.version == NO_VERSION else str(entry.version)
+    labels = {"model": entry.model, "version": version, **_namespace(entry.name)}
     for key, text in entry.model_config.metric_tags.items():
         # A tag comes from the model's author; a character that no label name may have would break the page.
         labels["_" + re.sub(r"[^a-zA-Z0-9_]", "_", key)] = text

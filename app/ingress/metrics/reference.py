@@ -7,10 +7,27 @@ from app.access.grants import Outcomes
 from app.core.latencies import Histogram
 from app.core.statistics import ReplicaReport
 from app.ingress.metrics.family import Family, S
+from app.ingress.metrics.ingress_families import (
+    BUILD,
+    CALLERS,
+    CERTIFICATES,
+    FRONTS,
+    PROCESS,
+    SLOW_CLIENTS,
+    FrontReading,
+)
 from app.ingress.metrics.machine import CPU, GPU, PINNED, CpuReading, GpuReading
-from app.ingress.metrics.model_families import DISTRIBUTIONS, LOADS, REQUESTS, ModelReading
-from app.ingress.metrics.page import BUILD, CALLERS, READINESS, SLOW_CLIENTS
+from app.ingress.metrics.model_families import (
+    DISTRIBUTIONS,
+    LOAD_FAILURES,
+    LOADS,
+    REQUESTS,
+    SERVING,
+    STATES,
+    ModelReading,
+)
 from app.ingress.net.slow_clients import SendBufferLimit
+from app.ingress.service.routed import Serving
 from app.routing.table import ModelState, VersionEntry
 
 _TEXT: Final = """\
@@ -30,11 +47,21 @@ Nereid's own.
 
 Each sample has the labels `model` and `version`; also `namespace` with `--model-namespacing`, and `_<key>`
 for each of the model's `metric_tags`. The summary of requests is of models without a response cache, the
-histogram of first responses of decoupled models.
+histogram of first responses of decoupled models. The histograms in seconds have the same bounds everywhere,
+half a millisecond to a minute, so that they may be summed over versions and nodes. Percentiles of a fleet
+come from them: `histogram_quantile(0.99, sum by (le) (rate(nereid_request_duration_seconds_bucket[5m])))`.
+
+State, readiness, failed loads and lost replicas are those of the whole cluster, as every ingress sees them:
+take `max` over instances, not `sum`. A failed load has no label `version`, and may leave an older version in
+service.
 
 {models}
 
 ## Ingress replica
+
+With `--ingress-replicas` above 1, several processes share the metrics port of a node, and one of them answers
+a scrape: values of this section are then now of one, now of another. The certificate's family is there with
+TLS.
 
 {ingress}
 
@@ -57,7 +84,12 @@ Families that Python models make with `pb_utils.MetricFamily` follow by name. Co
 summed over replicas; of a gauge, the value set last is shown. A family whose name is taken is left out.
 """
 _MODEL: Final = ModelReading(
-    ReplicaReport(releases={"full": 1}, refusals={"deadline": 1}, first_response=Histogram((1.0,), [0, 0])),
+    ReplicaReport(
+        releases={"full": 1},
+        refusals={"deadline": 1},
+        first_response=Histogram((1.0,), [0, 0]),
+        durations=dict.fromkeys(("request", "queue", "compute"), Histogram((1.0,), [0, 0])),
+    ),
     quantiles=(0.5,),
 )
 _ENTRY: Final = VersionEntry("m", 1, ModelState.READY)
@@ -73,10 +105,20 @@ def reference() -> str:
                 *_rows(REQUESTS, _MODEL),
                 *_rows(LOADS, _ENTRY),
                 *_rows(DISTRIBUTIONS, _MODEL),
-                *_rows(READINESS, True),
+                *_rows(SERVING, Serving(True, 1, {"was killed": 1})),
+                *_rows(STATES, _ENTRY),
+                *_rows(LOAD_FAILURES, 1),
             ]
         ),
-        ingress=_table([*_rows(BUILD, None, "`version`"), *_rows(SLOW_CLIENTS, SendBufferLimit())]),
+        ingress=_table(
+            [
+                *_rows(BUILD, None),
+                *_rows(PROCESS, None),
+                *_rows(SLOW_CLIENTS, SendBufferLimit()),
+                *_rows(FRONTS, FrontReading(0, 0), "`front`"),
+                *_rows(CERTIFICATES, 0.0, "`front`"),
+            ]
+        ),
         callers=_table(_rows(CALLERS, Outcomes(), "`token`")),
         node=_table([*_rows(CPU, _CPU), *_rows(GPU, _GPU, "`gpu_uuid`"), *_rows(PINNED, None)]),
     )

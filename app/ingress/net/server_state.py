@@ -32,6 +32,7 @@ class ServerState:
         connections: open connections.
         refused: connections beyond the limit, open for a moment until their clients are told.
         too_many: why those are refused.
+        refusals: number of connections refused since the start.
         buffered: request bytes that connections buffer.
         send_buffers: limit on response bytes buffered for slow clients; servers may share it.
         all_closed: set when the last connection has closed.
@@ -46,6 +47,7 @@ class ServerState:
         self.send_buffers = send_buffers or SendBufferLimit()
         self.all_closed = asyncio.Event()
         self.refused: set[Connection] = set()
+        self.refusals = 0
         self.too_many = f"too many connections: the server accepts {max_connections} (--max-connections)"
         self._max_connections = max_connections
 
@@ -55,6 +57,7 @@ class ServerState:
         The client of such a connection is then told and disconnected; if too many are, it has been aborted.
         """
         admitted = len(self.connections) < self._max_connections
+        self.refusals += not admitted
         if admitted:
             self.connections.add(connection)
         elif len(self.refused) < MAX_REFUSED:

@@ -40,6 +40,7 @@ class HttpFront:
         guard: decides who may do what; None if everybody may do everything.
     """
 
+    name = "http"
     service = "HTTP service connections"
 
     def __init__(
@@ -67,6 +68,11 @@ class HttpFront:
     def connections(self) -> int:
         """Number of open connections."""
         return len(self._server.state.connections)
+
+    @property
+    def refusals(self) -> int:
+        """Number of connections refused at `--max-connections` since the start."""
+        return self._server.state.refusals
 
     @property
     def buffered_bytes(self) -> int:

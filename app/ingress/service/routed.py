@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 from tritonclient.grpc import service_pb2 as pb
@@ -52,6 +52,20 @@ class Repository(Protocol):
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None: ...
 
     async def unload(self, name: str, unload_dependents: bool) -> None: ...
+
+
+class Serving(NamedTuple):
+    """How an ingress reaches a version.
+
+    Attributes:
+        available: whether a request would be accepted now.
+        replicas: number of replicas on this node that are ready.
+        losses: number of replicas lost, on any node, by how they ended.
+    """
+
+    available: bool
+    replicas: int
+    losses: dict[str, int]
 
 
 Submit = Callable[[VersionEntry, InferRequest, Sink], Call]
@@ -173,6 +187,23 @@ class RoutedInferenceService:
     def available(self, entry: VersionEntry) -> bool:
         """Return whether a request to this version would be accepted here now."""
         return not self._exiting and self._router.available(entry)
+
+    def serving(self, entry: VersionEntry) -> Serving:
+        """Return how this ingress reaches the replicas of a version; an ensemble has none."""
+        if entry.ensemble:
+            return Serving(self.available(entry), 0, {})
+        pool = self._router.pool(entry)
+        ready = sum(channel.ready for channel in pool.local_channels())
+        return Serving(self.available(entry), ready, dict(pool.losses))
+
+    def known(self) -> tuple[VersionEntry, ...]:
+        """Return every version that the manager knows, in whatever state."""
+        return self._router.table.entries
+
+    @property
+    def load_failures(self) -> dict[str, int]:
+        """Loads that failed, by the model's identifier."""
+        return self._router.table.load_failures
 
     def served(self) -> list[VersionEntry]:
         """Return the READY versions, by name and version."""

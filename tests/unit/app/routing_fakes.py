@@ -50,6 +50,7 @@ class FakeChannel:
     def __init__(self, answer: ReplicaReport | Exception, suspected: str = "") -> None:
         self.answer = answer
         self.suspected = suspected
+        self.ready = not suspected
 
     async def control(self, verb: str, payload: Any = None, timeout: float | None = None) -> Any:
         assert (verb, payload) == ("statistics", None)
@@ -60,9 +61,12 @@ class FakeChannel:
 
 
 class FakePool:
-    def __init__(self, local: list[FakeChannel], remote: list[FakeChannel]) -> None:
+    def __init__(
+        self, local: list[FakeChannel], remote: list[FakeChannel], losses: dict[str, int] | None = None
+    ) -> None:
         self.channels = [*local, *remote]
         self.local = local
+        self.losses = losses or {}
 
     def local_channels(self) -> list[FakeChannel]:
         return self.local

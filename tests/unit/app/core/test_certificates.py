@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key
+from cryptography.x509 import load_pem_x509_certificate
 
 from app.core.certificates import certificates
 from tests.certificates import Authority, Pair
@@ -26,6 +27,11 @@ def refusal(**files: Any) -> Any:
 
 def test_without_tls_no_file_is_read() -> None:
     assert chosen("no", "no", use=False) is None
+
+
+def test_when_a_certificate_expires(pair: Pair) -> None:
+    written = load_pem_x509_certificate(pair.cert.read_bytes())
+    assert chosen(*pair).expires_at() == written.not_valid_after_utc.timestamp()
 
 
 def test_root_certificate_is_used_for_mutual_tls_only(pair: Pair, authority: Authority) -> None:

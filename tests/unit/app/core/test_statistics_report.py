@@ -43,6 +43,8 @@ def full(factor: int) -> ReplicaReport:
         queue_age_ns=factor,
         expected_wait_ns=factor,
         has_cache=factor > 1,
+        restarts=factor,
+        durations={"queue": Histogram((1.0,), [factor, 1], 0.25 * factor)},
         summaries={"queue": Summary(factor, 10 * factor, {-1: factor, factor: 1})},
         first_response=Histogram((1.0, 2.5), [factor, 0, 1], 0.5 * factor),
         custom=[CustomFamily("f", "text", "counter", [CustomSample({"a": "b"}, 1.0, 0, [], [])])],
@@ -78,6 +80,8 @@ def test_every_counter_is_added() -> None:
     assert (total.queue_age_ns, total.has_cache) == (10, True)
     assert total.summaries == {"queue": Summary(11, 110, {-1: 11, 1: 1, 10: 1})}
     assert total.first_response == Histogram((1.0, 2.5), [11, 0, 2], 5.5)
+    assert total.restarts == 11
+    assert total.durations == {"queue": Histogram((1.0,), [11, 2], 2.75)}
     assert len(total.custom) == 2
     assert parts == [full(1), full(10)], "merging changes its arguments"
 

@@ -101,7 +101,7 @@ async def test_arrays_in_arrays_out(load: Loader, kind: str, values: Any) -> Non
     expected = np.char.encode(values).astype(object) if kind == "TYPE_STRING" else values
     assert np.array_equal(again, expected)
     assert again.dtype == expected.dtype
-    assert load.models[0].statistics.counters.success.count == 1
+    assert load.models[0].statistics.succeeded == 1
 
 
 async def test_a_refusal_is_typed_on_the_other_side(load: Loader) -> None:

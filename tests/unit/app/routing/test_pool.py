@@ -8,7 +8,7 @@ import pytest
 
 from app.core.errors import ErrorCode
 from app.ray_adapter.replicas import ReplicaAddress
-from app.routing.pool import ReplicaPool
+from app.routing.pool import ReplicaPool, _kind_of_loss
 from app.transport.channel.client import Channel
 from tests.unit.app.routing.conftest import KEY, NODE, SETTINGS, Replica, Sink, Start, request
 from tests.waiting import let_run, until
@@ -108,6 +108,15 @@ async def test_lost_replica_leaves_the_others(bench: Bench, start: Start) -> Non
     bench.submit(4)
     await until(lambda: b.taken == 4)
     assert bench.pool.available
+    assert bench.pool.losses == {"connection lost": 1}
+
+
+def test_kinds_of_losses_name_no_process() -> None:
+    assert (
+        _kind_of_loss("its process 77 was killed by signal 9 (SIGKILL)") == "was killed by signal 9 (SIGKILL)"
+    )
+    assert _kind_of_loss("its process 77 has ended") == "has ended"
+    assert _kind_of_loss("[Errno 104] Connection reset by peer") == "connection lost"
 
 
 async def test_draining_replica_gets_nothing_new(bench: Bench, start: Start) -> None:

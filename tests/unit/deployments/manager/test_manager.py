@@ -83,6 +83,7 @@ async def test_failing_model_does_not_affect_others(bench: Bench) -> None:
     )
     table = made.table
     assert table.initialised and not table.all_ready
+    assert table.load_failures == dict.fromkeys(("dead", "fails", "raises", "unreadable"), 1)
     await until(lambda: sorted(bench.serve.deleted) == ["dead:1", "fails:1", "raises:1"])
 
 

@@ -284,3 +284,13 @@ async def test_new_version_policy_is_published_without_a_load(bench: Bench) -> N
     assert sorted(bench.serve.deployed) == ["m:1", "m:2"]
     (entry,) = made.table.applications.values()
     assert list(entry.model_config.version_policy.specific.versions) == [2]
+
+
+async def test_failed_reload_of_a_served_model_is_counted(bench: Bench) -> None:
+    bench.add("m")
+    made = await bench.start_explicit("m")
+    bench.add("m", "no configuration")
+    await load_error(made, "m")
+    await load_error(made, "m")
+    await until(lambda: made.table.load_failures == {"m": 2})
+    assert await states(made) == [("m", "1", "READY")]

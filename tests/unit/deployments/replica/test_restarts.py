@@ -52,9 +52,9 @@ def test_pauses_grow_to_a_minute() -> None:
 
 def test_a_long_service_forgives_what_was_before() -> None:
     assert next_run(None, 100.0) == Run(0)
-    assert next_run(Run(5, served_from=100.0), 160.0) == Run(6)
-    assert next_run(Run(5, served_from=100.0), 161.0) == Run(1)
-    assert next_run(Run(5), 1000.0) == Run(6)  # it was never loaded
+    assert next_run(Run(5, served_from=100.0), 160.0) == Run(6, ended=1)
+    assert next_run(Run(5, served_from=100.0, ended=7), 161.0) == Run(1, ended=8)
+    assert next_run(Run(5), 1000.0) == Run(6, ended=1)  # it was never loaded
 
 
 def test_a_replica_that_keeps_dying_waits_longer_each_time(place: Place) -> None:
@@ -77,6 +77,17 @@ def test_a_replica_that_ended_in_order_leaves_nothing(place: Place) -> None:
     restarts.ended()
     assert place.values == {}
     assert place.crash() == 0
+
+
+def test_all_unexpected_ends_are_counted(place: Place) -> None:
+    counts = []
+    for served in (0.0, 61.0, 0.0):
+        restarts, _ = place.start()
+        restarts.loaded()
+        counts.append(restarts.count)
+        place.now += served
+    assert counts == [0, 1, 2]
+    assert place.start()[0].count == 3
 
 
 def test_loads_and_places_are_counted_apart(place: Place) -> None:

@@ -110,6 +110,7 @@ def test_connection_beyond_the_limit_is_told_so(run: Run, monkeypatch: pytest.Mo
             assert await refused.at_end() and await silent.at_end()
             assert (await admitted.ask(json_infer()))[0] == 200
             assert front.fake.requests == 2
+            assert front.refusals == 3
 
     run(scenario())
 

@@ -121,5 +121,9 @@ async def test_without_counters_there_are_gauges() -> None:
         "nv_inference_pending_request_count",
         "nereid_expected_wait_us",
         "nv_model_load_duration_secs",
+        "nereid_model_load_failure",
         "nereid_model_ready",
+        "nereid_model_state",
+        "nereid_replica_restarts",
+        "nereid_replicas_ready",
     }

@@ -1,8 +1,12 @@
 """The text of `/metrics`."""
 
+import platform
 from pathlib import Path
 from typing import Any, cast
 
+import psutil
+import pytest
+import ray
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.core.errors import unavailable
@@ -11,12 +15,29 @@ from app.core.latencies import Histogram, Summary
 from app.core.observability.metrics_config import MetricsConfig
 from app.core.statistics import BatchDurations, CustomFamily, CustomSample
 from app.ingress.metrics.family import Family
+from app.ingress.metrics.ingress_families import (
+    BUILD,
+    CERTIFICATES,
+    FRONTS,
+    PROCESS,
+    SLOW_CLIENTS,
+    FrontReading,
+    IngressReading,
+)
 from app.ingress.metrics.machine import CPU, PINNED, Machine
-from app.ingress.metrics.model_families import DISTRIBUTIONS, LOADS, REQUESTS
-from app.ingress.metrics.page import BUILD, READINESS, SLOW_CLIENTS, render
+from app.ingress.metrics.model_families import (
+    DISTRIBUTIONS,
+    LOAD_FAILURES,
+    LOADS,
+    REQUESTS,
+    SERVING,
+    STATES,
+)
+from app.ingress.metrics.page import render
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.routed import RoutedInferenceService
 from app.routing.router import Router
+from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
 from tests.unit.app.routing_fakes import (
     CONFIG,
     SETTINGS,
@@ -28,6 +49,15 @@ from tests.unit.app.routing_fakes import (
     entry,
 )
 
+ENSEMBLE = """
+platform: "ensemble"
+input { name: "A" data_type: TYPE_FP32 dims: [ 1 ] }
+output { name: "B" data_type: TYPE_FP32 dims: [ 1 ] }
+ensemble_scheduling { step {
+  model_name: "m" model_version: -1
+  input_map { key: "INPUT0" value: "A" } output_map { key: "OUTPUT0" value: "B" }
+} }
+"""
 PAGE = """\
 # HELP nv_inference_request_success Number of successful inference requests, all batch sizes
 # TYPE nv_inference_request_success counter
@@ -65,12 +95,23 @@ nv_inference_request_failure{model="m",reason="OTHER",version="1"} 0
 # HELP nereid_expected_wait_us Expected wait of a request that arrives now, in microseconds
 # TYPE nereid_expected_wait_us gauge
 nereid_expected_wait_us{model="m",version="1"} 0
+# HELP nereid_replica_restarts Replicas started in place of one that ended unexpectedly, since the version was loaded
+# TYPE nereid_replica_restarts counter
+nereid_replica_restarts{model="m",version="1"} 7
 # HELP nv_model_load_duration_secs Model load time in seconds
 # TYPE nv_model_load_duration_secs gauge
 nv_model_load_duration_secs{model="m",version="1"} 0
 # HELP nereid_model_ready Whether requests to the model version are accepted (1) or not (0)
 # TYPE nereid_model_ready gauge
 nereid_model_ready{model="m",version="1"} 1
+# HELP nereid_replicas_ready Replicas on this node that are ready
+# TYPE nereid_replicas_ready gauge
+nereid_replicas_ready{model="m",version="1"} 1
+# HELP nereid_model_state The state of a model version, as a label (as in the repository index); always 1
+# TYPE nereid_model_state gauge
+nereid_model_state{model="m",state="READY",version="1"} 1
+# HELP nereid_model_load_failure Loads of a model that failed since the repository manager started
+# TYPE nereid_model_load_failure counter
 """  # noqa: E501
 
 
@@ -101,6 +142,7 @@ async def test_page_of_one_model() -> None:
         inference_count=40,
         execution_count=3,
         pending=2,
+        restarts=7,
         failures={"BACKEND": 4, "REJECTED": 1},
     )
     router.pools["m:1"] = FakePool([FakeChannel(answer)], [])
@@ -118,26 +160,86 @@ async def test_prometheus_reads_every_family(tmp_path: Path) -> None:
         refusals={"deadline": 1},
         batches={3: BatchDurations()},
         first_response=Histogram((1.0,), [2, 1], 3.5),
+        durations={kind: Histogram((1.0,), [2, 1], 3.5) for kind in ("request", "queue", "compute")},
         summaries={"queue": Summary(2, 10, {5: 1, 9: 1})},
         custom=[CustomFamily("own", "a\nb", "histogram", [sample])],
     )
     router = FakeRouter(entry("m"))
-    router.pools["m:1"] = FakePool([FakeChannel(report)], [])
+    router.pools["m:1"] = FakePool([FakeChannel(report)], [], {"was killed": 1})
+    router.table = RoutingTable(1, True, router.table.entries, load_failures={"m": 1})
+    ingress = IngressReading(SendBufferLimit(), {"http": FrontReading(1, 0)}, {"http": 1e9})
     config = MetricsConfig(summaries=True, histograms=True)
-    text = (await render(service_of(router), config, machine, SendBufferLimit())).decode()
+    text = (await render(service_of(router), config, machine, ingress)).decode()
     found = list(text_string_to_metric_families(text))
     tables: tuple[Family[Any], ...]
-    tables = (*REQUESTS, *LOADS, *DISTRIBUTIONS, *READINESS, *BUILD, *SLOW_CLIENTS, *CPU, *PINNED)
-    expected = [(family.name, family.kind, family.help) for family in tables]
+    tables = (*REQUESTS, *LOADS, *DISTRIBUTIONS, *SERVING, *STATES, *LOAD_FAILURES)
+    tables += (*BUILD, *PROCESS, *SLOW_CLIENTS, *FRONTS, *CERTIFICATES, *CPU, *PINNED)
+    expected = [(family.name.removesuffix("_total"), family.kind, family.help) for family in tables]
     expected.append(("own", "histogram", "a\nb"))
     assert [(family.name, family.type, family.documentation) for family in found] == expected
     assert [family.name for family in found if not family.samples] == ["nv_inference_request_summary_us"]
     assert found[-1].samples[0].labels == {"a": 'b"\\\n', "le": "1"}
 
 
-async def test_version_of_the_server_is_a_label() -> None:
-    text = (await render(service_of(FakeRouter()), send_buffers=SendBufferLimit())).decode()
-    assert f'nereid_build_info{{version="{server_version()}"}} 1\n' in text
+async def ingress_page(reading: IngressReading) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    return samples((await render(service_of(FakeRouter()), ingress=reading)).decode())
+
+
+async def test_versions_are_labels() -> None:
+    found = await ingress_page(IngressReading(SendBufferLimit()))
+    versions = {"python": platform.python_version(), "ray": ray.__version__, "version": server_version()}
+    assert found["nereid_build_info"] == {tuple(versions.items()): 1}
+
+
+async def test_the_process_is_measured() -> None:
+    found = await ingress_page(IngressReading(SendBufferLimit()))
+    me = psutil.Process()
+    assert found["process_open_fds"][()] == pytest.approx(me.num_fds(), abs=2)
+    assert found["process_resident_memory_bytes"][()] == pytest.approx(me.memory_info().rss, rel=0.1)
+    assert 0 < found["process_cpu_seconds"][()] <= sum(me.cpu_times()[:2]) + 0.1
+    assert found["process_open_fds"][()] < found["process_max_fds"][()]
+
+
+async def test_connections_and_certificates_are_of_fronts() -> None:
+    fronts = {"grpc": FrontReading(3, 0), "http": FrontReading(2, 5)}
+    found = await ingress_page(IngressReading(SendBufferLimit(), fronts, {"http": 2e9}))
+    grpc, http = (("front", "grpc"),), (("front", "http"),)
+    assert found["nereid_connections"] == {grpc: 3, http: 2}
+    assert found["nereid_connections_refused"] == {grpc: 0, http: 5}
+    assert found["nereid_certificate_expiry_timestamp_seconds"] == {http: 2e9}
+    assert "nereid_certificate_expiry_timestamp_seconds" not in await ingress_page(
+        IngressReading(SendBufferLimit(), fronts)
+    )
+
+
+async def test_every_version_has_a_state() -> None:
+    router = FakeRouter(
+        entry("m"), entry("m", 2, ModelState.LOADING), VersionEntry("n", NO_VERSION, ModelState.UNKNOWN)
+    )
+    found = samples(await page(router))["nereid_model_state"]
+    assert found == {
+        (("model", "m"), ("state", "READY"), ("version", "1")): 1,
+        (("model", "m"), ("state", "LOADING"), ("version", "2")): 1,
+        (("model", "n"), ("state", "UNKNOWN"), ("version", "")): 1,
+    }
+
+
+async def test_loads_that_failed_are_counted_by_model() -> None:
+    router = FakeRouter()
+    router.table = RoutingTable(1, True, load_failures={"/a::m": 2, "n": 1}, namespacing=True)
+    found = samples(await page(router))["nereid_model_load_failure"]
+    assert found == {(("model", "m"), ("namespace", "/a")): 2, (("model", "n"),): 1}
+
+
+async def test_replicas_of_this_node_are_counted_if_ready() -> None:
+    router = FakeRouter(entry("m"), entry("e", config=ENSEMBLE))
+    here = [FakeChannel(counters()), FakeChannel(counters(), suspected="no answer for 3 s")]
+    router.pools["m:1"] = FakePool(here, [FakeChannel(counters())], {"was killed by signal 9 (SIGKILL)": 3})
+    found = samples(await page(router))
+    labels = (("model", "m"), ("version", "1"))
+    assert found["nereid_replicas_ready"] == {(("model", "e"), ("version", "1")): 0, labels: 1}
+    (lost,) = found["nereid_replica_lost"].items()
+    assert lost == ((labels[0], ("reason", "was killed by signal 9 (SIGKILL)"), labels[1]), 3)
 
 
 async def test_families_are_declared_without_models() -> None:
@@ -225,7 +327,7 @@ async def test_send_buffers_are_reported() -> None:
 
     buffers = SendBufferLimit()
     buffers.update(Client())
-    text = (await render(service_of(FakeRouter()), send_buffers=buffers)).decode()
+    text = (await render(service_of(FakeRouter()), ingress=IngressReading(buffers))).decode()
     assert "\nnereid_unsent_bytes 7\n" in text
     assert "\nnereid_slow_client_ended 0\n" in text
 
