@@ -38,7 +38,8 @@ from app.ray_adapter.node import listen_host, node_id, replica_deployment
 from app.routing.handle_calls import HandleCalls, public_errors
 from app.routing.manager_client import ManagerClient, follow
 from app.routing.router import Router
-from app.routing.table import RoutingTable, VersionEntry
+from app.routing.table import NotLoaded, RoutingTable, VersionEntry
+from app.routing.waiting_room import WaitingLimits, WaitingRoom, resolve_loaded
 from app.settings.settings import ServerSettings
 from app.transport.event_loop_thread import LoopThread, freeze_heap
 
@@ -86,7 +87,10 @@ class Ingress:
             nereid.InferError: no such version is ready, or the inference failed.
         """
         with public_errors():
-            entry = self._router.resolve(name, version)
+            try:
+                entry = self._router.resolve(name, version)
+            except NotLoaded:
+                entry = await self._plane.run(resolve_loaded(self._router, name, version))
         submit = partial(self._submit, entry)
         calls = HandleCalls(entry.model_config, submit, self._plane, name, version)
         return await calls.call(*args, **kwargs)
@@ -126,6 +130,9 @@ class Ingress:
     async def _start(self) -> None:
         settings = self._settings
         self._router = Router(self._node_id, self._key, settings.cluster.transport)
+        waiting = settings.residency
+        limits = WaitingLimits(waiting.waiting_requests, waiting.waiting_bytes, waiting.waiting_s)
+        self._router.waiting = WaitingRoom(self._router, self._manager.demand, limits)
         shared_memory = SharedMemory(_region_directory(self._key), settings.devices.allow_client_shm)
         self._service = RoutedInferenceService(settings, self._router, self._manager, shared_memory)
         live = LiveSettings(settings.log, TraceSettings(settings.trace))

@@ -47,6 +47,14 @@ class ManagerClient:
     async def unload(self, name: str, unload_dependents: bool, requested_by: str = "") -> None:
         await self._call(self._handle.unload, name, unload_dependents, requested_by)
 
+    async def demand(self, name: str) -> None:
+        """Have a model, by its identifier, served by a replica; return when every ingress routes to it.
+
+        Raises:
+            InferError: UNAVAILABLE with the reason why it is not.
+        """
+        await self._call(self._handle.demand, name)
+
     async def configure(self, change: bytes, current: bytes) -> None:
         """Change live settings; return when every ingress has applied them."""
         await self._call(self._handle.configure, change, current)

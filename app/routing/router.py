@@ -14,7 +14,8 @@ from app.ray_adapter.handles import open_handle
 from app.routing.pool import ReplicaPool
 from app.routing.repeated_call import RepeatedCall
 from app.routing.sequence_call import SequenceCall
-from app.routing.table import ModelState, RoutingTable, VersionEntry, not_ready
+from app.routing.table import ModelState, NotLoaded, RoutingTable, VersionEntry, not_ready
+from app.routing.waiting_room import WaitingRoom
 from app.transport.memory.client_regions import with_inlined_regions
 from app.transport.settings import TransportSettings
 
@@ -55,7 +56,10 @@ class Router:
         self._watching: set[asyncio.Task[None]] = set()
         self._control_pools: set[str] = set()
         self.table = RoutingTable()
+        self._table_changed = asyncio.Event()
         self.ensembles: Ensembles | None = None
+        self.waiting: WaitingRoom | None = None
+        """Holds requests of versions without a replica until they have one; None where all are loaded."""
         self._last_control: tuple[str, Any] | None = None
 
     async def apply(self, table: RoutingTable) -> None:
@@ -69,6 +73,7 @@ class Router:
             await asyncio.gather(*(pool.wait_available(_CONNECT_S) for pool in added))
         # From here on requests resolve to pools that are connected; closed pools finish those in flight.
         self.table = table
+        self._table_changed.set()
         if self.ensembles is not None:
             self.ensembles.retain(table.ready)
         wanted = self._control_pools | table.applications.keys()
@@ -79,8 +84,20 @@ class Router:
         """Choose the version that answers a request; see `RoutingTable.resolve` for what it raises."""
         return self.table.resolve(name, version)
 
+    async def wait_loaded(self, entry: VersionEntry) -> None:
+        """Wait until an idle version is loaded.
+
+        Raises:
+            InferError: why it is not.
+        """
+        if self.waiting is None:
+            raise NotLoaded(entry)
+        await self.waiting.wait(entry)
+
     def available(self, entry: VersionEntry) -> bool:
         """Return whether a request to this version would be accepted now."""
+        if entry.idle and self.waiting is not None:
+            return True
         pool = self._pools.get(entry.application)
         if pool is None:
             ensembles = self._ensembles(entry)
@@ -95,8 +112,11 @@ class Router:
 
     def _reason(self, entry: VersionEntry) -> str:
         """Return the manager's reason, which may be newer than the entry that a request was resolved to."""
-        current = self.table.by_name.get(entry.name, {}).get(entry.version)
+        current = self._current(entry.name, entry.version)
         return current.reason if current is not None else ""
+
+    def _current(self, name: str, version: int) -> VersionEntry | None:
+        return self.table.by_name.get(name, {}).get(version)
 
     def in_flight(self) -> list[tuple[VersionEntry, int]]:
         """Return the versions with requests in flight from here, and the number of requests."""
@@ -125,8 +145,26 @@ class Router:
             return _submit_sequence(entry, pool, request, sink)
         call = RepeatedCall.start(pool, request, sink) if pool.repeats else pool.submit(request, sink)
         if call is None:
+            if entry.idle and self.waiting is not None:
+                return self.waiting.submit(entry, request, sink)
             raise not_ready(entry, self.trouble(entry))
         return call
+
+    async def wait_for_replica(self, name: str, version: int, timeout: float) -> bool:
+        """Wait until a version has a replica that is connected.
+
+        Returns:
+            Whether that is so; also True for a version that is not served any more.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                while (found := self._current(name, version)) and found.idle and not found.application:
+                    self._table_changed.clear()
+                    await self._table_changed.wait()
+        except TimeoutError:
+            return False
+        pool = None if found is None else self._pools.get(found.application)
+        return pool is None or await pool.wait_available(timeout)
 
     def broadcast_control(self, verb: str, payload: Any) -> None:
         """Make a control call to every replica of every model; see `ReplicaPool.broadcast_control`."""
@@ -154,6 +192,8 @@ class Router:
 
     async def close(self, grace: float) -> None:
         """Wait for requests in flight, at most `grace` seconds, and close every channel."""
+        if self.waiting is not None:
+            await self.waiting.close()
         for name in list(self._pools):
             self._close(name, grace)
         await asyncio.gather(*self._closing)
@@ -163,8 +203,13 @@ class Router:
         return self.ensembles if entry.state is ModelState.READY and entry.ensemble else None
 
     def _submit_without_pool(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
-        """Run an ensemble, or send to what replaced a version since it was resolved (a reload, say)."""
+        """Run an ensemble, have the request of an idle version wait, or send to what replaced the version.
+
+        It may have been replaced since it was resolved (by a reload, say).
+        """
         if self.table.is_current(entry):
+            if entry.idle and self.waiting is not None:
+                return self.waiting.submit(entry, request, sink)
             return self._submit_ensemble(entry, request, sink)
         # A front may decode in a thread after it has resolved: the pool can be closed in between.
         current = self.table.resolve(request.model_name, request.model_version)

@@ -23,6 +23,8 @@ _RETRY_S = 1.0
 """When to ask again for a model that is loading."""
 UNLOADED = "unloaded"
 """The reason of an UNAVAILABLE version that was loaded before."""
+IDLE = "idle"
+"""The reason of a READY version without a replica, which its first request loads."""
 
 
 class ModelState(StrEnum):
@@ -113,6 +115,19 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
         return {spec.name: spec for spec in output_specs(self.model_config)}
 
     @property
+    def idle(self) -> bool:
+        """Whether it has no replica until a request asks for it, and then gets one.
+
+        Without an `application` it is loaded then; of an ensemble, models that it calls are.
+        """
+        return self.reason == IDLE and self.state is ModelState.READY
+
+    @property
+    def undescribed(self) -> bool:
+        """Whether only its load tells its inputs and outputs, and whether it is decoupled."""
+        return self.idle and not self.application and (self.ensemble or not (self.inputs and self.outputs))
+
+    @property
     def unloaded_by_request(self) -> bool:
         """Whether a client unloaded it, which does not make the server unready (strict readiness)."""
         return self.state is ModelState.UNAVAILABLE and self.reason == UNLOADED
@@ -130,6 +145,19 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
         """
         wanted = self.state in (ModelState.LOADING, ModelState.UNAVAILABLE)
         return wanted and not self.unloaded_by_request
+
+
+class NotLoaded(InferError):
+    """A request cannot be read before its version is loaded, which completes the configuration.
+
+    Attributes:
+        entry: the version, which is idle.
+    """
+
+    def __init__(self, entry: VersionEntry) -> None:
+        text = f"model '{entry.model}' version {entry.version} is not loaded yet"
+        super().__init__(ErrorCode.UNAVAILABLE, text, retry_after_s=_RETRY_S)
+        self.entry = entry
 
 
 class RoutingTable(msgspec.Struct, frozen=True, dict=True):
@@ -237,10 +265,13 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
         Raises:
             InferError: Triton's texts; NOT_FOUND for an unknown model or version, UNAVAILABLE for a version
                 that is not ready, INVALID_ARG for a version string that is no number.
+            NotLoaded: UNAVAILABLE for a version whose configuration only its load completes.
         """
         entry = self._resolved.get((name, version))
         if entry is None:
             entry = self._find(name, version)
+            if entry.undescribed:
+                raise NotLoaded(entry)
             if version in ("", str(entry.version)):  # "01", "001", ... would let the cache grow without limit
                 self._resolved[(name, version)] = entry
         return entry

@@ -15,8 +15,10 @@ from app.core.observability.log import LOG_FORMATS, LogConfig
 from app.core.observability.metrics_config import MetricsConfig
 from app.core.observability.trace_settings import TraceSetting
 from app.settings import parsers
+from app.settings.clouds import CloudSettings
 from app.settings.flags import NEREID, Flag, Section, table
 from app.settings.fronts import MIB, GrpcSettings, HttpSettings
+from app.settings.residency import ResidencySettings
 from app.transport.settings import TransportSettings
 
 
@@ -255,31 +257,6 @@ class DeviceSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
 
 
-class CloudSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Protocols of cloud services."""
-
-    allow_sagemaker: A[bool, Flag("allow_sagemaker", "Serve SageMaker's protocol.", unused=True)] = False
-    sagemaker_port: A[int, Flag("sagemaker_port", "Port for SageMaker.", unused=True, low=0, high=65535)] = (
-        8080
-    )
-    sagemaker_safe_port_range: A[
-        str,
-        Flag(
-            "sagemaker_safe_port_range",
-            "FIRST-LAST, ports the other endpoints may use.",
-            pair="-",
-            unused=True,
-        ),
-    ] = ""
-    allow_vertex_ai: A[bool, Flag("allow_vertex_ai", "Serve Vertex AI's protocol.", unused=True)] = False
-    vertex_ai_port: A[int, Flag("vertex_ai_port", "Port for Vertex AI.", unused=True, low=0, high=65535)] = (
-        8080
-    )
-    vertex_ai_default_model: A[
-        str, Flag("vertex_ai_default_model", "Model of requests without a model name.", unused=True)
-    ] = ""
-
-
 class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Ray and the channels between its processes."""
 
@@ -380,6 +357,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     clouds: A[CloudSettings, Section("Clouds")] = CloudSettings()
     cluster: A[ClusterSettings, Section(NEREID)] = ClusterSettings()
     model_store: A[ModelStoreSettings, Section(NEREID)] = ModelStoreSettings()
+    residency: A[ResidencySettings, Section(NEREID)] = ResidencySettings()
 
     warnings: tuple[str, ...] = ()
     """Messages for the user about flags given; not a setting."""

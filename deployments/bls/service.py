@@ -21,7 +21,8 @@ from app.ray_adapter.handles import open_handle
 from app.ray_adapter.node import node_id
 from app.routing.manager_client import ManagerClient, follow
 from app.routing.router import Router
-from app.routing.table import VersionEntry
+from app.routing.table import NotLoaded, VersionEntry
+from app.routing.waiting_room import WaitingRoom
 from app.transport.event_loop_thread import LoopThread
 from backends.base import Request
 from backends.python.api.calls import Calls
@@ -60,8 +61,9 @@ class Connection:
         loop = asyncio.get_running_loop()
         # Opening a handle calls the controller, and blocks.
         handle = await loop.run_in_executor(None, open_handle, MANAGER, spec.manager)
-        router = Router(node_id(), spec.key, spec.transport)
-        connection = cls(router, ManagerClient(handle))
+        router, manager = Router(node_id(), spec.key, spec.transport), ManagerClient(handle)
+        router.waiting = WaitingRoom(router, manager.demand)
+        connection = cls(router, manager)
         routing = asyncio.Event()
         watcher = f"{spec.application}-{uuid.uuid4().hex}"
         following = follow(connection.manager, router, watcher, lambda _: routing.set())
@@ -189,18 +191,22 @@ class ModelCalls(Calls):
         if opened is not None:
             self._send(opened.router, call, decoupled)
             return
-        task = asyncio.get_running_loop().create_task(self._connection())
+        self._send_after(self._connection(), call, decoupled)
 
-        def connected(opening: asyncio.Task[Connection]) -> None:
-            error = None if opening.cancelled() else opening.exception()
-            if opening.cancelled():
-                call.on_response(failed(_SHUTTING_DOWN))
-            elif error is not None:
+    def _send_after(self, work: Coroutine[Any, Any, object], call: BlsCall, decoupled: bool) -> None:
+        """Send a call after work that it needs: to open the connection, or to load an idle model."""
+
+        def done(task: asyncio.Task[object]) -> None:
+            error = None if task.cancelled() else task.exception()
+            opened = self._opened()
+            if error is not None:
                 call.on_response(failed(error))
+            elif task.cancelled() or opened is None:
+                call.on_response(failed(_SHUTTING_DOWN))
             else:
-                self._send(opening.result().router, call, decoupled)
+                self._send(opened.router, call, decoupled)
 
-        task.add_done_callback(connected)
+        asyncio.get_running_loop().create_task(work).add_done_callback(done)
 
     def _send(self, router: Router, call: BlsCall, decoupled: bool) -> None:
         request = call.request
@@ -210,6 +216,9 @@ class ModelCalls(Calls):
                 call.on_response(failed(_CANCELLED))
                 return
             sent = router.submit(entry, request, call.on_response)
+        except NotLoaded as idle:
+            self._send_after(router.wait_loaded(idle.entry), call, decoupled)
+            return
         except Exception as error:
             call.on_response(failed(error))
             return
@@ -226,6 +235,8 @@ class ModelCalls(Calls):
         name = infer.model_name
         try:
             entry = router.resolve(name, infer.model_version)
+        except NotLoaded:
+            raise
         except InferError as error:
             text = f"Failed for execute the inference request. Model '{name}' is not ready."
             raise _not_run(name, text) from error
@@ -252,6 +263,8 @@ class ModelCalls(Calls):
         try:
             router = (await self._connection()).router
             return router.available(router.resolve(name, version))
+        except NotLoaded:
+            return True
         except InferError:
             return False
 

@@ -161,6 +161,15 @@ class RepositoryManager:
                 await asyncio.gather(*unloads)
         await self._release_overrides()
 
+    async def demand(self, name: str) -> None:
+        """Have an idle model served, by its identifier; return when every ingress routes to a replica.
+
+        Raises:
+            InferError: UNAVAILABLE with the reason why it is not.
+        """
+        await self._ensure_recovered()
+        raise unavailable(f"model '{name}' is not loaded on demand")
+
     async def explain(self, application: str, reason: str) -> None:
         """Show why a replica of an application is not started yet; with "" that it has been."""
         await self._ensure_recovered()

@@ -24,7 +24,7 @@ class GuardedService:
     def __init__(self, service: InferenceService) -> None:
         self._service = service
         self.live, self.ready, self.exiting = service.live, service.ready, service.exiting
-        self.model_ready = service.model_ready
+        self.model_ready, self.wait_loaded = service.model_ready, service.wait_loaded
         self.server_metadata, self.model_metadata = service.server_metadata, service.model_metadata
         self.load_model, self.unload_model = service.load_model, service.unload_model
         self.shared_memory = service.shared_memory

@@ -6,7 +6,7 @@ from functools import partial
 from time import monotonic_ns
 from typing import Final
 
-from app.core.errors import unavailable
+from app.core.errors import Failure, InferError, unavailable
 from app.core.observability.live_settings import LiveSettings
 from app.core.tensors import Buffer, InferRequest, InferResponse
 from app.ingress.access.grpc import guarded_method
@@ -23,7 +23,7 @@ from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer, RequestOrigin
 from app.protocol.grpc.request_template import decode_request
 from app.protocol.grpc.responses import encode_infer, encode_stream
-from app.routing.table import VersionEntry
+from app.routing.table import NotLoaded, VersionEntry
 from app.settings.fronts import GrpcSettings
 
 SHUTDOWN_TEXT: Final = "GRPC server is shutting down and has stopped accepting new requests."
@@ -57,6 +57,7 @@ class GrpcFront:
         self._server: Http2Server | None = None
         self._stopping = asyncio.Event()
         self._streams: set[InferStream] = set()
+        self._waiting: set[asyncio.Task[None]] = set()
 
     async def start(self, address: str, port: int, reuse_port: bool = True) -> int:
         """Listen.
@@ -130,8 +131,29 @@ class GrpcFront:
                 call.on_cancel = service.submit(entry, request, sink).cancel
             else:
                 call.on_cancel = self._observer.submit(service, entry, request, sink, origin).cancel
+        except NotLoaded as idle:
+            self._infer_loaded(call, data, idle.entry)
         except Exception as error:
             call.fail(error)
+
+    def _infer_loaded(self, call: UnaryCall, data: Buffer, entry: VersionEntry) -> None:
+        """Submit a request again when an idle version is loaded."""
+        task = asyncio.get_running_loop().create_task(self._service.wait_loaded(entry))
+        self._waiting.add(task)
+        call.on_cancel = task.cancel
+
+        def loaded(task: asyncio.Task[None]) -> None:
+            self._waiting.discard(task)
+            if task.cancelled() or call.over:
+                return
+            try:
+                task.result()
+            except Exception as error:
+                call.fail(error)
+            else:
+                self._infer(call, data)
+
+        task.add_done_callback(loaded)
 
     def _respond(
         self, call: UnaryCall, entry: VersionEntry, request: InferRequest, response: InferResponse
@@ -186,11 +208,24 @@ class GrpcFront:
             async for data in requests:
                 if self._is_stopping():
                     stream.drain(unavailable(SHUTDOWN_TEXT).failure)
-                stream.accept(data)
+                await self._accept(stream, data)
                 await stream.wait_for_slot()
             stream.end()
         except Exception as error:
             stream.fail(error)
+
+    async def _accept(self, stream: InferStream, data: Buffer) -> None:
+        """Submit a request of a stream; those after it wait while a version has yet to be loaded for it."""
+        refused: Failure | None = None
+        while True:
+            try:
+                stream.accept(data, refused)
+                return
+            except NotLoaded as idle:
+                try:
+                    await self._service.wait_loaded(idle.entry)
+                except InferError as error:
+                    refused = error.failure
 
     def _is_serving(self) -> bool:
         return self._service.ready() and not self._is_stopping()

@@ -10,6 +10,7 @@ from app.ingress.grpc.shared_memory import shared_memory_rpcs
 from app.ingress.service.interface import InferenceService, is_ready
 from app.ingress.tracing.observer import Observer
 from app.protocol.grpc.repository import decode_load, decode_unload, refuse_repository_name
+from app.routing.waiting_room import resolve_loaded
 
 
 def management_rpcs(service: InferenceService, observer: Observer) -> dict[str, Rpc]:
@@ -62,10 +63,11 @@ class _ManagementRpcs:
         return self._service.server_metadata()
 
     async def model_metadata(self, message: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
+        await resolve_loaded(self._service, message.name, message.version)
         return self._service.model_metadata(message.name, message.version)
 
     async def model_config(self, message: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
-        entry = self._service.resolve(message.name, message.version)
+        entry = await resolve_loaded(self._service, message.name, message.version)
         return pb.ModelConfigResponse(config=entry.model_config)
 
     async def statistics(self, message: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:

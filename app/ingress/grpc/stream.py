@@ -25,7 +25,7 @@ from app.protocol.grpc.parameters import wants_empty_final
 from app.protocol.grpc.request_message import decode_infer
 from app.protocol.grpc.request_template import parse_infer
 from app.protocol.grpc.responses import encode_stream_error, encode_stream_failure
-from app.routing.table import VersionEntry
+from app.routing.table import NotLoaded, VersionEntry
 from app.settings.fronts import StreamLimits
 
 Encoder = Callable[[InferRequest, InferResponse, VersionEntry], bytes]
@@ -129,14 +129,19 @@ class InferStream:
             self._slot_freed.clear()
             await self._slot_freed.wait()
 
-    def accept(self, data: Buffer) -> None:
+    def accept(self, data: Buffer, refused: Failure | None = None) -> None:
         """Submit a serialised ModelInferRequest; its errors become its response.
+
+        Args:
+            data: the request.
+            refused: why it cannot be submitted.
 
         Raises:
             InferError: INTERNAL for a malformed message.
+            NotLoaded: nothing was done, as an idle version must be loaded first.
         """
         message, raw = parse_infer(data)
-        resolved = self._resolve(message)
+        resolved = refused or self._resolve(message)
         pending = _StreamRequest(message.id, None if isinstance(resolved, Failure) else resolved)
         self._open.add(pending)
         if not pending.decoupled:
@@ -236,6 +241,8 @@ class InferStream:
             return self._draining
         try:
             return self._service.resolve(message.model_name, message.model_version)
+        except NotLoaded:
+            raise
         except InferError as error:
             return error.failure
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic_ns
 from typing import TypeVar
 
@@ -52,6 +53,24 @@ class RouteContext:
         origin = RequestOrigin("http", int(exchange.begun * 1e9) or monotonic_ns(), traceparent)
         return self.observer.submit(self.service, entry, request, sink, origin)
 
+    def start_loaded(self, exchange: Exchange, entry: VersionEntry, start: Callable[[], None]) -> None:
+        """Start to answer when an idle version is loaded, unless the client has gone."""
+        task = asyncio.get_running_loop().create_task(self.service.wait_loaded(entry))
+        exchange.on_disconnect = partial(_cancel, task)
+        self.tasks.add(task)
+
+        def loaded(task: asyncio.Task[None]) -> None:
+            self.tasks.discard(task)
+            if exchange.closed or task.cancelled():
+                return
+            try:
+                task.result()
+                start()
+            except Exception as error:
+                exchange.fail(error)
+
+        task.add_done_callback(loaded)
+
     def run_in_thread(self, exchange: Exchange, work: Callable[[], T], then: Callable[[T], None]) -> None:
         """Do long work off the event loop, then go on with its result unless the client has gone."""
 
@@ -64,3 +83,7 @@ class RouteContext:
                 exchange.fail(error)
 
         asyncio.get_running_loop().run_in_executor(None, work).add_done_callback(done)
+
+
+def _cancel(task: "asyncio.Task[None]") -> None:
+    task.cancel()

@@ -19,7 +19,7 @@ from app.protocol.http.generate import decode_generate, encode_generate, error_e
 from app.protocol.http.http1 import RequestHead
 from app.protocol.http.v2 import JSON_HEADERS
 from app.protocol.status import http_status
-from app.routing.table import VersionEntry
+from app.routing.table import NotLoaded, VersionEntry
 
 _EVENTS: Final = b"Content-Type: text/event-stream; charset=utf-8\r\n"
 _EXACTLY_ONE: Final = (
@@ -47,7 +47,11 @@ class GenerateRoute:
 
     def start(self, exchange: Exchange, body: memoryview) -> None:
         """Decode and submit."""
-        entry = self._context.service.resolve(self.model, self.version)
+        try:
+            entry = self._context.service.resolve(self.model, self.version)
+        except NotLoaded as idle:
+            self._context.start_loaded(exchange, idle.entry, partial(self.start, exchange, body))
+            return
         if not self._plain:
             raise invalid_arg("Unsupported content-encoding, only 'identity' is supported.")
         if len(body) > _HEAVY_REQUEST:

@@ -22,7 +22,7 @@ from app.protocol.http.v2 import (
     encode_infer,
     parse_header_length,
 )
-from app.routing.table import VersionEntry
+from app.routing.table import NotLoaded, VersionEntry
 
 _ENDPOINT: Final = "HTTP end point"
 """This endpoint in Triton's refusal of decoupled models."""
@@ -48,7 +48,11 @@ class InferRoute:
 
     def start(self, exchange: Exchange, body: memoryview) -> None:
         """Decode and submit."""
-        entry = self.context.service.resolve_single(self.model, self.version, _ENDPOINT)
+        try:
+            entry = self.context.service.resolve_single(self.model, self.version, _ENDPOINT)
+        except NotLoaded as idle:
+            self.context.start_loaded(exchange, idle.entry, partial(self.start, exchange, body))
+            return
         json_size = len(body) if self._json_length is None else self._json_length
         if not self._supported:
             exchange.fail(unsupported("Unsupported compression type"), b"Accept-Encoding: gzip, deflate\r\n")

@@ -20,6 +20,7 @@ from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer
 from app.protocol.http import messages
 from app.protocol.http.v2 import DEFAULT_MAX_INPUT_SIZE
+from app.routing.waiting_room import resolve_loaded
 
 _MODEL: Final = "/v2/models/{model:segment}"
 _VERSIONS: Final = ("", "/versions/{version:digits}")
@@ -121,11 +122,13 @@ class _Models:
 
     async def metadata(self, model: ModelName, version: ModelVersion = "") -> Response:
         """Inputs and outputs of a model."""
+        await resolve_loaded(self._service, model, version)
         return json_response(messages.encode_model_metadata(self._service.model_metadata(model, version)))
 
     async def config(self, model: ModelName, version: ModelVersion = "") -> Response:
         """Configuration of a model, completed."""
-        return json_response(messages.encode_config(self._service.resolve(model, version).model_config))
+        entry = await resolve_loaded(self._service, model, version)
+        return json_response(messages.encode_config(entry.model_config))
 
     async def statistics(self, model: ModelName = "", version: ModelVersion = "") -> Response:
         """Statistics of a model; of all models without a name."""

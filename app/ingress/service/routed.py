@@ -21,7 +21,7 @@ from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.service.peers import Peers
 from app.ingress.service.replica_statistics import collect, collect_ensembles, statistics_message
 from app.routing.router import Router
-from app.routing.table import ModelState, VersionEntry
+from app.routing.table import ModelState, NotLoaded, VersionEntry
 from app.settings.settings import ServerSettings
 from app.transport.channel.client import Channel
 
@@ -106,6 +106,9 @@ class RoutedInferenceService:
             raise unsupported(f"{endpoint} doesn't support models with decoupled transaction policy")
         return entry
 
+    async def wait_loaded(self, entry: VersionEntry) -> None:
+        await self._router.wait_loaded(entry)
+
     def live(self) -> bool:
         return not self._exiting and not self._router.table.failed
 
@@ -127,6 +130,8 @@ class RoutedInferenceService:
     def model_ready(self, name: str, version: str = "") -> bool:
         try:
             return not self._exiting and self._router.available(self.resolve(name, version))
+        except NotLoaded as idle:
+            return self.available(idle.entry)
         except InferError as error:
             table = self._router.table
             if self._known(name, version) or not (table.initialised or table.failed):
@@ -174,6 +179,8 @@ class RoutedInferenceService:
         return found
 
     def _channels(self, entry: VersionEntry, local: bool) -> list[Channel]:
+        if not entry.application:  # an idle version has no replicas
+            return []
         pool = self._router.pool(entry)
         return pool.local_channels() if local else pool.channels
 

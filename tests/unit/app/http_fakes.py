@@ -11,7 +11,7 @@ from app.core.errors import InferError, not_found, unsupported
 from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, Tensor, failed
 from app.ingress.client_memory.registry import SharedMemory
-from app.routing.table import ModelState, VersionEntry
+from app.routing.table import IDLE, ModelState, NotLoaded, VersionEntry
 from tests.unit.app.routing_fakes import FakeCall
 from tests.waiting import until
 
@@ -40,6 +40,7 @@ class FakeService:
         self.unloaded: list[tuple[str, bool]] = []
         self.indexed: list[bool] = []
         self.failure: Exception | None = None
+        self.idle = False
         self.large_output = b""
         self.requests = 0
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -74,8 +75,15 @@ class FakeService:
         tensor = pb.ModelMetadataResponse.TensorMetadata(name="INPUT0", datatype="FP32", shape=[-1, -1])
         return pb.ModelMetadataResponse(name=name, versions=["1"], platform="python", inputs=[tensor])
 
+    async def wait_loaded(self, entry: VersionEntry) -> None:
+        self.idle = False
+        if self.failure is not None:
+            raise self.failure
+
     def resolve(self, name: str, version: str = "") -> VersionEntry:
         self._check(name, version)
+        if self.idle:
+            raise NotLoaded(VersionEntry(name, 1, ModelState.READY, IDLE))
         labels: dict[str, tuple[str, ...]] = {
             output.name: ("zero", "one", "two") for output in self.config.output
         }

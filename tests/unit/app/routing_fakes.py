@@ -9,7 +9,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.statistics import Duration, ReplicaReport
 from app.core.tensors import InferRequest, InferResponse
-from app.routing.table import ModelState, RoutingTable, VersionEntry
+from app.routing.table import ModelState, NotLoaded, RoutingTable, VersionEntry
 from app.settings.settings import ServerSettings
 
 CONFIG = """
@@ -93,6 +93,9 @@ class FakeRouter:
 
     def resolve(self, name: str, version: str = "") -> VersionEntry:
         return self.table.resolve(name, version)
+
+    async def wait_loaded(self, found: VersionEntry) -> None:
+        raise NotLoaded(found)
 
     def available(self, found: VersionEntry) -> bool:
         return found.state is ModelState.READY and found.application not in self.out

@@ -15,13 +15,13 @@ from tritonclient.grpc import model_config_pb2 as mc
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.utils import InferenceServerException
 
-from app.core.errors import ErrorCode, InferError, invalid_arg, not_found, unsupported
+from app.core.errors import ErrorCode, InferError, invalid_arg, not_found, unavailable, unsupported
 from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, Tensor, failed
 from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.grpc.front import GrpcFront
 from app.ingress.net.slow_clients import SendBufferLimit
-from app.routing.table import ModelState, VersionEntry
+from app.routing.table import IDLE, ModelState, NotLoaded, VersionEntry
 from app.settings.fronts import GrpcSettings
 
 WAIT_S = 10.0
@@ -53,6 +53,7 @@ class FakeService:
         self.is_exiting = False
         self.is_ready = True
         self.loads: list[tuple[object, ...]] = []
+        self.idle: set[str] = set()
         self.shared_memory = SharedMemory("", enabled=False)
 
     def live(self) -> Any:
@@ -73,7 +74,14 @@ class FakeService:
     def model_metadata(self, name: str, version: str = "") -> Any:
         return pb.ModelMetadataResponse(name=name, versions=[version or "1"])
 
+    async def wait_loaded(self, entry: VersionEntry) -> None:
+        self.idle.discard(entry.name)
+        if entry.name == "unloadable":
+            raise unavailable("failed to load 'unloadable'")
+
     def resolve(self, name: str, version: str = "") -> Any:
+        if name in self.idle or name == "unloadable":
+            raise NotLoaded(VersionEntry(name, 1, ModelState.READY, IDLE))
         if name == "unknown":
             raise not_found("Request for unknown model: 'unknown' is not found")
         config = mc.ModelConfig(name=name, max_batch_size=8 if name == "echo" else 0)

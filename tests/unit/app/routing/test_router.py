@@ -17,7 +17,8 @@ from app.core.tensors import InferRequest, RegionSlice, Tensor
 from app.ray_adapter import replicas
 from app.routing import router as router_module
 from app.routing.router import Router
-from app.routing.table import ModelState, RoutingTable, VersionEntry
+from app.routing.table import IDLE, ModelState, NotLoaded, RoutingTable, VersionEntry
+from app.routing.waiting_room import WaitingRoom, resolve_loaded
 from app.transport.memory.client_regions import SHM_DIRECTORY
 from tests.unit.app.routing.conftest import KEY, NODE, SETTINGS, Replica, Sink, Start, request
 from tests.waiting import let_run, until
@@ -335,3 +336,63 @@ async def test_shared_memory_of_a_sequence_on_another_node(
         file.unlink()
     (taken, _), *_ = a.held
     assert (bytes(taken.inputs[0].data), taken.regions) == (b"12345678", False)
+
+
+async def test_a_request_for_an_idle_version_waits_for_its_replica(router: Router, start: Start) -> None:
+    (a,) = await start("a")
+    demanded: list[str] = []
+
+    async def demand(name: str) -> None:
+        demanded.append(name)
+        await apply(router, table(2, entry("m:1")), "m:1", a)
+
+    idle = VersionEntry("m", 1, ModelState.READY, IDLE)
+    described = mc.ModelConfig(input=[mc.ModelInput(name="x")], output=[mc.ModelOutput(name="y")])
+    idle = msgspec.structs.replace(idle, config=described.SerializeToString())
+    await router.apply(table(1, idle))
+    assert not router.available(idle), "nothing would load it"
+    with pytest.raises(InferError, match="not at ready state"):
+        send(router, request(), Sink())
+    router.waiting = WaitingRoom(router, demand)
+    assert router.available(idle)
+    sink = Sink()
+    send(router, request("x"), sink)
+    await until(lambda: a.taken == 1)
+    a.answer()
+    await until(lambda: sink.by() == ["a"])
+    assert demanded == ["m"]
+    router.submit(idle, request("resolved before the load"), sink)
+    await until(lambda: a.taken == 2)
+
+
+async def test_a_version_scaled_to_none_waits_for_a_replica(router: Router, start: Start) -> None:
+    (a,) = await start("a")
+
+    async def demand(name: str) -> None:
+        publish("m:1", a)
+
+    router.waiting = WaitingRoom(router, demand)
+    await apply(router, table(1, entry("m:1")), "m:1", a)
+    publish("m:1")
+    asleep = msgspec.structs.replace(entry("m:1"), reason=IDLE)
+    await apply(router, table(2, asleep))
+    await until(lambda: not router.pool(asleep).channels)
+    send(router, request("x"), Sink())
+    await until(lambda: a.taken == 1)
+
+
+async def test_a_version_whose_configuration_is_not_complete_is_resolved_after_its_load(
+    router: Router, start: Start
+) -> None:
+    (a,) = await start("a")
+
+    async def demand(name: str) -> None:
+        await apply(router, table(2, entry("m:1")), "m:1", a)
+
+    await router.apply(table(1, VersionEntry("m", 1, ModelState.READY, IDLE)))
+    with pytest.raises(NotLoaded):
+        router.resolve("m")
+    with pytest.raises(NotLoaded):
+        await resolve_loaded(router, "m")
+    router.waiting = WaitingRoom(router, demand)
+    assert (await resolve_loaded(router, "m")).application == "m:1"
