@@ -17,9 +17,18 @@ def read_tokens(path: str) -> tuple[Token, ...]:
         ValueError: it is broken, or others than its owner may read or write it.
     """
     with open(path, encoding="utf-8") as file:
-        if os.fstat(file.fileno()).st_mode & 0o077:
+        status = os.fstat(file.fileno())
+        if status.st_mode & _forbidden(status.st_uid):
             raise ValueError("others than its owner may use it: chmod 600 it")
         return parse(file.read())
+
+
+def _forbidden(owner: int) -> int:
+    """Return the permissions that a file of an owner must not have.
+
+    The group of a file that is root's may read it: so Kubernetes mounts a secret for a user who is not root.
+    """
+    return 0o037 if owner == 0 and os.geteuid() != 0 else 0o077
 
 
 def change_tokens(path: str, change: Callable[[str], str]) -> None:

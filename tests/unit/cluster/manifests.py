@@ -150,7 +150,7 @@ _RAY_CLUSTER: Final = _object(
         storage=_object("size", size=_TEXT, storageClassName=_TEXT),
     ),
     enableInTreeAutoscaling=_FLAG,
-    autoscalerOptions=_object("version", version={"enum": ["v1", "v2"]}, idleTimeoutSeconds=_NUMBER),
+    autoscalerOptions=_object("version", version={"enum": ["v1", "v2"]}, securityContext=_ANY),
     headGroupSpec=_object("rayStartParams template", rayStartParams=_TEXTS, template=_ANY),
     workerGroupSpecs=_LIST
     | {
@@ -212,7 +212,6 @@ _CUSTOM: Final[dict[str, Any]] = {
             scaleTargetRef=_object("name", name=_TEXT),
             minReplicaCount=_NUMBER,
             maxReplicaCount=_NUMBER,
-            cooldownPeriod=_NUMBER,
             triggers=_LIST | {"items": _object("type metadata", type=_TEXT, metadata=_TEXTS)},
         ),
     ),

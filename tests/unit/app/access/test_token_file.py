@@ -11,6 +11,7 @@ from app.access.token_file import change_tokens, read_tokens
 from app.access.tokens import append, make_token, without
 
 TOKEN = make_token("secret", name="a", scope=("infer",))
+NOBODY = 65534
 
 
 def test_a_new_file_is_its_owners_alone(tmp_path: Path) -> None:
@@ -48,3 +49,31 @@ def test_a_file_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> Non
     path.chmod(mode)
     with pytest.raises(ValueError, match="chmod 600"):
         read_tokens(str(path))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a file of root's and reads it as another user")
+@pytest.mark.parametrize(("mode", "accepted"), [(0o440, True), (0o640, True), (0o660, False), (0o644, False)])
+def test_the_group_may_read_a_file_of_roots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, accepted: bool
+) -> None:
+    """As a secret lies in a Pod that has an `fsGroup`."""
+    path = tmp_path / "tokens"
+    change_tokens(str(path), partial(append, token=TOKEN))
+    os.chown(path, 0, NOBODY)
+    path.chmod(mode)
+    tmp_path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)  # the folders above are root's alone
+    os.setegid(NOBODY)
+    os.seteuid(NOBODY)
+    try:
+        assert readable("tokens") == accepted
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+def readable(path: str) -> bool:
+    try:
+        return read_tokens(path) == (TOKEN,)
+    except ValueError:
+        return False
