@@ -17,7 +17,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models test lint types test-unit test-slow test-remote test-peer test-gpu check-cluster bench soak chaos faults ray-up fuzz clean
+.PHONY: serve models test lint types test-unit test-slow test-remote test-peer test-gpu check-cluster bench soak chaos faults ray-up prometheus fuzz clean
 
 serve: models
 	exec $(BIN)/nereid-serve serve_config.yaml
@@ -84,6 +84,10 @@ faults: $(VENV)/.installed-test models
 # `ray up cluster/cluster.yaml` between network namespaces; needs root, sshd and rsync.
 ray-up: $(VENV)/.installed-test models
 	$(BIN)/python -m tests.long.ray_up
+
+# Every expression of cluster/grafana and cluster/prometheus, asked of a Prometheus that reads a server under load.
+prometheus: $(VENV)/.installed-test models
+	$(BIN)/python -m tests.long.prometheus
 
 # Coverage-guided, FUZZ_SECONDS for each target; not part of `make test`, which runs their seeds.
 FUZZ_SECONDS ?= 60

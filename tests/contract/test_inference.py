@@ -8,6 +8,7 @@ import pytest
 from tests.contract.conftest import Addresses
 from tests.contract.drivers import Driver, Input, Output, open_driver
 from tests.contract.samples import check_simple, check_sum_and_difference, image_batch, simple_inputs
+from tests.expressions import documented, expressions, names
 from tests.server import Server
 
 NET = "efficientnet_lite0_onnx"
@@ -144,6 +145,20 @@ def test_the_identity_backend_counts_what_it_copies(http_client: Driver, nereid_
     before = count()
     http_client.infer("custom_identity_int32", [Input("INPUT0", np.zeros((2, 3), np.int32), "INT32")])
     assert count() == before + 24
+
+
+def test_what_dashboards_and_alerts_ask_for_is_there(http_client: Driver, nereid_server: Server) -> None:
+    """All but what depends on settings, hardware or the kind of model. No family lacks in the reference."""
+    http_client.infer("identity_fp32", [Input("INPUT0", np.zeros((1, 2), np.float32), "FP32")])
+    _, body = nereid_server.get("/metrics", port=nereid_server.metrics_port)
+    page = {line.partition("{")[0].split()[0] for line in body.decode().splitlines() if line[0] != "#"}
+    reference = documented()
+    asked = set().union(*(names(expr) for _, expr in expressions()))
+    always = {name for name, (_, depends) in reference.items() if not depends} - {"nereid_model_load_failure"}
+    assert asked & always - page == set()
+    assert {name for name in page if name.startswith(("nv_", "nereid_"))} - reference.keys() == set()
+    histograms = {f"nereid_{kind}_duration_seconds_bucket" for kind in ("request", "queue", "compute")}
+    assert histograms <= page
 
 
 def test_metrics_tell_of_a_batch(client: Driver, nereid_server: Server) -> None:

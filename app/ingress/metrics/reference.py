@@ -52,8 +52,8 @@ half a millisecond to a minute, so that they may be summed over versions and nod
 come from them: `histogram_quantile(0.99, sum by (le) (rate(nereid_request_duration_seconds_bucket[5m])))`.
 
 State, readiness, failed loads and lost replicas are those of the whole cluster, as every ingress sees them:
-take `max` over instances, not `sum`. A failed load has no label `version`, and may leave an older version in
-service.
+take `max` over instances, not `sum`. Versions that were unloaded by request have no state. A failed load has
+no label `version`, and may leave an older version in service.
 
 {models}
 

@@ -203,9 +203,9 @@ class RoutedInferenceService:
         ready = sum(channel.ready for channel in pool.local_channels())
         return Serving(self.available(entry), ready, dict(pool.losses))
 
-    def known(self) -> tuple[VersionEntry, ...]:
-        """Return every version that the manager knows, in whatever state."""
-        return self._router.table.entries
+    def known(self) -> list[VersionEntry]:
+        """Return every version in whatever state, without those that were unloaded by request."""
+        return [entry for entry in self._router.table.entries if not entry.unloaded_by_request]
 
     @property
     def load_failures(self) -> dict[str, int]:

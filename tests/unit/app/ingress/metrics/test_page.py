@@ -212,9 +212,12 @@ async def test_connections_and_certificates_are_of_fronts() -> None:
     )
 
 
-async def test_every_version_has_a_state() -> None:
+async def test_every_version_that_is_wanted_has_a_state() -> None:
     router = FakeRouter(
-        entry("m"), entry("m", 2, ModelState.LOADING), VersionEntry("n", NO_VERSION, ModelState.UNKNOWN)
+        entry("m"),
+        entry("m", 2, ModelState.LOADING),
+        entry("m", 3, ModelState.UNAVAILABLE, reason="unloaded"),
+        VersionEntry("n", NO_VERSION, ModelState.UNKNOWN),
     )
     found = samples(await page(router))["nereid_model_state"]
     assert found == {

@@ -1,0 +1,88 @@
+"""Series that each alert of `cluster/prometheus/nereid.rules.yml` fires at, and others that it does not.
+
+Values are as promtool reads them, one a minute from time 0: "0+5x60" begins at 0 and adds 5 sixty times.
+"""
+
+from typing import Final, NamedTuple
+
+Series = dict[str, str]
+
+SUCCESS: Final = "nv_inference_request_success{}"
+FAILURE: Final = 'nv_inference_request_failure{reason="%s"}'
+BUCKET: Final = 'nereid_request_duration_seconds_bucket{le="0.25"}'
+COUNT: Final = "nereid_request_duration_seconds_count{}"
+LOADS: Final = "nereid_model_load_failure{}"
+READY: Final = "nereid_model_ready{}"
+STATE: Final = 'nereid_model_state{state="%s"}'
+USED: Final = "nv_cpu_memory_used_bytes{}"
+TOTAL: Final = "nv_cpu_memory_total_bytes{}"
+EXPIRY: Final = 'nereid_certificate_expiry_timestamp_seconds{front="http"}'
+
+
+class Case(NamedTuple):
+    """Servers, one of which has the fault, and the minutes after which it is looked at."""
+
+    minutes: int
+    faulty: Series
+    well: Series
+    other: Series = {}
+
+
+def waiting(queue_s: float, compute_s: float) -> Series:
+    """Series of a model with 60 requests a minute of these mean times."""
+    found = {}
+    for kind, seconds in (("queue", queue_s), ("compute", compute_s)):
+        found[f"nereid_{kind}_duration_seconds_sum{{}}"] = f"0+{60 * seconds}x60"
+        found[f"nereid_{kind}_duration_seconds_count{{}}"] = "0+60x60"
+    return found
+
+
+def slow(share: float, minutes: int) -> Series:
+    """Series of a model with 1000 requests a minute, this share of them above 250 ms."""
+    return {BUCKET: f"0+{1000 * (1 - share):g}x{minutes}", COUNT: f"0+1000x{minutes}"}
+
+
+CASES: Final[dict[str, Case]] = {
+    "NereidSlow": Case(90, slow(0.15, 100), slow(0.14, 100)),
+    "NereidSlowly": Case(400, slow(0.07, 420), slow(0.05, 420)),
+    "NereidFailing": Case(
+        20,
+        {SUCCESS: "0+94x30", FAILURE % "BACKEND": "0+6x30"},
+        {SUCCESS: "0+94x30", FAILURE % "BACKEND": "0+3x30", FAILURE % "CANCELED": "0+50x30"},
+    ),
+    "NereidQueueing": Case(30, waiting(0.21, 0.1), waiting(0.19, 0.1), waiting(0.009, 0.001)),
+    "NereidQueueFull": Case(20, {FAILURE % "REJECTED": "0+1x30"}, {FAILURE % "BACKEND": "0+1x30"}),
+    "NereidSlowClients": Case(
+        20,
+        {"nereid_slow_client_ended{}": "0+0x30", "nereid_slow_client_timeouts{}": "0x15 1x15"},
+        {"nereid_slow_client_ended{}": "7x30", "nereid_slow_client_timeouts{}": "0x5 1x25"},
+    ),
+    "NereidConnectionsRefused": Case(
+        20,
+        {'nereid_connections_refused{front="http"}': "0x15 3x15"},
+        {'nereid_connections_refused{front="http"}': "3x30"},
+    ),
+    "NereidModelNotReady": Case(10, {READY: "1x5 0x10"}, {READY: "1x8 0x0 1x10"}),
+    "NereidModelUnavailable": Case(10, {STATE % "UNAVAILABLE": "1x20"}, {STATE % "LOADING": "1x20"}),
+    "NereidModelFlapping": Case(10, {READY: "1 0 1 0 1 0 1x20"}, {READY: "1 0 1 0 1x20"}),
+    "NereidLoadFailed": Case(20, {LOADS: "0x15 1x15"}, {LOADS: "1x30"}),
+    "NereidReplicaRestarts": Case(
+        20, {"nereid_replica_restarts{}": "0x9 1 2 3x15"}, {"nereid_replica_restarts{}": "0x10 1 2x15"}
+    ),
+    "NereidDown": Case(10, {'up{job="nereid"}': "1x5 0x10"}, {'up{job="nereid"}': "1x6 0 1x10"}),
+    "NereidMemoryGrows": Case(
+        500, {USED: "60+0.1x520", TOTAL: "100x520"}, {USED: "60+0.01x520", TOTAL: "100x520"}
+    ),
+    "NereidGpuMemory": Case(
+        20,
+        {
+            'nv_gpu_memory_used_bytes{gpu_uuid="g"}': "91x30",
+            'nv_gpu_memory_total_bytes{gpu_uuid="g"}': "100x30",
+        },
+        {
+            'nv_gpu_memory_used_bytes{gpu_uuid="g"}': "89x30",
+            'nv_gpu_memory_total_bytes{gpu_uuid="g"}': "100x30",
+        },
+    ),
+    "NereidCertificateExpires": Case(10, {EXPIRY: f"{13 * 86400}x20"}, {EXPIRY: f"{15 * 86400}x20"}),
+}

@@ -1,0 +1,93 @@
+"""The rules and alerts of `cluster/prometheus`; promtool is in Debian's package `prometheus`."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from tests.server import ROOT
+from tests.unit.cluster.alert_cases import CASES, Case, Series
+
+RULES: Final = ROOT / "cluster/prometheus/nereid.rules.yml"
+PROMTOOL: Final = shutil.which("promtool")
+PER_INSTANCE: Final = {"NereidSlowClients", "NereidConnectionsRefused", "NereidCertificateExpires"}
+promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
+
+
+def run(*arguments: str | Path) -> str:
+    done = subprocess.run([str(PROMTOOL), *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def alerts() -> list[str]:
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    return [rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule]
+
+
+def labelled(series: Series, instance: str) -> list[dict[str, str]]:
+    """Give series the labels of a server's only model."""
+    labels = f'instance="{instance}",model="{instance}",version="1"'
+    return [
+        {"series": f"{name[:-1]}{'' if name[-2] == '{' else ','}{labels}}}", "values": values}
+        for name, values in series.items()
+    ]
+
+
+def as_test(alert: str, case: Case) -> dict[str, Any]:
+    """Write a case in promtool's form: the alert fires once, for the server with the fault."""
+    firing = f'count by (instance, model) (ALERTS{{alertname="{alert}",alertstate="firing"}})'
+    label = "instance" if alert in PER_INSTANCE else "model"
+    return {
+        "name": alert,
+        "interval": "1m",
+        "input_series": [
+            *labelled(case.faulty, "faulty"),
+            *labelled(case.well, "well"),
+            *labelled(case.other, "other"),
+        ],
+        "promql_expr_test": [
+            {
+                "expr": f"sum by ({label}) ({firing})",
+                "eval_time": f"{case.minutes}m",
+                "exp_samples": [{"labels": f'{{{label}="faulty"}}', "value": 1}],
+            }
+        ],
+    }
+
+
+def test_every_alert_has_a_case() -> None:
+    assert sorted(alerts()) == sorted(CASES)
+
+
+def ways_to_find_servers() -> list[Any]:
+    """The scrape configurations, one of which is no comment."""
+    text = RULES.with_name("prometheus.yml").read_text().partition("scrape_configs:\n")[2]
+    lines = [line.replace("# ", "", 1) for line in text.splitlines() if not re.match(r" *# (\d|With)", line)]
+    found: list[Any] = yaml.safe_load("\n".join(lines))
+    return found
+
+
+@promtool
+def test_prometheus_reads_every_way_to_find_servers(tmp_path: Path) -> None:
+    run("check", "config", RULES.with_name("prometheus.yml"))
+    ways = ways_to_find_servers()
+    assert len(ways) == 3
+    for way in ways:
+        way.pop("kubernetes_sd_configs", None)  # which Debian leaves out of its build
+        path = tmp_path / "prometheus.yml"
+        path.write_text(yaml.safe_dump({"scrape_configs": [way]}))
+        run("check", "config", "--syntax-only", path)
+
+
+@promtool
+def test_alerts_fire_at_a_fault_and_not_without(tmp_path: Path) -> None:
+    tests = [as_test(alert, case) for alert, case in CASES.items()]
+    given = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}
+    path = tmp_path / "cases.yml"
+    path.write_text(yaml.safe_dump(given))
+    run("test", "rules", path)
