@@ -189,6 +189,9 @@ class Lifecycle:
         choice = await self.rollouts.select(self._offer(candidate))
         if choice.begins is not None or choice.withdraws:
             await self.publish()
+        if choice.stops is not None:
+            unloading = await self._retire(e for e in self.versions(name) if e.version == choice.stops)
+            await asyncio.gather(*(self._end(entry) for entry in unloading))
         return candidate._replace(versions=choice.versions, stable=choice.stable)
 
     async def _settle(self, name: str, failed: Iterable[VersionEntry]) -> None:
@@ -199,6 +202,8 @@ class Lifecycle:
             entry = self.entries[name][record.status.candidate]
             if entry.state is not ModelState.READY:
                 self.set_entry(load_messages.unloaded_entry(entry))
+            if record.alone:  # the stable version was unloaded before
+                self._spawn(self.load_quietly(name))
 
     async def _start_ensemble(self, candidate: Candidate, plan: LoadPlan) -> list[VersionEntry]:
         """Serve an ensemble, and replace deployed models of its name; return []."""

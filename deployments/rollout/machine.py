@@ -56,6 +56,11 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         return not self.status.state.over
 
     @property
+    def alone(self) -> bool:
+        """Whether the stable version is unloaded before the candidate is loaded: then there are no steps."""
+        return self.status.spec.strategy == "resource_preserving"
+
+    @property
     def text(self) -> str:
         """What a log line calls it."""
         return f"rollout of '{self.name}' from version {self.status.stable} to {self.status.candidate}"
@@ -102,6 +107,8 @@ def reloaded(record: Record, now: float) -> Record:
 def loaded(record: Record, now: float) -> Record:
     """Go on from `loading`: the candidate is there."""
     spec = record.status.spec
+    if record.alone:
+        return moved(record, RolloutState.DONE, now, NEREID, "loaded in place of the stable version", 100.0)
     if record.first is not None:
         return weighted(record, record.first, now, NEREID, "loaded")
     held = spec.mirror > 0 or (spec.steps and spec.steps[0] == 0)

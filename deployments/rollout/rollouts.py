@@ -18,7 +18,7 @@ from app.core.rollout.status import RolloutState, Verdict
 from deployments.rollout import machine
 from deployments.rollout.machine import NEREID, Record
 from deployments.rollout.records import Records
-from deployments.rollout.selection import Choice, Offer, choose
+from deployments.rollout.selection import Choice, Offer, alone, choose
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +90,9 @@ class Rollouts:
             await self.begin(offer.name, (choice.stable, choice.begins), policy, fingerprint, why=why)
         elif choice.withdraws:
             await self.change(offer.name, lambda old, now: machine.withdrawn(old, choice.withdraws, now))
+        record = self._records.get(offer.name)
+        if record is not None and record.alone and record.status.state is RolloutState.LOADING:
+            return alone(choice, record.status.stable)
         return choice
 
     async def begin(
@@ -140,7 +143,7 @@ class Rollouts:
 
     async def fail(self, name: str, why: str) -> Record:
         """End a rollout whose candidate could not be loaded; without room for it, pause."""
-        if _NO_ROOM.search(why):
+        if _NO_ROOM.search(why) and not self._records[name].alone:
             return await self.change(name, lambda old, now: machine.paused(old, f"no room: {why}", now))
         return await self.change(name, lambda old, now: machine.not_loaded(old, why, now))
 
@@ -230,7 +233,7 @@ def _recovered(ready: Collection[int], record: Record, now: float) -> Record:
     status = record.status
     stable, candidate = status.stable in ready, status.candidate in ready
     if status.state is RolloutState.LOADING:
-        return machine.loaded(record, now) if stable and candidate else record
+        return machine.loaded(record, now) if candidate and (stable or record.alone) else record
     if not machine.judged(record) or (stable and candidate):
         return record
     if not stable and not candidate:  # the whole cluster has been away

@@ -36,12 +36,14 @@ class Choice(NamedTuple):
         stable: the version that stays as it runs, whatever has become of its files; None for none.
         begins: the candidate of a rollout that begins.
         withdraws: why the rollout that is on ends; "" if it does not.
+        stops: a version to unload before anything is loaded; None for none.
     """
 
     versions: tuple[int, ...]
     stable: int | None = None
     begins: int | None = None
     withdraws: str = ""
+    stops: int | None = None
 
 
 def choose(offer: Offer, last: Record | None) -> Choice:
@@ -90,6 +92,12 @@ def _while_on(offer: Offer, record: Record) -> Choice:
         return _beside(offer, current, begins=newest)
     why = f"version {status.candidate} is no longer to be served"
     return _beside(offer, status.stable)._replace(withdraws=why)
+
+
+def alone(choice: Choice, stable: int) -> Choice:
+    """Return the choice without the stable version: there is no room for both."""
+    others = tuple(version for version in choice.versions if version != stable)
+    return choice._replace(versions=others, stable=None, stops=choice.stable)
 
 
 def _beside(offer: Offer, stable: int, without: int | None = None, begins: int | None = None) -> Choice:

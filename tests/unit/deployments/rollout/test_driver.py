@@ -289,6 +289,29 @@ async def test_no_room_pauses_until_it_is_resumed(rollouts: RolloutBench) -> Non
     assert state(await rollouts.after(made)) == (STEP, 10)
 
 
+async def test_without_room_for_both_the_stable_version_is_unloaded_first_if_asked(
+    rollouts: RolloutBench,
+) -> None:
+    made = await rollouts.serving("strategy: resource_preserving\n")
+    rollouts.bench.serve.failures["m:2"] = "Internal: out of memory"
+    with pytest.raises(InferError, match="out of memory"):
+        await made.load("m", None, {})
+    assert rollouts.bench.serve.deployed[:2] == ["m:1", "m:2"] and rollouts.bench.serve.deleted[0] == "m:1"
+    assert (await status(made)).state is FAILED
+    await until(lambda: ready(made) == [1])
+    rollouts.bench.serve.failures.clear()
+    rollouts.bench.serve.gates["m"] = asyncio.Event()
+    starting = asyncio.create_task(act(made, "start"))
+    await until(lambda: rollouts.bench.serve.loading == 1)
+    await act(made, "abort")
+    rollouts.bench.serve.gates["m"].set()
+    assert state(await rollouts.after(made)) == (ABORTED, 0)
+    await until(lambda: ready(made) == [1])
+    await asyncio.gather(starting, return_exceptions=True)
+    assert state(await act(made, "start")) == (DONE, 100)
+    assert ready(made) == [2] and split(made) is None
+
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("pause", {}, "no rollout of model 'm' is on; the last one, from version 1 to 2, is aborted"),
     ("start", {"candidate": 7}, "model 'm' has no version 7 that its version policy selects; it has 2"),
