@@ -17,7 +17,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models test lint types test-unit test-slow test-remote test-peer test-gpu check-cluster bench soak chaos faults ray-up prometheus fuzz clean
+.PHONY: serve models test lint types test-unit test-slow test-remote test-peer test-gpu check-cluster bench soak chaos faults ray-up node-loss head-loss prometheus fuzz clean
 
 serve: models
 	exec $(BIN)/nereid-serve serve_config.yaml
@@ -84,6 +84,14 @@ faults: $(VENV)/.installed-test models
 # `ray up cluster/cluster.yaml` between network namespaces; needs root, sshd and rsync.
 ray-up: $(VENV)/.installed-test models
 	$(BIN)/python -m tests.long.ray_up
+
+# What clients see when a machine is killed or cut off, between network namespaces; needs root.
+node-loss: $(VENV)/.installed-test models
+	$(BIN)/python -m tests.long.node_loss
+
+# The same when the head is away for 30 s.
+head-loss: $(VENV)/.installed-test models
+	$(BIN)/python -m tests.long.head_loss
 
 # Every expression of cluster/grafana and cluster/prometheus, asked of a Prometheus that reads a server under load.
 prometheus: $(VENV)/.installed-test models

@@ -33,8 +33,8 @@ from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.peers import Peers
 from app.ingress.service.routed import RoutedInferenceService
 from app.ingress.tracing.observer import Observer
-from app.ray_adapter.cluster_health import ClusterHealth, actor_part, controller_part, node_parts
-from app.ray_adapter.node import listen_host, node_id, replica_deployment
+from app.ray_adapter.cluster_health import ClusterHealth, actor_part, server_health
+from app.ray_adapter.node import NODE_ADDRESS, listen_host, node_id, replica_deployment
 from app.routing.handle_calls import HandleCalls, public_errors
 from app.routing.manager_client import ManagerClient, follow
 from app.routing.router import Router
@@ -142,8 +142,8 @@ class Ingress:
             await self._open_peers()
         self._routing = asyncio.Event()
         following = follow(self._manager, self._router, self._id, self._on_table)
-        watching = self._cluster_health().watch()
-        self._following = [asyncio.get_running_loop().create_task(task) for task in (following, watching)]
+        watching = [health.watch() for health in self._cluster_health()]
+        self._following = [asyncio.get_running_loop().create_task(task) for task in (following, *watching)]
         # Where several replicas share a port, one that listens gets requests at once: it needs a table first.
         await self._routing.wait()
         latencies = settings.metrics.config
@@ -191,9 +191,10 @@ class Ingress:
         await peers.open(private_root(), host, self._router.open_control_pool(*self._deployment))
         self._service.peers = peers
 
-    def _cluster_health(self) -> ClusterHealth:
+    def _cluster_health(self) -> list[ClusterHealth]:
         manager = actor_part("the repository manager", self._manager.process)
-        return ClusterHealth([*node_parts(), controller_part(), manager], self._on_cluster_fault)
+        many_nodes = self._settings.cluster.channel_address == NODE_ADDRESS
+        return server_health(manager, many_nodes, self._on_cluster_fault, _on_distant_fault)
 
     def _on_cluster_fault(self, fault: str) -> None:
         if fault:
@@ -207,6 +208,13 @@ class Ingress:
         if table.live is not None:
             self._router.broadcast_control("log", msgspec.to_builtins(table.live.log))
         self._routing.set()
+
+
+def _on_distant_fault(fault: str) -> None:
+    if fault:
+        logger.error("models are served, but not loaded, unloaded or replaced: %s", fault)
+    else:
+        logger.info("models are loaded, unloaded and replaced again")
 
 
 def _region_directory(key: bytes) -> str:

@@ -21,6 +21,8 @@ _CONTROLLER: Final = "SERVE_CONTROLLER_ACTOR"
 
 Ask = Callable[[], Awaitable[Process | None]]
 """Asks a part something; returns the process that has answered if it is known and on this machine."""
+Tell = Callable[[str], object]
+"""Takes the description of what is wrong, "" for nothing."""
 
 
 class Part:
@@ -109,7 +111,7 @@ class ClusterHealth:
         changed: called with the description of what is wrong, "" for nothing, whenever it changes.
     """
 
-    def __init__(self, parts: Sequence[Part], changed: Callable[[str], object] = lambda fault: None) -> None:
+    def __init__(self, parts: Sequence[Part], changed: Tell = lambda fault: None) -> None:
         self._parts = parts
         self._changed = changed
         self.fault = ""
@@ -131,6 +133,25 @@ class ClusterHealth:
         if fault != self.fault:
             self.fault = fault
             self._changed(fault)
+
+
+def server_health(manager: Part, many_nodes: bool, unready: Tell, degraded: Tell) -> list[ClusterHealth]:
+    """Return the watches over what a server stands on.
+
+    With many nodes the loss of one, be it the head, must not take the others out of rotation: models are
+    served without it. Ray ends the raylet of a node that misses the head for too long.
+
+    Args:
+        manager: the repository manager.
+        many_nodes: other nodes have ingresses too.
+        unready: called with what makes the server unready, see `ClusterHealth`.
+        degraded: called with what only keeps models from being loaded, unloaded and replaced.
+    """
+    raylet, gcs = node_parts()
+    others = [gcs, controller_part(), manager]
+    if many_nodes:
+        return [ClusterHealth([raylet], unready), ClusterHealth(others, degraded)]
+    return [ClusterHealth([raylet, *others], unready)]
 
 
 def node_parts() -> list[Part]:

@@ -50,7 +50,8 @@ class Supervisor:
         self._stop_s = exit_timeout_s + _STOP_S
         self._logs = str(node.get_logs_dir_path())
         self._children = frozenset(info.process.pid for each in node.all_processes.values() for info in each)
-        self._essential = node_parts()
+        # In another cluster, Ray ends the raylet when the GCS stays away for longer than it allows.
+        self._essential = node_parts() if owned else node_parts()[:1]
         self._controller = controller_part()
         self._health = ClusterHealth([*self._essential, self._controller])
         self._vital: list[Process] = []

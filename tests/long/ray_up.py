@@ -5,7 +5,6 @@ model is asked at both. Needs root, iproute2, util-linux, openssh-server and rsy
 """
 
 import argparse
-import json
 import os
 import secrets
 import shutil
@@ -13,23 +12,22 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import yaml
 
+from tests.long.namespaces import NETWORK, Machine, bridge, command, require
+from tests.long.node_load import answer
 from tests.long.server import say
 from tests.server import ROOT, wait_until
 
-_BRIDGE: Final = "nereidbr"
-_NETWORK: Final = "10.99.77"
-_HEAD: Final = f"{_NETWORK}.2"
-_WORKER: Final = f"{_NETWORK}.3"
+_HEAD: Final = f"{NETWORK}.2"
+_WORKER: Final = f"{NETWORK}.3"
 _MODEL: Final = "add_one"
-_NEEDED: Final = ("ip", "unshare", "sshd", "ssh-keygen", "rsync")
 _SSHD: Final = """\
 ListenAddress {address}
 HostKey {directory}/host_key
@@ -38,56 +36,16 @@ StrictModes no
 UsePAM no
 PermitRootLogin prohibit-password
 """
-_ENTER: Final = """\
-mount --make-rprivate /
+_INIT: Final = """\
 mount --bind {directory}/passwd /etc/passwd
-mount --bind {directory}/tmp /tmp
-mount -t proc proc /proc
-mount -t tmpfs tmpfs /dev/shm
 mkdir -p /run/sshd
 exec {sshd} -D -e -f {directory}/sshd_config
 """
 
 
-def command(*words: str, timeout: float = 60.0) -> None:
-    """Run a command; its output is shown when it fails."""
-    done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False)
-    if done.returncode:
-        sys.exit(f"{' '.join(words)}: status {done.returncode}\n{done.stdout}{done.stderr}")
-
-
-@contextmanager
-def bridge() -> Iterator[None]:
-    """A bridge between the machines, with an address of ours on it."""
-    command("ip", "link", "add", _BRIDGE, "type", "bridge")
-    try:
-        command("ip", "addr", "add", f"{_NETWORK}.1/24", "dev", _BRIDGE)
-        command("ip", "link", "set", _BRIDGE, "up")
-        yield
-    finally:
-        command("ip", "link", "del", _BRIDGE)
-
-
-@contextmanager
-def machine(address: str, directory: Path, public_key: Path) -> Iterator[None]:
-    """A namespace with an ssh server at an address; `directory` has its home and its temporary files."""
-    name = f"nereid{address.rpartition('.')[2]}"
-    command("ip", "netns", "add", name)
-    try:
-        command("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name)
-        command("ip", "link", "set", name, "master", _BRIDGE, "up")
-        for words in (f"addr add {address}/24 dev eth0", "link set eth0 up", "link set lo up"):
-            command("ip", "-n", name, *words.split())
-        command("ip", "-n", name, "route", "add", "default", "via", f"{_NETWORK}.1")
-        with _ssh_server(name, address, directory, public_key):
-            yield
-    finally:
-        command("ip", "netns", "del", name)
-
-
-@contextmanager
-def _ssh_server(name: str, address: str, directory: Path, public_key: Path) -> Iterator[None]:
-    (directory / "tmp").mkdir(parents=True)
+def machine(number: int, directory: Path, public_key: Path) -> Machine:
+    """A machine with an ssh server; `directory` has its home and its temporary files."""
+    made = Machine(number, directory, _INIT.format(directory=directory, sshd=shutil.which("sshd")))
     (directory / "home/.ssh").mkdir(parents=True, mode=0o700)
     (directory / "home/.bashrc").touch()
     shutil.copy(public_key, directory / "home/.ssh/authorized_keys")
@@ -96,18 +54,8 @@ def _ssh_server(name: str, address: str, directory: Path, public_key: Path) -> I
     fields[5] = str(directory / "home")
     (directory / "passwd").write_text("\n".join([":".join(fields), *others, ""]))
     command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(directory / "host_key"))
-    (directory / "sshd_config").write_text(_SSHD.format(address=address, directory=directory))
-    enter = _ENTER.format(directory=directory, sshd=shutil.which("sshd"))
-    namespaces = ("unshare", "--pid", "--mount", "--fork", "--kill-child")
-    with (directory / "sshd.log").open("wb") as log:
-        process = subprocess.Popen(
-            ["ip", "netns", "exec", name, *namespaces, "sh", "-ec", enter], stdout=log, stderr=log
-        )
-    try:
-        yield
-    finally:
-        process.kill()  # and with it every process of the namespace
-        process.wait()
+    (directory / "sshd_config").write_text(_SSHD.format(address=made.address, directory=directory))
+    return made
 
 
 def cluster_file(directory: Path) -> Path:
@@ -122,18 +70,6 @@ def cluster_file(directory: Path) -> Path:
     written = directory / "cluster.yaml"
     written.write_text(yaml.safe_dump(config))
     return written
-
-
-def answer(address: str) -> Any:
-    """Ask the model at a machine; None without an answer."""
-    tensor = {"name": "INPUT0", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}
-    body = json.dumps({"inputs": [tensor]}).encode()
-    try:
-        url = f"http://{address}:8000/v2/models/{_MODEL}/infer"
-        with urllib.request.urlopen(url, body, timeout=5) as response:
-            return json.load(response)["outputs"][0]["data"]
-    except OSError:
-        return None
 
 
 def _ray(environment: dict[str, str], words: Sequence[str], timeout: float) -> None:
@@ -160,8 +96,9 @@ def run() -> None:
         (directory / "token").touch(0o600)
         (directory / "token").write_text(secrets.token_hex(32))
         stack.enter_context(bridge())
-        for address in (_HEAD, _WORKER):
-            stack.enter_context(machine(address, directory / address, directory / "key.pub"))
+        for number in (2, 3):
+            made = machine(number, directory / str(number), directory / "key.pub")
+            stack.enter_context(made.connected())
         file = str(cluster_file(directory))
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(directory / "token")}
         environment = {**os.environ, **token, "RAY_USAGE_STATS_ENABLED": "0"}
@@ -171,8 +108,11 @@ def run() -> None:
         deploy = f"cd nereid-server && {deploy} && RAY_AUTH_MODE=token .venv/bin/serve deploy /tmp/serve.yaml"
         _timed("serve deploy", lambda: _ray(environment, ["exec", "--no-config-cache", file, deploy], 300))
         for name, address in (("head", _HEAD), ("worker", _WORKER)):
-            what = f"the {name} answers"
-            _timed(what, lambda at=address, what=what: wait_until(lambda: answer(at) == [2, 3], 300, what))  # type: ignore[misc]
+            _timed(f"the {name} answers", partial(_wait_for_answer, address))
+
+
+def _wait_for_answer(address: str) -> None:
+    wait_until(lambda: answer(address, _MODEL) == [2, 3], 300, f"{address} answers")
 
 
 def _timed(what: str, work: Callable[[], object]) -> None:
@@ -187,9 +127,7 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="Example: sudo .venv/bin/python -m tests.long.ray_up",
     ).parse_args()
-    missing = [name for name in _NEEDED if not shutil.which(name)]
-    if os.getuid() or missing:
-        sys.exit(f"needs root and {', '.join(_NEEDED)}; missing: {', '.join(missing) or 'root'}")
+    require("sshd", "ssh-keygen", "rsync")
     run()
 
 

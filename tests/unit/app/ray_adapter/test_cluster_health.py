@@ -145,3 +145,29 @@ def test_changes_are_told_once_and_together(sleeper: "subprocess.Popen[bytes]") 
     health.look(2.0)
     health.look(3.0)
     assert told == ["one has ended, other has ended"]
+
+
+@pytest.mark.parametrize(
+    ("many_nodes", "unready", "degraded"),
+    [(False, ["raylet has ended, GCS has ended"], []), (True, ["raylet has ended"], ["GCS has ended"])],
+)
+def test_on_many_nodes_only_the_raylet_makes_an_ingress_unready(
+    sleeper: "subprocess.Popen[bytes]",
+    monkeypatch: pytest.MonkeyPatch,
+    many_nodes: bool,
+    unready: list[str],
+    degraded: list[str],
+) -> None:
+    async def ask() -> None: ...
+
+    parts = [Part(name, ask, ANSWER_S, process(sleeper.pid)) for name in ("raylet", "GCS")]
+    monkeypatch.setattr(cluster_health, "node_parts", lambda: parts)
+    monkeypatch.setattr(cluster_health, "controller_part", lambda: Part("controller", ask, ANSWER_S))
+    told: tuple[list[str], list[str]] = ([], [])
+    manager = Part("manager", ask, ANSWER_S)
+    health = cluster_health.server_health(manager, many_nodes, told[0].append, told[1].append)
+    sleeper.kill()
+    block_until(lambda: all(part.process is not None and part.process.fault for part in parts))
+    for each in health:
+        each.look(1.0)
+    assert told == (unready, degraded)

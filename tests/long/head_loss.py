@@ -1,0 +1,108 @@
+"""Switches the head of a cluster off for 30 s, and prints what clients of another machine saw.
+
+Two machines that are network namespaces of this one, the state of Ray's GCS in RocksDB on the head's disk or
+in Redis, and 50 connections to the worker. Fails when a request fails that was not in flight, when the worker
+is not ready meanwhile, or when a model cannot be loaded afterwards.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Final
+
+from tests.long.namespaces import GATEWAY, require
+from tests.long.node_load import HEADER, NodeLoad, Row, answer, judge
+from tests.long.ray_nodes import Nodes, running
+from tests.long.server import say
+from tests.server import ROOT, wait_until
+
+CONNECTIONS: Final = 50
+_AWAY_S: Final = 30.0
+_BACK_S: Final = 120.0
+_REDIS_PORT: Final = 6399
+_FURTHER: Final = "add_one"
+STORAGES: Final[Mapping[str, Mapping[str, str]]] = {
+    "rocksdb": {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": "/tmp/gcs"},
+    "redis": {"RAY_REDIS_ADDRESS": f"{GATEWAY}:{_REDIS_PORT}"},
+}
+"""Settings of the head's Ray; the head's /tmp survives here."""
+
+
+@contextmanager
+def redis() -> Iterator[None]:
+    """A Redis that every machine reaches. Binds the address of the bridge, which may not be there yet."""
+    words = ["redis-server", "--port", str(_REDIS_PORT), "--save", "", "--protected-mode", "no"]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+
+
+def lose(nodes: Nodes) -> Row:
+    """Lose the head and bring it back; return what clients of the worker saw."""
+    with NodeLoad(nodes.worker.address, CONNECTIONS) as load:
+        begun = time.monotonic()
+        wait_until(lambda: min(load.answered_by(n, begun) for n in (2, 3)) > 200, 30.0, "both answer")
+        at = time.monotonic()
+        nodes.head.switch_off()
+        time.sleep(_AWAY_S)
+        nodes.head.switch_on()
+        nodes.start_ray(nodes.head)
+        say(f"the head's Ray runs after {time.monotonic() - at:.1f} s")
+        wait_until(nodes.whole, _BACK_S, "a replica on each machine")
+        back = time.monotonic()
+        wait_until(lambda: load.answered_by(2, back) > 200, 30.0, "the head answers again")
+        return judge("head off for 30 s", load, at, time.monotonic())
+
+
+def load_another(nodes: Nodes) -> float:
+    """Load a further model by a request to the worker, and ask it at both; return the seconds it took."""
+    begun = time.monotonic()
+    shutil.copytree(ROOT / "tests/long/models" / _FURTHER, nodes.directory / "models" / _FURTHER)
+    url = f"http://{nodes.worker.address}:8000/v2/repository/models/{_FURTHER}/load"
+    with urllib.request.urlopen(url, b"{}", timeout=120):
+        took = time.monotonic() - begun
+    for machine in (nodes.head, nodes.worker):
+        if answer(machine.address, _FURTHER) != [2, 3]:
+            sys.exit(f"{machine.address} does not answer for the model that was loaded afterwards")
+    return took
+
+
+def faults(row: Row) -> list[str]:
+    """Return what is worse than it may be."""
+    found = []
+    if row.failed > row.in_flight:
+        found.append(f"{row.failed} requests failed, {row.in_flight} were in flight")
+    if row.not_ready_s:
+        found.append(f"the worker said for {row.not_ready_s:.1f} s that it is not ready")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Example: sudo .venv/bin/python -m tests.long.head_loss --storage redis",
+    )
+    parser.add_argument("--storage", choices=STORAGES, default="rocksdb")
+    storage = parser.parse_args().storage
+    require(*(["redis-server"] if storage == "redis" else []))
+    with redis() if storage == "redis" else nullcontext(), running(STORAGES[storage]) as nodes:
+        row = lose(nodes)
+        say(f"a load through the worker took {load_another(nodes):.1f} s")
+    say(HEADER)
+    say(row.line())
+    for text in row.failures:
+        say(f"    {text}")
+    if found := faults(row):
+        sys.exit("\n".join(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Machines that are network namespaces of this one: on a bridge, each with processes and files of its own.
+
+Needs root, iproute2 and util-linux.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from tests.server import ROOT, wait_until
+
+NETWORK: Final = "10.99.77"
+GATEWAY: Final = f"{NETWORK}.1"
+"""The address of this machine on the bridge."""
+_BRIDGE: Final = "nereidbr"
+_NEEDED: Final = ("ip", "unshare", "nsenter")
+_START: Final = """\
+mount --make-rprivate /
+mount --bind {directory}/tmp /tmp
+mount -t proc proc /proc
+mount -t tmpfs tmpfs /dev/shm
+{init}
+"""
+
+
+def require(*programs: str) -> None:
+    """End the program unless it runs as root and these are installed, beside what every machine needs."""
+    needed = (*_NEEDED, *programs)
+    missing = [name for name in needed if not shutil.which(name)]
+    if os.getuid() or missing:
+        sys.exit(f"needs root and {', '.join(needed)}; missing: {', '.join(missing) or 'root'}")
+
+
+def command(*words: str, timeout: float = 60.0) -> None:
+    """Run a command; end the program with its output when it fails."""
+    done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(words)}: status {done.returncode}\n{done.stdout}{done.stderr}")
+
+
+@contextmanager
+def bridge() -> Iterator[None]:
+    """A bridge between the machines, with an address of ours on it."""
+    command("ip", "link", "add", _BRIDGE, "type", "bridge")
+    try:
+        command("ip", "addr", "add", f"{GATEWAY}/24", "dev", _BRIDGE)
+        command("ip", "link", "set", _BRIDGE, "up")
+        yield
+    finally:
+        command("ip", "link", "del", _BRIDGE)
+
+
+class Machine:
+    """A machine with an address on the bridge. Its /tmp survives that it is switched off.
+
+    Args:
+        number: the last part of its address.
+        directory: where it has its files, not below /tmp.
+        init: the shell command that is its first process, with whose end it is switched off.
+    """
+
+    def __init__(self, number: int, directory: Path, init: str = "exec sleep infinity") -> None:
+        self.address = f"{NETWORK}.{number}"
+        self.directory = directory
+        self._name = f"nereid{number}"
+        self._init = init
+        self._process: subprocess.Popen[bytes] | None = None
+        (directory / "tmp").mkdir(parents=True, exist_ok=True)
+
+    @contextmanager
+    def connected(self) -> Iterator["Machine"]:
+        """Put it on the bridge and switch it on; remove it in the end."""
+        name = self._name
+        command("ip", "netns", "add", name)
+        try:
+            command("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name)
+            command("ip", "link", "set", name, "master", _BRIDGE, "up")
+            for words in (f"addr add {self.address}/24 dev eth0", "link set eth0 up", "link set lo up"):
+                command("ip", "-n", name, *words.split())
+            command("ip", "-n", name, "route", "add", "default", "via", GATEWAY)
+            self.switch_on()
+            yield self
+        finally:
+            self.switch_off()
+            command("ip", "netns", "del", name)
+
+    def switch_on(self) -> None:
+        """Start its first process."""
+        start = _START.format(directory=self.directory, init=self._init)
+        namespaces = ("unshare", "--pid", "--mount", "--fork", "--kill-child")
+        with (self.directory / "init.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ["ip", "netns", "exec", self._name, *namespaces, "sh", "-ec", start], stdout=log, stderr=log
+            )
+        wait_until(self._started, 10.0, f"{self.address} runs")
+
+    def _started(self) -> bool:
+        """Whether the first process has made its mounts, and runs `init`."""
+        with suppress(psutil.Error):
+            return self._first is not None and self._first.name() not in ("unshare", "sh")
+        return False
+
+    @property
+    def _first(self) -> psutil.Process | None:
+        assert self._process is not None
+        children = psutil.Process(self._process.pid).children()
+        return children[0] if children else None
+
+    def switch_off(self) -> None:
+        """Kill each of its processes."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            wait_until(lambda: not self.processes(""), 10.0, f"{self.address} is off")
+
+    def cut(self) -> None:
+        """Take it off the network: nobody is told."""
+        command("ip", "link", "set", self._name, "down")
+
+    def join(self) -> None:
+        """Put it on the network again."""
+        command("ip", "link", "set", self._name, "up")
+
+    def run(
+        self, words: Sequence[str], env: Mapping[str, str], timeout: float
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run a command on it, in the root of this repository."""
+        first = self._first
+        assert first is not None
+        enter = ("nsenter", "--target", str(first.pid), "--net", "--pid", "--mount", "env", "-C", str(ROOT))
+        return subprocess.run(
+            [*enter, *words],
+            env={**os.environ, **env},
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def processes(self, title: str) -> list[psutil.Process]:
+        """Its processes with these words in their command lines."""
+        network = os.stat(f"/run/netns/{self._name}").st_ino
+        found = []
+        for process in psutil.process_iter():
+            with suppress(OSError, psutil.Error):
+                inside = os.stat(f"/proc/{process.pid}/ns/net").st_ino == network
+                if inside and title in " ".join(process.cmdline()) and process.status() != "zombie":
+                    found.append(process)
+        return found

@@ -1,0 +1,158 @@
+"""Clients of the suites that lose machines: the model `steady` says which machine has answered."""
+
+import http.client
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+_PATH: Final = "/v2/models/steady/infer"
+_TIMEOUT_S: Final = 60.0
+_PAUSE_S: Final = 0.1
+
+
+class Request(NamedTuple):
+    """One request, by `time.monotonic`, and the machine that answered; 0 and a text for a failure."""
+
+    begun: float
+    ended: float
+    machine: int
+    failure: str = ""
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.begun
+
+
+class NodeLoad:
+    """Connections to one machine, each with one request after the other; asks for its readiness too."""
+
+    def __init__(self, address: str, connections: int) -> None:
+        self._address = address
+        self._stop = threading.Event()
+        self.requests: list[Request] = []
+        self.unready: list[float] = []
+        """When the machine said that it is not ready."""
+        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(connections)]
+        self._threads.append(threading.Thread(target=self._watch, daemon=True))
+
+    def __enter__(self) -> "NodeLoad":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(_TIMEOUT_S)
+
+    def answered_by(self, machine: int, since: float) -> int:
+        """Return how many requests a machine has answered since a moment."""
+        return sum(r.machine == machine and r.ended >= since for r in list(self.requests))
+
+    def _run(self) -> None:
+        connection = http.client.HTTPConnection(self._address, 8000, timeout=_TIMEOUT_S)
+        while not self._stop.is_set():
+            begun = time.monotonic()
+            try:
+                machine, failure = self._ask(connection), ""
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                machine, failure = 0, str(error) or repr(error)
+                connection.close()
+            self.requests.append(Request(begun, time.monotonic(), machine, failure))
+            if failure:
+                self._stop.wait(_PAUSE_S)
+        connection.close()
+
+    def _ask(self, connection: http.client.HTTPConnection) -> int:
+        tensor = {"name": "INPUT0", "shape": [1, 1], "datatype": "INT32", "data": [1]}
+        connection.request("POST", _PATH, json.dumps({"inputs": [tensor]}))
+        response = connection.getresponse()
+        body = json.loads(response.read())
+        if response.status != 200:
+            raise ValueError(f"{response.status} {body.get('error')}")
+        found = {output["name"]: output["data"] for output in body["outputs"]}
+        if found["OUTPUT0"] != [2]:
+            raise ValueError(f"wrong answer {found}")
+        return int(found["MACHINE"][0])
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_PAUSE_S):
+            if not ready(self._address):
+                self.unready.append(time.monotonic())
+
+
+def ready(address: str) -> bool:
+    """Whether a machine says that it is ready."""
+    try:
+        with urllib.request.urlopen(f"http://{address}:8000/v2/health/ready", timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def answer(address: str, model: str) -> Any:
+    """Ask for [1, 2] + 1 at a machine; None without an answer."""
+    tensor = {"name": "INPUT0", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    try:
+        url = f"http://{address}:8000/v2/models/{model}/infer"
+        with urllib.request.urlopen(url, body, timeout=5) as response:
+            return json.load(response)["outputs"][0]["data"]
+    except OSError:
+        return None
+
+
+HEADER: Final = """\
+| event | answered | in flight | failed | longest s | not ready s | whole again after s |
+|---|---|---|---|---|---|---|"""
+
+
+class Row(NamedTuple):
+    """What clients of another machine saw from an event to the end of the load."""
+
+    event: str
+    answered: int
+    in_flight: int
+    """When it happened."""
+    failed: int
+    longest_s: float
+    not_ready_s: float
+    whole_s: float
+    failures: tuple[str, ...]
+
+    def line(self) -> str:
+        """Return the row as a line of a Markdown table."""
+        cells = (self.event, self.answered, self.in_flight, self.failed, f"{self.longest_s:.1f}")
+        return f"| {' | '.join(map(str, cells))} | {self.not_ready_s:.1f} | {self.whole_s:.1f} |"
+
+
+def judge(event: str, load: NodeLoad, at: float, whole: float) -> Row:
+    """Sum up what followed an event.
+
+    Args:
+        event: its name.
+        load: the requests.
+        at: when it happened.
+        whole: when everything was as before again.
+    """
+    after = [request for request in load.requests if request.ended >= at]
+    failed = [request for request in after if request.failure]
+    unready = [moment for moment in load.unready if moment >= at]
+    return Row(
+        event,
+        len(after) - len(failed),
+        sum(request.begun < at for request in after),
+        len(failed),
+        max((request.seconds for request in after), default=0.0),
+        max(unready) - min(unready) if unready else 0.0,
+        whole - at,
+        tuple(dict.fromkeys(_kinds(failed))),
+    )
+
+
+def _kinds(failed: Iterable[Request]) -> Iterable[str]:
+    return (request.failure[:200] for request in failed)

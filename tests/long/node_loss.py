@@ -1,0 +1,85 @@
+"""Kills a machine of a cluster, and cuts another off the network, and prints what clients of the others saw.
+
+Two machines that are network namespaces of this one, `steady` on both, and 50 connections to the machine
+that stays. Fails when more requests fail than were in flight, or one takes longer than 6 s.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Final
+
+from tests.long.namespaces import require
+from tests.long.node_load import HEADER, NodeLoad, Row, judge
+from tests.long.ray_nodes import Nodes, running
+from tests.long.server import say
+from tests.server import wait_until
+
+CONNECTIONS: Final = 50
+LONGEST_S: Final = 6.0
+_DEAD_S: Final = 60.0
+_BACK_S: Final = 90.0
+
+
+def lose(nodes: Nodes, event: str, strike: Callable[[], None], least_s: float) -> Row:
+    """Lose the worker, serve without it for a while, and bring it back; return what clients saw."""
+    wait_until(nodes.whole, _BACK_S, "a replica on each machine")
+    with NodeLoad(nodes.head.address, CONNECTIONS) as load:
+        begun = time.monotonic()
+        wait_until(lambda: min(load.answered_by(n, begun) for n in (2, 3)) > 200, 30.0, "both answer")
+        at = time.monotonic()
+        strike()
+        time.sleep(least_s)
+        wait_until(lambda: alive(nodes) == 1, _DEAD_S, "Ray gives the machine up")
+        say(f"{event}: given up by Ray after {time.monotonic() - at:.1f} s")
+        nodes.worker.switch_off()
+        nodes.worker.join()
+        nodes.worker.switch_on()
+        nodes.start_ray(nodes.worker)
+        wait_until(nodes.whole, _BACK_S, "a replica on each machine")
+        back = time.monotonic()
+        wait_until(lambda: load.answered_by(3, back) > 200, 30.0, "the machine answers again")
+        return judge(event, load, at, time.monotonic())
+
+
+def alive(nodes: Nodes) -> int:
+    """Return the number of machines that Ray knows to be alive."""
+    words = ("list", "nodes", "--filter", "state=ALIVE", "--format", "json")
+    return len(json.loads(nodes.ray("ray", *words)))
+
+
+def faults(row: Row) -> list[str]:
+    """Return what is worse than it may be."""
+    found = []
+    if row.failed > row.in_flight:
+        found.append(f"{row.event}: {row.failed} requests failed, {row.in_flight} were in flight")
+    if row.longest_s > LONGEST_S:
+        found.append(f"{row.event}: a request took {row.longest_s:.1f} s, {LONGEST_S:g} s are allowed")
+    return found
+
+
+def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Example: sudo .venv/bin/python -m tests.long.node_loss",
+    ).parse_args()
+    require()
+    with running({}) as nodes:
+        rows = [
+            lose(nodes, "machine killed", nodes.worker.switch_off, 8.0),
+            lose(nodes, "network cut", nodes.worker.cut, 12.0),
+        ]
+    say(HEADER)
+    for row in rows:
+        say(row.line())
+        for text in row.failures:
+            say(f"    {text}")
+    if found := [fault for row in rows for fault in faults(row)]:
+        sys.exit("\n".join(found))
+
+
+if __name__ == "__main__":
+    main()
