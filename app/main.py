@@ -4,12 +4,11 @@ import secrets
 from collections.abc import Collection
 from typing import Any
 
-import msgspec
 from ray import serve
 from ray.serve.deployment import Application
 
 from app.ray_adapter.node import NODE_ADDRESS
-from app.routing.table import RoutingTable
+from app.routing.table import RoutingTable, decode_table
 from app.settings.load import from_args
 from app.settings.settings import ServerSettings
 from deployments import spec
@@ -86,7 +85,7 @@ def routing_table() -> RoutingTable:
         RayServeException: the application does not run.
     """
     manager = serve.get_deployment_handle(MANAGER, APPLICATION)
-    return msgspec.msgpack.decode(manager.status.remote().result(), type=RoutingTable)
+    return decode_table(manager.status.remote().result())
 
 
 def _deployment(kind: type, **options: Any) -> Any:

@@ -12,7 +12,7 @@ from app.core.processes import Process, process
 from app.core.rollout.outcomes import OutcomeReport
 from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.ray_adapter.node import node_id
-from app.routing.table import RoutingTable
+from app.routing.table import RoutingTable, decode_table
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class ManagerClient:
         return process(pid) if node == node_id() else None
 
     async def watch(self, ingress: str, applied: int) -> bytes:
-        """Wait for a routing table newer than `applied`.
+        """Wait for a routing table newer than `applied`; b"" when there is none for now.
 
         Cancellation also ends the manager's side: Serve does not stop the manager while a call is in flight.
         """
@@ -125,9 +125,8 @@ async def follow(
     """Keep a router at the manager's newest table, for ever; call `applied` with each table after that."""
     while True:
         try:
-            answer = await manager.watch(watcher, router.table.number)
-            table = msgspec.msgpack.decode(answer, type=RoutingTable)
-            if table.number != router.table.number:
+            if answer := await manager.watch(watcher, router.table.number):
+                table = decode_table(answer)
                 await manager.receive(watcher, table.number)
                 await router.apply(table)
                 applied(table)

@@ -3,6 +3,7 @@
 A table is immutable and numbered; a newer one replaces it as a whole.
 """
 
+import zlib
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
@@ -306,6 +307,16 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
         if versions[number].state is not ModelState.READY:
             raise _not_ready(name, number)
         return versions[number]
+
+
+def encode_table(table: RoutingTable) -> bytes:
+    """Return the bytes by which a table travels: 39 an entry instead of 256 (benchmarks/routing_table.py)."""
+    return zlib.compress(msgspec.msgpack.encode(table), 1)
+
+
+def decode_table(data: bytes) -> RoutingTable:
+    """Return the table of `encode_table`."""
+    return msgspec.msgpack.decode(zlib.decompress(data), type=RoutingTable)
 
 
 def _no_version(name: str, versions: Mapping[int, VersionEntry]) -> InferError:

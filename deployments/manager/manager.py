@@ -20,7 +20,7 @@ from app.core.rollout.status import RolloutChange
 from app.ray_adapter import store
 from app.ray_adapter.node import NODE_ADDRESS, gpus_by_node, node_id
 from app.ray_adapter.serve_log import omit_failures
-from app.routing.table import RoutingTable
+from app.routing.table import RoutingTable, encode_table
 from app.settings.settings import ServerSettings
 from deployments.manager import applications, load_messages
 from deployments.manager.catalog import Catalog, PollFailure, poll_failure
@@ -86,9 +86,9 @@ class RepositoryManager:
         return self._publisher.table
 
     async def watch(self, ingress: str, applied: int) -> bytes:
-        """Return the next routing table (msgpack) to an ingress that routes by table `applied`."""
+        """Return the next routing table to one that routes by table `applied`; b"" if none comes soon."""
         await self._ensure_recovered()
-        return msgspec.msgpack.encode(await self._publisher.watch(ingress, applied))
+        return await self._publisher.watch(ingress, applied)
 
     async def receive(self, ingress: str, number: int) -> None:
         """Record that an ingress has received table `number`."""
@@ -99,9 +99,9 @@ class RepositoryManager:
         return node_id(), os.getpid()
 
     async def status(self) -> bytes:
-        """Return the current routing table (msgpack)."""
+        """Return the current routing table, see `decode_table`."""
         await self._ensure_recovered()
-        return msgspec.msgpack.encode(self.table)
+        return encode_table(self.table)
 
     async def index(self) -> list[tuple[str, str, str, str]]:
         """Return name, version, state and reason of every model version, and names of models never loaded."""

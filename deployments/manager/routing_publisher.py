@@ -3,12 +3,15 @@
 import asyncio
 import time
 from collections import Counter
+from contextlib import suppress
 
 from app.core.observability.live_settings import LiveSettings, decode_change, decode_live
 from app.core.observability.log import LogConfig
 from app.core.rollout.split import Split
-from app.routing.table import RoutingTable, VersionEntry
+from app.routing.table import RoutingTable, VersionEntry, encode_table
 
+PUBLISH_S = 0.1
+"""Shortest time from one table that ingresses get to the next: what changes in between goes out together."""
 WATCH_S = 5.0
 """Longest time that an ingress waits for a new table in one call."""
 RECEIPT_S = 2.0
@@ -34,6 +37,7 @@ class RoutingPublisher:
 
     Attributes:
         load_failures: see `RoutingTable`; the next table has them.
+        table: the newest table; ingresses may get it `PUBLISH_S` later.
     """
 
     def __init__(self, namespacing: bool = False) -> None:
@@ -41,7 +45,10 @@ class RoutingPublisher:
         self.table = RoutingTable(number=time.time_ns() // 1_000_000, namespacing=namespacing)
         self.load_failures: Counter[str] = Counter()
         self._live: LiveSettings | None = None
-        self._changed = asyncio.Condition()
+        self._handed_out = self.table
+        self._encoded = encode_table(self.table)
+        self._resting: asyncio.TimerHandle | None = None
+        self._changed = asyncio.Event()
         self._ingresses: dict[str, _Ingress] = {}
 
     def configure(self, change: bytes, current: bytes) -> LiveSettings:
@@ -68,43 +75,58 @@ class RoutingPublisher:
         splits: tuple[Split, ...] = (),
     ) -> int:
         """Make a new table the current one and return its number; see `RoutingTable` for the arguments."""
-        async with self._changed:
-            number, namespacing = self.table.number + 1, self.table.namespacing
-            self.table = RoutingTable(
-                number,
-                initialised,
-                entries,
-                self._live,
-                namespacing,
-                failed,
-                all_loaded,
-                splits,
-                dict(self.load_failures),
-            )
-            self._changed.notify_all()
-        return self.table.number
+        number, namespacing = self.table.number + 1, self.table.namespacing
+        self.table = RoutingTable(
+            number,
+            initialised,
+            entries,
+            self._live,
+            namespacing,
+            failed,
+            all_loaded,
+            splits,
+            dict(self.load_failures),
+        )
+        if self._resting is None:
+            self._hand_out()
+        return number
+
+    def _hand_out(self) -> None:
+        """Give the newest table to those that watch; the next one goes out after `PUBLISH_S`."""
+        self._resting = None
+        if self._handed_out is not self.table:
+            self._handed_out, self._encoded = self.table, encode_table(self.table)
+            self._resting = asyncio.get_running_loop().call_later(PUBLISH_S, self._hand_out)
+            self._notify()
+
+    def _notify(self) -> None:
+        """Wake whoever waits for a table or an acknowledgement."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def receive(self, ingress: str, number: int) -> None:
         """Record that an ingress has table `number` and is connecting to the replicas that it adds."""
-        async with self._changed:
-            state = self._record_call(ingress)
-            state.received = max(state.received, number)
-            self._changed.notify_all()
+        state = self._record_call(ingress)
+        state.received = max(state.received, number)
+        self._notify()
 
-    async def watch(self, ingress: str, applied: int) -> RoutingTable:
-        """Record that an ingress routes by table `applied`; return the next table, or it after `WATCH_S`."""
-        async with self._changed:
-            state = self._record_call(ingress)
-            state.received = state.applied = applied
-            self._changed.notify_all()
-            try:
-                async with asyncio.timeout(WATCH_S):
-                    await self._changed.wait_for(lambda: self.table.number != applied)
-            except TimeoutError:
-                pass
-            finally:
-                state.last_call = time.monotonic()
-        return self.table
+    async def watch(self, ingress: str, applied: int) -> bytes:
+        """Record that an ingress routes by table `applied`; return the next one, b"" if none comes soon.
+
+        See `decode_table`.
+        """
+        state = self._record_call(ingress)
+        state.received = state.applied = applied
+        self._notify()
+        try:
+            async with asyncio.timeout(WATCH_S):
+                while self._handed_out.number == applied:
+                    await self._changed.wait()
+        except TimeoutError:
+            return b""
+        finally:
+            state.last_call = time.monotonic()
+        return self._encoded
 
     async def wait_acknowledged(self, number: int, expected: int = 0) -> None:
         """Wait until every live ingress routes by table `number` or a later one.
@@ -121,12 +143,9 @@ class RoutingPublisher:
             missing = len(self._ingresses) < expected and time.monotonic() - started < RECEIPT_S
             if not behind and not missing:
                 return
-            async with self._changed:
-                try:
-                    async with asyncio.timeout(0.2):
-                        await self._changed.wait()
-                except TimeoutError:
-                    continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await self._changed.wait()
 
     def _record_call(self, ingress: str) -> _Ingress:
         state = self._ingresses.setdefault(ingress, _Ingress())

@@ -4,11 +4,10 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from app.core.errors import InferError
-from app.routing.table import RoutingTable
+from app.routing.table import RoutingTable, decode_table
 from app.settings.load import from_args
 from deployments.manager import applications, manager
 from deployments.manager.applications import ModelApplication, parse_application
@@ -130,9 +129,8 @@ class FakeIngress:
 
     async def _follow(self) -> None:
         while True:
-            answer = await self.manager.watch("ingress", self.table.number)
-            table = msgspec.msgpack.decode(answer, type=RoutingTable)
-            if table.number != self.table.number:
+            if answer := await self.manager.watch("ingress", self.table.number):
+                table = decode_table(answer)
                 self.received.append(table)
                 await self.manager.receive("ingress", table.number)
                 await self.let_apply.wait()

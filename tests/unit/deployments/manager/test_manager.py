@@ -4,11 +4,10 @@ import asyncio
 import os
 from typing import Any
 
-import msgspec
 import pytest
 
 from app.core.errors import ErrorCode, InferError, internal
-from app.routing.table import ModelState, RoutingTable
+from app.routing.table import ModelState, decode_table
 from tests.unit.deployments.manager.manager_bench import (
     Bench,
     load,
@@ -31,7 +30,7 @@ async def test_start_loads_all_models_concurrently(bench: Bench) -> None:
     await made.check_health()
     await until(lambda: bench.serve.loading == 4)
     await let_run()
-    table = msgspec.msgpack.decode(await made.status(), type=RoutingTable)
+    table = decode_table(await made.status())
     assert not table.initialised
     gate.set()
     await started(made)

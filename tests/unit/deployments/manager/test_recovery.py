@@ -2,11 +2,10 @@
 
 import asyncio
 
-import msgspec
 import pytest
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.routing.table import RoutingTable
+from app.routing.table import decode_table
 from deployments.manager import applications
 from deployments.manager.applications import ModelApplication, parse_application
 from deployments.spec import Description, ModelSpec
@@ -42,7 +41,7 @@ async def test_restarted_manager_is_ready_before_it_scans(bench: Bench) -> None:
     bench.add("slow")
     bench.serve.gates["slow"] = asyncio.Event()
     made = bench.begin()
-    table = msgspec.msgpack.decode(await made.watch("ingress", 0), type=RoutingTable)
+    table = decode_table(await made.watch("ingress", 0))
     assert table.initialised and list(table.applications) == ["m:1"]
 
 

@@ -3,10 +3,12 @@
 import asyncio
 
 import msgspec
+import pytest
 
 from app.core.observability.live_settings import LiveChange, LiveSettings
 from app.core.observability.log import LogConfig
-from app.routing.table import ModelState, VersionEntry
+from app.routing.table import ModelState, VersionEntry, decode_table
+from deployments.manager import routing_publisher
 from deployments.manager.routing_publisher import RoutingPublisher
 from tests.waiting import let_run
 
@@ -18,7 +20,7 @@ async def test_watch_returns_the_next_table() -> None:
     watch = asyncio.create_task(publisher.watch("a", publisher.table.number))
     await asyncio.sleep(0)
     number = await publisher.publish((ENTRY,), True)
-    table = await asyncio.wait_for(watch, 1)
+    table = decode_table(await asyncio.wait_for(watch, 1))
     assert (table.number, table.entries, table.initialised) == (number, (ENTRY,), True)
 
 
@@ -62,3 +64,45 @@ async def test_table_numbers_rise_over_a_restart() -> None:
     number = await first.publish((), True)
     await asyncio.sleep(0.01)  # the first number is the wall clock's millisecond
     assert RoutingPublisher().table.number > number
+
+
+async def test_changes_within_the_shortest_time_go_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    publisher = RoutingPublisher()
+    number = publisher.table.number
+    monkeypatch.setattr(routing_publisher, "PUBLISH_S", 0.01)
+    watch = asyncio.create_task(publisher.watch("a", number))
+    await publisher.publish((), False)
+    numbers = [await publisher.publish((ENTRY,) * count, True) for count in range(1, 4)]
+    assert decode_table(await watch).number == number + 1, "the first change goes out at once"
+    watch = asyncio.create_task(publisher.watch("a", number + 1))
+    acknowledged = asyncio.create_task(publisher.wait_acknowledged(numbers[0]))
+    table = decode_table(await watch)
+    assert (table.number, len(table.entries)) == (numbers[-1], 3)
+    assert not acknowledged.done()
+    watch = asyncio.create_task(publisher.watch("a", table.number))
+    await asyncio.wait_for(acknowledged, 1)  # by a later table, which has what the awaited one had
+    watch.cancel()
+
+
+async def test_tables_go_out_no_faster_than_ten_a_second() -> None:
+    assert routing_publisher.PUBLISH_S == 0.1
+    publisher = RoutingPublisher()
+    first = await publisher.publish((), True)
+    await publisher.publish((ENTRY,), True)
+    watch = asyncio.create_task(publisher.watch("a", first))
+    await let_run()
+    assert not watch.done()
+    assert decode_table(await publisher.watch("b", 0)).number == first
+    watch.cancel()
+
+
+async def test_table_is_encoded_once_for_all() -> None:
+    publisher = RoutingPublisher()
+    await publisher.publish((ENTRY,), True)
+    assert await publisher.watch("a", 0) is await publisher.watch("b", 0)
+
+
+async def test_without_a_newer_table_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing_publisher, "WATCH_S", 0.01)
+    publisher = RoutingPublisher()
+    assert await publisher.watch("a", await publisher.publish((ENTRY,), True)) == b""
