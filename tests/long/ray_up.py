@@ -107,12 +107,19 @@ def run() -> None:
         deploy = f"sed 's#/srv/models#{models}#' cluster/serve.yaml > /tmp/serve.yaml"
         deploy = f"cd nereid-server && {deploy} && RAY_AUTH_MODE=token .venv/bin/serve deploy /tmp/serve.yaml"
         _timed("serve deploy", lambda: _ray(environment, ["exec", "--no-config-cache", file, deploy], 300))
-        for name, address in (("head", _HEAD), ("worker", _WORKER)):
-            _timed(f"the {name} answers", partial(_wait_for_answer, address))
+        _wait_for_answers()
+        # Every process of Ray starts anew, and the server goes on by what the head has on its disk.
+        _timed("ray up again", lambda: _ray(environment, ["up", "-y", "--no-config-cache", file], 600))
+        _wait_for_answers()
+
+
+def _wait_for_answers() -> None:
+    for name, address in (("head", _HEAD), ("worker", _WORKER)):
+        _timed(f"the {name} answers", partial(_wait_for_answer, address))
 
 
 def _wait_for_answer(address: str) -> None:
-    wait_until(lambda: answer(address, _MODEL) == [2, 3], 300, f"{address} answers")
+    wait_until(lambda: answer(address, _MODEL) == [2, 3], 120, f"{address} answers")
 
 
 def _timed(what: str, work: Callable[[], object]) -> None:
