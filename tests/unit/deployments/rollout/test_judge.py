@@ -1,0 +1,122 @@
+import msgspec
+import pytest
+
+from app.core.rollout.outcomes import MirrorOutcomes, Outcomes, VersionOutcomes
+from app.core.rollout.spec import ErrorRule, JudgeRules, OutputRule
+from app.core.rollout.status import Verdict
+from deployments.rollout.judge import Sample, evidence, excess, judge
+
+FAST = {40: 950, 44: 50}
+"""Most take 1 ms, a few 2 ms."""
+
+
+def outcomes(candidate: VersionOutcomes, stable: VersionOutcomes | None = None) -> Outcomes:
+    return Outcomes(stable or VersionOutcomes(ok=1000, latencies=FAST), candidate)
+
+
+def mirrored(rules: OutputRule, **counts: int) -> Verdict:
+    return judge(JudgeRules(output=rules), Outcomes(mirror=MirrorOutcomes(**counts)))
+
+
+def test_verdict_on_nothing_says_what_it_waits_for() -> None:
+    verdict = judge(JudgeRules(output=OutputRule(min_agreement=0.9)), Outcomes())
+    assert verdict.alarms == ()
+    assert verdict.detectable == 1
+    assert verdict.waiting == (
+        "a request of the candidate and 200 more answers of the stable version, to compare latencies"
+        " and a mirrored request, to compare outputs"
+    )
+
+
+def test_verdict_on_a_sound_candidate_gives_no_alarm_and_its_power() -> None:
+    verdict = judge(JudgeRules(), outcomes(VersionOutcomes(ok=998, failed=2, latencies=FAST)))
+    assert verdict == Verdict(evidence={"errors": 0.0, "latency": 0.0}, detectable=verdict.detectable)
+    assert verdict.detectable == pytest.approx(0.0368, abs=0.001)
+
+
+def test_failures_of_the_candidate_alone_are_an_alarm_with_its_figures() -> None:
+    verdict = judge(JudgeRules(latency=None), outcomes(VersionOutcomes(ok=120, failed=30)))
+    assert verdict.alarms == (
+        "errors: 30 of 150 (20.00%) of the candidate's requests failed, of the stable version's"
+        " 0 of 1,000 (0.00%); allowed are 1 %",
+    )
+    assert verdict.evidence["errors"] > 1000
+
+
+def test_failures_of_both_versions_are_not_the_candidates_fault() -> None:
+    half = VersionOutcomes(ok=500, failed=500)
+    assert judge(JudgeRules(), outcomes(half, half)).alarms == ()
+
+
+def test_refused_requests_are_not_judged() -> None:
+    assert judge(JudgeRules(), outcomes(VersionOutcomes(ok=100, refused=900))).alarms == ()
+
+
+def test_failures_are_judged_by_the_budget_alone_without_a_stable_version() -> None:
+    assert judge(JudgeRules(), outcomes(VersionOutcomes(failed=20), VersionOutcomes())).alarms
+
+
+def test_mirrored_failures_are_an_alarm_at_weight_0() -> None:
+    (alarm,) = mirrored(OutputRule(), compared=80, failed=20).alarms
+    assert alarm.startswith("errors: the candidate failed 20 of 100 (20.00%) mirrored requests")
+
+
+def test_slow_candidate_is_an_alarm_with_its_figures() -> None:
+    slow = {bucket + 5: count for bucket, count in FAST.items()}  # 2.4 times as long
+    verdict = judge(JudgeRules(), outcomes(VersionOutcomes(ok=1000, latencies=slow)))
+    assert verdict.alarms == (
+        "latency: 1,000 of 1,000 (100.00%) of the candidate's answers took longer than 1.54 ms, which is 1.5"
+        " times the stable version's 0.95 quantile, 1.02 ms; allowed are 5 %",
+    )
+
+
+def test_latency_is_not_compared_with_few_answers_of_the_stable_version() -> None:
+    stable = VersionOutcomes(ok=199, latencies={40: 199})
+    verdict = judge(JudgeRules(), outcomes(VersionOutcomes(ok=500, latencies={60: 500}), stable))
+    assert "latency" not in verdict.evidence
+    assert verdict.waiting == "1 more answers of the stable version, to compare latencies"
+
+
+def test_rules_that_are_off_are_not_judged() -> None:
+    bad = VersionOutcomes(failed=500, latencies={80: 500})
+    assert judge(JudgeRules(errors=None, latency=None), outcomes(bad)) == Verdict()
+
+
+def test_outputs_that_differ_are_judged_by_the_limits_that_are_given() -> None:
+    assert mirrored(OutputRule(), compared=100, differing=100, disagreeing=100).alarms == ()
+    (alarm,) = mirrored(OutputRule(max_difference=0.1), compared=100, differing=20).alarms
+    assert alarm.startswith("output: 20 of 100 (20.00%) mirrored answers differ by more than 0.1")
+    (alarm,) = mirrored(OutputRule(min_agreement=0.9), compared=100, disagreeing=40).alarms
+    assert alarm == "output: 40 of 100 (40.00%) mirrored answers disagree; allowed are 10 %"
+    assert mirrored(OutputRule(min_agreement=0.9), compared=100, disagreeing=12).alarms == ()
+
+
+def test_one_disagreement_is_an_alarm_if_none_is_allowed() -> None:
+    assert mirrored(OutputRule(min_agreement=1.0), compared=100).alarms == ()
+    assert mirrored(OutputRule(min_agreement=1.0), compared=100, disagreeing=1).alarms
+
+
+def test_verdict_is_valid_json_whatever_the_evidence() -> None:
+    verdict = judge(JudgeRules(), outcomes(VersionOutcomes(failed=1_000_000)))
+    assert msgspec.json.decode(msgspec.json.encode(verdict), type=Verdict) == verdict
+
+
+def test_evidence_is_that_of_the_mixture() -> None:
+    """B(2.5, 0.5) / B(0.5, 0.5) = 3/8 for 2 of 2."""
+    assert evidence(Sample(2, 2), 0.5) == pytest.approx(3 / 8 * 4)
+    assert evidence(Sample(1, 2), 0.5) == 0
+    assert evidence(Sample(0, 0), 0.5) == 0
+
+
+def test_excess_over_the_budget_counts_only_if_it_is_over_the_stable_version_too() -> None:
+    assert excess(Sample(50, 1000), Sample(50, 1000), 0.01) == 0
+    assert excess(Sample(50, 1000), Sample(0, 1000), 0.06) == 0
+    assert excess(Sample(50, 1000), Sample(0, 1000), 0.01) > 1000
+
+
+def test_confidence_sets_the_evidence_that_an_alarm_needs() -> None:
+    suspect = outcomes(VersionOutcomes(ok=95, failed=5))
+    level = judge(JudgeRules(), suspect).evidence["errors"]
+    assert 2 < level < 1000
+    assert judge(JudgeRules(errors=ErrorRule(), confidence=1 - 1.1 / level), suspect).alarms
+    assert not judge(JudgeRules(errors=ErrorRule(), confidence=1 - 0.9 / level), suspect).alarms

@@ -1,0 +1,139 @@
+"""The judge under many simulated rollouts: how often it is wrong, and how soon it is right."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from app.core.rollout.outcomes import LATENCY_RATIO, Outcomes, VersionOutcomes
+from app.core.rollout.spec import JudgeRules, LatencyRule
+from deployments.rollout.judge import Sample, evidence, excess, judge
+
+Latencies = Callable[[np.random.Generator, int], npt.NDArray[np.float64]]
+ALARM = 1000.0  # at the confidence of 0.999
+
+
+def lognormal(rng: np.random.Generator, number: int) -> npt.NDArray[np.float64]:
+    return rng.lognormal(8, 0.6, number)
+
+
+def bimodal(rng: np.random.Generator, number: int) -> npt.NDArray[np.float64]:
+    """Draw durations with the 95 % quantile in the gap: most take 1 ms, one of 20 takes 20 ms."""
+    return rng.normal(1000, 20, number) * np.where(rng.random(number) < 0.05, 20, 1)
+
+
+def looks(
+    rng: np.random.Generator,
+    requests: int,
+    share: float,
+    errors: float,
+    latencies: Latencies,
+    slower: float = 1.0,
+) -> Iterator[Outcomes]:
+    """Simulate a rollout of `requests` to both versions; yield the outcomes so far at every 50 of them."""
+    numbers = np.arange(requests + 1) * share
+    to_candidate = np.floor(numbers[1:]) > np.floor(numbers[:-1])
+    failed = rng.random(requests) < errors
+    durations = latencies(rng, requests) * np.where(to_candidate, slower, 1)
+    buckets = np.ceil(np.log(durations) / np.log(LATENCY_RATIO)).astype(int)
+    counts = np.zeros((2, 2, buckets.max() + 1), int)  # by version, failure, bucket
+    for start in range(0, requests, 50):
+        part = slice(start, start + 50)
+        np.add.at(counts, (to_candidate[part].astype(int), failed[part].astype(int), buckets[part]), 1)
+        yield Outcomes(version(counts[0]), version(counts[1]))
+
+
+def version(counts: npt.NDArray[np.int_]) -> VersionOutcomes:
+    answered = {bucket: count for bucket, count in enumerate(counts[0].tolist()) if count}
+    return VersionOutcomes(sum(answered.values()), int(counts[1].sum()), latencies=answered)
+
+
+def alarms(rules: JudgeRules, rollout: Iterator[Outcomes]) -> tuple[str, ...]:
+    """The first alarms of a rollout."""
+    return next((found for outcomes in rollout if (found := judge(rules, outcomes).alarms)), ())
+
+
+def first_alarm(failed: npt.NDArray[np.bool_], every: int, allowed: float) -> int | None:
+    """The number of requests after which the evidence is an alarm, if one looks at every so many of them."""
+    failures = np.cumsum(failed)[every - 1 :: every].tolist()
+    for look, count in enumerate(failures, 1):
+        if evidence(Sample(count, look * every), allowed) > ALARM:
+            return look * every
+    return None
+
+
+def test_a_candidate_that_uses_up_its_budget_is_not_rolled_back() -> None:
+    rng = np.random.default_rng(1)
+    found = [first_alarm(rng.random(20_000) < 0.01, 50, 0.01) for _ in range(1000)]
+    assert 1000 - found.count(None) <= 1
+
+
+@pytest.mark.parametrize(
+    ("rate", "median", "late"),
+    [(0.02, 2635, 5710), (0.05, 220, 530), (0.1, 70, 130), (0.3, 20, 30), (1.0, 10, 10)],
+)
+def test_failures_are_found_as_soon_as_the_design_says(rate: float, median: int, late: int) -> None:
+    """The last column: in 19 of 20 rollouts."""
+    rng = np.random.default_rng(2)
+    found = [first_alarm(rng.random(8 * late) < rate, 10, 0.01) or 8 * late for _ in range(200)]
+    assert np.median(found) == pytest.approx(median, rel=0.25, abs=10)
+    assert np.quantile(found, 0.95) == pytest.approx(late, rel=0.3, abs=20)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.9])
+def test_failures_that_both_versions_have_roll_nothing_back(share: float) -> None:
+    """Of 600 rollouts at an error rate of 5 % or, for one time in ten, of 50 %."""
+    rng = np.random.default_rng(3)
+    false = 0
+    for _ in range(300):
+        bad_times = np.repeat(rng.random(40) < 0.1, 250)
+        for rates in (0.05, np.where(bad_times, 0.5, 0.0)):
+            ours = np.diff(np.floor(np.arange(10_001) * share)).astype(bool)
+            failed = rng.random(10_000) < rates
+            tried = zip(
+                *(np.cumsum(each)[49::50].tolist() for each in (failed & ours, ours, failed & ~ours, ~ours)),
+                strict=True,
+            )
+            false += any(excess(Sample(a, b), Sample(c, d), 0.01) > ALARM for a, b, c, d in tried)
+    assert false <= 1
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5])
+@pytest.mark.parametrize("latencies", [lognormal, bimodal])
+def test_200_rollouts_of_the_same_version_roll_at_most_1_back(share: float, latencies: Latencies) -> None:
+    rng = np.random.default_rng(4)
+    found = [alarms(JudgeRules(), looks(rng, 5000, share, 0.01, latencies)) for _ in range(200)]
+    assert len([one for one in found if one]) <= 1, found
+
+
+@pytest.mark.parametrize("latencies", [lognormal, bimodal])
+def test_a_quantile_that_is_estimated_gives_no_false_alarm(latencies: Latencies) -> None:
+    """The worst case: the candidate may take no longer than the stable version, and takes as long."""
+    rules = JudgeRules(errors=None, latency=LatencyRule(ratio=1.0))
+    rng = np.random.default_rng(5)
+    found = [
+        alarms(rules, looks(rng, 4000, share, 0.0, latencies))
+        for share in (0.05, 0.5, 0.9)
+        for _ in range(70)
+    ]
+    assert len([one for one in found if one]) <= 1, found
+
+
+@pytest.mark.parametrize(("slower", "caught"), [(1.0, False), (1.3, False), (2.0, True)])
+def test_a_candidate_is_found_that_is_slower_than_the_ratio_of_1_5(slower: float, caught: bool) -> None:
+    rng = np.random.default_rng(6)
+    found = [alarms(JudgeRules(), looks(rng, 3000, 0.5, 0.0, lognormal, slower)) for _ in range(20)]
+    assert [bool(one) for one in found] == [caught] * 20
+
+
+def test_detectable_is_a_rate_that_gives_an_alarm_with_95_percent() -> None:
+    rng = np.random.default_rng(7)
+    stable, rules = VersionOutcomes(ok=19_800), JudgeRules(latency=None)
+    rate = judge(rules, Outcomes(stable, VersionOutcomes(ok=200))).detectable
+    assert 0.05 < rate < 0.15
+    found = [
+        bool(judge(rules, Outcomes(stable, VersionOutcomes(ok=200 - failed, failed=failed))).alarms)
+        for failed in rng.binomial(200, rate, 1000).tolist()
+    ]
+    assert 930 <= sum(found) <= 970
