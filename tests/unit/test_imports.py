@@ -27,8 +27,8 @@ app.ingress: app.access app.core app.core.observability app.ingress.access app.i
     app.ingress.grpc app.ingress.metrics app.ingress.net app.ingress.rest app.ingress.service
     app.ingress.tracing app.protocol app.ray_adapter app.routing app.settings app.transport
     app.transport.channel
-app.ingress.access: app.access app.core app.ingress.http1 app.ingress.http2 app.ingress.service
-    app.protocol app.protocol.grpc app.protocol.http app.routing
+app.ingress.access: app.access app.core app.core.rollout app.ingress.http1 app.ingress.http2
+    app.ingress.service app.protocol app.protocol.grpc app.protocol.http app.routing
 app.ingress.client_memory: app.core app.transport.memory
 app.ingress.grpc: app.core app.core.observability app.ingress.access app.ingress.http2 app.ingress.net
     app.ingress.service app.ingress.tracing app.protocol app.protocol.grpc app.protocol.observability
@@ -41,12 +41,12 @@ app.ingress.net: app.core
 app.ingress.rest: app.core app.core.config app.core.observability app.ingress.access app.ingress.client_memory
     app.ingress.http1 app.ingress.net app.ingress.service app.ingress.tracing app.protocol app.protocol.http
     app.protocol.observability app.routing app.settings
-app.ingress.service: app.cache app.core app.core.config app.ensemble app.ingress.client_memory app.routing
-    app.settings app.transport app.transport.channel
+app.ingress.service: app.access app.cache app.core app.core.config app.core.rollout app.ensemble
+    app.ingress.client_memory app.routing app.settings app.transport app.transport.channel
 app.ingress.tracing: app.core app.core.observability app.ingress.service app.routing
-app.protocol: app.core
-app.protocol.grpc: app.core app.protocol app.protocol.http
-app.protocol.http: app.core app.core.config app.protocol
+app.protocol: app.core app.core.rollout
+app.protocol.grpc: app.core app.core.rollout app.protocol app.protocol.http
+app.protocol.http: app.core app.core.config app.core.rollout app.protocol
 app.protocol.observability: app.core app.core.observability app.protocol.http
 app.ray_adapter: app.core app.ray_adapter.local
 app.ray_adapter.local: app.core

@@ -1,12 +1,15 @@
 """What a rollout is doing, as the API reports it, and how it is changed."""
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
 from app.core.rollout.outcomes import Outcomes
 from app.core.rollout.spec import RolloutSpec
+
+RolloutAction = Literal["start", "set", "pause", "resume", "promote", "abort"]
+ROLLOUT_ACTIONS: Final[tuple[RolloutAction, ...]] = get_args(RolloutAction)
 
 
 class RolloutState(StrEnum):
@@ -104,7 +107,7 @@ class RolloutChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
         spec: fields of a `RolloutSpec`, instead of those of `rollout.yaml`.
     """
 
-    action: Literal["start", "set", "pause", "resume", "promote", "abort"]
+    action: RolloutAction
     candidate: int | None = None
     weight: float | None = None
     spec: dict[str, Any] | None = None

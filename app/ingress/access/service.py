@@ -6,7 +6,9 @@ from time import monotonic
 from tritonclient.grpc import service_pb2 as pb
 
 from app.access.grants import Grant
+from app.access.tokens import ANONYMOUS
 from app.core.inference import Call, Sink
+from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.core.tensors import InferRequest, InferResponse
 from app.ingress.access.caller import GRANT
 from app.ingress.service.interface import InferenceService
@@ -27,6 +29,7 @@ class GuardedService:
         self.model_ready, self.wait_loaded = service.model_ready, service.wait_loaded
         self.server_metadata, self.model_metadata = service.server_metadata, service.model_metadata
         self.load_model, self.unload_model = service.load_model, service.unload_model
+        self.rollout = service.rollout
         self.shared_memory = service.shared_memory
 
     def resolve(self, name: str, version: str = "") -> VersionEntry:
@@ -63,6 +66,10 @@ class GuardedService:
         return pb.RepositoryIndexResponse(
             models=[model for model in found.models if grant.permits(model.name)]
         )
+
+    async def change_rollout(self, name: str, change: RolloutChange, who: str = ANONYMOUS) -> RolloutStatus:
+        grant = GRANT.get()
+        return await self._service.change_rollout(name, change, who if grant is None else grant.name)
 
 
 def _finish(grant: Grant, sink: Sink, response: InferResponse) -> None:

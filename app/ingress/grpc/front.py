@@ -13,6 +13,7 @@ from app.ingress.access.grpc import guarded_method
 from app.ingress.access.guard import Guard
 from app.ingress.grpc.health import HealthService
 from app.ingress.grpc.management import management_rpcs
+from app.ingress.grpc.rollout import rollout_methods
 from app.ingress.grpc.rpc import Method
 from app.ingress.grpc.stream import Forward, InferStream, StreamOptions
 from app.ingress.http2.call import GrpcCall, UnaryCall
@@ -23,6 +24,7 @@ from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer, RequestOrigin
 from app.protocol.grpc.request_template import decode_request
 from app.protocol.grpc.responses import encode_infer, encode_stream
+from app.protocol.grpc.rollout import SERVICE as ROLLOUTS
 from app.routing.table import NotLoaded, VersionEntry
 from app.settings.fronts import GrpcSettings
 
@@ -109,10 +111,11 @@ class GrpcFront:
             methods[name] = rpc.method()
         found = {f"/{_INFERENCE}/{name}": method for name, method in methods.items()}
         found |= HealthService(self._is_serving, self._stopping).methods()
+        found |= rollout_methods(self._service)
         if self._settings.reflection:
             from app.ingress.grpc.reflection import reflection_methods
 
-            found |= reflection_methods(_INFERENCE)
+            found |= reflection_methods(_INFERENCE, ROLLOUTS)
         return found
 
     def _infer(self, call: UnaryCall, data: Buffer) -> None:

@@ -12,9 +12,9 @@ from app.ingress.grpc.rpc import Method
 from app.ingress.http2.streaming_call import StreamingCall
 
 
-def reflection_methods(service: str) -> dict[str, Method]:
-    """Return the reflection methods for a service, by path."""
-    servicer = ReflectionServicer((service, SERVICE_NAME))
+def reflection_methods(*services: str) -> dict[str, Method]:
+    """Return the reflection methods for some services, by path."""
+    servicer = ReflectionServicer((*services, SERVICE_NAME))
 
     async def serve(messages: AsyncIterator[Buffer], call: StreamingCall) -> None:
         requests = (ServerReflectionRequest.FromString(message) async for message in messages)

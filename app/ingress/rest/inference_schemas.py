@@ -1,12 +1,68 @@
 """Inference in the OpenAPI document; the HTTP front serves it without the REST application."""
 
-from typing import Final
+from typing import Any, Final
 
 from fastapi import Response
+from pydantic import BaseModel, ConfigDict
 
-from app.ingress.rest import schemas
 from app.ingress.rest.api import RestRoute
 from app.ingress.rest.schemas import ModelName, ModelVersion
+
+Parameters = dict[str, str | int | float | bool]
+
+
+class Tensor(BaseModel):
+    """An input or output; without `data`, its bytes follow the JSON or lie in shared memory."""
+
+    name: str
+    shape: list[int]
+    datatype: str
+    data: list[Any] | None = None
+    parameters: Parameters = {}
+
+
+class RequestedOutput(BaseModel):
+    """An output to return."""
+
+    name: str
+    parameters: Parameters = {}
+
+
+class InferRequest(BaseModel):
+    """An inference request."""
+
+    id: str = ""
+    inputs: list[Tensor]
+    outputs: list[RequestedOutput] = []
+    parameters: Parameters = {}
+
+
+class InferResponse(BaseModel):
+    """An inference response."""
+
+    id: str = ""
+    model_name: str
+    model_version: str
+    outputs: list[Tensor]
+    parameters: Parameters = {}
+
+
+class GenerateRequest(BaseModel):
+    """Inputs and parameters of the model by name."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str = ""
+    parameters: Parameters = {}
+
+
+class GenerateResponse(BaseModel):
+    """Outputs of the model by name."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model_name: str
+    model_version: str
 
 
 async def infer(model: ModelName, version: ModelVersion = "") -> Response:
@@ -37,10 +93,10 @@ class _EventStream(Response):
 
 
 def _routes(model: str) -> list[RestRoute]:
-    generation = schemas.GenerateRequest
+    generation = GenerateRequest
     return [
-        RestRoute("inference", "POST", f"{model}/infer", infer, schemas.InferResponse, schemas.InferRequest),
-        RestRoute("inference", "POST", f"{model}/generate", generate, schemas.GenerateResponse, generation),
+        RestRoute("inference", "POST", f"{model}/infer", infer, InferResponse, InferRequest),
+        RestRoute("inference", "POST", f"{model}/generate", generate, GenerateResponse, generation),
         RestRoute(
             "inference",
             "POST",

@@ -12,7 +12,7 @@ from app.ingress.rest.bodies import JsonBodies, json_response
 from app.ingress.rest.documentation import add_documentation
 from app.ingress.rest.home import add_home
 from app.ingress.rest.inference_schemas import INFERENCE_ROUTES
-from app.ingress.rest.repository import add_repository_routes
+from app.ingress.rest.repository import add_repository_routes, add_rollout_routes
 from app.ingress.rest.schemas import ModelName, ModelVersion
 from app.ingress.rest.settings import add_settings_routes
 from app.ingress.rest.shared_memory import add_shared_memory_routes
@@ -44,6 +44,7 @@ def build_rest_api(
     _add_server_routes(api, _Server(service))
     _add_model_routes(api, _Models(service))
     add_repository_routes(api, service, bodies)
+    add_rollout_routes(api, service, bodies)
     if observer is not None:
         add_settings_routes(api, observer, service, bodies)
     add_shared_memory_routes(api, service, bodies)

@@ -1,4 +1,4 @@
-"""REST routes of the model repository: index, load and unload."""
+"""REST routes of the model repository: index, load, unload and rollouts."""
 
 import base64
 import binascii
@@ -14,6 +14,7 @@ from app.ingress.rest.schemas import ModelName, RepositoryName
 from app.ingress.service.interface import InferenceService
 from app.protocol.http import messages, strict_json
 from app.protocol.http.strict_json import error_prefix
+from app.protocol.rollout import parse_change
 
 _REPOSITORIES: Final = ("/v2/repository", "/v2/repository/{repository:segment}")
 
@@ -56,6 +57,24 @@ def add_repository_routes(api: RestApi, service: InferenceService, bodies: JsonB
         )
 
 
+def add_rollout_routes(api: RestApi, service: InferenceService, bodies: JsonBodies) -> None:
+    """Register the routes."""
+    endpoints = _Rollouts(service, bodies)
+    status, change = "/v2/models/{model:segment}/rollout", "/v2/repository/models/{model:segment}/rollout"
+    api.add(RestRoute("model-repository", "GET", status, endpoints.status, response=schemas.Rollout))
+    api.add(
+        RestRoute(
+            "model-repository",
+            "POST",
+            change,
+            endpoints.change,
+            response=schemas.Rollout,
+            request=schemas.RolloutRequest,
+            action="change-rollout",
+        )
+    )
+
+
 class _Repository:
     """The endpoints."""
 
@@ -90,6 +109,23 @@ class _Repository:
             dependents = strict_json.as_bool(parameters.get("unload_dependents", False))
         await self._service.unload_model(model, dependents)
         return json_response()
+
+
+class _Rollouts:
+    """The endpoints."""
+
+    def __init__(self, service: InferenceService, bodies: JsonBodies) -> None:
+        self._service = service
+        self._bodies = bodies
+
+    async def status(self, model: ModelName) -> Response:
+        """The rollout of a model that is on, or its last one."""
+        return json_response(messages.encode_rollout(await self._service.rollout(model)))
+
+    async def change(self, request: Request, model: ModelName) -> Response:
+        """Start, change, pause, resume, promote or abort the rollout of a model."""
+        change = parse_change(await self._bodies.required(request))
+        return json_response(messages.encode_rollout(await self._service.change_rollout(model, change)))
 
 
 def _refuse_repository(name: str) -> None:

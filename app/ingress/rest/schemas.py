@@ -243,58 +243,112 @@ class TraceSettingsChange(BaseModel):
     log_frequency: str | None = None
 
 
-Parameters = dict[str, str | int | float | bool]
+RolloutStateName = Literal[
+    "loading", "shadow", "step", "promoted", "done", "paused", "rolling_back", "failed", "aborted"
+]
 
 
-class Tensor(BaseModel):
-    """An input or output; without `data`, its bytes follow the JSON or lie in shared memory."""
+class RolloutRequest(BaseModel):
+    """`candidate` is for `start`, percent `weight` and `spec` (see `rollout.yaml`) for `start` and `set`."""
 
-    name: str
-    shape: list[int]
-    datatype: str
-    data: list[Any] | None = None
-    parameters: Parameters = {}
-
-
-class RequestedOutput(BaseModel):
-    """An output to return."""
-
-    name: str
-    parameters: Parameters = {}
+    action: Literal["start", "set", "pause", "resume", "promote", "abort"]
+    candidate: int | None = None
+    weight: float | None = Field(None, ge=0, le=100)
+    spec: dict[str, Any] | None = None
 
 
-class InferRequest(BaseModel):
-    """An inference request."""
+class VersionOutcomes(BaseModel):
+    """Requests of one version, as clients saw them; `latencies` by bucket: up to 2^(n/4) microseconds."""
 
-    id: str = ""
-    inputs: list[Tensor]
-    outputs: list[RequestedOutput] = []
-    parameters: Parameters = {}
-
-
-class InferResponse(BaseModel):
-    """An inference response."""
-
-    id: str = ""
-    model_name: str
-    model_version: str
-    outputs: list[Tensor]
-    parameters: Parameters = {}
+    ok: int
+    failed: int
+    refused: int
+    rescued: int
+    latencies: dict[str, int]
 
 
-class GenerateRequest(BaseModel):
-    """Inputs and parameters of the model by name."""
+class MirrorOutcomes(BaseModel):
+    """Requests of the stable version that were repeated at the candidate."""
 
-    model_config = ConfigDict(extra="allow")
+    compared: int
+    differing: int
+    disagreeing: int
+    failed: int
+    skipped: int
+    max_difference: float
 
-    id: str = ""
-    parameters: Parameters = {}
+
+class RolloutOutcomes(BaseModel):
+    """What became of the requests."""
+
+    stable: VersionOutcomes
+    candidate: VersionOutcomes
+    mirror: MirrorOutcomes
 
 
-class GenerateResponse(BaseModel):
-    """Outputs of the model by name."""
+class RolloutEstimate(BaseModel):
+    """A value, and the interval in which it lies with 95 %."""
 
-    model_config = ConfigDict(extra="allow")
+    value: float
+    low: float
+    high: float
 
-    model_name: str
-    model_version: str
+
+class VersionFigures(BaseModel):
+    """Answered and failed requests of one version; `latency_ms` by quantile."""
+
+    requests: int
+    error_rate: RolloutEstimate | None
+    latency_ms: dict[str, RolloutEstimate]
+
+
+class RolloutFigures(BaseModel):
+    """Both versions; `agreement` is of mirrored answers."""
+
+    stable: VersionFigures
+    candidate: VersionFigures
+    agreement: RolloutEstimate | None
+
+
+class RolloutVerdict(BaseModel):
+    """What the judge says; `evidence` by rule, `detectable` is an error rate of the candidate."""
+
+    alarms: list[str]
+    evidence: dict[str, float]
+    detectable: float
+    waiting: str
+
+
+class RolloutEvent(BaseModel):
+    """A change of the rollout; `at` is in seconds since 1970."""
+
+    at: float
+    state: RolloutStateName
+    percent: float
+    who: str
+    why: str
+
+
+class Rollout(BaseModel):
+    """A rollout that is on, or the last one of the model; times are in seconds since 1970.
+
+    `outcomes` are those of this step since it is judged, `total` and `figures` those of the whole rollout.
+    """
+
+    model: str
+    rollout: str
+    stable: int
+    candidate: int
+    state: RolloutStateName
+    reason: str
+    step: int
+    percent: float
+    since: float
+    started: float
+    spec: dict[str, Any]
+    resumes: RolloutStateName | None
+    outcomes: RolloutOutcomes
+    total: RolloutOutcomes
+    verdict: RolloutVerdict
+    history: list[RolloutEvent]
+    figures: RolloutFigures

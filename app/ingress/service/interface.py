@@ -9,8 +9,10 @@ from typing import Protocol
 
 from tritonclient.grpc import service_pb2 as pb
 
+from app.access.tokens import ANONYMOUS
 from app.core.errors import ErrorCode, InferError, invalid_arg
 from app.core.inference import Call, Sink
+from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.core.tensors import InferRequest
 from app.ingress.client_memory.registry import SharedMemory
 from app.routing.table import VersionEntry
@@ -62,6 +64,12 @@ class InferenceService(Protocol):
         """Load or reload. `config` is a JSON ModelConfig; `files` maps `<version>/<file>` to content."""
 
     async def unload_model(self, name: str, unload_dependents: bool = False) -> None: ...
+
+    async def rollout(self, name: str) -> RolloutStatus:
+        """Return the rollout of a model that is on, or its last one; raise NOT_FOUND if it has had none."""
+
+    async def change_rollout(self, name: str, change: RolloutChange, who: str = ANONYMOUS) -> RolloutStatus:
+        """Change or start a rollout in the name of `who`; return when every ingress routes by the change."""
 
     @property
     def shared_memory(self) -> SharedMemory:

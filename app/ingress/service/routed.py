@@ -9,11 +9,13 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 from tritonclient.grpc import service_pb2 as pb
 
+from app.access.tokens import ANONYMOUS
 from app.cache.response_cache import ResponseCache, make_cache
 from app.core.config.model_config import input_specs, output_specs
 from app.core.config.version_policy import parse_version
 from app.core.errors import InferError, invalid_arg, unsupported
 from app.core.inference import Call, Sink
+from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.core.statistics import ReplicaReport, merge
 from app.core.tensors import InferRequest
 from app.ensemble.runner import EnsembleRunner
@@ -52,6 +54,10 @@ class Repository(Protocol):
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None: ...
 
     async def unload(self, name: str, unload_dependents: bool) -> None: ...
+
+    async def rollout(self, name: str) -> RolloutStatus: ...
+
+    async def change_rollout(self, name: str, change: RolloutChange, who: str) -> RolloutStatus: ...
 
 
 class Serving(NamedTuple):
@@ -233,6 +239,12 @@ class RoutedInferenceService:
 
     async def unload_model(self, name: str, unload_dependents: bool = False) -> None:
         await self._repository.unload(name, unload_dependents)
+
+    async def rollout(self, name: str) -> RolloutStatus:
+        return await self._repository.rollout(name)
+
+    async def change_rollout(self, name: str, change: RolloutChange, who: str = ANONYMOUS) -> RolloutStatus:
+        return await self._repository.change_rollout(name, change, who)
 
     def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
         if request.regions:

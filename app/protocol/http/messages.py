@@ -7,6 +7,8 @@ from tritonclient.grpc import model_config_pb2 as mc
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.config.json import config_to_json
+from app.core.rollout.status import RolloutStatus
+from app.protocol.rollout import status_fields
 
 _INFER_DURATIONS = (
     "success",
@@ -44,6 +46,11 @@ def encode_model_metadata(metadata: pb.ModelMetadataResponse) -> bytes:
 
 def _tensor(entry: pb.ModelMetadataResponse.TensorMetadata) -> dict[str, Any]:
     return {"name": entry.name, "datatype": entry.datatype, "shape": list(entry.shape)}
+
+
+def encode_rollout(status: RolloutStatus) -> bytes:
+    """Return the body of `GET /v2/models/<model>/rollout`."""
+    return msgspec.json.encode(status_fields(status))
 
 
 def encode_config(config: mc.ModelConfig) -> bytes:

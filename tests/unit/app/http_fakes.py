@@ -7,11 +7,14 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 from tritonclient.grpc import service_pb2 as pb
 
+from app.access.tokens import ANONYMOUS
 from app.core.errors import InferError, not_found, unsupported
 from app.core.inference import Sink
+from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.core.tensors import InferRequest, InferResponse, Tensor, failed
 from app.ingress.client_memory.registry import SharedMemory
 from app.routing.table import IDLE, ModelState, NotLoaded, VersionEntry
+from tests.unit.app.rollout_fakes import rollout
 from tests.unit.app.routing_fakes import FakeCall
 from tests.waiting import until
 
@@ -38,6 +41,7 @@ class FakeService:
         self.calls: list[FakeCall] = []
         self.loaded: list[tuple[str, str | None, dict[str, bytes]]] = []
         self.unloaded: list[tuple[str, bool]] = []
+        self.changes: list[tuple[RolloutChange, str]] = []
         self.indexed: list[bool] = []
         self.failure: Exception | None = None
         self.idle = False
@@ -114,6 +118,16 @@ class FakeService:
 
     async def unload_model(self, name: str, unload_dependents: bool = False) -> None:
         self.unloaded.append((name, unload_dependents))
+
+    async def rollout(self, name: str) -> RolloutStatus:
+        if self.failure is not None:
+            raise self.failure
+        return rollout()
+
+    async def change_rollout(self, name: str, change: RolloutChange, who: str = ANONYMOUS) -> RolloutStatus:
+        found = await self.rollout(name)
+        self.changes.append((change, who))
+        return found
 
     def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> FakeCall:
         self.requests += 1

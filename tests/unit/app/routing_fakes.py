@@ -7,10 +7,12 @@ import msgspec
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.core.statistics import Duration, ReplicaReport
 from app.core.tensors import InferRequest, InferResponse
 from app.routing.table import ModelState, NotLoaded, RoutingTable, VersionEntry
 from app.settings.settings import ServerSettings
+from tests.unit.app.rollout_fakes import rollout
 
 CONFIG = """
 backend: "identity"
@@ -131,6 +133,13 @@ class FakeRepository:
 
     async def unload(self, name: str, unload_dependents: bool) -> None:
         self.calls.append(("unload", name, unload_dependents))
+
+    async def rollout(self, name: str) -> RolloutStatus:
+        return rollout(model=name)
+
+    async def change_rollout(self, name: str, change: RolloutChange, who: str) -> RolloutStatus:
+        self.calls.append(("rollout", name, change, who))
+        return rollout(model=name)
 
 
 SETTINGS = ServerSettings()

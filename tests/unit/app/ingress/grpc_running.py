@@ -108,6 +108,12 @@ class FakeService:
     async def unload_model(self, name: str, unload_dependents: bool = False) -> None:
         self.loads.append((name, unload_dependents))
 
+    async def rollout(self, name: str) -> Any:
+        raise not_found(f"model '{name}' has had no rollout")
+
+    async def change_rollout(self, name: str, change: Any, who: str = "") -> Any:
+        return await self.rollout(name)
+
     def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Any:
         self.requests.put(request)
         if request.model_name == "broken":

@@ -49,6 +49,8 @@ def rest_api() -> RestApi:
         ("/v2/repository/r/index", "model-repository"),
         ("/v2/repository/models/m/load", "model-repository"),
         ("/v2/repository/r/models/m/unload", "model-repository"),
+        ("/v2/models/m/rollout", "model-repository"),
+        ("/v2/repository/models/m/rollout", "model-repository"),
         ("/v2/systemsharedmemory/status", "shared-memory"),
         ("/v2/systemsharedmemory/region/r/register", "shared-memory"),
         ("/v2/cudasharedmemory/unregister", "shared-memory"),

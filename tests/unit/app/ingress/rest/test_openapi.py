@@ -93,6 +93,7 @@ def test_every_documented_get_route_answers_by_its_schema(api: RestApi) -> None:
         ("/v2/models/{model}/trace/setting", b"{}"),
         ("/v2/repository/models/{model}/load", b""),
         ("/v2/repository/models/{model}/unload", b""),
+        ("/v2/repository/models/{model}/rollout", b'{"action":"pause"}'),
     ],
 )
 def test_changes_answer_by_their_schema(api: RestApi, path: str, body: bytes) -> None:

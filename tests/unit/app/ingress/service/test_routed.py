@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from app.core.errors import ErrorCode, FailureReason, InferError, not_found
+from app.core.rollout.status import RolloutChange
 from app.core.tensors import InferRequest
 from app.ingress.service.routed import EXTENSIONS, RoutedInferenceService
 from app.routing.manager_client import MAX_CALLS, MAX_FILE_BYTES, ManagerClient
@@ -193,6 +194,14 @@ async def test_repository() -> None:
     await service.load_model("m", "{}", {"1/f": b"x"})
     await service.unload_model("m", unload_dependents=True)
     assert repository.calls == [("load", "m", "{}", {"1/f": b"x"}), ("unload", "m", True)]
+
+
+async def test_rollouts_are_the_managers() -> None:
+    repository = FakeRepository()
+    service = service_of(FakeRouter(), repository=repository)
+    assert (await service.rollout("m")).model == "m"
+    await service.change_rollout("m", RolloutChange("pause"), "ops")
+    assert repository.calls == [("rollout", "m", RolloutChange("pause"), "ops")]
 
 
 async def test_a_version_without_a_usable_replica_is_unavailable_in_the_index() -> None:

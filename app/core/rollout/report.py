@@ -1,0 +1,66 @@
+"""The figures of a rollout that people read: rates and quantiles of both versions, each with its interval."""
+
+from typing import Final
+
+import msgspec
+
+from app.core.rollout.outcomes import MirrorOutcomes, Outcomes, VersionOutcomes
+from app.core.rollout.statistics import quantile_interval, wilson
+
+QUANTILES: Final = (0.5, 0.9, 0.95, 0.99)
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """A value, and the interval in which it lies with 95 %."""
+
+    value: float
+    low: float
+    high: float
+
+
+class VersionFigures(msgspec.Struct, frozen=True):
+    """How one version answers.
+
+    Attributes:
+        requests: answered, or failed by the server.
+        error_rate: the share of them that failed; None without requests.
+        latency_ms: by quantile, as "0.95"; empty without answers.
+    """
+
+    requests: int
+    error_rate: Estimate | None
+    latency_ms: dict[str, Estimate]
+
+
+class RolloutFigures(msgspec.Struct, frozen=True):
+    """Both versions of a rollout; `agreement` is the share of mirrored answers that agree, None of none."""
+
+    stable: VersionFigures
+    candidate: VersionFigures
+    agreement: Estimate | None
+
+
+def figures(outcomes: Outcomes) -> RolloutFigures:
+    """Return the figures of outcomes."""
+    return RolloutFigures(
+        _of_version(outcomes.stable), _of_version(outcomes.candidate), _agreed(outcomes.mirror)
+    )
+
+
+def _of_version(outcomes: VersionOutcomes) -> VersionFigures:
+    quantiles = QUANTILES if outcomes.latencies else ()
+    latencies = {f"{quantile:g}": _latency(outcomes.latencies, quantile) for quantile in quantiles}
+    return VersionFigures(outcomes.judged, share(outcomes.failed, outcomes.judged), latencies)
+
+
+def _latency(latencies: dict[int, int], quantile: float) -> Estimate:
+    return Estimate(*(us / 1000 for us in quantile_interval(latencies, quantile)))
+
+
+def _agreed(mirror: MirrorOutcomes) -> Estimate | None:
+    return share(mirror.compared - mirror.disagreeing, mirror.compared)
+
+
+def share(count: int, total: int) -> Estimate | None:
+    """Return a share with its interval; None of nothing."""
+    return Estimate(count / total, *wilson(count, total)) if total else None
