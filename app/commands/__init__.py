@@ -26,6 +26,7 @@ class Command(NamedTuple):
 COMMANDS: Final[Mapping[str, Command]] = {
     "check": Command("app.commands.check", "Check the models of a repository without serving them."),
     "env": Command("app.commands.env", "Print the variables with which Ray's commands reach a server."),
+    "rollout": Command("app.commands.rollout", "Show, change and compare rollouts of new versions."),
     "status": Command("app.commands.status", "Print addresses, models and processes of a server."),
     "token": Command("app.commands.token", "Make, list and revoke tokens of clients."),
 }

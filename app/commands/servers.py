@@ -1,20 +1,123 @@
-"""The choice of a running server, for commands about one."""
+"""The choice of a running server, for commands about one, and questions to it."""
 
 import argparse
+import json
+import os
+import ssl
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Sequence
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from app.console.server_record import ServerRecord, running_servers
+
+TOKEN_VARIABLE: Final = "NEREID_TOKEN"
+
+
+class Unanswered(Exception):
+    """The server did not answer, or refused; the text says why."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows nothing: the token is for this server."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Follow nothing."""
+
+
+class Api(NamedTuple):
+    """The HTTP API of a server.
+
+    Attributes:
+        url: its address; "" if it is not known.
+        token: of the client; "" without one.
+        own: whether the server is this user's own on this machine: its certificate need not be trusted.
+    """
+
+    url: str
+    token: str = ""
+    own: bool = True
+
+    def ask(self, method: str, path: str, body: bytes | None = None, timeout_s: float = 5.0) -> bytes:
+        """Return the body of an answer.
+
+        Raises:
+            Unanswered: there is no address, no answer, or another status than 200.
+        """
+        if not self.url:
+            raise Unanswered("its HTTP address is not known")
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        request = urllib.request.Request(f"{self.url}{path}", body, headers, method=method)
+        try:
+            with self._opener().open(request, timeout=timeout_s) as answer:
+                return bytes(answer.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                raise Unanswered(_refusal(error)) from None
+        except (OSError, ValueError) as error:
+            raise Unanswered(str(getattr(error, "reason", error))) from None
+
+    def _opener(self) -> urllib.request.OpenerDirector:
+        context = ssl.create_default_context()
+        if self.own:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        https = urllib.request.HTTPSHandler(context=context)
+        return urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect, https)
+
+
+def _refusal(error: urllib.error.HTTPError) -> str:
+    status = f"HTTP {error.code} {HTTPStatus(error.code).phrase}"
+    try:
+        return f"{status}: {json.loads(error.read())['error']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return status
 
 
 def chosen_server(command: str, about: str, example: str, argv: Sequence[str]) -> ServerRecord | None:
     """Parse the arguments of a command about one server; return the server, or print why there is none."""
+    return find_server(server_parser(command, about, example).parse_args(argv).pid)
+
+
+def server_parser(command: str, about: str, example: str) -> argparse.ArgumentParser:
+    """Return a parser of the arguments of a command about one server."""
     parser = argparse.ArgumentParser(prog=f"nereid {command}", description=about, epilog=example)
+    add_pid(parser)
+    return parser
+
+
+def add_pid(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that chooses one of this user's servers."""
     parser.add_argument("--pid", type=int, help="the server's process, if this user runs several")
-    return _chosen(parser.parse_args(argv).pid)
 
 
-def _chosen(pid: int | None) -> ServerRecord | None:
+def add_token(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that names the file of the client's token."""
+    text = f"file with the token to send; by default that of the variable {TOKEN_VARIABLE}"
+    parser.add_argument("--token-file", metavar="FILE", type=_token, dest="token", help=text)
+
+
+def _token(path: str) -> str:
+    """Read a token: other users see the arguments of a process."""
+    try:
+        return Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise argparse.ArgumentTypeError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def api_of(record: ServerRecord, options: argparse.Namespace) -> Api:
+    """Return the API of one of this user's servers, with the token that the arguments give."""
+    return Api(record.http, given_token(options))
+
+
+def given_token(options: argparse.Namespace) -> str:
+    """Return the client's token; "" without one."""
+    return options.token or os.environ.get(TOKEN_VARIABLE, "")
+
+
+def find_server(pid: int | None) -> ServerRecord | None:
     """Return the server with this pid, or the only one; print why there is none."""
     servers = [server for server in running_servers() if pid in (None, server.pid)]
     if len(servers) == 1:

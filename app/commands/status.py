@@ -2,22 +2,17 @@
 
 import json
 import os
-import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from app.commands.columns import columns
-from app.commands.servers import chosen_server
+from app.commands.servers import Api, Unanswered, add_token, api_of, find_server, server_parser
 from app.console.server_record import ServerRecord
 from app.core.processes import arguments, descendants
 
 _ABOUT: Final = "Print addresses, models and processes of a running server of this user."
 _EXAMPLE: Final = "example: nereid status --pid=4711"
-_ANSWER_S: Final = 5.0
 _TITLE: Final = 60
 
 
@@ -29,21 +24,21 @@ class Process(NamedTuple):
     title: str
 
 
-class Unanswered(Exception):
-    """The server did not answer; the text says why."""
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit status: 0 for a server that is ready."""
-    server = chosen_server("status", _ABOUT, _EXAMPLE, argv)
+    parser = server_parser("status", _ABOUT, _EXAMPLE)
+    add_token(parser)
+    options = parser.parse_args(argv)
+    server = find_server(options.pid)
     if server is None:
         return 1
-    state = _state(server)
+    api = api_of(server, options)
+    state = _state(api)
     print(f"Nereid {server.version}, process {server.pid}: {state}")
     for title, text in _addresses(server):
         print(f"  {title:<10} {text}")
     print()
-    _print_models(server)
+    _print_models(api)
     print()
     rows = [("pid", "MiB", "process"), *((str(p.pid), str(p.memory), p.title) for p in processes(server.pid))]
     print(columns(rows))
@@ -61,17 +56,17 @@ def _addresses(server: ServerRecord) -> Iterator[tuple[str, str]]:
         yield "Ray's log", server.log
 
 
-def _state(server: ServerRecord) -> str:
+def _state(api: Api) -> str:
     try:
-        _ask(server, "GET", "/v2/health/ready")
+        api.ask("GET", "/v2/health/ready")
     except Unanswered as error:
         return f"not ready ({error})"
     return "ready"
 
 
-def _print_models(server: ServerRecord) -> None:
+def _print_models(api: Api) -> None:
     try:
-        index = json.loads(_ask(server, "POST", "/v2/repository/index"))
+        index = json.loads(api.ask("POST", "/v2/repository/index"))
     except (Unanswered, ValueError) as error:
         print(f"no list of models: {error}")
         return
@@ -82,29 +77,6 @@ def _print_models(server: ServerRecord) -> None:
 def _model_row(model: dict[str, Any]) -> tuple[str, ...]:
     reason = (str(model.get("reason", "")).strip().splitlines() or [""])[0]
     return model["name"], model.get("version", "") or "-", model.get("state", "") or "not loaded", reason
-
-
-def _ask(server: ServerRecord, method: str, path: str) -> bytes:
-    """Return the body of an answer.
-
-    Raises:
-        Unanswered: there is no address, no answer, or another status than 200.
-    """
-    if not server.http:
-        raise Unanswered("its HTTP address is not known")
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it is this user's own server
-    request = urllib.request.Request(f"{server.http}{path}", method=method)
-    https = urllib.request.HTTPSHandler(context=context)
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), https)
-    try:
-        with opener.open(request, timeout=_ANSWER_S) as answer:
-            return bytes(answer.read())
-    except urllib.error.HTTPError as error:
-        with error:
-            raise Unanswered(f"HTTP {error.code} {HTTPStatus(error.code).phrase}") from None
-    except OSError as error:
-        raise Unanswered(str(getattr(error, "reason", error))) from None
 
 
 def processes(pid: int) -> list[Process]:

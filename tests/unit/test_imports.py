@@ -15,8 +15,8 @@ TREES = ("app", "backends", "deployments", "nereid")
 TABLE = """
 app.access: app.core app.core.observability app.protocol
 app.cache: app.core
-app.commands: app.access app.console app.core app.core.config app.settings backends deployments.manager
-    deployments.model_store nereid
+app.commands: app.access app.console app.core app.core.config app.core.rollout app.settings backends
+    deployments.manager deployments.model_store nereid
 app.console: app.core app.core.config app.ray_adapter app.routing app.settings
 app.core:
 app.core.config: app.core

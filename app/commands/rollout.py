@@ -1,0 +1,199 @@
+"""`nereid rollout`: what a rollout does, changes of it, and the comparison of its versions."""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+import yaml
+
+from app.commands.rollout_page import page
+from app.commands.rollout_text import comparison, line, screen
+from app.commands.servers import Api, Unanswered, add_pid, add_token, api_of, find_server, given_token
+from app.core.rollout.status import RolloutChange, RolloutState, RolloutStatus
+
+_ABOUT: Final = "Show, change and compare: how a new version of a model takes over its requests."
+_EXAMPLES: Final = """examples:
+  nereid rollout start resnet --weight 5         the newest version gets 5 % of the requests
+  nereid rollout status resnet --watch           until it is over
+  nereid rollout set resnet --weight 50
+  nereid rollout promote resnet                  all requests, now
+  nereid rollout abort resnet                    no requests, now
+  nereid rollout report resnet --html ab.html    both versions compared, as a page
+
+exit status: 0 the rollout is on or has succeeded, 1 it has failed or was aborted, or the server refuses,
+2 the arguments are wrong"""
+_HELP: Final = {
+    "status": "what a rollout does, or the last one did",
+    "start": "roll the newest version out; also one that has failed before",
+    "set": "change the weight or the policy",
+    "pause": "stay at this weight",
+    "resume": "go on",
+    "promote": "give the new version all requests",
+    "abort": "give the new version no requests, and unload it",
+    "report": "compare both versions: counts, error rates, latencies and outputs",
+}
+_CHANGE_S: Final = 3600.0
+"""A start answers when its version is loaded."""
+_WATCH_S: Final = 1.0
+_LINE_S: Final = 10.0
+"""Between two lines that differ in counts alone, where the output is no terminal."""
+
+pause = time.sleep
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit status."""
+    options = _parser().parse_args(argv)
+    api = _api(options)
+    if api is None:
+        return 1
+    try:
+        return _run(api, options)
+    except (Unanswered, msgspec.DecodeError) as error:
+        print(f"{api.url}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(api: Api, options: argparse.Namespace) -> int:
+    if options.command == "report":
+        return _report(_status(api, options.model), options.html)
+    status = _status(api, options.model) if options.command == "status" else _changed(api, options)
+    if options.watch:
+        return _watch(api, status)
+    _print(screen(status, time.time()))
+    return _exit_status(status)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nereid rollout",
+        description=_ABOUT,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
+    for name, text in _HELP.items():
+        command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        command.add_argument("model", metavar="MODEL")
+        _add_options(name, command)
+        command.add_argument("--server", metavar="URL", help="of the HTTP API; by default this user's server")
+        add_pid(command)
+        add_token(command)
+    return parser
+
+
+def _add_options(name: str, command: argparse.ArgumentParser) -> None:
+    if name == "start":
+        text = "version to roll out; by default the newest"
+        command.add_argument("--candidate", type=int, metavar="VERSION", help=text)
+    if name in ("start", "set"):
+        text = "share of the requests without a version"
+        command.add_argument("--weight", type=float, metavar="PERCENT", help=text)
+        text = "fields as in rollout.yaml, instead of those of that file"
+        command.add_argument("--spec", type=_fields, metavar="FILE", help=text)
+    if name == "report":
+        command.add_argument("--html", metavar="FILE", help="write a page for a browser")
+    else:
+        command.add_argument("--watch", action="store_true", help="show the progress until it is over")
+
+
+def _fields(path: str) -> dict[str, Any]:
+    """Read a file of YAML, or JSON."""
+    try:
+        found = yaml.safe_load(Path(path).read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise argparse.ArgumentTypeError(f"{path}: {error}") from None
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError(f"{path} has no fields")
+    return found
+
+
+def _api(options: argparse.Namespace) -> Api | None:
+    """Return the server to ask; print why there is none."""
+    if options.server:
+        return Api(options.server.rstrip("/"), given_token(options), own=False)
+    record = find_server(options.pid)
+    return None if record is None else api_of(record, options)
+
+
+def _status(api: Api, model: str) -> RolloutStatus:
+    answer = api.ask("GET", f"/v2/models/{quote(model, safe='')}/rollout")
+    return msgspec.json.decode(answer, type=RolloutStatus)
+
+
+def _changed(api: Api, options: argparse.Namespace) -> RolloutStatus:
+    given = {name: getattr(options, name, None) for name in ("candidate", "weight", "spec")}
+    body = msgspec.json.encode(RolloutChange(options.command, **given))
+    path = f"/v2/repository/models/{quote(options.model, safe='')}/rollout"
+    return msgspec.json.decode(api.ask("POST", path, body, _CHANGE_S), type=RolloutStatus)
+
+
+def _exit_status(status: RolloutStatus) -> int:
+    return 1 if status.state in (RolloutState.FAILED, RolloutState.ABORTED, RolloutState.ROLLING_BACK) else 0
+
+
+def _watch(api: Api, status: RolloutStatus) -> int:
+    """Show the progress of a rollout until it, or one that replaces it, is over."""
+    show = _Redrawn() if sys.stdout.isatty() else _Lines()
+    while True:
+        show(status)
+        if status.state.over:
+            return _exit_status(status)
+        pause(_WATCH_S)
+        status = _status(api, status.model)
+
+
+class _Redrawn:
+    """Draws each status over the one before."""
+
+    def __init__(self) -> None:
+        self._height = 0
+
+    def __call__(self, status: RolloutStatus) -> None:
+        lines = screen(status, time.time())
+        up = f"\x1b[{self._height}A\x1b[J" if self._height else ""
+        sys.stdout.write(up)
+        _print(lines)
+        self._height = len(lines)
+
+
+class _Lines:
+    """Writes a line for each change, and one for the counts now and then."""
+
+    def __init__(self) -> None:
+        self._last: tuple[object, ...] = ()
+        self._at = 0.0
+
+    def __call__(self, status: RolloutStatus) -> None:
+        change = (status.rollout, status.state, status.percent, status.reason)
+        now = time.monotonic()
+        if change != self._last or now - self._at >= _LINE_S:
+            self._last, self._at = change, now
+            _print([line(status)])
+
+
+def _print(lines: Sequence[str]) -> None:
+    """Print lines, without what would command the terminal: names and reasons are others' texts."""
+    print("\n".join(map(_printable, lines)), flush=True)
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def _report(status: RolloutStatus, html: str | None) -> int:
+    _print(comparison(status))
+    if html:
+        try:
+            Path(html).write_text(page(status, time.time()))
+        except OSError as error:
+            print(f"{html}: {error.strerror}", file=sys.stderr)
+            return 1
+    return 0

@@ -1,0 +1,193 @@
+"""Rollouts as text for a terminal. Pure."""
+
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Final
+
+from app.commands.columns import columns
+from app.core.rollout.report import Estimate, RolloutFigures, VersionFigures, figures, share
+from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus
+
+_BAR: Final = 40
+_EVIDENCE_BAR: Final = 20
+_EVENTS: Final = 5
+"""Of the history, shown under a status."""
+
+
+def screen(status: RolloutStatus, now: float) -> list[str]:
+    """Return the lines that show what a rollout does now.
+
+    Args:
+        status: of the rollout.
+        now: Unix seconds.
+    """
+    return [
+        f"{title(status)}: {state(status)}, for {duration(now - status.since)}",
+        *_reason(status),
+        "",
+        f"{_bar(status.percent / 100, _BAR)} {status.percent:g} % to version {status.candidate}"
+        f" (steps: {_steps(status)})",
+        "",
+        *_table(status, figures(status.outcomes), ("0.5", "0.95")),
+        "",
+        *_judgement(status),
+        *(f"{_clock(event.at)}  {event_text(event)}" for event in status.history[-_EVENTS:]),
+    ]
+
+
+def line(status: RolloutStatus) -> str:
+    """Return a line that says what a rollout does now."""
+    found = figures(status.outcomes)
+    parts = [f"{title(status)}: {state(status)}"]
+    for version, figure in ((status.candidate, found.candidate), (status.stable, found.stable)):
+        latency = estimate_ms(figure.latency_ms.get("0.95"))
+        counts = f"{figure.requests:,} requests, {percent(figure.error_rate)} errors"
+        parts.append(f"version {version}: {counts}, p95 {latency}")
+    parts += [f"evidence of {rule} {evidence(value)}" for rule, value in status.verdict.evidence.items()]
+    return "; ".join([*parts, *_reason(status)])
+
+
+def comparison(status: RolloutStatus) -> list[str]:
+    """Return the lines that compare both versions over the whole rollout."""
+    found = figures(status.total)
+    return [
+        f"{title(status)}: {state(status)}",
+        *_reason(status),
+        "",
+        *_table(status, found, tuple(found.stable.latency_ms or found.candidate.latency_ms)),
+        *_mirrored(status),
+        "",
+        "In parentheses: the interval in which the value lies with 95 %.",
+        "",
+        *_judgement(status),
+        *(f"{_clock(event.at)}  {event_text(event)}" for event in status.history),
+    ]
+
+
+def title(status: RolloutStatus) -> str:
+    """Return the name of a rollout."""
+    return f"{status.model}, version {status.stable} -> {status.candidate}"
+
+
+def state(status: RolloutStatus) -> str:
+    """Return what a rollout does, in words."""
+    name = status.state.value.replace("_", " ")
+    return f"{name} of {status.percent:g} %" if status.state is RolloutState.STEP else name
+
+
+def percent(estimate: Estimate | None) -> str:
+    """Return a share as "1 % (0.5-1.8)"."""
+    if estimate is None:
+        return "-"
+    value, low, high = (100 * share for share in (estimate.value, estimate.low, estimate.high))
+    return f"{value:.3g} % ({low:.3g}-{high:.3g})"
+
+
+def estimate_ms(estimate: Estimate | None) -> str:
+    """Return a duration as "12 ms (11-14)"."""
+    if estimate is None:
+        return "-"
+    return f"{estimate.value:.3g} ms ({estimate.low:.3g}-{estimate.high:.3g})"
+
+
+def evidence(value: float) -> str:
+    """Return evidence as people read it: beyond a million its size says nothing."""
+    return "over 1,000,000" if value > 1e6 else f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+def event_text(event: RolloutEvent) -> str:
+    """Return what has happened."""
+    return f"{event.state.value.replace('_', ' ')} at {event.percent:g} % ({event.who}: {event.why})"
+
+
+def alarm_level(status: RolloutStatus) -> float:
+    """Return the evidence from which on the judge gives an alarm."""
+    return 1 / (1 - status.spec.judge.confidence)
+
+
+def fullness(value: float, alarm: float) -> float:
+    """Return how near evidence is to an alarm, from 0 to 1; below 1 it speaks for the candidate."""
+    return min(max(math.log(value) / math.log(alarm), 0.0), 1.0) if value > 0 else 0.0
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its two largest units."""
+    whole = max(int(seconds), 0)
+    for size, unit, below, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // below} {smaller}"
+    return f"{whole} s"
+
+
+def figure_rows(
+    status: RolloutStatus, found: RolloutFigures, quantiles: tuple[str, ...]
+) -> list[tuple[str, str, str]]:
+    """Return the rows of a table: what, of the stable version, of the candidate."""
+    both = (found.stable, found.candidate)
+    rows = [("requests", *(f"{one.requests:,}" for one in both))]
+    rows.append(("error rate", *(percent(one.error_rate) for one in both)))
+    rows += [(f"p{float(q) * 100:g}", *_quantile(both, q)) for q in quantiles]
+    return [(first, second, third) for first, second, third in rows]
+
+
+def mirrored_rows(status: RolloutStatus) -> list[tuple[str, str]]:
+    """Return what is known of mirrored requests: what, how many or which share; nothing without any."""
+    mirror = status.total.mirror
+    if not mirror.compared + mirror.failed + mirror.skipped:
+        return []
+    agreeing = share(mirror.compared - mirror.disagreeing, mirror.compared)
+    return [
+        ("compared", f"{mirror.compared:,}"),
+        ("agree", percent(agreeing)),
+        ("differ", percent(share(mirror.differing, mirror.compared))),
+        ("largest difference", f"{mirror.max_difference:.3g}"),
+        ("failed at the candidate", f"{mirror.failed:,}"),
+        ("not repeated", f"{mirror.skipped:,}"),
+    ]
+
+
+def _quantile(both: tuple[VersionFigures, ...], quantile: str) -> tuple[str, ...]:
+    return tuple(estimate_ms(one.latency_ms.get(quantile)) for one in both)
+
+
+def _table(status: RolloutStatus, found: RolloutFigures, quantiles: tuple[str, ...]) -> list[str]:
+    head = ("", f"version {status.stable} (stable)", f"version {status.candidate} (candidate)")
+    return columns([head, *figure_rows(status, found, quantiles)]).splitlines()
+
+
+def _mirrored(status: RolloutStatus) -> list[str]:
+    rows = mirrored_rows(status)
+    return ["", "mirrored requests", *columns(rows).splitlines()] if rows else []
+
+
+def _judgement(status: RolloutStatus) -> Iterator[str]:
+    verdict, alarm = status.verdict, alarm_level(status)
+    for rule, value in verdict.evidence.items():
+        bar = _bar(fullness(value, alarm), _EVIDENCE_BAR)
+        level = f"{evidence(value)}, an alarm from {alarm:,.0f} on"
+        yield f"evidence of {rule.replace('_', ' '):<18} {bar} {level}"
+    yield from (f"alarm: {alarm}" for alarm in verdict.alarms)
+    if verdict.detectable < 1:
+        yield f"an error rate from {100 * verdict.detectable:.3g} % on would have been noticed"
+    if verdict.waiting:
+        yield f"waiting for {verdict.waiting}"
+    if verdict.evidence or verdict.waiting or verdict.detectable < 1:
+        yield ""
+
+
+def _reason(status: RolloutStatus) -> list[str]:
+    return [status.reason] if status.reason else []
+
+
+def _steps(status: RolloutStatus) -> str:
+    return ", ".join(f"{step:g}" for step in (*status.spec.steps, 100))
+
+
+def _bar(part: float, width: int) -> str:
+    full = round(min(max(part, 0.0), 1.0) * width)
+    return f"[{'#' * full}{'.' * (width - full)}]"
+
+
+def _clock(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).astimezone().strftime("%m-%d %H:%M:%S")
