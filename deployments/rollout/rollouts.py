@@ -18,7 +18,7 @@ from app.core.rollout.status import RolloutState, Verdict
 from deployments.rollout import machine
 from deployments.rollout.machine import NEREID, Record
 from deployments.rollout.records import Records
-from deployments.rollout.selection import Choice, Offer, alone, choose
+from deployments.rollout.selection import Choice, Offer, alone, choose, meant
 
 logger = logging.getLogger(__name__)
 
@@ -83,13 +83,17 @@ class Rollouts:
         """Choose the versions of a load; the rollouts that begin or end by it do so now."""
         last = self._records.get(offer.name)
         choice = await asyncio.to_thread(choose, offer, last)
-        if choice.begins is not None and choice.stable is not None:
+        stable = meant(offer, last)
+        if choice.begins is not None and stable is not None:
             policy = offer.policy or (last.status.spec if last is not None else RolloutSpec())
             fingerprint = await asyncio.to_thread(offer.fingerprint, choice.begins)
             why = f"version {choice.begins} is new"
-            await self.begin(offer.name, (choice.stable, choice.begins), policy, fingerprint, why=why)
+            await self.begin(offer.name, (stable, choice.begins), policy, fingerprint, why=why)
         elif choice.withdraws:
             await self.change(offer.name, lambda old, now: machine.withdrawn(old, choice.withdraws, now))
+        elif choice.skips and last is not None:
+            text = "the %s has %s (%s): its candidate is not loaded again unless the action 'start' does"
+            logger.warning(text, last.text, last.status.state.value, last.status.reason)
         record = self._records.get(offer.name)
         if record is not None and record.alone and record.status.state is RolloutState.LOADING:
             return alone(choice, record.status.stable)

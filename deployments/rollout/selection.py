@@ -36,6 +36,7 @@ class Choice(NamedTuple):
         stable: the version that stays as it runs, whatever has become of its files; None for none.
         begins: the candidate of a rollout that begins.
         withdraws: why the rollout that is on ends; "" if it does not.
+        skips: whether a candidate that has failed is left out.
         stops: a version to unload before anything is loaded; None for none.
     """
 
@@ -43,6 +44,7 @@ class Choice(NamedTuple):
     stable: int | None = None
     begins: int | None = None
     withdraws: str = ""
+    skips: bool = False
     stops: int | None = None
 
 
@@ -75,7 +77,7 @@ def _without_barred(offer: Offer, last: Record) -> Choice:
     if candidate not in offer.versions or offer.fingerprint(candidate) != last.fingerprint:
         return Choice(offer.versions)
     others = _beside(offer, stable, without=candidate)
-    return others if others.versions else Choice(offer.versions)
+    return others._replace(skips=True) if others.versions else Choice(offer.versions)
 
 
 def _while_on(offer: Offer, record: Record) -> Choice:
@@ -88,7 +90,7 @@ def _while_on(offer: Offer, record: Record) -> Choice:
             return _beside(offer, status.stable, without=gone)
         return _beside(offer, status.stable, begins=newest)
     current = meant(offer, record)
-    if current is not None and newest > current:
+    if current in {*offer.ready, *offer.on_disk} and newest > current:
         return _beside(offer, current, begins=newest)
     why = f"version {status.candidate} is no longer to be served"
     return _beside(offer, status.stable)._replace(withdraws=why)

@@ -182,3 +182,14 @@ async def test_a_cluster_that_starts_anew_loads_both_and_goes_on(rollouts: Rollo
     after = await rollouts.manager(load_model=["m"])
     assert state(await status(after)) == (RolloutState.STEP, 50)
     assert after.table.ready_versions("m") == [1, 2] and after.table.resolve("m").version == 1
+
+
+async def test_a_cluster_that_starts_anew_with_a_newer_version_rolls_that_out(rollouts: RolloutBench) -> None:
+    made = await second_step(rollouts)
+    await kill(rollouts, made)
+    await lose(rollouts, "m:1", "m:2")
+    rollouts.bench.add("m", versions=(3,))
+    after = await rollouts.manager(load_model=["m"])
+    found = await status(after)
+    assert state(found) == (RolloutState.STEP, 10) and (found.stable, found.candidate) == (1, 3)
+    assert after.table.ready_versions("m") == [1, 3]
