@@ -108,6 +108,18 @@ class RequestedOutput(msgspec.Struct, frozen=True, gc=False):
     region: RegionSlice | None = None
 
 
+class RolloutHint(msgspec.Struct, frozen=True, gc=False):
+    """What is known of a request, besides itself, that chooses between the two versions of a rollout.
+
+    Attributes:
+        version: `candidate` or `stable` if a header says so; "" otherwise.
+        key: requests with the same key get the same version; "" for none.
+    """
+
+    version: str = ""
+    key: str = ""
+
+
 class InferRequest(msgspec.Struct, frozen=True, gc=False):
     """One inference request, decoded once at the edge.
 
@@ -120,7 +132,9 @@ class InferRequest(msgspec.Struct, frozen=True, gc=False):
             `UNNAMED_TRACE` where there is none, or `TENSORS_TRACE` to return tensors of nested calls too.
         regions: an input or an output is in shared memory of the client.
         chain: the models whose calls this request is part of, the outermost first.
+        mirrored: it repeats a client's request, for a rollout to compare the responses: nobody waits for it.
         deadline: the transport's, in `time.monotonic` seconds; 0 for none.
+        rollout: only for the process that sends the request; never sent.
     """
 
     model_name: str
@@ -137,7 +151,9 @@ class InferRequest(msgspec.Struct, frozen=True, gc=False):
     trace: str = ""
     regions: bool = False
     chain: tuple[str, ...] = ()
+    mirrored: bool = False
     deadline: float = 0.0
+    rollout: RolloutHint | None = None
 
 
 UNNAMED_TRACE = "-"

@@ -2,9 +2,10 @@
 
 import asyncio
 import time
+import uuid
 from collections import Counter, deque
 from collections.abc import Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Final
 
 import msgspec
@@ -13,7 +14,7 @@ import numpy as np
 from app.core.config.model_config import WILDCARD, TensorSpec
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError, invalid_arg, unavailable
 from app.core.inference import Call, Sink
-from app.core.tensors import InferRequest, InferResponse, Parameters, Tensor, Timestamps
+from app.core.tensors import InferRequest, InferResponse, Parameters, RolloutHint, Tensor, Timestamps
 from app.core.traced import OpenCall, TracedCalls
 from app.ensemble.compiled import CompiledEnsemble, Models
 from app.ensemble.graph import Step
@@ -176,7 +177,16 @@ class EnsembleExecution:
             inputs=tuple(inputs),
             outputs=step.requested,
             chain=chain,
+            rollout=self._group if call.entry.split is not None or call.entry.ensemble else None,
         )
+
+    @cached_property
+    def _group(self) -> RolloutHint:
+        """What the calls of one request have in common, so that they get the same version of a model."""
+        request = self._request
+        if request.chain and request.rollout is not None:
+            return request.rollout
+        return RolloutHint(key=request.id or uuid.uuid4().hex)
 
     def _on_response(self, call: StepCall, response: InferResponse) -> None:
         if call.trace is not None:

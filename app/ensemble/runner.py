@@ -38,7 +38,8 @@ class EnsembleRunner:
         """Start a request; the sink is never called before this returns."""
         ensemble = self._compiled(entry)
         execution: EnsembleExecution
-        if self._cache is not None and ensemble.cached and is_cacheable(request):
+        cached = self._cache is not None and ensemble.cached and is_cacheable(request)
+        if self._cache is not None and cached and not self._is_split(ensemble.graph):
             execution = CachedExecution(ensemble, self._models, request, sink, self._cache, self._serving)
         else:
             execution = EnsembleExecution(ensemble, self._models, request, sink)
@@ -76,6 +77,14 @@ class EnsembleRunner:
                 yield from self._serving(inner.graph)
             else:
                 yield from (entry.name, str(entry.version), entry.content)
+
+    def _is_split(self, graph: EnsembleGraph) -> bool:
+        """Return whether a step may be answered by either version of a rollout, of which no key knows."""
+        entries = [self._models.resolve(step.model, step.version) for step in graph.steps]
+        return any(
+            entry.split is not None or (entry.ensemble and self._is_split(self._compiled(entry).graph))
+            for entry in entries
+        )
 
     def _compiled(self, entry: VersionEntry) -> CompiledEnsemble:
         key = (entry.name, entry.version)

@@ -35,6 +35,7 @@ from app.ingress.service.routed import RoutedInferenceService
 from app.ingress.tracing.observer import Observer
 from app.ray_adapter.cluster_health import ClusterHealth, actor_part, server_health
 from app.ray_adapter.node import NODE_ADDRESS, listen_host, node_id, replica_deployment
+from app.rollout.reporter import OutcomeReporter
 from app.routing.handle_calls import HandleCalls, public_errors
 from app.routing.manager_client import ManagerClient, follow
 from app.routing.router import Router
@@ -143,7 +144,9 @@ class Ingress:
         self._routing = asyncio.Event()
         following = follow(self._manager, self._router, self._id, self._on_table)
         watching = [health.watch() for health in self._cluster_health()]
-        self._following = [asyncio.get_running_loop().create_task(task) for task in (following, *watching)]
+        reporting = OutcomeReporter(self._service.rollouts, self._manager.report_outcomes, self._id).run()
+        tasks = (following, *watching, reporting)
+        self._following = [asyncio.get_running_loop().create_task(task) for task in tasks]
         # Where several replicas share a port, one that listens gets requests at once: it needs a table first.
         await self._routing.wait()
         latencies = settings.metrics.config

@@ -32,9 +32,13 @@ class ModelLabels(Protocol):
     def batched(self) -> bool:
         """Whether the first dimension of the outputs is a batch dimension."""
 
+    def answering(self, version: str) -> "ModelLabels":
+        """Return those of the version that has answered, which may be another than a rollout's stable one."""
 
-def classify_output(model: ModelLabels, tensor: Tensor, count: int) -> Tensor:
-    """Return the `count` best classes of a model's output; see `classify`."""
+
+def classify_output(model: ModelLabels, version: str, tensor: Tensor, count: int) -> Tensor:
+    """Return the `count` best classes of an output of a model's version; see `classify`."""
+    model = model.answering(version)
     return classify(tensor, count, model.labels.get(tensor.name, ()), model.batched)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -40,6 +41,16 @@ class Ensembles(Protocol):
         """Drop the state of all versions but these."""
 
 
+class Splits(Protocol):
+    """Chooses between the two versions of models in a rollout, in this process."""
+
+    def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
+        """Start a request by an entry with a split; the sink is never called before this returns."""
+
+    def follow(self, table: RoutingTable) -> None:
+        """Split by this table from now on."""
+
+
 class Router:
     """The current routing table, and a pool of channels for each application in it.
 
@@ -60,6 +71,7 @@ class Router:
         self.ensembles: Ensembles | None = None
         self.waiting: WaitingRoom | None = None
         """Holds requests of versions without a replica until they have one; None where all are loaded."""
+        self.splits: Splits | None = None
         self._last_control: tuple[str, Any] | None = None
 
     async def apply(self, table: RoutingTable) -> None:
@@ -76,6 +88,8 @@ class Router:
         self._table_changed.set()
         if self.ensembles is not None:
             self.ensembles.retain(table.ready)
+        if self.splits is not None:
+            self.splits.follow(table)
         wanted = self._control_pools | table.applications.keys()
         for name in [name for name in self._pools if name not in wanted]:
             self._close(name)
@@ -127,7 +141,7 @@ class Router:
     def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
         """Send a request to the least loaded replica of a version, or to the one that has its sequence.
 
-        An ensemble is run here.
+        An ensemble is run here. An entry with a split stands for two versions.
 
         Args:
             entry: the version that `resolve` chose for the request.
@@ -138,11 +152,13 @@ class Router:
             InferError: UNAVAILABLE when no replica is connected; what `resolve` raises when the version was
                 unloaded since it was resolved.
         """
+        if entry.split is not None:
+            return self._submit_split(entry, request, sink)
         pool = self._pools.get(entry.application)
         if pool is None:
             return self._submit_without_pool(entry, request, sink)
         if request.sequence_id and entry.keeps_sequences:
-            return _submit_sequence(entry, pool, request, sink)
+            return self.submit_sequence((entry,), request, sink)
         call = RepeatedCall.start(pool, request, sink) if pool.repeats else pool.submit(request, sink)
         if call is None:
             if entry.idle and self.waiting is not None:
@@ -165,6 +181,33 @@ class Router:
             return False
         pool = None if found is None else self._pools.get(found.application)
         return pool is None or await pool.wait_available(timeout)
+
+    def submit_sequence(self, entries: Sequence[VersionEntry], request: InferRequest, sink: Sink) -> Call:
+        """Send a request to the replica of one of these versions that has its sequence.
+
+        A sequence starts at the first version that has a replica.
+
+        Raises:
+            InferError: UNAVAILABLE when no replica is connected.
+        """
+        pools = [self._pools[entry.application] for entry in entries if entry.application in self._pools]
+        channels = [channel for pool in pools for channel in pool.channels_for(request.sequence_id)]
+        if not channels:
+            if entries[0].idle and self.waiting is not None:
+                return self.waiting.submit(entries[0], request, sink)
+            raise not_ready(entries[0], self.trouble(entries[0]))
+        if request.regions and not all(channel.local for channel in channels):
+            request, sink = with_inlined_regions(request, sink)
+        if request.sequence_start:
+            return channels[0].submit(request, sink)
+        remembered = max(*(entry.sequence_idle_s for entry in entries), _REMEMBER_LOSS_S)
+        lost = any(pool.lost_within(remembered) for pool in pools)
+        return SequenceCall(channels, request, sink, lost)
+
+    def losses(self, entry: VersionEntry) -> int:
+        """Return how many replicas of a version were lost since it is routed to, other than by a drain."""
+        pool = self._pools.get(entry.application)
+        return 0 if pool is None else pool.losses.total()
 
     def broadcast_control(self, verb: str, payload: Any) -> None:
         """Make a control call to every replica of every model; see `ReplicaPool.broadcast_control`."""
@@ -201,6 +244,11 @@ class Router:
     def _ensembles(self, entry: VersionEntry) -> Ensembles | None:
         """Return what runs a version; None for a model that is not an ensemble, or not ready."""
         return self.ensembles if entry.state is ModelState.READY and entry.ensemble else None
+
+    def _submit_split(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
+        if self.splits is not None:
+            return self.splits.submit(entry, request, sink)
+        return self.submit(self.resolve(entry.name, str(entry.version)), request, sink)
 
     def _submit_without_pool(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
         """Run an ensemble, have the request of an idle version wait, or send to what replaced the version.
@@ -270,15 +318,3 @@ class Router:
         task = loop.create_task(self._pools.pop(name).close(grace))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
-
-
-def _submit_sequence(entry: VersionEntry, pool: ReplicaPool, request: InferRequest, sink: Sink) -> Call:
-    channels = pool.channels_for(request.sequence_id)
-    if not channels:
-        raise not_ready(entry)
-    if request.regions and not all(channel.local for channel in channels):
-        request, sink = with_inlined_regions(request, sink)
-    if request.sequence_start:
-        return channels[0].submit(request, sink)
-    lost = pool.lost_within(max(entry.sequence_idle_s, _REMEMBER_LOSS_S))
-    return SequenceCall(channels, request, sink, lost)

@@ -38,7 +38,7 @@ class ModelState(StrEnum):
     UNAVAILABLE = "UNAVAILABLE"
 
 
-class VersionEntry(msgspec.Struct, frozen=True, dict=True):
+class VersionEntry(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     """One version of a model as the manager sees it.
 
     `name` is the model's identifier (`app.core.identifiers`), `model` its name for clients.
@@ -47,6 +47,9 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
     `content` a digest of its files and configuration.
     `config` is the serialised, complete ModelConfig (empty until a load succeeded once). `labels` maps an
     output to its class labels. `makes_calls` says that its replicas may call other models.
+
+    `split` and `rival` are not published: the entry that `RoutingTable.resolve` returns for no version of a
+    model in a rollout has them. It is the stable version's, and the candidate may answer instead.
     """
 
     name: str
@@ -59,6 +62,13 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True):
     labels: dict[str, tuple[str, ...]] = {}
     load_seconds: float = 0.0
     makes_calls: bool = False
+    split: Split | None = None
+    rival: "VersionEntry | None" = None
+
+    def answering(self, version: str) -> "VersionEntry":
+        """Return the entry of the version that has answered a request, this one or its rival."""
+        rival = self.rival
+        return self if rival is None or str(rival.version) != version else rival
 
     @cached_property
     def model(self) -> str:
@@ -300,8 +310,12 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
             ready = self.ready_versions(name)
             if not ready:
                 raise _no_version(name, versions)
-            split = self.split_by_name.get(versions[ready[-1]].name)
-            return versions[split.stable if split and split.stable in ready else ready[-1]]
+            newest = versions[ready[-1]]
+            split = self.split_by_name.get(newest.name)
+            if split is None or split.stable not in ready:
+                return newest
+            rival = versions[split.candidate] if split.candidate in ready else None
+            return msgspec.structs.replace(versions[split.stable], split=split, rival=rival)
         if number not in versions:
             raise not_found(f"Request for unknown model: '{name}' version {number} is not found")
         if versions[number].state is not ModelState.READY:

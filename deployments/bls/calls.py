@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from time import monotonic_ns
 
+from msgspec.structs import replace
+
 from app.core.inference import Call, Sink
-from app.core.tensors import InferRequest, InferResponse
+from app.core.tensors import InferRequest, InferResponse, RolloutHint
 from app.core.traced import OpenCall
 from backends.base import Request
 from deployments.execution.request_activity import RequestActivity
@@ -28,6 +30,15 @@ class BlsCall:
     def unwanted(self) -> bool:
         """Whether every request it may be for was cancelled."""
         return bool(self._callers) and all([caller.is_cancelled() for caller in self._callers])
+
+    def split_request(self) -> InferRequest:
+        """Return the request to a model in a rollout: calls for the same caller get the same version."""
+        if not self._callers:
+            return self.request
+        first = self._callers[0]
+        if first.activity is None:
+            first.activity = RequestActivity()
+        return replace(self.request, rollout=RolloutHint(key=first.infer.id or first.activity.name))
 
     def on_sent(self, call: Call) -> None:
         """Add the call to the activity of its callers, and to the trace of the first that is traced."""

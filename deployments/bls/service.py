@@ -19,6 +19,8 @@ from app.core.tensors import InferRequest, InferResponse, failed
 from app.ensemble.runner import EnsembleRunner
 from app.ray_adapter.handles import open_handle
 from app.ray_adapter.node import node_id
+from app.rollout.reporter import OutcomeReporter
+from app.rollout.traffic import RolloutTraffic
 from app.routing.manager_client import ManagerClient, follow
 from app.routing.router import Router
 from app.routing.table import NotLoaded, VersionEntry
@@ -49,7 +51,8 @@ class Connection:
         self.router = router
         self.ensembles = router.ensembles = EnsembleRunner(router)
         self.manager = manager
-        self._following: asyncio.Task[None] | None = None
+        self.rollouts = router.splits = RolloutTraffic(router)
+        self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
     async def open(cls, spec: ModelSpec) -> "Connection":
@@ -67,7 +70,8 @@ class Connection:
         routing = asyncio.Event()
         watcher = f"{spec.application}-{uuid.uuid4().hex}"
         following = follow(connection.manager, router, watcher, lambda _: routing.set())
-        connection._following = loop.create_task(following)
+        reporting = OutcomeReporter(connection.rollouts, connection.manager.report_outcomes, watcher).run()
+        connection._tasks = [loop.create_task(task) for task in (following, reporting)]
         try:
             async with asyncio.timeout(_FIRST_TABLE_S):
                 await routing.wait()
@@ -78,8 +82,8 @@ class Connection:
 
     async def close(self) -> None:
         """Stop following the manager and close every channel."""
-        if self._following is not None:
-            self._following.cancel()
+        for task in self._tasks:
+            task.cancel()
         await self.router.close(1.0)
 
 
@@ -215,6 +219,8 @@ class ModelCalls(Calls):
             if call.unwanted:
                 call.on_response(failed(_CANCELLED))
                 return
+            if entry.split is not None:
+                request = call.split_request()
             sent = router.submit(entry, request, call.on_response)
         except NotLoaded as idle:
             self._send_after(router.wait_loaded(idle.entry), call, decoupled)

@@ -1,5 +1,6 @@
 """The work that a request in execution has caused: calls to other models, and activities for its trace."""
 
+import uuid
 from time import monotonic_ns
 from typing import Protocol
 
@@ -19,13 +20,20 @@ class RequestActivity:
     Used on the data-plane loop, except for `report`.
     """
 
-    __slots__ = ("activities", "in_flight", "traced")
+    __slots__ = ("_name", "activities", "in_flight", "traced")
 
     def __init__(self) -> None:
+        self._name = ""
         self.in_flight: set[CallInFlight] = set()
         self.traced = TracedCalls()
         self.activities: list[tuple[str, int]] = []
         """Names and times, `time.monotonic_ns`."""
+
+    @property
+    def name(self) -> str:
+        """A name of the request that no other has."""
+        self._name = self._name or uuid.uuid4().hex
+        return self._name
 
     def report(self, name: str) -> None:
         """Record an activity that takes place now; from any thread."""

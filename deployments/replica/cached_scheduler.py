@@ -41,7 +41,13 @@ class CachedScheduler:
         self._missed: dict[QueuedRequest, tuple[bytes, int]] = {}
 
     def submit(self, pending: QueuedRequest) -> None:
-        """Look the request up, and submit it on a miss; raises as `Scheduler.submit`."""
+        """Look the request up, and submit it on a miss; raises as `Scheduler.submit`.
+
+        A mirrored request is to be executed, and to leave the entries to those of clients.
+        """
+        if pending.infer.mirrored:
+            self._scheduler.submit(pending)
+            return
         key = request_key(pending.infer, *self._identity)
         self._lookups[pending] = _Lookup(key, time.monotonic_ns())
         self._cache.lookup(key, lambda entry: self._on_lookup(pending, entry))

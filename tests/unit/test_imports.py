@@ -25,7 +25,7 @@ app.core.rollout: app.core
 app.ensemble: app.cache app.core app.core.config app.core.observability app.routing app.transport.channel
 app.ingress: app.access app.core app.core.observability app.ingress.access app.ingress.client_memory
     app.ingress.grpc app.ingress.metrics app.ingress.net app.ingress.rest app.ingress.service
-    app.ingress.tracing app.protocol app.ray_adapter app.routing app.settings app.transport
+    app.ingress.tracing app.protocol app.ray_adapter app.rollout app.routing app.settings app.transport
     app.transport.channel
 app.ingress.access: app.access app.core app.core.rollout app.ingress.http1 app.ingress.http2
     app.ingress.service app.protocol app.protocol.grpc app.protocol.http app.routing
@@ -42,7 +42,7 @@ app.ingress.rest: app.core app.core.config app.core.observability app.ingress.ac
     app.ingress.http1 app.ingress.net app.ingress.service app.ingress.tracing app.protocol app.protocol.http
     app.protocol.observability app.routing app.settings
 app.ingress.service: app.access app.cache app.core app.core.config app.core.rollout app.ensemble
-    app.ingress.client_memory app.routing app.settings app.transport app.transport.channel
+    app.ingress.client_memory app.rollout app.routing app.settings app.transport app.transport.channel
 app.ingress.tracing: app.core app.core.observability app.ingress.service app.routing
 app.protocol: app.core app.core.rollout
 app.protocol.grpc: app.core app.core.rollout app.protocol app.protocol.http
@@ -50,6 +50,7 @@ app.protocol.http: app.core app.core.config app.core.rollout app.protocol
 app.protocol.observability: app.core app.core.observability app.protocol.http
 app.ray_adapter: app.core app.ray_adapter.local
 app.ray_adapter.local: app.core
+app.rollout: app.core app.core.rollout app.routing app.transport.channel
 app.routing: app.core app.core.config app.core.observability app.core.rollout app.ray_adapter app.transport
     app.transport.channel app.transport.memory nereid
 app.settings: app.access app.core app.core.config app.core.observability app.protocol app.transport
@@ -69,7 +70,7 @@ backends.pytorch: app.core app.core.config backends backends.cuda
 backends.teaching: app.core app.core.config backends backends.python.api
 backends.tensorrt: app.core app.core.config backends backends.cuda
 deployments: app.core app.core.observability app.transport backends
-deployments.bls: app.core app.ensemble app.ray_adapter app.routing app.transport backends
+deployments.bls: app.core app.ensemble app.ray_adapter app.rollout app.routing app.transport backends
     backends.python.api deployments deployments.event_loop_execution deployments.execution
 deployments.builder: app.core app.ray_adapter backends deployments nereid
 deployments.environments: app.core backends backends.python.worker deployments.model_store

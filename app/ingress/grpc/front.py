@@ -25,6 +25,7 @@ from app.ingress.tracing.observer import Observer, RequestOrigin
 from app.protocol.grpc.request_template import decode_request
 from app.protocol.grpc.responses import encode_infer, encode_stream
 from app.protocol.grpc.rollout import SERVICE as ROLLOUTS
+from app.routing.canary import heed_headers
 from app.routing.table import NotLoaded, VersionEntry
 from app.settings.fronts import GrpcSettings
 
@@ -129,6 +130,8 @@ class GrpcFront:
                 request = self._forwarder.forward(request, _text_metadata(call))
             service = self._service
             entry = service.resolve_single(request.model_name, request.model_version, _UNARY)
+            if entry.split is not None:
+                request = heed_headers(entry.split, request, _text_metadata(call))
             sink = partial(self._respond, call, entry, request)
             if origin is None:
                 call.on_cancel = service.submit(entry, request, sink).cancel
@@ -193,6 +196,7 @@ class GrpcFront:
                 call.deadline,
                 fail_fast=_has_metadata(call, "triton_grpc_error", "true"),
                 forward=self._forward_of(call),
+                metadata=partial(_text_metadata, call),
                 traceparent=_traceparent(call),
             ),
             self._observer,

@@ -8,7 +8,7 @@ buffered, and a decoupled request that goes on filling the buffer is cancelled.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic_ns
@@ -25,6 +25,7 @@ from app.protocol.grpc.parameters import wants_empty_final
 from app.protocol.grpc.request_message import decode_infer
 from app.protocol.grpc.request_template import parse_infer
 from app.protocol.grpc.responses import encode_stream_error, encode_stream_failure
+from app.routing.canary import heed_headers
 from app.routing.table import NotLoaded, VersionEntry
 from app.settings.fronts import StreamLimits
 
@@ -41,12 +42,14 @@ class StreamOptions:
         fail_fast: end the stream with the first error of a model instead of sending it in-band. As in Triton,
             the error of a request that reached no model is sent in-band even so.
         forward: adds the call's metadata to a request.
+        metadata: returns the call's metadata, for a rollout with header rules.
         traceparent: trace context of the client.
     """
 
     deadline: float = 0.0
     fail_fast: bool = False
     forward: Forward | None = None
+    metadata: Callable[[], Iterable[tuple[str, str]]] = tuple
     traceparent: str = ""
 
 
@@ -256,6 +259,8 @@ class InferStream:
         pending.request = decode_infer(message, raw, self._options.deadline)
         if self._options.forward is not None:
             pending.request = self._options.forward(pending.request)
+        if entry.split is not None:
+            pending.request = heed_headers(entry.split, pending.request, self._options.metadata())
         pending.empty_final = wants_empty_final(message.parameters)
         sink = partial(self._receive, pending)
         if self._observer.enabled:

@@ -14,6 +14,7 @@ from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer, RequestOrigin
 from app.protocol.forwarding import HeaderForwarder
+from app.routing.canary import heed_headers
 from app.routing.table import VersionEntry
 from app.settings.fronts import Http1Settings
 
@@ -48,6 +49,8 @@ class RouteContext:
         """Submit the request of an exchange, with forwarded headers, observed while that is on."""
         if self.forwarder is not None:
             request = self.forwarder.forward(request, exchange.head.as_sent())
+        if entry.split is not None:
+            request = heed_headers(entry.split, request, exchange.head.as_sent())
         if not self.observer.enabled:
             return self.service.submit(entry, request, sink)
         origin = RequestOrigin("http", int(exchange.begun * 1e9) or monotonic_ns(), traceparent)

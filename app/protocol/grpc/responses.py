@@ -46,7 +46,7 @@ def encode_infer(
         InferError: INVALID_ARG when the message would exceed its limit, UNSUPPORTED or INVALID_ARG from
             classification.
     """
-    outputs = _classified(request, response.outputs, model) if request.outputs else response.outputs
+    outputs = _classified(request, response, model) if request.outputs else response.outputs
     header = _model_fields(response.model_name, response.model_version)
     if request.id:
         header += _delimited(_ID_TAG, request.id.encode())
@@ -147,12 +147,13 @@ def _varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def _classified(request: InferRequest, outputs: tuple[Tensor, ...], model: ModelLabels) -> tuple[Tensor, ...]:
+def _classified(request: InferRequest, response: InferResponse, model: ModelLabels) -> tuple[Tensor, ...]:
     """Replace outputs requested as classification by their best classes."""
     counts = {output.name: output.classification for output in request.outputs if output.classification}
     if not counts:
-        return outputs
+        return response.outputs
+    version = response.model_version
     return tuple(
-        classify_output(model, tensor, counts[tensor.name]) if tensor.name in counts else tensor
-        for tensor in outputs
+        classify_output(model, version, tensor, counts[tensor.name]) if tensor.name in counts else tensor
+        for tensor in response.outputs
     )

@@ -213,7 +213,7 @@ def encode_infer(infer: HttpInfer, response: InferResponse, model: ModelLabels) 
                 continue
             binary = requested.binary is True
             if requested.classification:
-                tensor = classify_output(model, tensor, requested.classification)
+                tensor = classify_output(model, response.model_version, tensor, requested.classification)
         outputs.append(_described(tensor, binary, parts))
     parts[0] = _encode(_document(request, response, outputs))
     if len(parts) == 1:

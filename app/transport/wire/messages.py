@@ -49,6 +49,7 @@ class _WireRequest(msgspec.Struct, array_like=True, gc=False):
     trace: str = ""
     regions: bool = False
     chain: Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_TENSORS)] = ()
+    mirrored: bool = False
 
 
 class _WireResponse(msgspec.Struct, array_like=True, gc=False):

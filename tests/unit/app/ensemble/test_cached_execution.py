@@ -8,8 +8,10 @@ import pytest
 
 from app.cache.response_cache import LocalCache
 from app.core.errors import Failure, internal
+from app.core.rollout.split import Split
 from app.core.tensors import RequestedOutput, Tensor
 from app.ensemble.runner import EnsembleRunner
+from app.routing.table import RoutingTable
 from tests.unit.ensembles import DECOUPLED, Models, ensemble, model, step, tensor
 
 CACHE = "response_cache { enable: true }"
@@ -108,3 +110,12 @@ async def test_invalid_request_is_not_looked_up() -> None:
     await asyncio.sleep(0)
     assert [type(response.failure) for response in made.responses] == [Failure] * 2
     assert counts(made) == {"fail": 2}
+
+
+async def test_nothing_is_cached_while_a_step_is_in_a_rollout() -> None:
+    made = models()
+    await ask(made, fill=7)
+    second = msgspec.structs.replace(made.table.resolve("a"), version=2)
+    splits = (Split("r", "a", stable=1, candidate=2),)
+    made.table = RoutingTable(2, True, (*made.table.entries, second), splits=splits)
+    assert await ask(made, fill=8) == bytes([8]) * 16, "either version may answer"

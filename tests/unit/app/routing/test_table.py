@@ -41,6 +41,10 @@ def test_no_version_means_the_stable_one_of_a_rollout() -> None:
     entries = (entry("m", 1), entry("m", 2), entry("m", 3))
     table = RoutingTable(7, True, entries, splits=(Split("r", "m", stable=2, candidate=3, weight=500_000),))
     assert table.resolve("m").version == 2 and table.resolve("m", "3").version == 3
+    found = table.resolve("m")
+    assert found.split == table.splits[0] and table.resolve("m") is found
+    assert table.resolve("m", "2").split is None and not any(each.split for each in table.ready)
+    assert [found.answering(version).version for version in ("2", "3", "")] == [2, 3, 2]
     lost = RoutingTable(7, True, entries, splits=(Split("r", "m", stable=5, candidate=3),))
     assert lost.resolve("m").version == 3, "a stable version that is not there answers nothing"
 

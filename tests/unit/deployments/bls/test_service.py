@@ -7,13 +7,15 @@ from contextvars import copy_context
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import pytest
 
 from app.core import inference
 from app.core.errors import unavailable
+from app.core.rollout.split import Split
 from app.core.tensors import InferRequest, InferResponse, Tensor
-from app.routing.table import VersionEntry
+from app.routing.table import RoutingTable, VersionEntry
 from app.transport.event_loop_thread import LoopThread
 from backends.python.api import calls, pb_utils, server_api
 from backends.python.api.calls import ResponseIterator, executing
@@ -357,3 +359,29 @@ def test_connection_does_not_keep_the_first_caller_alive(
     bench.answers.append(lambda asked: asked.answer(output()))
     next(bench.plane.call(begin()) if on_loop else copy_context().run(start))
     assert seen == [(), ()]
+
+
+@pytest.mark.parametrize("request_id", ["", "outer"])
+def test_calls_for_one_request_have_one_key_in_a_rollout(bench: Bench, request_id: str) -> None:
+    models = bench.models
+    second = msgspec.structs.replace(models.table.resolve("m"), version=2)
+    splits = (Split("r", "m", stable=1, candidate=2),)
+    models.table = RoutingTable(2, True, (*models.table.entries, second), splits=splits)
+    keys: list[str] = []
+
+    def answer(asked: Asked) -> None:
+        assert asked.request.rollout is not None
+        keys.append(asked.request.rollout.key)
+        asked.answer(output())
+
+    def call(times: int) -> None:
+        for _ in range(times):
+            assert not request().exec().has_error()
+
+    bench.answers += [answer] * 3
+    during([received(id=request_id)], lambda: call(2))
+    during([received(id=request_id)], lambda: call(1))
+    assert keys[0] == keys[1] and keys[0]
+    assert (keys[2] == keys[0]) is bool(request_id)
+    bench.answers.append(lambda asked: asked.answer(output()))
+    assert not request().exec().has_error(), "a call while the model is loaded has no caller"

@@ -185,3 +185,13 @@ def test_valid_settings_are_accepted(tmp_path: Path) -> None:
     assert make_cache({}) is None
     with pytest.raises(InferError, match="unknown setting 'hots'"):
         make_cache({"redis": {"hots": "a"}})
+
+
+def test_mirrored_requests_neither_use_nor_fill_the_cache(bench: Bench) -> None:
+    bench.load(CACHED, cache_config={"local": {"size": "100000"}})
+    bench.infer(ask(b"abcd", mirrored=True))
+    bench.infer(ask(b"abcd"))
+    bench.infer(ask(b"abcd", mirrored=True))
+    assert executed(bench) == 3
+    stats = bench.report()
+    assert (stats.cache_hit.count, stats.cache_miss.count) == (0, 1)

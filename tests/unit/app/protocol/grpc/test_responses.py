@@ -12,7 +12,7 @@ from app.core.errors import InferError, invalid_arg
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor, failed
 from app.protocol.grpc.responses import encode_infer, encode_stream, encode_stream_error
 
-MODEL = SimpleNamespace(labels={"A": ("zero", "one")}, batched=False)
+MODEL: Any = SimpleNamespace(labels={"A": ("zero", "one")}, batched=False, answering=lambda version: MODEL)
 
 
 def encoded(response: Any, request: Any = None) -> Any:

@@ -9,7 +9,7 @@ import pytest
 from app.core.errors import ErrorCode, InferError
 from app.protocol.http.v2 import decode_infer
 
-MODEL = SimpleNamespace(labels={"O": ("zero", "one")}, batched=True)
+MODEL: Any = SimpleNamespace(labels={"O": ("zero", "one")}, batched=True, answering=lambda version: MODEL)
 INT, ARG = ErrorCode.INTERNAL, ErrorCode.INVALID_ARG
 
 

@@ -1,0 +1,153 @@
+"""One step of a rollout in this process: which version gets a request, and what became of it."""
+
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+from typing import Final
+
+from app.core.errors import Failure, InferError
+from app.core.inference import Call, Sink
+from app.core.rollout.outcomes import Outcomes
+from app.core.rollout.split import Split
+from app.core.tensors import InferRequest, InferResponse
+from app.rollout.rescue import RescueBudget, RescuedCall
+from app.rollout.tally import StepTally, record
+from app.routing.canary import Diffusion, draws_candidate
+from app.routing.router import Router
+from app.routing.table import VersionEntry
+
+_MISSING_LOOKS: Final = 3
+"""Looks, one a second, after which a candidate without an available replica is reported."""
+_MAX_LOSSES: Final = 2
+
+
+class LiveSplit:
+    """Sends the requests of one model to its stable version or to the candidate, and counts them.
+
+    The candidate gets none while it has no available replica here, nor, in this step, once its replicas were
+    lost twice or it has failed more requests than may be repeated.
+
+    Attributes:
+        split: the newest one of this step.
+        stable: the entry of the stable version.
+    """
+
+    split: Split
+    stable: VersionEntry
+
+    def __init__(self, router: Router, tally: StepTally) -> None:
+        """`follow` completes it."""
+        self._router = router
+        self._tally = tally
+        self._diffusion = Diffusion()
+        self._budget = RescueBudget()
+        self._candidate: VersionEntry | None = None
+        self._losses_before = 0
+        self._missing_looks = 0
+        self._given_up = ""
+
+    def follow(self, split: Split, stable: VersionEntry, candidate: VersionEntry | None) -> None:
+        """Use these entries from now on; `candidate` is None while it is not READY."""
+        known = self._candidate
+        self.split, self.stable, self._candidate = split, stable, candidate
+        if candidate is not None:
+            if known is None or known.application != candidate.application:
+                self._losses_before = self._router.losses(candidate)
+            if (candidate.decoupled, candidate.keeps_sequences) != (stable.decoupled, stable.keeps_sequences):
+                self._give_up("only one of the two versions is decoupled, or keeps sequences")
+
+    def submit(self, request: InferRequest, sink: Sink) -> Call:
+        """Start a request; see `Router.submit`."""
+        draws = draws_candidate(self.split, request, self._diffusion)
+        candidate = self._candidate if draws and self._usable else None
+        if request.sequence_id and self.stable.keeps_sequences:
+            return self._submit_sequence(candidate is not None, request, sink)
+        if request.mirrored:
+            return self._router.submit(candidate or self.stable, request, sink)
+        self._budget.earn()
+        if candidate is not None and self.split.stable_on_error and not candidate.decoupled:
+            return RescuedCall.start(self, candidate, request, sink)
+        send = partial(self._router.submit, candidate or self.stable, request)
+        return self._counted(candidate is not None, send, sink)
+
+    def look(self) -> None:
+        """Notice a candidate that has no replica here, or has one again; called once a second."""
+        candidate = self._candidate
+        missing = candidate is not None and not self._router.available(candidate)
+        self._missing_looks = self._missing_looks + 1 if missing else 0
+        self._notice_losses()
+        absent = "no replica of the candidate is available" if self._missing_looks >= _MISSING_LOOKS else ""
+        self._tally.unavailable = self._given_up or absent
+
+    def send(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
+        """Start a request of one of the two versions."""
+        return self._router.submit(entry, request, sink)
+
+    def record_candidate(self, failure: Failure | None, seconds: float) -> None:
+        """Count a request that the candidate has answered or failed after so many seconds."""
+        record(self._outcomes.candidate, failure, seconds)
+        if failure is not None:
+            self._notice_losses()
+
+    def record_repeated(self, answered: bool) -> None:
+        """Count a request that the candidate failed, and the stable version then answered or failed too."""
+        if answered:
+            self._outcomes.candidate.rescued += 1
+        else:
+            self._budget.in_vain += 1
+
+    def may_repeat(self) -> bool:
+        """Return whether a request may be repeated now; give the candidate up if that was the last one."""
+        # Those that are in flight when the candidate is given up are all repeated.
+        if not self._budget.spend() and not self._given_up:
+            return False
+        if self._budget.empty and not self._budget.mostly_in_vain:
+            self._give_up("the candidate fails or delays more requests than may be repeated")
+        return True
+
+    @property
+    def _outcomes(self) -> Outcomes:
+        return self._tally.outcomes
+
+    @property
+    def _usable(self) -> bool:
+        """Whether the candidate may get a request now."""
+        candidate = self._candidate
+        return candidate is not None and not self._given_up and self._router.available(candidate)
+
+    def _notice_losses(self) -> None:
+        candidate = self._candidate
+        if candidate is not None and self._router.losses(candidate) - self._losses_before >= _MAX_LOSSES:
+            self._give_up(f"replicas of the candidate were lost {_MAX_LOSSES} times")
+
+    def _give_up(self, why: str) -> None:
+        self._given_up = self._tally.unavailable = self._given_up or why
+
+    def _submit_sequence(self, draws: bool, request: InferRequest, sink: Sink) -> Call:
+        """Ask the drawn version's replicas for the sequence first, then the other's."""
+        # It may have started at another weight, or while the candidate had no replica.
+        both = [entry for entry in (self.stable, self._candidate) if entry is not None]
+        send = partial(self._router.submit_sequence, both[::-1] if draws else both, request)
+        return send(sink) if request.mirrored else self._counted(draws, send, sink)
+
+    def _counted(self, is_candidate: bool, send: Callable[[Sink], Call], sink: Sink) -> Call:
+        begun = monotonic()
+        try:
+            return send(partial(self._on_response, is_candidate, begun, sink))
+        except InferError as error:
+            self._record(is_candidate, error.failure, begun)
+            raise
+
+    def _on_response(self, is_candidate: bool, begun: float, sink: Sink, response: InferResponse) -> None:
+        """Receive a response for `sink`, of the version that was asked or the one that it names."""
+        if response.final:
+            if response.model_version:
+                is_candidate = response.model_version == str(self.split.candidate)
+            self._record(is_candidate, response.failure, begun)
+        sink(response)
+
+    def _record(self, is_candidate: bool, failure: Failure | None, begun: float) -> None:
+        if is_candidate:
+            self.record_candidate(failure, monotonic() - begun)
+        else:
+            record(self._outcomes.stable, failure, monotonic() - begun)

@@ -1,0 +1,52 @@
+"""Counts what became of the requests of a rollout, until they are reported."""
+
+from math import ceil, log2
+from typing import Final
+
+from app.core.errors import ErrorCode, Failure
+from app.core.rollout.outcomes import LATENCY_RATIO, Outcomes, StepOutcomes, VersionOutcomes
+
+_FAILURES: Final = (ErrorCode.INTERNAL, ErrorCode.UNAVAILABLE, ErrorCode.UNKNOWN)
+"""A lost replica and a deadline that has passed are UNAVAILABLE too. Anything else is the client's doing."""
+_BUCKETS_A_DOUBLING: Final = 1 / log2(LATENCY_RATIO)
+_SHORTEST_US: Final = 1.0
+
+
+def is_servers(failure: Failure) -> bool:
+    """Return whether the server is to blame for a failure, rather than its client."""
+    return failure.code in _FAILURES
+
+
+def bucket(seconds: float) -> int:
+    """Return the latency bucket of a duration, see `LATENCY_RATIO`."""
+    return ceil(log2(max(seconds * 1e6, _SHORTEST_US)) * _BUCKETS_A_DOUBLING)
+
+
+def record(outcomes: VersionOutcomes, failure: Failure | None, seconds: float) -> None:
+    """Add a request, which took so long, to the outcomes of the version that was asked."""
+    if failure is None:
+        outcomes.ok += 1
+        number = bucket(seconds)
+        outcomes.latencies[number] = outcomes.latencies.get(number, 0) + 1
+    elif is_servers(failure):
+        outcomes.failed += 1
+    else:
+        outcomes.refused += 1
+
+
+class StepTally:
+    """The outcomes of one step of a rollout since the last report."""
+
+    def __init__(self, rollout: str, step: int) -> None:
+        self.rollout = rollout
+        self.step = step
+        self.outcomes = Outcomes()
+        self.unavailable = ""
+        """Why the candidate gets no requests from here; "" if it does."""
+
+    def take(self) -> StepOutcomes | None:
+        """Return what is to be reported, and count from zero; None for nothing."""
+        if self.outcomes == Outcomes() and not self.unavailable:
+            return None
+        taken, self.outcomes = self.outcomes, Outcomes()
+        return StepOutcomes(self.rollout, self.step, taken, self.unavailable)

@@ -1,0 +1,72 @@
+"""The requests of this process to models in a rollout, each sent to one of two versions."""
+
+from typing import Final
+
+from app.core.errors import InferError
+from app.core.inference import Call, Sink
+from app.core.rollout.outcomes import StepOutcomes
+from app.core.rollout.split import Split
+from app.core.tensors import InferRequest
+from app.rollout.live_split import LiveSplit
+from app.rollout.tally import StepTally
+from app.routing.router import Router
+from app.routing.table import ModelState, RoutingTable, VersionEntry, not_ready
+
+MAX_TALLIES: Final = 1024
+"""Steps whose outcomes are kept until they are reported; those of the oldest are dropped above."""
+
+
+class RolloutTraffic:
+    """Splits the requests of a router by its newest table. Runs on the data-plane loop."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._live: dict[str, LiveSplit] = {}
+        self._tallies: dict[tuple[str, int], StepTally] = {}
+
+    def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
+        """As `app.routing.router.Splits.submit`."""
+        live = self._live.get(entry.name)
+        current = self._router.resolve(entry.name) if live is None else live.stable
+        if current.decoupled != entry.decoupled:  # replaced since it was resolved: the caller is unprepared
+            raise not_ready(entry)
+        return self._router.submit(current, request, sink) if live is None else live.submit(request, sink)
+
+    def follow(self, table: RoutingTable) -> None:
+        """As `app.routing.router.Splits.follow`; called once the router has the table."""
+        found = ((split, _resolved(table, split.name)) for split in table.splits)
+        # Without a READY stable version there is nothing to split.
+        self._live = {split.name: self._followed(table, split) for split, entry in found if entry.split}
+
+    def take(self) -> list[StepOutcomes]:
+        """Return what was counted since the last time, and count from zero; called once a second."""
+        for live in self._live.values():
+            live.look()
+        taken = (tally.take() for tally in self._tallies.values())
+        return [outcomes for outcomes in taken if outcomes is not None]
+
+    def _followed(self, table: RoutingTable, split: Split) -> LiveSplit:
+        live = self._live.get(split.name)
+        if live is None or (live.split.rollout, live.split.step) != (split.rollout, split.step):
+            live = LiveSplit(self._router, self._tally(split.rollout, split.step))
+        versions = table.by_name[split.name]
+        candidate = versions.get(split.candidate)
+        if candidate is not None and candidate.state is not ModelState.READY:
+            candidate = None
+        live.follow(split, versions[split.stable], candidate)
+        return live
+
+    def _tally(self, rollout: str, step: int) -> StepTally:
+        tally = self._tallies.setdefault((rollout, step), StepTally(rollout, step))
+        tally.unavailable = ""
+        if len(self._tallies) > MAX_TALLIES:
+            del self._tallies[next(iter(self._tallies))]
+        return tally
+
+
+def _resolved(table: RoutingTable, name: str) -> VersionEntry:
+    """Return what requests without a version resolve to; an entry without a split if they are refused."""
+    try:
+        return table.resolve(name)
+    except InferError:
+        return VersionEntry(name, 0, ModelState.UNAVAILABLE)

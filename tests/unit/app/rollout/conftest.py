@@ -1,0 +1,134 @@
+"""A rollout over a router that sends nothing: requests are answered when the test says so."""
+
+from typing import Any, cast
+
+import msgspec
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.errors import ErrorCode, Failure
+from app.core.inference import Sink
+from app.core.rollout.outcomes import StepOutcomes, VersionOutcomes
+from app.core.rollout.split import WHOLE, Split
+from app.core.tensors import InferRequest, InferResponse, failed
+from app.rollout.traffic import RolloutTraffic
+from app.routing.table import ModelState, RoutingTable, VersionEntry, not_ready
+
+BROKEN = Failure(ErrorCode.INTERNAL, "broken")
+LOST = Failure(ErrorCode.UNAVAILABLE, "model 'm': connection to its replica lost")
+REFUSED = Failure(ErrorCode.INVALID_ARG, "bad shape")
+
+
+class Asked:
+    """A request that a version was sent."""
+
+    def __init__(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> None:
+        self.version = entry.version
+        self.request = request
+        self.sink = sink
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def answer(self, failure: Failure | None = None) -> None:
+        if failure is None:
+            self.sink(InferResponse("m", str(self.version), (), self.request.id))
+        else:
+            self.sink(failed(failure))
+
+
+class FakeRouter:
+    """Sends nothing; `out` are versions without a replica."""
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+        self.out: set[int] = set()
+        self.lost: dict[str, int] = {}
+        self.table = RoutingTable()
+        self.sequences: list[list[int]] = []
+
+    def resolve(self, name: str, version: str = "") -> VersionEntry:
+        return self.table.resolve(name, version)
+
+    def available(self, entry: VersionEntry) -> bool:
+        return entry.version not in self.out
+
+    def losses(self, entry: VersionEntry) -> int:
+        return self.lost.get(entry.application, 0)
+
+    def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Asked:
+        assert entry.split is None
+        if entry.version in self.out:
+            raise not_ready(entry)
+        self.asked.append(Asked(entry, request, sink))
+        return self.asked[-1]
+
+    def submit_sequence(self, entries: list[VersionEntry], request: InferRequest, sink: Sink) -> Asked:
+        self.sequences.append([entry.version for entry in entries])
+        return self.submit(entries[0], request, sink)
+
+
+CONFIG = 'backend: "identity"'
+
+
+class Rollout:
+    """A rollout of model m from version 1 to 2, and what its clients received."""
+
+    def __init__(self) -> None:
+        self.router = FakeRouter()
+        self.traffic = RolloutTraffic(cast(Any, self.router))
+        self.received: list[InferResponse] = []
+        self.split = Split("r", "m", stable=1, candidate=2, weight=WHOLE // 2)
+        self.configs = [CONFIG, CONFIG]
+        self.states = [ModelState.READY, ModelState.READY]
+        self.publish()
+
+    def publish(self, application: str = "m:2", splits: bool = True, **changes: Any) -> None:
+        self.split = msgspec.structs.replace(self.split, **changes)
+        entries = [
+            VersionEntry(
+                "m",
+                number,
+                self.states[number - 1],
+                application=f"m:{number}" if number == 1 else application,
+                config=text_format.Parse(
+                    self.configs[number - 1], mc.ModelConfig(name="m")
+                ).SerializeToString(),
+            )
+            for number in (1, 2)
+        ]
+        self.router.table = RoutingTable(
+            self.router.table.number + 1, True, tuple(entries), splits=(self.split,) if splits else ()
+        )
+        self.traffic.follow(self.router.table)
+
+    def send(self, **fields: Any) -> Any:
+        request = InferRequest("m", "", (), **fields)
+        entry = self.router.resolve("m")
+        return self.traffic.submit(entry, request, self.received.append)
+
+    def versions(self, count: int, **fields: Any) -> list[int]:
+        """Send requests that are answered; return which version each was sent to."""
+        before = len(self.router.asked)
+        for _ in range(count):
+            self.send(**fields)
+            self.router.asked[-1].answer()
+        return [asked.version for asked in self.router.asked[before:]]
+
+    def last(self) -> Asked:
+        return self.router.asked[-1]
+
+    def outcomes(self) -> StepOutcomes:
+        (found,) = self.traffic.take()
+        return found
+
+
+def counts(outcomes: VersionOutcomes) -> tuple[int, int, int, int]:
+    return outcomes.ok, outcomes.failed, outcomes.refused, outcomes.rescued
+
+
+@pytest.fixture
+def rollout() -> Rollout:
+    return Rollout()

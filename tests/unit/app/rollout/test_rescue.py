@@ -1,0 +1,201 @@
+"""Failures of the candidate that the stable version answers."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.core.errors import Failure, InferError
+from app.core.rollout.split import WHOLE
+from app.core.tensors import InferResponse
+from app.rollout import live_split, rescue
+from app.rollout.tally import bucket
+from tests.unit.app.rollout.conftest import BROKEN, LOST, REFUSED, Rollout, counts
+
+
+@pytest.fixture(autouse=True)
+def clock(rollout: Rollout, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """`now`, and the timers that were set: delay and what is called then."""
+    rollout.publish(weight=WHOLE)
+    clock = SimpleNamespace(now=100.0, timers=[], cancelled=0)
+
+    def call_later(delay: float, callback: Callable[[], Any]) -> Any:
+        clock.timers.append((delay, callback))
+
+        def cancel() -> None:
+            clock.cancelled += 1
+
+        return SimpleNamespace(cancel=cancel)
+
+    loop = SimpleNamespace(call_later=call_later)
+    monkeypatch.setattr(rescue, "asyncio", SimpleNamespace(get_running_loop=lambda: loop))
+    monkeypatch.setattr(rescue, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(live_split, "monotonic", lambda: clock.now)
+    return clock
+
+
+@pytest.mark.parametrize("failure", [BROKEN, LOST])
+def test_a_failure_of_the_candidate_is_answered_by_the_stable_version(
+    rollout: Rollout, failure: Failure
+) -> None:
+    rollout.send(id="x")
+    first = rollout.last()
+    first.answer(failure)
+    assert not rollout.received
+    again = rollout.last()
+    assert (again.version, again.request) == (1, first.request)
+    again.answer()
+    assert [(each.id, each.model_version, each.failure) for each in rollout.received] == [("x", "1", None)]
+    found = rollout.outcomes().outcomes
+    assert counts(found.candidate) == (0, 1, 0, 1)
+    assert counts(found.stable) == (0, 0, 0, 0), "one request of a client counts once"
+
+
+def test_a_candidate_that_cannot_be_sent_to_is_rescued_too(
+    rollout: Rollout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollout.router, "available", lambda entry: True)
+    rollout.router.out = {2}
+    assert rollout.versions(1) == [1]
+    assert counts(rollout.outcomes().outcomes.candidate) == (0, 1, 0, 1)
+    rollout.router.out = {1, 2}
+    with pytest.raises(InferError, match="version 2 is not at ready state"):
+        rollout.send()
+
+
+def test_a_refusal_is_not_repeated(rollout: Rollout) -> None:
+    rollout.send()
+    rollout.last().answer(REFUSED)
+    assert [each.failure for each in rollout.received] == [REFUSED]
+    assert counts(rollout.outcomes().outcomes.candidate) == (0, 0, 1, 0)
+
+
+def test_both_versions_failing_is_the_failure_of_the_stable_one(rollout: Rollout) -> None:
+    rollout.send()
+    rollout.last().answer(BROKEN)
+    rollout.last().answer(LOST)
+    assert [each.failure for each in rollout.received] == [LOST]
+    assert counts(rollout.outcomes().outcomes.candidate) == (0, 1, 0, 0)
+
+
+def test_nothing_is_repeated_where_the_policy_says_none(rollout: Rollout) -> None:
+    rollout.publish(stable_on_error=False)
+    rollout.send()
+    rollout.last().answer(BROKEN)
+    assert [each.failure for each in rollout.received] == [BROKEN]
+
+
+def test_a_decoupled_model_is_not_repeated(rollout: Rollout) -> None:
+    rollout.configs = ["model_transaction_policy { decoupled: true }"] * 2
+    rollout.publish()
+    rollout.send()
+    rollout.last().sink(InferResponse("m", "2", final=False))
+    rollout.last().answer(BROKEN)
+    assert len(rollout.received) == 2 and len(rollout.router.asked) == 1
+
+
+def test_nothing_is_repeated_after_the_deadline_or_a_cancellation(
+    rollout: Rollout, clock: SimpleNamespace
+) -> None:
+    rollout.send(deadline=101.0)
+    clock.now = 101.0
+    rollout.last().answer(LOST)
+    call = rollout.send()
+    call.cancel()
+    assert rollout.last().cancelled
+    rollout.last().answer(LOST)
+    assert [each.failure for each in rollout.received] == [LOST, LOST]
+    assert len(rollout.router.asked) == 2
+
+
+def test_a_cancellation_reaches_the_stable_version(rollout: Rollout) -> None:
+    call = rollout.send()
+    rollout.last().answer(BROKEN)
+    call.cancel()
+    assert rollout.last().cancelled and rollout.last().version == 1
+
+
+def test_a_late_candidate_is_rescued_at_half_of_the_deadline(
+    rollout: Rollout, clock: SimpleNamespace
+) -> None:
+    rollout.send(deadline=104.0)
+    candidate = rollout.last()
+    ((delay, at_half),) = clock.timers
+    assert delay == 2.0
+    at_half()
+    assert rollout.last().version == 1 and rollout.last().request.deadline == 104.0
+    rollout.last().answer()
+    assert [each.model_version for each in rollout.received] == ["1"]
+    candidate.answer(LOST)
+    assert len(rollout.received) == 1 and len(rollout.router.asked) == 2
+    assert counts(rollout.outcomes().outcomes.candidate) == (0, 1, 0, 1)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_slow_candidate_that_answers_is_counted_as_such(
+    rollout: Rollout, clock: SimpleNamespace, late: bool
+) -> None:
+    rollout.send(deadline=104.0)
+    candidate = rollout.last()
+    clock.timers[0][1]()
+    stable = rollout.last()
+    if late:
+        stable.answer()
+    clock.now = 103.0
+    candidate.answer()
+    assert stable.cancelled is not late
+    assert [each.model_version for each in rollout.received] == ["1" if late else "2"]
+    found = rollout.outcomes().outcomes.candidate
+    assert counts(found) == (1, 0, 0, 0) and found.latencies == {bucket(3.0): 1}
+
+
+def test_a_hedge_that_fails_leaves_the_candidate_its_time(rollout: Rollout, clock: SimpleNamespace) -> None:
+    rollout.send(deadline=104.0)
+    candidate = rollout.last()
+    clock.timers[0][1]()
+    rollout.last().answer(LOST)
+    assert not rollout.received
+    candidate.answer()
+    assert [each.model_version for each in rollout.received] == ["2"] and clock.cancelled == 1
+
+
+@pytest.mark.parametrize("fields", [{"regions": True}, {"chain": ("caller",), "id": "x"}])
+def test_memory_that_is_not_ours_is_used_by_one_version_at_a_time(
+    rollout: Rollout, clock: SimpleNamespace, fields: dict[str, Any]
+) -> None:
+    rollout.send(deadline=104.0, **fields)
+    assert not clock.timers
+    rollout.last().answer(BROKEN)
+    assert rollout.last().version == 1
+
+
+def test_a_candidate_that_always_fails_costs_no_client_an_error(rollout: Rollout) -> None:
+    rollout.publish(weight=WHOLE // 2)
+    in_flight = []
+    for _ in range(1000):
+        rollout.send()
+        in_flight.append(rollout.last())
+        if len(in_flight) == 8:
+            for asked in in_flight:
+                asked.answer(BROKEN if asked.version == 2 else None)
+                if asked.version == 2:
+                    rollout.last().answer()
+            in_flight.clear()
+    assert len(rollout.received) == 1000 and all(each.failure is None for each in rollout.received)
+    found = rollout.outcomes()
+    assert "the candidate fails or delays more" in found.unavailable
+    candidate = found.outcomes.candidate
+    assert candidate.failed == candidate.rescued and 100 < candidate.failed < 200
+
+
+def test_a_failure_of_both_versions_is_not_the_candidates(rollout: Rollout) -> None:
+    for _ in range(300):
+        rollout.send()
+        rollout.last().answer(BROKEN)
+        if rollout.last().version == 1:
+            rollout.last().answer(BROKEN)
+    assert rollout.outcomes().unavailable == ""
+    repeated = sum(asked.version == 1 for asked in rollout.router.asked)
+    assert repeated == 100 + 300 // 5 - 1 or repeated == 100 + 300 // 5
+    assert len(rollout.received) == 300
