@@ -10,6 +10,7 @@ from app.core.inference import Call, Sink
 from app.core.rollout.outcomes import Outcomes
 from app.core.rollout.split import Split
 from app.core.tensors import InferRequest, InferResponse
+from app.rollout.mirror import Mirror
 from app.rollout.rescue import RescueBudget, RescuedCall
 from app.rollout.tally import StepTally, record
 from app.routing.canary import Diffusion, draws_candidate
@@ -35,11 +36,12 @@ class LiveSplit:
     split: Split
     stable: VersionEntry
 
-    def __init__(self, router: Router, tally: StepTally) -> None:
-        """`follow` completes it."""
+    def __init__(self, router: Router, tally: StepTally, mirror: Mirror | None = None) -> None:
+        """`follow` completes it. Without `mirror` no requests are mirrored."""
         self._router = router
         self._tally = tally
-        self._diffusion = Diffusion()
+        self._mirror = mirror
+        self._diffusion, self._mirrored = Diffusion(), Diffusion()
         self._budget = RescueBudget()
         self._candidate: VersionEntry | None = None
         self._losses_before = 0
@@ -67,6 +69,8 @@ class LiveSplit:
         self._budget.earn()
         if candidate is not None and self.split.stable_on_error and not candidate.decoupled:
             return RescuedCall.start(self, candidate, request, sink)
+        if candidate is None and self._mirrors(request):
+            sink = partial(self._on_mirrored, request, sink)
         send = partial(self._router.submit, candidate or self.stable, request)
         return self._counted(candidate is not None, send, sink)
 
@@ -122,6 +126,21 @@ class LiveSplit:
 
     def _give_up(self, why: str) -> None:
         self._given_up = self._tally.unavailable = self._given_up or why
+
+    def _mirrors(self, request: InferRequest) -> bool:
+        """Return whether a request of the stable version is to be mirrored: one with one response."""
+        # Memory of a client, or of a calling model, may change once it has its answer.
+        if self._mirror is None or self.stable.decoupled or request.regions:
+            return False
+        return self._mirrored.draws(self.split.mirror) and self._usable
+
+    def _on_mirrored(self, request: InferRequest, sink: Sink, response: InferResponse) -> None:
+        """Receive a response for `sink`, then mirror the request if it was answered."""
+        sink(response)
+        answered = response.final and response.failure is None
+        if answered and self._mirror is not None and self._candidate is not None:
+            limit = self.split.max_difference
+            self._mirror.repeat(request, response, self._candidate, self.send, self._tally, limit)
 
     def _submit_sequence(self, draws: bool, request: InferRequest, sink: Sink) -> Call:
         """Ask the drawn version's replicas for the sequence first, then the other's."""

@@ -8,6 +8,7 @@ from app.core.rollout.outcomes import StepOutcomes
 from app.core.rollout.split import Split
 from app.core.tensors import InferRequest
 from app.rollout.live_split import LiveSplit
+from app.rollout.mirror import Mirror
 from app.rollout.tally import StepTally
 from app.routing.router import Router
 from app.routing.table import ModelState, RoutingTable, VersionEntry, not_ready
@@ -19,8 +20,10 @@ MAX_TALLIES: Final = 1024
 class RolloutTraffic:
     """Splits the requests of a router by its newest table. Runs on the data-plane loop."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: Router, mirror: Mirror | None = None) -> None:
+        """Without `mirror` no requests are mirrored."""
         self._router = router
+        self._mirror = mirror
         self._live: dict[str, LiveSplit] = {}
         self._tallies: dict[tuple[str, int], StepTally] = {}
 
@@ -48,7 +51,7 @@ class RolloutTraffic:
     def _followed(self, table: RoutingTable, split: Split) -> LiveSplit:
         live = self._live.get(split.name)
         if live is None or (live.split.rollout, live.split.step) != (split.rollout, split.step):
-            live = LiveSplit(self._router, self._tally(split.rollout, split.step))
+            live = LiveSplit(self._router, self._tally(split.rollout, split.step), self._mirror)
         versions = table.by_name[split.name]
         candidate = versions.get(split.candidate)
         if candidate is not None and candidate.state is not ModelState.READY:

@@ -23,6 +23,7 @@ class Split(msgspec.Struct, frozen=True):
         step: rises with each change of the weight; reports say which step they are of.
         weight: parts of `WHOLE` that go to the candidate.
         mirror: parts of `WHOLE` of the stable version's requests that are repeated at the candidate.
+        max_difference: the difference from which mirrored outputs count as differing, see `OutputRule`.
         sticky: see `RolloutSpec`.
         salt: makes the choice by `sticky` of one rollout independent of another's.
         match: see `RolloutSpec`.
@@ -40,3 +41,4 @@ class Split(msgspec.Struct, frozen=True):
     salt: str = ""
     match: tuple[HeaderRule, ...] = ()
     stable_on_error: bool = True
+    max_difference: float = 0.0

@@ -22,6 +22,7 @@ from app.ensemble.runner import EnsembleRunner
 from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.service.peers import Peers
 from app.ingress.service.replica_statistics import collect, collect_ensembles, statistics_message
+from app.rollout.mirror import Mirror
 from app.rollout.traffic import RolloutTraffic
 from app.routing.router import Router
 from app.routing.table import ModelState, NotLoaded, VersionEntry
@@ -99,7 +100,7 @@ class RoutedInferenceService:
         self.ensembles = router.ensembles = EnsembleRunner(
             router, _ensemble_cache(settings), settings.metrics.config
         )
-        self.rollouts = router.splits = RolloutTraffic(router)
+        self.rollouts = router.splits = RolloutTraffic(router, Mirror())
         self.peers: Peers | None = None
         self._exiting = False
         self.cluster_fault = ""

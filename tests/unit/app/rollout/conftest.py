@@ -12,6 +12,7 @@ from app.core.inference import Sink
 from app.core.rollout.outcomes import StepOutcomes, VersionOutcomes
 from app.core.rollout.split import WHOLE, Split
 from app.core.tensors import InferRequest, InferResponse, failed
+from app.rollout.mirror import Mirror
 from app.rollout.traffic import RolloutTraffic
 from app.routing.table import ModelState, RoutingTable, VersionEntry, not_ready
 
@@ -78,7 +79,7 @@ class Rollout:
 
     def __init__(self) -> None:
         self.router = FakeRouter()
-        self.traffic = RolloutTraffic(cast(Any, self.router))
+        self.traffic = RolloutTraffic(cast(Any, self.router), Mirror())
         self.received: list[InferResponse] = []
         self.split = Split("r", "m", stable=1, candidate=2, weight=WHOLE // 2)
         self.configs = [CONFIG, CONFIG]

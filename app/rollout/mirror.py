@@ -1,0 +1,133 @@
+"""Repeats answered requests at the candidate of a rollout, to compare what the two versions respond."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+from typing import Final
+
+from msgspec.structs import replace
+
+from app.core.errors import InferError
+from app.core.inference import Call, Sink
+from app.core.tensors import InferRequest, InferResponse
+from app.rollout.comparison import Comparison
+from app.rollout.tally import StepTally
+from app.routing.table import VersionEntry
+
+MAX_UNDER_WAY: Final = 64
+MAX_BYTES: Final = 256 << 20
+"""Bytes of the inputs and outputs of mirrored requests under way; those above are skipped."""
+_TIME_S: Final = 30.0
+_HEAVY: Final = 64 << 10
+"""Bytes of outputs from which they are compared in a thread."""
+
+
+class Mirror:
+    """The mirrored requests of this process. Runs on the data-plane loop.
+
+    They begin when their client has its answer, have the lowest priority of the model, and are executed
+    whatever a response cache has. The replica counts them as any other, the rollout as mirrored only.
+    """
+
+    def __init__(self) -> None:
+        self._under_way = 0
+        self._bytes = 0
+
+    def repeat(
+        self,
+        request: InferRequest,
+        answer: InferResponse,
+        candidate: VersionEntry,
+        send: Callable[[VersionEntry, InferRequest, Sink], Call],
+        tally: StepTally,
+        limit: float,
+    ) -> None:
+        """Repeat a request and compare the response; count it in `tally`.
+
+        Args:
+            request: the request, whose tensors nobody changes any more.
+            answer: the stable version's response to it.
+            candidate: the version to send it to.
+            send: sends it.
+            tally: of the step that the rollout is in.
+            limit: the difference from which outputs are counted as differing.
+        """
+        nbytes = sum(len(tensor.data) for tensor in (*request.inputs, *answer.outputs))
+        if self._under_way >= MAX_UNDER_WAY or self._bytes + nbytes > MAX_BYTES:
+            tally.outcomes.mirror.skipped += 1
+            return
+        self._under_way += 1
+        self._bytes += nbytes
+        mirrored = _Mirrored(answer, tally, limit, partial(self._ended, nbytes))
+        try:
+            send(candidate, _mirrored(request, candidate), mirrored.on_response)
+        except InferError:
+            mirrored.fail()
+
+    def _ended(self, nbytes: int) -> None:
+        self._under_way -= 1
+        self._bytes -= nbytes
+
+
+def _mirrored(request: InferRequest, candidate: VersionEntry) -> InferRequest:
+    levels = candidate.model_config.dynamic_batching.priority_levels  # the last is the lowest; 0 without any
+    return replace(
+        request,
+        model_version=str(candidate.version),
+        priority=int(levels),
+        timeout_us=0,
+        trace="",
+        mirrored=True,
+        deadline=monotonic() + _TIME_S,
+        rollout=None,
+    )
+
+
+class _Mirrored:
+    """A mirrored request under way."""
+
+    def __init__(
+        self, answer: InferResponse, tally: StepTally, limit: float, ended: Callable[[], None]
+    ) -> None:
+        self._answer = answer
+        self._tally = tally
+        self._limit = limit
+        self._ended = ended
+
+    def on_response(self, response: InferResponse) -> None:
+        """Receive the candidate's response."""
+        if not response.final:
+            return
+        if response.failure is not None:
+            self.fail()
+            return
+        compare = partial(Comparison.of, self._answer.outputs, response.outputs)
+        if sum(len(tensor.data) for tensor in self._answer.outputs) > _HEAVY:
+            asyncio.get_running_loop().run_in_executor(None, compare).add_done_callback(self._on_compared)
+            return
+        try:
+            found = compare()
+        except (ValueError, InferError):  # tensors that do not fit their shape
+            self.fail()
+        else:
+            self._record(found)
+
+    def fail(self) -> None:
+        """Count a failure of the candidate."""
+        self._tally.outcomes.mirror.failed += 1
+        self._ended()
+
+    def _on_compared(self, compared: "asyncio.Future[Comparison]") -> None:
+        if compared.cancelled() or compared.exception() is not None:
+            self.fail()
+        else:
+            self._record(compared.result())
+
+    def _record(self, found: Comparison) -> None:
+        outcomes = self._tally.outcomes.mirror
+        outcomes.compared += 1
+        outcomes.differing += found.difference > self._limit
+        outcomes.disagreeing += not found.agrees
+        outcomes.max_difference = max(outcomes.max_difference, found.difference)
+        self._ended()
