@@ -13,9 +13,7 @@ import pytest
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, InferError
-from app.core.rollout.split import WHOLE, Split
-from app.core.sequences import missing_start
-from app.core.tensors import InferRequest, RegionSlice, Tensor, failed
+from app.core.tensors import InferRequest, RegionSlice, Tensor
 from app.ray_adapter import replicas
 from app.routing import router as router_module
 from app.routing.router import Router
@@ -398,42 +396,3 @@ async def test_a_version_whose_configuration_is_not_complete_is_resolved_after_i
         await resolve_loaded(router, "m")
     router.waiting = WaitingRoom(router, demand)
     assert (await resolve_loaded(router, "m")).application == "m:1"
-
-
-async def test_a_router_without_splits_sends_to_the_stable_version(router: Router, start: Start) -> None:
-    (a,) = await start("a")
-    both = entry("m:1"), entry("m:2")
-    split = Split("r", "m", stable=1, candidate=2, weight=WHOLE)
-    applying = asyncio.create_task(router.apply(RoutingTable(1, True, both, splits=(split,))))
-    await asyncio.sleep(0)
-    publish("m:1", a)
-    publish("m:2", a)
-    await asyncio.wait_for(applying, 5)
-    send(router, request(), Sink())
-    await until(lambda: a.taken == 1)
-    assert [(found.version, count) for found, count in router.in_flight()] == [(1, 1)]
-
-
-async def test_a_sequence_is_found_at_either_version(router: Router, start: Start) -> None:
-    old, new = await start("old", "new")
-    both = entry("m:1"), entry("m:2")
-    applying = asyncio.create_task(router.apply(table(1, *both)))
-    await asyncio.sleep(0)
-    publish("m:1", old)
-    publish("m:2", new)
-    await asyncio.wait_for(applying, 5)
-    sink = Sink()
-    turn = InferRequest("m", "", (), sequence_id=7)
-    router.submit_sequence(both[::-1], turn, sink)
-    await until(lambda: bool(new.held))
-    new.held.pop()[1](failed(missing_start("m", 7)))
-    await until(lambda: bool(old.held))
-    old.answer()
-    await until(lambda: sink.by() == ["old"])
-    router.submit_sequence(both[::-1], msgspec.structs.replace(turn, sequence_start=True), sink)
-    await until(lambda: bool(new.held))
-    assert router.losses(both[1]) == 0
-    await new.server.close()
-    await until(lambda: router.losses(both[1]) == 1)
-    with pytest.raises(InferError, match="version 3 is not at ready state"):
-        router.submit_sequence([entry("m:3")], turn, sink)
