@@ -1,5 +1,6 @@
 """Locations of model repositories: local directories, and clouds whose package is installed."""
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -50,7 +51,7 @@ def directories(paths: tuple[str, ...], label: str, must_exist: bool = True) -> 
     """Return repository paths made absolute and without duplicates; addresses of clouds stay as they are.
 
     Raises:
-        SettingsError: there is none; one is not a known cloud or, with `must_exist`, not a directory.
+        SettingsError: there is none; one is not a known cloud or, with `must_exist`, no directory of models.
     """
     if not paths:
         raise SettingsError(f"{label} must be specified")
@@ -61,9 +62,17 @@ def directories(paths: tuple[str, ...], label: str, must_exist: bool = True) -> 
             raise SettingsError(f"{label}: directory '{path}' does not exist")
         elif must_exist and not Path(path).is_dir():
             raise SettingsError(f"{label}: '{path}' is not a directory")
+        elif must_exist and _is_model(Path(path)):
+            raise SettingsError(f"{label}: '{path}' is a model, not a repository of models: name its parent")
     return tuple(
         dict.fromkeys(path.rstrip("/") if "://" in path else str(Path(path).resolve()) for path in paths)
     )
+
+
+def _is_model(directory: Path) -> bool:
+    """Return whether a directory has what belongs one level below, as when KServe is given a single model."""
+    # Neither raises if the directory may not be read, which a load reports.
+    return os.path.isfile(directory / "config.pbtxt") and any(map(Path.is_dir, directory.glob("[0-9]*")))
 
 
 def _check_remote(url: str, label: str) -> None:

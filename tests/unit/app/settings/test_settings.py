@@ -189,12 +189,16 @@ def test_wrong_settings_are_refused(repository: str, args: dict[str, object], me
 def test_repository_must_be_a_directory(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
+    model = tmp_path / "model"
+    (model / "1").mkdir(parents=True)
+    (model / "config.pbtxt").touch()
     cases: list[tuple[object, str]] = [
         (None, "model_repository must be specified"),
         ([], "model_repository must be specified"),
         (str(tmp_path / "no"), f"model_repository: directory '{tmp_path}/no' does not exist"),
         (str(file), f"model_repository: '{file}' is not a directory"),
         ("ftp://m", "model_repository: expected a directory, s3://, gs:// or as://, got 'ftp://m'"),
+        (str(model), f"model_repository: '{model}' is a model, not a repository of models: name its parent"),
     ]
     for value, message in cases:
         with pytest.raises(SettingsError) as raised:
