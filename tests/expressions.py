@@ -28,6 +28,7 @@ _GROUPING: Final = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_rig
 _NOISE: Final = re.compile(r'"[^"]*"|\[[^]]*\]|\{[^}]*\}')
 _NAME: Final = re.compile(r"\b[a-zA-Z_:][\w:]*\b(?!\s*\()")
 _WORDS: Final = {"and", "or", "unless", "offset", "bool"}
+_DEFAULT: Final = ("", "`counter_latencies=true`")
 _ROW: Final = re.compile(
     r"\| `(?P<name>\w+)` \| (?P<kind>\w+) \| (?P<labels>[^|]*) \| (?P<reported>[^|]*) \|"
 )
@@ -78,14 +79,15 @@ def labels(expr: str) -> Iterator[tuple[set[str], set[str]]]:
 def documented() -> dict[str, tuple[set[str], bool]]:
     """Return the metrics of `docs/metrics.md`: their labels, and whether they depend on anything."""
     found = {}
-    node = False
+    conditional = False
     for line in (ROOT / "docs/metrics.md").read_text().splitlines():
-        node |= line == "## Node"
+        if line.startswith(("## ", "With `--")):
+            conditional = not line.startswith(("## Models", "## Ingress"))
         if row := _ROW.match(line):
             own = {label.strip("` ") for label in row["labels"].split(",") if label.strip()}
-            depends = bool(row["reported"].strip()) or node or "token" in own or "certificate" in row["name"]
+            special = row["reported"].strip() not in _DEFAULT or "certificate" in row["name"]
             for suffix in _SUFFIXES.get(row["kind"], ("",)):
-                found[row["name"] + suffix] = own, depends
+                found[row["name"] + suffix] = own, conditional or special
     return found
 
 

@@ -99,7 +99,10 @@ class Lifecycle:
         except Exception as error:  # a failure of one model must not stop the load of others
             load_messages.log_failure(name, error)
             if set(self.entries.get(name, ())) <= {NO_VERSION}:  # as they are: versions from loads before
+                new = name not in self.entries
                 self.set_entry(load_messages.unreadable_entry(name, error))
+                if new:
+                    self._count_failure(name)
         await self.publish()
 
     async def load(
@@ -129,8 +132,9 @@ class Lifecycle:
         return failure
 
     def _count_failure(self, name: str) -> None:
-        self._publisher.load_failures[name] += 1
-        self._spawn(self._republish())  # an error ends the operation before it publishes
+        if name in self.entries:  # a client may request a load of any name
+            self._publisher.load_failures[name] += 1
+            self._spawn(self._republish())  # an error ends the operation before it publishes
 
     async def _republish(self) -> None:
         await self.publish()

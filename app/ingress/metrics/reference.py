@@ -59,7 +59,7 @@ no label `version`, and may leave an older version in service.
 
 ## Ingress replica
 
-With `--ingress-replicas` above 1, several processes share the metrics port of a node, and one of them answers
+Several processes share the metrics port of a node with `--ingress-replicas` above 1, and one of them answers
 a scrape: values of this section are then now of one, now of another. The certificate's family is there with
 TLS.
 

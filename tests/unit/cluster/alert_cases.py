@@ -62,14 +62,14 @@ CASES: Final[dict[str, Case]] = {
         {'nereid_connections_refused{front="http"}': "0x15 3x15"},
         {'nereid_connections_refused{front="http"}': "3x30"},
     ),
-    "NereidModelNotReady": Case(10, {READY: "1x5 0x10"}, {READY: "1x8 0x0 1x10"}),
+    "NereidModelNotReady": Case(9, {READY: "1x5 0x10"}, {READY: "1x7 0x10"}),
     "NereidModelUnavailable": Case(10, {STATE % "UNAVAILABLE": "1x20"}, {STATE % "LOADING": "1x20"}),
     "NereidModelFlapping": Case(10, {READY: "1 0 1 0 1 0 1x20"}, {READY: "1 0 1 0 1x20"}),
     "NereidLoadFailed": Case(20, {LOADS: "0x15 1x15"}, {LOADS: "1x30"}),
     "NereidReplicaRestarts": Case(
         20, {"nereid_replica_restarts{}": "0x9 1 2 3x15"}, {"nereid_replica_restarts{}": "0x10 1 2x15"}
     ),
-    "NereidDown": Case(10, {'up{job="nereid"}': "1x5 0x10"}, {'up{job="nereid"}': "1x6 0 1x10"}),
+    "NereidDown": Case(9, {'up{job="nereid"}': "1x5 0x10"}, {'up{job="nereid"}': "1x7 0x10"}),
     "NereidMemoryGrows": Case(
         500, {USED: "60+0.1x520", TOTAL: "100x520"}, {USED: "60+0.01x520", TOTAL: "100x520"}
     ),

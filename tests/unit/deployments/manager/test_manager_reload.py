@@ -292,5 +292,8 @@ async def test_failed_reload_of_a_served_model_is_counted(bench: Bench) -> None:
     bench.add("m", "no configuration")
     await load_error(made, "m")
     await load_error(made, "m")
+    await load_error(made, "a name that a client made up")
     await until(lambda: made.table.load_failures == {"m": 2})
+    await let_run()
+    assert made.table.load_failures == {"m": 2}
     assert await states(made) == [("m", "1", "READY")]
