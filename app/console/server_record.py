@@ -41,6 +41,8 @@ class ServerRecord(msgspec.Struct, frozen=True, kw_only=True):
 def write_record(record: ServerRecord) -> Path:
     """Write the record of this process; return its file, which the process removes when it ends.
 
+    Those of servers that could not remove theirs are removed.
+
     Raises:
         OSError: the private directory cannot be made, or others may enter it.
     """
@@ -50,6 +52,7 @@ def write_record(record: ServerRecord) -> Path:
     draft = path.with_suffix(".part")
     draft.write_bytes(msgspec.json.format(msgspec.json.encode(record)))
     draft.replace(path)
+    running_servers()
     return path
 
 

@@ -295,12 +295,14 @@ class EnsembleExecution:
             call.cancel()
         entry = self._entry
         model = ("", "")
-        if prefixed:  # Drops the step's reason, which the ensemble's own counters do not distinguish.
+        reason = failure.reason
+        if prefixed:
             text = f"in ensemble '{entry.model}', {failure.message}"
-            failure = Failure(failure.code, text, retry_after_s=failure.retry_after_s)
+            failure = msgspec.structs.replace(failure, message=text)
             model = (entry.model, str(entry.version))
+            reason = FailureReason.OTHER  # an ensemble's own counters do not distinguish a step's reasons
         for _ in range(1 + prefixed):  # Triton counts a step's failure twice: for the step and the request
-            self._ensemble.statistics.record_failure(time.monotonic_ns() - self._started_ns, failure.reason)
+            self._ensemble.statistics.record_failure(time.monotonic_ns() - self._started_ns, reason)
         response = self._with_trace(InferResponse(*model, id=self._request.id, failure=failure))
         # Later, because the sink must be called neither before `submit` has returned nor before `cancel` has.
         asyncio.get_running_loop().call_soon(sink, response)

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from math import ceil
 from typing import Final, NamedTuple
 
-from app.core.errors import ErrorCode, Failure, InferError
+from app.core.errors import ErrorCode, Failure, FailureReason, InferError
 
 _OVERLOADED: Final = 8
-"""RESOURCE_EXHAUSTED, of a model that tells when to retry. Stock clients may retry UNAVAILABLE at once, which
-would add to the load."""
+"""RESOURCE_EXHAUSTED, of an overloaded model. Stock clients may retry UNAVAILABLE at once, which would add to
+the load; it is what they should do while a model is loading."""
 
 
 class Status(NamedTuple):
@@ -56,6 +56,6 @@ def grpc_status(error: Failure | BaseException) -> int:
     """Return the numeric gRPC status for a failure; an exception that is no `InferError` is INTERNAL (13)."""
     if not isinstance(error, Failure | InferError):
         return 13
-    if error.retry_after_s and error.code is ErrorCode.UNAVAILABLE:
+    if error.retry_after_s and error.reason is FailureReason.REJECTED:
         return _OVERLOADED
     return STATUSES[error.code].grpc

@@ -168,9 +168,10 @@ def stop(server: Server, seen: set[psutil.Process], private: Path) -> Iterator[s
 
 
 def leftovers(private: Path) -> list[Path]:
-    """Files and sockets of ours that a stopped server has left; Ray keeps the logs of its session."""
+    """Files and sockets of ours that a stopped server has left, apart from what tells why one has ended."""
     shared = [path for path in Path("/dev/shm").iterdir() if path.name.startswith(("nereid", "soak-"))]
-    kept = (private / f"nereid-{os.getuid()}" / "ray", private / "server.log")
+    directory = private / f"nereid-{os.getuid()}"
+    kept = (directory / "ray", directory / "logs", private / "server.log")
     ours = [path for path in private.rglob("*") if not any(map(path.is_relative_to, kept))]
     return [*shared, *(path for path in ours if not path.is_dir())]
 

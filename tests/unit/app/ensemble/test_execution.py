@@ -100,9 +100,11 @@ async def test_a_failing_step_ends_the_request_and_cancels_the_others() -> None:
     assert (response.failure.code, response.failure.message, response.failure.reason) == (
         ErrorCode.UNAVAILABLE,
         "in ensemble 'e', too late",
-        FailureReason.OTHER,
+        FailureReason.REJECTED,  # an overloaded step's client is told what that of an overloaded model is
     )
     assert response.model_name == "e", "it is an answer, not a refusal"
+    counted = models.runner.report(models.resolve("e")).failures
+    assert set(counted) == {FailureReason.OTHER}, "an ensemble's counters do not distinguish a step's reasons"
     assert other.cancelled
     other.answer(tensor("y"))
     assert len(models.responses) == 1

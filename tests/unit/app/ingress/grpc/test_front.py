@@ -156,15 +156,24 @@ def test_cancelled_request_has_status_and_no_text(
     assert (error.status(), error.message()) == ("StatusCode.CANCELLED", "")
 
 
-def test_overloaded_model_is_answered_with_the_time_to_retry(server: Running) -> None:
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        (FailureReason.REJECTED, grpc.StatusCode.RESOURCE_EXHAUSTED),
+        (FailureReason.OTHER, grpc.StatusCode.UNAVAILABLE),  # loading: clients may retry by themselves
+    ],
+)
+def test_overloaded_model_is_answered_with_the_time_to_retry(
+    server: Running, reason: FailureReason, code: grpc.StatusCode
+) -> None:
     request = client.service_pb2.ModelInferRequest(model_name="held")
     with grpc.insecure_channel(server.url) as channel:
         stub = client.service_pb2_grpc.GRPCInferenceServiceStub(channel)
         pending = stub.ModelInfer.future(request, timeout=WAIT_S)
-        failure = Failure(ErrorCode.UNAVAILABLE, "busy", FailureReason.REJECTED, retry_after_s=2.345)
+        failure = Failure(ErrorCode.UNAVAILABLE, "busy", reason, retry_after_s=2.345)
         server.do(server.service.next_call().sink, failed(failure))
         error = pending.exception(timeout=WAIT_S)
-    assert (error.code(), error.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "busy")
+    assert (error.code(), error.details()) == (code, "busy")
     trailers = dict(error.trailing_metadata())
     assert (trailers["grpc-retry-pushback-ms"], trailers["retry-after"]) == ("2345", "3")
 
