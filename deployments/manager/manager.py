@@ -33,7 +33,8 @@ from deployments.manager.routing_publisher import RoutingPublisher
 from deployments.model_store.cache import private_root
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.overrides import Overrides
-from deployments.rollout.driver import RolloutDriver, no_verdict
+from deployments.rollout.driver import RolloutDriver
+from deployments.rollout.judge import judge
 from deployments.rollout.records import Records
 from deployments.rollout.rollouts import Rollouts
 
@@ -70,7 +71,7 @@ class RepositoryManager:
         self._publisher = RoutingPublisher(settings.repository.namespacing)
         rollouts = Rollouts(Records(store))
         self.lifecycle = Lifecycle(settings, self._catalog, self._publisher, ingress, self._spawn, rollouts)
-        self._rollouts = RolloutDriver(rollouts, self.lifecycle, no_verdict, self._spawn)
+        self._rollouts = RolloutDriver(rollouts, self.lifecycle, judge, self._spawn)
         self._background: set[asyncio.Task[None]] = set()
         self._start: asyncio.Task[None] | None = None
         self._recovered = asyncio.Event()

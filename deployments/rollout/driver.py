@@ -23,11 +23,6 @@ Judge = Callable[[JudgeRules, Outcomes], Verdict]
 Spawn = Callable[[Coroutine[None, None, None]], object]
 
 
-def no_verdict(rules: JudgeRules, outcomes: Outcomes) -> Verdict:
-    """Judge nothing."""
-    return Verdict()
-
-
 tick_pause = asyncio.sleep
 _TICK_S: Final = 1.0
 _SAVE_TICKS: Final = 10

@@ -10,6 +10,7 @@ from app.core.rollout.outcomes import VersionOutcomes
 from app.core.rollout.status import RolloutState
 from app.routing.table import ModelState
 from deployments.manager.manager import RepositoryManager
+from deployments.rollout.judge import judge
 from tests.unit.deployments.model_directories import CONFIG
 from tests.unit.deployments.rollout.rollout_bench import (
     POLICY,
@@ -145,6 +146,20 @@ async def test_an_alarm_rolls_back_and_deletes_only_after_every_ingress_knows(
     await until(lambda: rollouts.bench.serve.deleted == ["m:2"])
     assert ready(made) == [1] and split(made) is None and made.table.all_ready
     assert made.lifecycle.entries["m"][2].state is ModelState.UNAVAILABLE
+
+
+async def test_failures_that_ingresses_report_are_judged(rollouts: RolloutBench) -> None:
+    made = await rollouts.stepping()
+    made._rollouts._judge = judge
+    rollouts.now += 10
+    await rollouts.report(made, VersionOutcomes(ok=10, failed=30))
+    assert (await rollouts.after(made)).state is RolloutState.ROLLING_BACK
+    failed = await rollouts.after(made)
+    assert failed.reason.startswith("errors: 30 of 40 (75.00%) of the candidate's requests failed")
+
+
+async def test_a_manager_judges_as_the_judge_does(rollouts: RolloutBench) -> None:
+    assert rollouts.bench.begin()._rollouts._judge is judge
 
 
 async def test_an_alarm_pauses_where_the_policy_says_so(rollouts: RolloutBench) -> None:
