@@ -4,7 +4,7 @@ from typing import Final
 
 from app.core.errors import InferError
 from app.core.inference import Call, Sink
-from app.core.rollout.outcomes import StepOutcomes
+from app.core.rollout.outcomes import Outcomes, StepOutcomes
 from app.core.rollout.split import Split
 from app.core.tensors import InferRequest
 from app.rollout.live_split import LiveSplit
@@ -26,6 +26,7 @@ class RolloutTraffic:
         self._mirror = mirror
         self._live: dict[str, LiveSplit] = {}
         self._tallies: dict[tuple[str, int], StepTally] = {}
+        self._taken: dict[str, Outcomes] = {}
 
     def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
         """As `app.routing.router.Splits.submit`."""
@@ -45,8 +46,20 @@ class RolloutTraffic:
         """Return what was counted since the last time, and count from zero; called once a second."""
         for live in self._live.values():
             live.look()
-        taken = (tally.take() for tally in self._tallies.values())
-        return [outcomes for outcomes in taken if outcomes is not None]
+        taken = [step for tally in self._tallies.values() if (step := tally.take()) is not None]
+        for step in taken:
+            self._taken[step.rollout] = self._taken.get(step.rollout, Outcomes()) + step.outcomes
+        on = {live.split.rollout for live in self._live.values()}
+        self._taken = {rollout: outcomes for rollout, outcomes in self._taken.items() if rollout in on}
+        return taken
+
+    def counted(self) -> list[tuple[Split, Outcomes]]:
+        """Return the rollouts that are on, each with all that this process has counted of it."""
+        return [(live.split, self._counted(live.split.rollout)) for live in self._live.values()]
+
+    def _counted(self, rollout: str) -> Outcomes:
+        steps = (tally.outcomes for tally in self._tallies.values() if tally.rollout == rollout)
+        return sum(steps, self._taken.get(rollout, Outcomes()))
 
     def _followed(self, table: RoutingTable, split: Split) -> LiveSplit:
         live = self._live.get(split.name)

@@ -229,6 +229,7 @@ def split_of(record: Record) -> Split:
         salt=record.salt,
         match=spec.match if given else (),
         stable_on_error=spec.on_error == "stable",
+        state=status.state.value,
         max_difference=spec.judge.output.max_difference or 0.0,
     )
 

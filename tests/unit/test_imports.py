@@ -35,8 +35,9 @@ app.ingress.grpc: app.core app.core.observability app.ingress.access app.ingress
     app.routing app.settings
 app.ingress.http1: app.core app.ingress.net app.protocol app.protocol.http app.settings app.transport.memory
 app.ingress.http2: app.core app.ingress.net app.protocol app.protocol.grpc app.settings app.transport.memory
-app.ingress.metrics: app.access app.core app.core.observability app.ingress.access app.ingress.http1
-    app.ingress.net app.ingress.service app.protocol.http app.routing app.settings
+app.ingress.metrics: app.access app.core app.core.observability app.core.rollout app.ingress.access
+    app.ingress.http1 app.ingress.net app.ingress.service app.protocol.http app.rollout app.routing
+    app.settings
 app.ingress.net: app.core
 app.ingress.rest: app.core app.core.config app.core.observability app.ingress.access app.ingress.client_memory
     app.ingress.http1 app.ingress.net app.ingress.service app.ingress.tracing app.protocol app.protocol.http

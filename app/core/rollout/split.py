@@ -28,6 +28,7 @@ class Split(msgspec.Struct, frozen=True):
         salt: makes the choice by `sticky` of one rollout independent of another's.
         match: see `RolloutSpec`.
         stable_on_error: whether the stable version answers when the candidate fails.
+        state: that of the rollout, for metrics.
     """
 
     rollout: str
@@ -41,4 +42,5 @@ class Split(msgspec.Struct, frozen=True):
     salt: str = ""
     match: tuple[HeaderRule, ...] = ()
     stable_on_error: bool = True
+    state: str = ""
     max_difference: float = 0.0

@@ -27,7 +27,9 @@ from app.ingress.metrics.model_families import (
     STATES,
     ModelReading,
 )
+from app.ingress.metrics.rollout_families import ROLLOUTS, SideReading, side_readings
 from app.ingress.service.routed import RoutedInferenceService
+from app.rollout.traffic import RolloutTraffic
 from app.routing.table import NO_VERSION, VersionEntry
 
 _DEFAULTS: Final = MetricsConfig()
@@ -58,6 +60,7 @@ async def render(
         read_families(SERVING, serving, config),
         read_families(STATES, [(_labels(entry), entry) for entry in service.known()], config),
         read_families(LOAD_FAILURES, _by_name(service.load_failures), config),
+        read_families(ROLLOUTS, _sides(service.rollouts), config),
         () if ingress is None else ingress_families(ingress, config),
         () if machine is None else machine.read(),
     )
@@ -84,6 +87,15 @@ async def _written(
 def _by_name(counts: Mapping[str, int]) -> list[tuple[Labels, int]]:
     """Label the counts of models, which are by identifier."""
     return [({"model": name_of(key), **_namespace(key)}, count) for key, count in sorted(counts.items())]
+
+
+def _sides(rollouts: RolloutTraffic) -> list[tuple[Labels, SideReading]]:
+    """Label the two versions of each rollout that is on."""
+    return [
+        (dict(sorted({"model": name_of(split.name), **_namespace(split.name), **own}.items())), side)
+        for split, outcomes in rollouts.counted()
+        for own, side in side_readings(split, outcomes)
+    ]
 
 
 def _namespace(identifier: str) -> Labels:

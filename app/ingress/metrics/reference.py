@@ -5,6 +5,8 @@ from typing import Final
 
 from app.access.grants import Outcomes
 from app.core.latencies import Histogram
+from app.core.rollout.outcomes import MirrorOutcomes, VersionOutcomes
+from app.core.rollout.split import Split
 from app.core.statistics import ReplicaReport
 from app.ingress.metrics.family import Family, S
 from app.ingress.metrics.ingress_families import (
@@ -26,6 +28,7 @@ from app.ingress.metrics.model_families import (
     STATES,
     ModelReading,
 )
+from app.ingress.metrics.rollout_families import ROLLOUTS, SideReading
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.routed import Serving
 from app.routing.table import ModelState, VersionEntry
@@ -65,6 +68,12 @@ TLS.
 
 {ingress}
 
+Rollouts that are on ([rollout.md](rollout.md)), with the labels `model`, `version` and `role` (`stable` or
+`candidate`); also `namespace` with `--model-namespacing`. They are gone with the rollout. Each ingress counts
+the requests that came to it, those of mirrored ones at the candidate:
+
+{rollouts}
+
 With `--auth-tokens-file`; the first hundred names of tokens have series of their own, those after them are
 `other`, and `anonymous` are requests without a valid token:
 
@@ -93,6 +102,7 @@ _MODEL: Final = ModelReading(
     quantiles=(0.5,),
 )
 _ENTRY: Final = VersionEntry("m", 1, ModelState.READY)
+_SIDE: Final = SideReading(Split("", "m", 1, 2), 0, VersionOutcomes(), MirrorOutcomes())
 _CPU: Final = CpuReading(0.0, 0, 0)
 _GPU: Final = GpuReading("", 0.0, 0, 0, 0.0, 0.0, 0.0)
 
@@ -119,6 +129,7 @@ def reference() -> str:
                 *_rows(CERTIFICATES, 0.0, "`front`"),
             ]
         ),
+        rollouts=_table(_rows(ROLLOUTS, _SIDE)),
         callers=_table(_rows(CALLERS, Outcomes(), "`token`")),
         node=_table([*_rows(CPU, _CPU), *_rows(GPU, _GPU, "`gpu_uuid`"), *_rows(PINNED, None)]),
     )

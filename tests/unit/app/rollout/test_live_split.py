@@ -3,6 +3,7 @@
 import pytest
 
 from app.core.errors import ErrorCode, Failure, InferError
+from app.core.rollout.outcomes import Outcomes
 from app.core.rollout.split import WHOLE
 from app.core.tensors import InferRequest, RolloutHint
 from app.rollout.tally import bucket
@@ -59,6 +60,22 @@ def test_outcomes_belong_to_the_step_in_which_they_were_asked(rollout: Rollout) 
     by_step = {each.step: each.outcomes for each in rollout.traffic.take()}
     assert (by_step[0].candidate.ok, by_step[1].stable.ok) == (1, 1)
     assert by_step[0].stable.ok == by_step[1].candidate.ok == 0
+
+
+def test_all_that_was_counted_is_known_while_the_rollout_is_on(rollout: Rollout) -> None:
+    rollout.versions(4)
+    rollout.traffic.take()
+    rollout.publish(step=1, weight=WHOLE)
+    rollout.versions(3)
+    ((split, outcomes),) = rollout.traffic.counted()
+    assert (split.step, outcomes.stable.ok, outcomes.candidate.ok) == (1, 2, 5)
+    rollout.traffic.take()
+    assert rollout.traffic.counted() == [(split, outcomes)]
+    rollout.publish(rollout="next", step=0)
+    rollout.traffic.take()
+    assert rollout.traffic.counted() == [(rollout.split, Outcomes())]
+    rollout.publish(splits=False)
+    assert rollout.traffic.counted() == []
 
 
 def test_a_candidate_that_is_not_ready_gets_nothing(rollout: Rollout) -> None:
