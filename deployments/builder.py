@@ -8,8 +8,8 @@ from ray.serve.config import RequestRouterConfig
 from ray.serve.deployment import Application
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import invalid_arg
 from app.ray_adapter.applications import versioned
+from deployments.parameters import ReplicaParameters, replica_parameters
 from deployments.spec import ModelSpec
 from nereid.deployments import ModelVersion
 
@@ -24,10 +24,6 @@ option concerns only calls through handles, and a change neither restarts nor un
 
 ROUTER_CONFIG = RequestRouterConfig(request_router_class=cast(Any, ROUTER))
 
-RAY_RESOURCES = "ray_resources"
-
-RAY_REPLICAS = "ray_replicas"
-
 HEALTH_CHECKS = 3
 """Failed health checks in a row after which Serve replaces a replica (a constant of Ray 2.60)."""
 
@@ -35,52 +31,13 @@ QUIET = {"enable_access_log": False, "log_level": "WARNING"}
 """Serve's logging of a replica: calls through its handles are control traffic, not requests of clients."""
 
 
-def replica_count(config: mc.ModelConfig) -> int:
-    """Return the number of replicas, from the parameter `ray_replicas` ("3"); by default one.
-
-    Each has all instances of the configuration, and Serve spreads them over the nodes of a cluster.
-
-    Raises:
-        InferError: INVALID_ARG when the value is not a positive number.
-    """
-    if RAY_REPLICAS not in config.parameters:
-        return 1
-    text = config.parameters[RAY_REPLICAS].string_value
-    if not text.isdecimal() or not int(text):
-        raise invalid_arg(
-            f"model '{config.name}': parameter '{RAY_REPLICAS}' must be a positive number, got '{text}'"
-        )
-    return int(text)
-
-
-def ray_resources(config: mc.ModelConfig) -> dict[str, float]:
-    """Return the custom Ray resources of a replica, from the parameter `ray_resources` (`{"worker": 0.01}`).
-
-    They place a model on certain nodes of a cluster; Triton has no such parameter.
-
-    Raises:
-        InferError: INVALID_ARG when the value is not a JSON object of numbers.
-    """
-    if RAY_RESOURCES not in config.parameters:
-        return {}
-    text = config.parameters[RAY_RESOURCES].string_value
-    try:
-        return msgspec.json.decode(text, type=dict[str, float])
-    except msgspec.DecodeError as error:
-        raise invalid_arg(
-            f"model '{config.name}': parameter '{RAY_RESOURCES}' must be a JSON object of numbers, "
-            f"such as {{\"worker\": 0.01}}, got '{text}': {error}"
-        ) from error
-
-
 def options(spec: ModelSpec) -> dict[str, Any]:
     """Return the Serve options of a model version's deployment."""
-    config = mc.ModelConfig.FromString(spec.config)
+    parameters = replica_parameters(mc.ModelConfig.FromString(spec.config))
     return {
         "name": spec.name,
-        "num_replicas": replica_count(config),
-        # As in Triton, the operator decides how many models share the processors; Ray would refuse some.
-        "ray_actor_options": {"num_cpus": 0, "resources": ray_resources(config)},
+        "num_replicas": parameters.started(spec.replicas),
+        "ray_actor_options": _actor_options(parameters),
         "request_router_config": ROUTER_CONFIG,
         "max_constructor_retry_count": 1,  # the manager reports the failure
         "logging_config": QUIET,
@@ -92,6 +49,15 @@ def options(spec: ModelSpec) -> dict[str, Any]:
         "graceful_shutdown_wait_loop_s": 0.1,
         "graceful_shutdown_timeout_s": 90,
     }
+
+
+def _actor_options(parameters: ReplicaParameters) -> dict[str, Any]:
+    # As in Triton, the operator decides how many models share the processors; Ray would refuse some. It adds
+    # nodes only for models that say what they need.
+    reserved: dict[str, Any] = {"num_cpus": parameters.num_cpus, "resources": parameters.resources}
+    if parameters.memory_bytes:
+        reserved["memory"] = parameters.memory_bytes
+    return reserved
 
 
 def build(spec: ModelSpec) -> Application:

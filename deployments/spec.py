@@ -15,6 +15,9 @@ MANAGER: Final = "repository-manager"
 UPDATE: Final = "update"
 """The control verb by which the manager changes a replica's instances; its argument is `ModelSpec.config`."""
 
+LOAD: Final = "load"
+"""The control verb by which the manager reads the `ReplicaLoad` of a replica of a scaled model."""
+
 
 class ModelSpec(msgspec.Struct, frozen=True):
     """Everything a replica needs; a constructor argument of its deployment.
@@ -55,6 +58,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
         host_policy: the settings of host policies by name.
         max_execution_s: the time limit of executions, unless the model has one; 0 for none.
         revision: the number of changes of the instances since the load.
+        replicas: those of a scaled model that served when this was deployed; 0 for none.
         loaded_at: when the load began, in seconds since the epoch.
     """
 
@@ -92,6 +96,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     host_policy: dict[str, dict[str, str]] = {}
     max_execution_s: float = 0.0
     revision: int = 0
+    replicas: int = 0
     loaded_at: float = 0.0
 
     @property
@@ -113,6 +118,44 @@ class ModelSpec(msgspec.Struct, frozen=True):
     def identifier(self) -> str:
         """The model's identifier in the server."""
         return identifier(self.namespace, self.name)
+
+
+class ReplicaLoad(msgspec.Struct, frozen=True):
+    """What a replica has to do. All but the gauges grow from the load of the model on.
+
+    Attributes:
+        at_ns: the time, on a clock of the replica's own.
+        executing_ns: the time integral of the number of executing requests; its growth, divided by that of
+            `at_ns`, is how many executed on average.
+        waiting_ns: the same of queued requests.
+        arrived: requests that were accepted or refused.
+        executed: requests that were executed; `rows` are their batch items.
+        waits: successful requests by the time they were queued: `n` stands for less than 2**n ns.
+        in_flight: requests without their final response (a gauge, as all that follow).
+        oldest_ns: how long the oldest queued request has waited.
+        places: requests, of a model that batches rows, that all instances execute at a time.
+        batches: whether `places` are rows.
+        sequences: sequences that have not ended.
+        node: the id of the node.
+        memory_bytes: the memory of the replica and its processes; 0 where it is not known.
+        free_bytes: the memory of the node that new processes may use.
+    """
+
+    at_ns: int
+    executing_ns: int
+    waiting_ns: int
+    arrived: int
+    executed: int
+    rows: int
+    waits: dict[int, int]
+    in_flight: int
+    oldest_ns: int
+    places: int
+    batches: bool
+    sequences: int
+    node: str
+    memory_bytes: int = 0
+    free_bytes: int = 0
 
 
 class Description(msgspec.Struct, frozen=True):

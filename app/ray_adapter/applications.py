@@ -29,17 +29,18 @@ _LATER = 1.25
 """Factor by which that time grows, up to a second: most deletions take half of one, a drain takes longer."""
 
 
-def run_application(name: str, build: Callable[[], Application | None]) -> None:
+def run_application(name: str, build: Callable[[], Application | None], scaled: bool = False) -> None:
     """Make Serve run an application, or update a running one; return before it runs.
 
     Args:
         name: the application.
         build: makes it, while no other configuration is made; returns None to start nothing.
+        scaled: whether `scale_deployment` may change its replicas.
     """
     with _configuring:
         application = build()
         if application is not None:
-            target = serve.RunTarget(application, name, route_prefix=None)
+            target = serve.RunTarget(application, name, route_prefix=None, external_scaler_enabled=scaled)
             serve.run_many([target], wait_for_applications_running=False)
 
 
@@ -76,11 +77,20 @@ def scale_deployment(application: str, deployment: str, replicas: int) -> None:
     """Tell Serve how many replicas a deployment is to have; return before it has them.
 
     Raises:
-        RayServeException: the application does not say `external_scaler_enabled: true`.
+        Exception: the application is gone, or does not say `external_scaler_enabled: true`.
     """
     client: Any = _get_global_client()
     controller = client._controller
     ray.get(controller.update_deployment_replicas.remote(DeploymentID(deployment, application), replicas))
+
+
+def target_replicas(application: str, deployment: str) -> int | None:
+    """Return how many replicas Serve was told that a deployment is to have; None for one that is gone."""
+    with _configuring:
+        client: Any = _get_global_client()
+        found = client.get_serve_details()["applications"].get(application, {"deployments": {}})
+    details = found["deployments"].get(deployment)
+    return None if details is None else int(details["target_num_replicas"])
 
 
 def kill_starting(chosen: Callable[[str, Collection[str]], bool]) -> None:

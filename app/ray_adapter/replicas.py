@@ -23,11 +23,11 @@ class ReplicaAddress(msgspec.Struct, frozen=True):
 Listener = Callable[[tuple[ReplicaAddress, ...]], None]
 
 _lock = threading.Lock()
-_listeners: dict[str, Listener] = {}
+_listeners: dict[str, tuple[Listener, ...]] = {}
 
 
 def publish(application: str, metadata: Mapping[str, Mapping[str, str]]) -> None:
-    """Pass an application's replicas to its subscriber, if it has one; called from Serve's router threads.
+    """Pass an application's replicas to its subscribers; called from Serve's router threads.
 
     Nothing is kept: Serve also reports applications to processes that no longer route to them.
 
@@ -42,8 +42,7 @@ def publish(application: str, metadata: Mapping[str, Mapping[str, str]]) -> None
         if given.get("unix") or given.get("tcp")
     )
     with _lock:
-        listener = _listeners.get(application)
-        if listener is not None:
+        for listener in _listeners.get(application, ()):
             listener(replicas)
 
 
@@ -53,10 +52,12 @@ def subscribe(application: str, listener: Listener) -> None:
     It is called from other threads, in the order of the changes, and must neither block nor call this module.
     """
     with _lock:
-        _listeners[application] = listener
+        _listeners[application] = (*_listeners.get(application, ()), listener)
 
 
-def unsubscribe(application: str) -> None:
-    """Remove an application's listener; it is not called after this returns."""
+def unsubscribe(application: str, listener: Listener) -> None:
+    """Remove a listener of an application; it is not called after this returns."""
     with _lock:
-        _listeners.pop(application, None)
+        left = tuple(other for other in _listeners.pop(application, ()) if other != listener)
+        if left:
+            _listeners[application] = left

@@ -233,6 +233,11 @@ class Router:
         self._control_pools.add(application)
         return self._open(deployment, application, msgspec.structs.replace(self._settings, arena_bytes=0))
 
+    def close_control_pool(self, application: str) -> None:
+        """Close such a pool."""
+        self._control_pools.discard(application)
+        self._close(application)
+
     async def close(self, grace: float) -> None:
         """Wait for requests in flight, at most `grace` seconds, and close every channel."""
         if self.waiting is not None:
@@ -310,11 +315,12 @@ class Router:
         return open_handle(deployment, application)
 
     def _close(self, name: str, grace: float = _CLOSE_S) -> None:
-        replicas.unsubscribe(name)
+        pool = self._pools.pop(name)
+        replicas.unsubscribe(name, pool.update_from_thread)
         loop = asyncio.get_running_loop()
         handle = self._handles.pop(name, None)
         if handle is not None:
             loop.run_in_executor(None, handle.shutdown)
-        task = loop.create_task(self._pools.pop(name).close(grace))
+        task = loop.create_task(pool.close(grace))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

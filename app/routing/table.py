@@ -18,6 +18,7 @@ from app.core.identifiers import name_of
 from app.core.observability.live_settings import LiveSettings
 from app.core.rollout.split import Split
 from app.core.sequences import keeps_sequences
+from app.routing.scale import Scale
 
 NO_VERSION = -1
 _RETRY_S = 1.0
@@ -46,7 +47,8 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     `application` is the name of the Serve application that serves it ("" for none, as with an ensemble), and
     `content` a digest of its files and configuration.
     `config` is the serialised, complete ModelConfig (empty until a load succeeded once). `labels` maps an
-    output to its class labels. `makes_calls` says that its replicas may call other models.
+    output to its class labels. `makes_calls` says that its replicas may call other models. `scale` is that of
+    a model with `max_replicas`.
 
     `split` and `rival` are not published: the entry that `RoutingTable.resolve` returns for no version of a
     model in a rollout has them. It is the stable version's, and the candidate may answer instead.
@@ -62,6 +64,7 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     labels: dict[str, tuple[str, ...]] = {}
     load_seconds: float = 0.0
     makes_calls: bool = False
+    scale: Scale | None = None
     split: Split | None = None
     rival: "VersionEntry | None" = None
 

@@ -21,8 +21,9 @@ from app.core.errors import internal
 from app.core.identifiers import name_of, namespace_of
 from app.ray_adapter.applications import application_statuses, delete_application, run_application
 from app.ray_adapter.handles import new_handle
-from deployments.builder import build, replica_count
+from deployments.builder import build
 from deployments.manager.replicas import update_replicas, watch_replicas
+from deployments.parameters import ReplicaParameters, replica_parameters
 from deployments.spec import Description, ModelSpec
 
 logger = logging.getLogger(__name__)
@@ -86,9 +87,10 @@ async def deploy(spec: ModelSpec) -> Description:
     """Start a new application and wait for the outcome of its load.
 
     Raises:
-        InferError: INTERNAL when Serve cannot start the replica (it died while loading, say).
+        InferError: INVALID_ARG for a parameter that cannot be read, INTERNAL when Serve cannot start the
+            replica (it died while loading, say).
     """
-    count = replica_count(mc.ModelConfig.FromString(spec.config))
+    count = _parameters(spec).started(spec.replicas)
     cancelled = threading.Event()
     async with watch_replicas(spec.name, spec.application) as watched:
         try:
@@ -114,7 +116,12 @@ def _start(spec: ModelSpec, cancelled: threading.Event | None = None) -> None:
     run_application(
         spec.application,
         lambda: None if cancelled is not None and cancelled.is_set() else build(spec),
+        scaled=_parameters(spec).scaling is not None,
     )
+
+
+def _parameters(spec: ModelSpec) -> ReplicaParameters:
+    return replica_parameters(mc.ModelConfig.FromString(spec.config))
 
 
 async def _wait_running(application: str, *loaded: "asyncio.Task[Any]") -> None:

@@ -29,6 +29,7 @@ from deployments.model_store.layout import ModelEntry
 from deployments.model_store.mirror import Mirror
 from deployments.model_store.model_check import check_model, versions_of
 from deployments.model_store.overrides import Bundle
+from deployments.parameters import replica_parameters
 from deployments.rollout.policy import read_policy
 from deployments.spec import ModelSpec
 
@@ -84,7 +85,8 @@ class Candidate(NamedTuple):
         )
 
     def check(self, version: int) -> None:
-        """Check the files of a version for its backend; see `check_model`."""
+        """Check the parameters of its replicas, and the files of a version; see `check_model`."""
+        replica_parameters(self.config)
         template = self.template
         check_model(self.entry, self.config, version, template.backend_path, remote=bool(template.origin))
 
@@ -145,6 +147,7 @@ def _server_part(spec: ModelSpec) -> ModelSpec:
         override_files="",
         log=LogConfig(),
         revision=0,
+        replicas=0,
         loaded_at=0.0,
     )
 

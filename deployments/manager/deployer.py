@@ -66,15 +66,21 @@ class Deployer:
             for waiting in [task for task, model in self._waiting.items() if model in models]:
                 waiting.cancel()
 
-    async def deploy(self, candidate: Candidate, version: int) -> Description:
-        """Deploy a version, with `--model-load-retry-count` retries; delete each failed application."""
+    async def deploy(self, candidate: Candidate, version: int, replicas: int = 0) -> Description:
+        """Deploy a version, with `--model-load-retry-count` retries; delete each failed application.
+
+        Args:
+            candidate: the model.
+            version: its version.
+            replicas: those that serve the model already, if it is scaled.
+        """
         async with self._locks.load_slot(candidate.name):
             if fault := await asyncio.to_thread(_fault, candidate, version):
                 logger.error("failed to load '%s' version %d: %s", candidate.name, version, fault)
                 return Description(self._next_spec(candidate, version), error=fault)
             for _ in range(self._settings.repository.load_retries + 1):
                 logger.info("loading: %s:%d", candidate.name, version)
-                description = await self._deploy_once(candidate, version)
+                description = await self._deploy_once(candidate, version, replicas)
                 if not description.error:
                     break
                 logger.error("failed to load '%s' version %d: %s", candidate.name, version, description.error)
@@ -89,8 +95,9 @@ class Deployer:
         if await applications.delete(application, kill):
             self.applications.discard(application)
 
-    async def update(self, candidate: Candidate, loaded: ModelSpec) -> Description:
+    async def update(self, candidate: Candidate, loaded: ModelSpec, replicas: int = 0) -> Description:
         """Change the instances of a served version to those of the candidate's configuration."""
+        loaded = msgspec.structs.replace(loaded, replicas=replicas)
         spec = msgspec.structs.replace(candidate.configured(loaded), revision=loaded.revision + 1)
         async with self._locks.load_slot(candidate.name):
             logger.info("updating instances: %s:%d", spec.name, spec.version)
@@ -103,7 +110,7 @@ class Deployer:
         application = next(name for name in names if name not in self.applications)
         return msgspec.structs.replace(candidate.template, version=version, application=application)
 
-    async def _deploy_once(self, candidate: Candidate, version: int) -> Description:
+    async def _deploy_once(self, candidate: Candidate, version: int, replicas: int) -> Description:
         spec = self._next_spec(candidate, version)
         application = spec.application
         self.applications.add(application)
@@ -111,7 +118,8 @@ class Deployer:
         async def deployed() -> Description:
             spec = await asyncio.to_thread(candidate.spec, version, application)
             log = self._publisher.log or spec.log
-            return await applications.deploy(msgspec.structs.replace(spec, log=log, loaded_at=time.time()))
+            given = msgspec.structs.replace(spec, log=log, replicas=replicas, loaded_at=time.time())
+            return await applications.deploy(given)
 
         return await self._outcome(spec, deployed())
 

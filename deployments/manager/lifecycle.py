@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
@@ -231,7 +232,8 @@ class Lifecycle:
             if self._ready(candidate.name, version) is None:
                 self.set_entry(VersionEntry(candidate.name, version, ModelState.LOADING))
         # All end before one is judged: none may still load when the lock is released.
-        deploys = (self.deployer.deploy(candidate, version) for version in plan.start)
+        replicas = load_messages.scaled_replicas(self.versions(candidate.name))
+        deploys = (self.deployer.deploy(candidate, version, replicas) for version in plan.start)
         outcomes = await asyncio.gather(*deploys)
         if partial or not any(outcome.error for outcome in outcomes):
             updates = (self._update(candidate, version) for version in plan.update)
@@ -246,7 +248,8 @@ class Lifecycle:
 
     async def _update(self, candidate: Candidate, version: int) -> Description:
         application = self.entries[candidate.name][version].application
-        return await self.deployer.update(candidate, self.loaded[application])
+        replicas = load_messages.scaled_replicas(self.versions(candidate.name))
+        return await self.deployer.update(candidate, self.loaded[application], replicas)
 
     async def _put_in_service(
         self, candidate: Candidate, plan: LoadPlan, loaded: Iterable[Description]
@@ -350,12 +353,12 @@ class Lifecycle:
         for entry in entries:
             self._spawn(self._end(entry))
 
-    async def explain(self, application: str, reason: str) -> None:
-        """Set the reason of a version in service, by its application."""
+    async def change_served(self, application: str, **change: Any) -> None:
+        """Change fields of the entry of a version in service, by its application."""
         served = [e for versions in self.entries.values() for e in versions.values()]
         for entry in served:
             if entry.application == application and entry.state is ModelState.READY:
-                self.set_entry(msgspec.structs.replace(entry, reason=reason))
+                self.set_entry(msgspec.structs.replace(entry, **change))
                 await self.publish()
 
     def serve(self, description: Description) -> None:

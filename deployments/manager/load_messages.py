@@ -30,10 +30,17 @@ def index_rows(
         unread = entry.state is ModelState.UNKNOWN
         state = _state_unloaded(refused) if unread else entry.state.value
         number = "" if entry.version == NO_VERSION else str(entry.version)
-        rows.append((entry.name, number, state, refused or entry.reason))
+        rows.append((entry.name, number, state, refused or _reason_shown(entry)))
     never = (model for name, model in on_disk.items() if name not in known)
     rows += ((model.identifier, "", _state_unloaded(model.reason), model.reason) for model in never)
     return sorted(rows)
+
+
+def _reason_shown(entry: VersionEntry) -> str:
+    """Return why a version is in its state; of one that is scaled, its replicas."""
+    if entry.reason or entry.scale is None or entry.state is not ModelState.READY:
+        return entry.reason
+    return str(entry.scale)
 
 
 def _state_unloaded(refused: str) -> str:
@@ -55,6 +62,12 @@ def ready_entry(description: Description) -> VersionEntry:
         load_seconds=description.load_seconds,
         makes_calls=description.makes_calls,
     )
+
+
+def scaled_replicas(entries: Iterable[VersionEntry]) -> int:
+    """Return how many replicas the largest ready version of a scaled model has; 0 where there are none."""
+    scales = (entry.scale for entry in entries if entry.state is ModelState.READY)
+    return max((scale.wanted for scale in scales if scale is not None), default=0)
 
 
 def unloaded_entry(entry: VersionEntry) -> VersionEntry:

@@ -20,6 +20,7 @@ from app.core.rollout.status import RolloutChange
 from app.ray_adapter import store
 from app.ray_adapter.node import NODE_ADDRESS, gpus_by_node, node_id
 from app.ray_adapter.serve_log import omit_failures
+from app.routing.router import Router
 from app.routing.table import RoutingTable, encode_table
 from app.settings.settings import ServerSettings
 from deployments.manager import applications, load_messages
@@ -37,6 +38,7 @@ from deployments.rollout.driver import RolloutDriver
 from deployments.rollout.judge import judge
 from deployments.rollout.records import Records
 from deployments.rollout.rollouts import Rollouts
+from deployments.scaling.autoscaler import Autoscaler
 
 logger = logging.getLogger(__name__)
 
@@ -174,7 +176,7 @@ class RepositoryManager:
     async def explain(self, application: str, reason: str) -> None:
         """Show why a replica of an application is not started yet; with "" that it has been."""
         await self._ensure_recovered()
-        await self.lifecycle.explain(application, reason)
+        await self.lifecycle.change_served(application, reason=reason)
 
     async def override_listing(self, digest: str) -> list[tuple[str, int]]:
         """Return paths and sizes of the files of a load request, for a replica on another node."""
@@ -240,6 +242,8 @@ class RepositoryManager:
         self._recovered.set()
         self._follow_nodes()
         self._spawn(self._rollouts.run(lambda: self._stopping))
+        scaler = Autoscaler(self.lifecycle.loaded, self.lifecycle.change_served, self._channels)
+        self._spawn(scaler.run(lambda: self._stopping))
         await self._release_overrides()
         on_disk = await self._scan_at_start()
         if on_disk is not None:
@@ -275,6 +279,9 @@ class RepositoryManager:
         logger.info("\n%s", load_messages.status_table(self.table), extra=VERBATIM)
         if self._settings.repository.control_mode == "poll":
             self._spawn(self._poll(poller))
+
+    def _channels(self) -> Router:
+        return Router(node_id(), self._key, self._settings.cluster.transport)
 
     def _follow_nodes(self) -> None:
         """Read the GPUs of the nodes; where channels reach other nodes, follow the nodes from now on."""

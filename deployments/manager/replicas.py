@@ -92,5 +92,5 @@ async def watch_replicas(deployment: str, application: str) -> AsyncIterator[Rep
         await asyncio.to_thread(connect, handle)
         yield listed
     finally:
-        unsubscribe(application)
+        unsubscribe(application, listed.replace)
         await asyncio.to_thread(handle.shutdown)

@@ -10,8 +10,9 @@ from app.core.errors import ErrorCode, InferError
 from app.core.observability.log import LogConfig, configure_logging
 from app.core.statistics import CustomFamily, EnsembleReports, ReplicaReport
 from backends.base import Backend
+from deployments.replica.load import replica_load
 from deployments.replica.served_model import ServedModel
-from deployments.spec import UPDATE
+from deployments.spec import LOAD, UPDATE, ReplicaLoad
 
 
 class ReplicaHandler:
@@ -20,17 +21,22 @@ class ReplicaHandler:
     Args:
         served: the model that requests go to.
         ensembles: returns the counters of the ensembles that the model's own calls ran in this process.
+        node: the id of the node.
     """
 
-    def __init__(self, served: ServedModel, ensembles: Callable[[], EnsembleReports] = list) -> None:
+    def __init__(
+        self, served: ServedModel, ensembles: Callable[[], EnsembleReports] = list, node: str = ""
+    ) -> None:
         self.submit = served.submit
         self._served = served
         self._ensembles = ensembles
+        self._node = node
         self._verbs: dict[str, tuple[type, Callable[[Any], Awaitable[object]]]] = {
             "log": (LogConfig, self._configure_logging),
             "statistics": (type(None), self._statistics),
             "ensembles": (type(None), self._ensemble_statistics),
             UPDATE: (bytes, self._update_instances),
+            LOAD: (type(None), self._load),
         }
         """The type of the argument and the handler of each verb."""
 
@@ -67,6 +73,9 @@ class ReplicaHandler:
             return []
         # A model in a process of its own may be slow to answer.
         return msgspec.convert(await asyncio.to_thread(backend.metrics), list[CustomFamily])
+
+    async def _load(self, _: None) -> ReplicaLoad:
+        return await replica_load(self._served, self._node)
 
     async def _ensemble_statistics(self, _: None) -> EnsembleReports:
         return self._ensembles()

@@ -155,7 +155,8 @@ class ModelVersion:
         await served.open()
         spec = self._spec
         ensembles = self._calls.ensembles if self._calls is not None else list
-        self._server = ChannelServer(ReplicaHandler(served, ensembles), spec.key, spec.transport)
+        handler = ReplicaHandler(served, ensembles, self._node_id)
+        self._server = ChannelServer(handler, spec.key, spec.transport)
         self._readiness = served.instances.watch_readiness(self._server.announce)
         await self._readiness.start()
         served.instances.watch_executions(self._server.announce)

@@ -22,8 +22,10 @@ from deployments.execution.instance_groups import placements
 from deployments.model_store.agents import check_agents
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.model_files import read_labels
+from deployments.parameters import MAX_REPLICAS
 from deployments.replica.cached_scheduler import CachedScheduler
 from deployments.replica.instance_pool import InstancePool
+from deployments.replica.load import LoadStatistics
 from deployments.replica.served_model import ServedModel
 from deployments.scheduling.base import Scheduler
 from deployments.scheduling.dynamic.serve_batch import MakeBatched, serve_batched
@@ -93,7 +95,8 @@ def _serve(
     plane: LoopThread,
     batched: MakeBatched,
 ) -> ServedModel:
-    statistics = Statistics.for_model(model.config, spec.summaries, spec.histograms)
+    counting = LoadStatistics if MAX_REPLICAS in model.config.parameters else Statistics
+    statistics = counting.for_model(model.config, spec.summaries, spec.histograms)
     scheduler = make_scheduler(model, spec, statistics, batched)
     served = ServedModel(
         model,

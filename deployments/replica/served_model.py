@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from tritonclient.grpc import model_config_pb2 as mc
 
@@ -71,6 +71,11 @@ class ServedModel:
     def config(self) -> mc.ModelConfig:
         """The complete configuration."""
         return self.model.config
+
+    @property
+    def in_flight(self) -> Collection[QueuedRequest]:
+        """Requests accepted and without their final response."""
+        return self._in_flight
 
     @property
     def outstanding(self) -> int:

@@ -41,6 +41,11 @@ class Scheduler(ABC):
         return 0
 
     @property
+    def sequences(self) -> int:
+        """Sequences that have not ended; 0 for a scheduler without any."""
+        return 0
+
+    @property
     def expected_wait_ns(self) -> int:
         """How long a request that arrives now is expected to wait, in nanoseconds."""
         return self.admission.wait_ns(self.pending)

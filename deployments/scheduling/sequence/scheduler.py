@@ -91,6 +91,10 @@ class SequenceScheduler(Scheduler):
         return self._quota.requests
 
     @property
+    def sequences(self) -> int:
+        return len(self._live)
+
+    @property
     def expected_wait_ns(self) -> int:
         return self._backlog.wait_ns(self._slots.values())
 

@@ -7,14 +7,12 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.rate_limit import GLOBAL, Demand
-from app.core.errors import InferError
 from backends.base import Model, SecondaryDevice
-from deployments.builder import RAY_REPLICAS, replica_count
 from deployments.execution.instance_groups import Placement, change, placements
 
 
-def config(groups: str, backend: str = "identity", more: str = "") -> mc.ModelConfig:
-    text = f'name: "m" backend: "{backend}" {more} instance_group [ {groups} ]'
+def config(groups: str, backend: str = "identity") -> mc.ModelConfig:
+    text = f'name: "m" backend: "{backend}" instance_group [ {groups} ]'
     return text_format.Parse(text, mc.ModelConfig())
 
 
@@ -64,19 +62,6 @@ def test_a_replica_has_all_instances_of_a_python_model() -> None:
         "g_0_gpu0",
         "g_0_gpu1",
     ]
-    assert replica_count(asked) == 1
-
-
-def test_replicas_are_a_parameter_of_any_model() -> None:
-    def asked(value: str, backend: str) -> mc.ModelConfig:
-        return config(
-            CPU, backend, f'parameters {{ key: "{RAY_REPLICAS}" value {{ string_value: "{value}" }} }}'
-        )
-
-    assert [replica_count(asked("3", backend)) for backend in ("python", "identity")] == [3, 3]
-    for wrong in ("0", "-1", "two", ""):
-        with pytest.raises(InferError, match="parameter 'ray_replicas' must be a positive number, got"):
-            replica_count(asked(wrong, "python"))
 
 
 def test_demands() -> None:

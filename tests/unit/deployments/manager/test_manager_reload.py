@@ -67,9 +67,9 @@ async def test_failed_reload_waits_for_the_other_versions(bench: Bench) -> None:
     gates = {1: asyncio.Event(), 2: asyncio.Event()}
     deploy = made.lifecycle.deployer.deploy
 
-    async def gated(candidate: Any, version: int) -> Description:
+    async def gated(candidate: Any, version: int, replicas: int = 0) -> Description:
         await gates[version].wait()
-        return await deploy(candidate, version)
+        return await deploy(candidate, version, replicas)
 
     made.lifecycle.deployer.deploy = gated  # type: ignore[method-assign]
     loading = asyncio.create_task(load_error(made, "m"))

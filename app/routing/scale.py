@@ -1,0 +1,20 @@
+"""How many replicas a version has that is scaled by its load."""
+
+import msgspec
+
+
+class Scale(msgspec.Struct, frozen=True):
+    """How many replicas a version is to have, and why.
+
+    `reason` and `figures` are those of the last change or, for `memory`, of why there is none. `changes`
+    counts the changes since the manager started, by reason.
+    """
+
+    wanted: int
+    reason: str = ""
+    figures: str = ""
+    changes: dict[str, int] = {}
+
+    def __str__(self) -> str:
+        text = f"{self.wanted} replica{'' if self.wanted == 1 else 's'}: {self.reason}"
+        return f"{text}, {self.figures}" if self.figures else text

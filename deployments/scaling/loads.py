@@ -1,0 +1,67 @@
+"""What the replicas of a version report, as one sample of its load."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from deployments.scaling.policy import Sample
+from deployments.spec import ReplicaLoad
+
+_RESERVED: Final = 0.05
+"""Share of a node's free memory that no replica may take: Ray ends processes of a node that has none left."""
+
+Reports = Mapping[Any, ReplicaLoad]
+"""The reports of replicas, each by its channel: a replica that was lost and found starts over."""
+
+
+def sample(before: Reports, now: Reports, running: int, nodes: int) -> Sample:
+    """Return the load between two readings; of replicas that are in one only, what it tells.
+
+    Args:
+        before: the reading before.
+        now: this one.
+        running: replicas that serve, of which some may not have answered in time.
+        nodes: nodes of the cluster.
+    """
+    executing = waiting = 0.0
+    waits: Counter[int] = Counter()
+    compared = [(before[key], report) for key, report in now.items() if key in before]
+    for old, new in compared:
+        passed_ns = max(new.at_ns - old.at_ns, 1)
+        per_place = _rows_per_request(old, new) / new.places
+        executing += (new.executing_ns - old.executing_ns) / passed_ns * per_place
+        waiting += (new.waiting_ns - old.waiting_ns) / passed_ns * per_place
+        waits += Counter(new.waits) - Counter(old.waits)
+    unseen = running / len(compared) if compared else 1.0
+    return Sample(
+        running,
+        executing * unseen,
+        waiting * unseen,
+        waits,
+        max((report.oldest_ns for report in now.values()), default=0) / 1e6,
+        _active(before, now),
+        any(report.sequences for report in now.values()),
+        _room(now, nodes),
+    )
+
+
+def _rows_per_request(old: ReplicaLoad, new: ReplicaLoad) -> float:
+    """Return how many places a request takes."""
+    executed = new.executed - old.executed
+    return max((new.rows - old.rows) / executed, 1.0) if new.batches and executed else 1.0
+
+
+def _active(before: Reports, now: Reports) -> bool:
+    return any(
+        report.in_flight or report.arrived > (before[key].arrived if key in before else 0)
+        for key, report in now.items()
+    )
+
+
+def _room(now: Reports, nodes: int) -> int | None:
+    """Return how many more replicas fit into memory; None where a node has none of them to tell."""
+    free = {report.node: report.free_bytes for report in now.values()}
+    largest = max((report.memory_bytes for report in now.values()), default=0)
+    if not largest or len(free) < nodes:
+        return None
+    return sum(max(0, int((1 - _RESERVED) * each) // largest) for each in free.values())

@@ -1,0 +1,157 @@
+"""The loop that scales versions: what it asks, tells Serve and shows."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.errors import unavailable
+from app.routing.scale import Scale
+from deployments.scaling import autoscaler
+from deployments.scaling.autoscaler import Autoscaler
+from deployments.scaling.policy import PERIOD_S
+from deployments.spec import LOAD, ModelSpec, ReplicaLoad
+
+IDLE = ReplicaLoad(0, 0, 0, 0, 0, 0, {}, 0, 0, 1, False, 0, "n", 100, 100_000)
+
+
+def spec(application: str = "m:1", **parameters: str) -> ModelSpec:
+    config = text_format.Parse('name: "m"', mc.ModelConfig())
+    for name, value in parameters.items():
+        config.parameters[name].string_value = value
+    return ModelSpec("m", 1, "", config.SerializeToString(), application, "", b"", "")
+
+
+class FakeChannel:
+    """A replica: `busy` requests execute and `queued` wait, all the time."""
+
+    def __init__(self, cluster: "Cluster") -> None:
+        self.cluster = cluster
+        self.draining = False
+        self.suspected = ""
+        self.failure: Exception | None = None
+        self.busy = self.queued = 0
+
+    async def control(self, verb: str, payload: object, timeout: float) -> Any:
+        assert (verb, payload, timeout) == (LOAD, None, 1.0)
+        if self.failure is not None:
+            raise self.failure
+        now = int(self.cluster.now * 1e9)
+        queued = {"waiting_ns": now * self.queued, "oldest_ns": int(1e9) * bool(self.queued)}
+        report = msgspec.structs.replace(
+            IDLE, at_ns=now, executing_ns=now * self.busy, in_flight=self.busy + self.queued, **queued
+        )
+        return msgspec.to_builtins(report)
+
+
+class Cluster:
+    """Takes the place of Serve and of the router; a pause of the loop is its period."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *specs: ModelSpec) -> None:
+        self.now = 1000.0
+        self.served = {spec.application: spec for spec in specs}
+        self.told: dict[str, int | None] = dict.fromkeys(self.served, 1)
+        self.channels = {spec.application: [FakeChannel(self)] for spec in specs}
+        self.calls: list[tuple[str, str, int]] = []
+        self.shown: list[tuple[str, Scale]] = []
+        self.closed: list[str] = []
+        self.failure = ""
+        self._ticks = 0
+        monkeypatch.setattr(autoscaler, "monotonic", lambda: self.now)
+        monkeypatch.setattr(autoscaler, "poll_pause", self._pause)
+        monkeypatch.setattr(autoscaler, "gpus_by_node", lambda: [0])
+        monkeypatch.setattr(autoscaler, "scale_deployment", self._scale)
+        monkeypatch.setattr(autoscaler, "target_replicas", lambda application, _: self.told[application])
+        self.scaler = Autoscaler(self.served, self._publish, lambda: self)  # type: ignore[arg-type, return-value]
+
+    async def run(self, ticks: int = 1) -> None:
+        self._ticks = ticks
+        await self.scaler.run(lambda: not self._ticks)
+
+    def open_control_pool(self, deployment: str, application: str) -> Any:
+        return SimpleNamespace(channels=self.channels[application])
+
+    def close_control_pool(self, application: str) -> None:
+        self.closed.append(application)
+
+    async def _pause(self, seconds: float) -> None:
+        assert seconds == PERIOD_S
+        self.now += seconds
+        self._ticks -= 1
+
+    async def _publish(self, application: str, *, scale: Scale) -> None:
+        self.shown.append((application, scale))
+
+    def _scale(self, application: str, deployment: str, replicas: int) -> None:
+        if self.failure:
+            raise RuntimeError(self.failure)
+        self.calls.append((application, deployment, replicas))
+        self.told[application] = replicas
+
+
+async def test_only_versions_that_ask_for_it_are_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(monkeypatch, spec("m:1", max_replicas="4"), spec("n:1", ray_replicas="2"))
+    await cluster.run(2)
+    assert cluster.shown == [("m:1", Scale(1, "start"))] and cluster.calls == []
+
+
+async def test_serve_is_told_once_of_a_change_that_is_shown(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    cluster = Cluster(monkeypatch, spec(max_replicas="4"))
+    replica = cluster.channels["m:1"][0]
+    replica.busy, replica.queued = 1, 5
+    await cluster.run(10)
+    assert cluster.calls == [("m:1", "m", 2)]
+    application, scale = cluster.shown[-1]
+    assert (application, scale.wanted, scale.reason, scale.changes) == ("m:1", 2, "queue", {"queue": 1})
+    assert scale.figures == "load 1.00 (target 0.7), queue 1000 ms"
+    expected = "scaling 'm' version 1 from 1 to 2 replicas (queue: load 1.00 (target 0.7), queue 1000 ms)"
+    assert caplog.messages == [expected]
+
+
+async def test_change_that_serve_refuses_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = Cluster(monkeypatch, spec(max_replicas="4"))
+    cluster.channels["m:1"][0].busy, cluster.channels["m:1"][0].queued = 1, 5
+    cluster.failure = "no controller"
+    await cluster.run(6)
+    assert cluster.calls == [] and caplog.messages == ["cannot scale 'm:1': RuntimeError('no controller')"]
+    cluster.failure = ""
+    await cluster.run(40)
+    assert cluster.calls[0] == ("m:1", "m", 2)
+
+
+async def test_number_that_a_redeployment_told_serve_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(monkeypatch, spec(max_replicas="4", min_replicas="2"))
+    await cluster.run(2)
+    assert cluster.calls == [("m:1", "m", 2)], "never below the fewest"
+    cluster.told["m:1"] = 9
+    await cluster.run(25)
+    assert cluster.calls[1:] == [("m:1", "m", 4)], "nor above the most"
+
+
+async def test_replica_that_does_not_answer_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(monkeypatch, spec(max_replicas="4"))
+    cluster.told["m:1"] = 2
+    silent = FakeChannel(cluster)
+    silent.failure = unavailable("it is gone")
+    cluster.channels["m:1"].append(silent)
+    cluster.channels["m:1"][0].busy = 1
+    await cluster.run(100)
+    assert cluster.calls == [("m:1", "m", 3)], "two replicas' places are in use, as far as is known"
+
+
+async def test_versions_that_are_unloaded_or_gone_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(monkeypatch, spec("m:1", max_replicas="4"), spec("n:1", max_replicas="4"))
+    cluster.told["n:1"] = None
+    await cluster.run()
+    assert [application for application, _ in cluster.shown] == ["m:1"]
+    del cluster.served["m:1"]
+    await cluster.run()
+    assert cluster.closed == ["m:1"]
