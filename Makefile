@@ -85,7 +85,7 @@ faults: $(VENV)/.installed-test models
 ray-up: $(VENV)/.installed-test models
 	$(BIN)/python -m tests.long.ray_up
 
-# What clients see when a machine is killed or cut off, between network namespaces; needs root.
+# What clients see when a machine is killed, cut off or drained, between network namespaces; needs root.
 node-loss: $(VENV)/.installed-test models
 	$(BIN)/python -m tests.long.node_loss
 

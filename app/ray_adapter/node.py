@@ -1,5 +1,6 @@
 """This process's node and replica, and the nodes of the cluster, as Ray reports them."""
 
+from functools import cache
 from typing import Any, Final
 
 import ray
@@ -7,6 +8,7 @@ from ray import serve
 
 NODE_ADDRESS: Final = "node"
 """The value of `channel_address` that means the address of the node in its cluster."""
+_ANSWER_S: Final = 10.0
 
 
 def node_id() -> str:
@@ -23,9 +25,20 @@ def listen_host(channel_address: str) -> str:
 
 
 def gpus_by_node() -> list[int]:
-    """Return the number of GPUs of each live node."""
+    """Return the number of GPUs of each live node, but of none that is drained: nothing is placed there."""
     cluster: Any = ray  # `nodes` is untyped in Ray
-    return [int(node["Resources"].get("GPU", 0)) for node in cluster.nodes() if node["Alive"]]
+    leaving = _gcs().get_draining_nodes(timeout=_ANSWER_S)
+    staying = (node for node in cluster.nodes() if node["Alive"] and node["NodeID"] not in leaving)
+    return [int(node["Resources"].get("GPU", 0)) for node in staying]
+
+
+@cache
+def _gcs() -> Any:
+    """Return a client of the GCS, which connects again by itself."""
+    import ray._raylet as raylet
+
+    private: Any = raylet  # untyped in Ray
+    return private.GcsClient(address=ray.get_runtime_context().gcs_address)
 
 
 def replica_rank() -> int:

@@ -1,7 +1,8 @@
-"""Kills a machine of a cluster, and cuts another off the network, and prints what clients of the others saw.
+"""Kills a machine of a cluster, cuts it off the network, drains it, and prints what clients of the other saw.
 
 Two machines that are network namespaces of this one, `steady` on both, and 50 connections to the machine
-that stays. Fails when more requests fail than were in flight, or one takes longer than 6 s.
+that stays. Fails when more requests fail than were in flight, one takes longer than 6 s, or a drain fails
+any.
 """
 
 import argparse
@@ -9,17 +10,20 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from tests.long.namespaces import require
 from tests.long.node_load import HEADER, NodeLoad, Row, judge
-from tests.long.ray_nodes import Nodes, running
+from tests.long.ray_nodes import REPLICA, Nodes, running
 from tests.long.server import say
 from tests.server import wait_until
 
 CONNECTIONS: Final = 50
 LONGEST_S: Final = 6.0
 _DEAD_S: Final = 60.0
+_DRAIN_S: Final = 20
+_DRAINED: Final = "machine drained"
 _BACK_S: Final = 90.0
 
 
@@ -44,16 +48,33 @@ def lose(nodes: Nodes, event: str, strike: Callable[[], None], least_s: float) -
         return judge(event, load, at, time.monotonic())
 
 
+def drain(nodes: Nodes) -> None:
+    """Let Ray move everything off the worker, and switch it off."""
+    (worker,) = (each["node_id"] for each in listed(nodes) if each["node_ip"] == nodes.worker.address)
+    reason = ("--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "maintenance")
+    deadline = ("--deadline-remaining-seconds", str(_DRAIN_S))
+    nodes.ray("ray", "drain-node", f"--node-id={worker}", *reason, *deadline)
+    begun = time.monotonic()
+    for title in (REPLICA, "ServeReplica:nereid:ingress"):
+        wait_until(lambda title=title: not nodes.worker.processes(title), 2 * _DRAIN_S, title)  # type: ignore[misc]
+        say(f"{title} has left after {time.monotonic() - begun:.1f} s")
+    nodes.worker.switch_off()
+
+
 def alive(nodes: Nodes) -> int:
     """Return the number of machines that Ray knows to be alive."""
-    words = ("list", "nodes", "--filter", "state=ALIVE", "--format", "json")
-    return len(json.loads(nodes.ray("ray", *words)))
+    return len(listed(nodes))
+
+
+def listed(nodes: Nodes) -> Any:
+    """Return what Ray says of the machines that are alive."""
+    return json.loads(nodes.ray("ray", "list", "nodes", "--filter", "state=ALIVE", "--format", "json"))
 
 
 def faults(row: Row) -> list[str]:
     """Return what is worse than it may be."""
     found = []
-    if row.failed > row.in_flight:
+    if row.failed > (0 if row.event == _DRAINED else row.in_flight):
         found.append(f"{row.event}: {row.failed} requests failed, {row.in_flight} were in flight")
     if row.longest_s > LONGEST_S:
         found.append(f"{row.event}: a request took {row.longest_s:.1f} s, {LONGEST_S:g} s are allowed")
@@ -71,6 +92,7 @@ def main() -> None:
         rows = [
             lose(nodes, "machine killed", nodes.worker.switch_off, 8.0),
             lose(nodes, "network cut", nodes.worker.cut, 12.0),
+            lose(nodes, _DRAINED, partial(drain, nodes), 8.0),
         ]
     say(HEADER)
     for row in rows:

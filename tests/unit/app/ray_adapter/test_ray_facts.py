@@ -121,6 +121,7 @@ TEXTS = [
     ("_raylet.so", "metrics_export_port", STAND_IN),
     ("_raylet.so", "dashboard_agent_listen_port", STAND_IN),
     ("_raylet.so", "runtime_env_agent_port", STAND_IN),
+    ("_raylet.so", "get_draining_nodes", "node.gpus_by_node"),
     ("dashboard/consts.py", "RAY_enable_pipe_based_agent_to_parent_health_check", STAND_IN),
     ("core/src/ray/raylet/raylet", "enable_pipe_based_agent_to_parent_health_check", STAND_IN),
     ("core/src/ray/raylet/raylet", "agent_register_timeout_ms", "local.cluster.start_cluster"),
