@@ -120,7 +120,6 @@ class RolloutDriver:
         return failure
 
     async def _roll_back(self, record: Record) -> None:
-        await self._models.publish_and_wait()  # no ingress sends anything to what is deleted next
         await self._models.retire(record.name, record.status.candidate)
         await self._rollouts.change(record.name, _same(record, machine.rolled_back))
         await self._models.publish_and_wait()

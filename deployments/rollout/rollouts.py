@@ -223,7 +223,7 @@ def split_of(record: Record) -> Split:
         status.stable,
         status.candidate,
         step=status.step,
-        weight=round(status.percent * WHOLE / 100) if given else 0,
+        weight=round(status.percent * WHOLE / 100),
         mirror=round(spec.mirror * WHOLE / 100) if mirrored else 0,
         sticky=spec.sticky,
         salt=record.salt,

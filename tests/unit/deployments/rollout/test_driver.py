@@ -4,9 +4,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, InferError
 from app.core.rollout.outcomes import VersionOutcomes
+from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.status import RolloutState
 from app.routing.table import ModelState
 from deployments.manager.manager import RepositoryManager
@@ -124,6 +126,8 @@ async def test_the_stable_version_stays_as_it_runs_when_the_configuration_change
     assert state(await rollouts.after(made)) == (FAILED, 0)
     await made.load("m", None, {})
     assert rollouts.bench.serve.deployed == ["m:1", "m:2"] and ready(made) == [1]
+    loaded = mc.ModelConfig.FromString(made.lifecycle.loaded["m:1"].config)
+    assert loaded.max_batch_size == 4, "as it runs"
 
 
 async def test_an_alarm_rolls_back_and_deletes_only_after_every_ingress_knows(
@@ -232,6 +236,28 @@ async def test_a_newer_version_replaces_the_candidate_at_the_first_step(rollouts
     assert (second.stable, second.candidate, second.percent) == (1, 3, 10)
     assert second.rollout != first.rollout and ready(made) == [1, 3]
     await until(lambda: rollouts.bench.serve.deleted == ["m:2"])
+
+
+async def test_a_candidate_that_was_written_anew_begins_at_the_first_step(rollouts: RolloutBench) -> None:
+    made = await rollouts.stepping()
+    await rollouts.after(made, 60, ok=100)
+    first = await status(made)
+    (rollouts.bench.repository / "m" / "2" / "weights").write_bytes(b"better")
+    await made.load("m", None, {})
+    second = await status(made)
+    assert state(first) == (STEP, 50) and state(second) == (STEP, 10)
+    assert second.rollout != first.rollout and list(made.table.applications) == ["m:1", "m:2@2"]
+
+
+async def test_the_end_of_a_rollout_does_not_end_the_one_after_it(rollouts: RolloutBench) -> None:
+    made = await rollouts.stepping()
+    await act(made, "abort")
+    async with made.lifecycle.locks.acquire("m"):
+        made._rollouts.tick()
+        await until(lambda: made.lifecycle.locks.users("m") == 2)
+        await made.lifecycle.rollouts.begin("m", (1, 3), RolloutSpec(), "f")
+    await until(lambda: not made._rollouts._busy)
+    assert (await status(made)).state is RolloutState.LOADING
 
 
 async def test_a_newer_version_after_the_promotion_goes_on_from_the_promoted_one(
