@@ -14,6 +14,12 @@ def ray_environment() -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines)
 
 
+def pod_environment(drain_s: int) -> dict[str, str]:
+    """The variables of a Pod of a Ray cluster; KubeRay sets the mode of authentication."""
+    own = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(drain_s)}
+    return {name: value for name, value in ray_environment().items() if name != "RAY_AUTH_MODE"} | own
+
+
 def deployed(config: Any) -> Any:
     """What Serve reads of a configuration: it drops keys that it does not know, without a word."""
     return ServeDeploySchema.model_validate(config).model_dump(mode="json", exclude_unset=True)

@@ -13,9 +13,8 @@ from app.settings.errors import SettingsError
 from app.settings.load import from_args
 from tests.server import ROOT
 from tests.unit.cluster.manifests import Manifest, containers, pod_templates, read, refusals, the
-from tests.unit.cluster.ray_files import deployed, ray_environment
+from tests.unit.cluster.ray_files import deployed, pod_environment
 
-pytest.importorskip("kubernetes_validate")
 helm = pytest.importorskip("helm_python")
 
 FOLDER: Final = ROOT / "cluster/helm/nereid"
@@ -23,7 +22,7 @@ CHART: Final = helm.Chart.load(FOLDER)
 REDIS: Final = {"backend": "redis", "redis": {"address": "redis:6379", "secret": "redis"}}
 RAY_SERVICE: Final = {"ray": {"state": REDIS}}
 DEPLOYMENT: Final = {"mode": "deployment"}
-EVERYTHING: Final = {
+EVERYTHING: Final[dict[str, Any]] = {
     "imagePullSecrets": ["registry"],
     "models": {"repository": "s3://bucket/models"},
     "settings": {"strict_readiness": False, "exit_timeout_secs": 60},
@@ -62,7 +61,9 @@ CASES: Final[Mapping[str, dict[str, Any]]] = {
 
 def render(values: Mapping[str, Any], release: str = "nereid", chart: Any = CHART) -> list[Manifest]:
     texts = chart.render(values, name=release, namespace="models")
-    manifests = [yaml.safe_load_all(text) for name, text in texts.items() if name.endswith(".yaml")]
+    manifests = [
+        yaml.load_all(text, yaml.CSafeLoader) for name, text in texts.items() if name.endswith(".yaml")
+    ]
     return [document for documents in manifests for document in documents if document]
 
 
@@ -105,7 +106,7 @@ def test_server_accepts_the_settings(case: str, tmp_path: Path) -> None:
     server = from_args(arguments(manifests, tmp_path))
     for manifest in manifests:
         for template in pod_templates(manifest):
-            assert template["spec"]["terminationGracePeriodSeconds"] >= server.server.exit_timeout_s + 35
+            assert template["spec"]["terminationGracePeriodSeconds"] >= server.server.exit_timeout_s + 50
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,7 @@ def test_manifest_of_kuberay_is_what_the_chart_makes() -> None:
 
 
 def test_ray_nodes_have_the_settings_of_ray_and_the_users() -> None:
-    expected = {key: value for key, value in ray_environment().items() if key != "RAY_AUTH_MODE"}
+    expected = pod_environment(drain_s=EVERYTHING["settings"]["exit_timeout_secs"] + 30)
     for container in containers(the("RayService", render(CASES["ray-everything"]))):
         variables = {each["name"]: each["value"] for each in container["env"]}
         assert variables == expected | {"AWS_REGION": "eu-central-1"}

@@ -15,9 +15,7 @@ from app.settings.load import from_args
 from app.settings.settings import ServerSettings
 from tests.server import ROOT
 from tests.unit.cluster.manifests import Manifest, containers, pod_templates, read, refusals, the
-from tests.unit.cluster.ray_files import deployed, ray_environment
-
-pytest.importorskip("kubernetes_validate")
+from tests.unit.cluster.ray_files import deployed, pod_environment
 
 FOLDER: Final = ROOT / "cluster/kubernetes"
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -112,10 +110,8 @@ def test_mistakes_in_the_serve_configuration_are_refused(tmp_path: Path) -> None
 
 
 def test_every_ray_node_has_the_settings_of_ray() -> None:
-    """KubeRay sets the mode of authentication and the token."""
-    expected = {key: value for key, value in ray_environment().items() if key != "RAY_AUTH_MODE"}
     for container in containers(the("RayService", RAY_SERVICE)):
-        assert {each["name"]: each["value"] for each in container["env"]} == expected
+        assert {each["name"]: each["value"] for each in container["env"]} == pod_environment(drain_s=60)
 
 
 def test_versions_are_those_of_the_project() -> None:
@@ -133,8 +129,10 @@ def test_pods_end_in_peace(tmp_path: Path) -> None:
     for template in pod_templates(manifest):
         (container,) = template["spec"]["containers"]
         before = int(container["lifecycle"]["preStop"]["exec"]["command"][-1])
-        assert before == 5
-        assert template["spec"]["terminationGracePeriodSeconds"] >= before + exit_timeout + 30
+        variables = {each["name"]: each["value"] for each in container["env"]}
+        drain = int(variables["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"])
+        assert before == 5 and drain >= exit_timeout + 30
+        assert template["spec"]["terminationGracePeriodSeconds"] > before + drain
 
 
 def test_service_reaches_the_ports_of_the_server(tmp_path: Path) -> None:

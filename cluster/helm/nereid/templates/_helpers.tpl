@@ -20,6 +20,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 app.kubernetes.io/component: {{ eq .Values.mode "rayservice" | ternary "worker" "server" }}
 {{- end }}
 
+{{- define "nereid.exitTimeout" -}}
+{{ .Values.settings.exit_timeout_secs | default 30 }}
+{{- end }}
+
 {{- /* What `serve deploy` and `nereid-serve` read. */ -}}
 {{- define "nereid.serveConfig" -}}
 {{- $args := dict
@@ -52,8 +56,8 @@ automountServiceAccountToken: false
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets: {{- range . }}{{ printf "\n- name: %s" . }}{{- end }}
 {{- end }}
-# preStop, then the server's --exit-timeout-secs, and as long for the rest.
-terminationGracePeriodSeconds: {{ add 35 (.Values.settings.exit_timeout_secs | default 30) }}
+# preStop, then the server's --exit-timeout-secs, and more for the rest.
+terminationGracePeriodSeconds: {{ add 50 (include "nereid.exitTimeout" .) }}
 securityContext:
   runAsNonRoot: true
   runAsUser: 1000
@@ -146,6 +150,8 @@ tolerations: {{- toYaml . | nindent 2 }}
 - {name: RAY_gcs_server_port_wait_time_s, value: "120"}
 - {name: RAY_agent_register_timeout_ms, value: "300000"}
 - {name: RAY_gcs_rpc_server_reconnect_timeout_s, value: "600"}
+# At SIGTERM Ray starts what runs here on other Pods.
+- {name: RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S, value: {{ add 30 (include "nereid.exitTimeout" .) | quote }}}
 {{- with .Values.env }}
 {{ toYaml . }}
 {{- end }}
