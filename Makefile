@@ -17,7 +17,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models test lint types test-unit test-slow test-remote test-peer test-gpu check-cluster bench soak chaos faults rollouts ray-up node-loss head-loss prometheus fuzz clean
+.PHONY: serve models test lint types test-unit test-slow test-remote test-peer test-gpu check-cluster bench soak chaos faults rollouts ray-up node-loss head-loss prometheus mirror fuzz clean
 
 serve: models
 	exec $(BIN)/nereid-serve serve_config.yaml
@@ -97,6 +97,10 @@ node-loss: $(VENV)/.installed-test models
 # The same when the head is away for 30 s.
 head-loss: $(VENV)/.installed-test models
 	$(BIN)/python -m tests.long.head_loss
+
+# Clients of a model all of whose requests are mirrored: answers are the same, and no process grows.
+mirror: $(VENV)/.installed-test models
+	$(BIN)/python -m tests.long.mirror
 
 # Every expression of cluster/grafana and cluster/prometheus, asked of a Prometheus that reads a server under load.
 prometheus: $(VENV)/.installed-test models

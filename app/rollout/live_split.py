@@ -77,7 +77,7 @@ class LiveSplit:
     def look(self) -> None:
         """Notice a candidate that has no replica here, or has one again; called once a second."""
         candidate = self._candidate
-        missing = candidate is not None and not self._router.available(candidate)
+        missing = candidate is not None and not self._available(candidate)
         self._missing_looks = self._missing_looks + 1 if missing else 0
         self._notice_losses()
         absent = "no replica of the candidate is available" if self._missing_looks >= _MISSING_LOOKS else ""
@@ -117,7 +117,13 @@ class LiveSplit:
     def _usable(self) -> bool:
         """Whether the candidate may get a request now."""
         candidate = self._candidate
-        return candidate is not None and not self._given_up and self._router.available(candidate)
+        return candidate is not None and not self._given_up and self._available(candidate)
+
+    def _available(self, candidate: VersionEntry) -> bool:
+        try:
+            return self._router.available(candidate)
+        except InferError:  # an ensemble, one of whose models is not there
+            return False
 
     def _notice_losses(self) -> None:
         candidate = self._candidate

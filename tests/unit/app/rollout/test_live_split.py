@@ -7,7 +7,7 @@ from app.core.rollout.outcomes import Outcomes
 from app.core.rollout.split import WHOLE
 from app.core.tensors import InferRequest, RolloutHint
 from app.rollout.tally import bucket
-from app.routing.table import ModelState
+from app.routing.table import ModelState, VersionEntry
 from tests.unit.app.rollout.conftest import BROKEN, LOST, REFUSED, Rollout, counts
 
 
@@ -98,11 +98,23 @@ def test_a_candidate_without_a_replica_gets_nothing_and_is_reported_after_second
     assert rollout.traffic.take() == [] and rollout.versions(1) == [2]
 
 
+def test_an_ensemble_that_lacks_a_model_gets_nothing(
+    rollout: Rollout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def available(entry: VersionEntry) -> bool:
+        raise InferError(ErrorCode.NOT_FOUND, "Request for unknown model")
+
+    monkeypatch.setattr(rollout.router, "available", available)
+    rollout.publish(weight=WHOLE)
+    assert rollout.versions(1) == [1]
+    assert rollout.outcomes().outcomes.stable.ok == 1
+
+
 def test_a_candidate_that_was_lost_twice_gets_nothing_more_in_this_step(rollout: Rollout) -> None:
     rollout.router.lost["m:2"] = 5  # before this step
     rollout.publish(weight=WHOLE, step=1)
     rollout.router.lost["m:2"] = 6
-    assert rollout.versions(1) == [2]
+    assert rollout.traffic.take() == [] and rollout.versions(1) == [2]
     rollout.send()
     rollout.router.lost["m:2"] = 7
     rollout.last().answer(LOST)
@@ -112,6 +124,12 @@ def test_a_candidate_that_was_lost_twice_gets_nothing_more_in_this_step(rollout:
     assert rollout.versions(1) == [1], "a table of another model brings it back"
     rollout.publish(step=2)
     assert rollout.versions(1) == [2]
+
+
+def test_losses_of_an_application_are_not_those_of_the_one_that_replaced_it(rollout: Rollout) -> None:
+    rollout.router.lost = {"m:2": 1, "m:2@2": 5}
+    rollout.publish("m:2@2", weight=WHOLE)
+    assert rollout.traffic.take() == [] and rollout.versions(1) == [2]
 
 
 @pytest.mark.parametrize(

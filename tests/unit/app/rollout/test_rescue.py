@@ -189,6 +189,17 @@ def test_a_candidate_that_always_fails_costs_no_client_an_error(rollout: Rollout
     assert candidate.failed == candidate.rescued and 100 < candidate.failed < 200
 
 
+def test_requests_in_flight_when_the_candidate_is_given_up_are_repeated(rollout: Rollout) -> None:
+    for _ in range(150):
+        rollout.send()
+    in_flight = list(rollout.router.asked)
+    for asked in in_flight:
+        asked.answer(BROKEN)
+        rollout.last().answer()
+    assert [each.failure for each in rollout.received] == [None] * 150
+    assert rollout.versions(1) == [1]
+
+
 def test_a_failure_of_both_versions_is_not_the_candidates(rollout: Rollout) -> None:
     for _ in range(300):
         rollout.send()

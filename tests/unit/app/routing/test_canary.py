@@ -28,7 +28,7 @@ def drawn(count: int, split: Split, asked: InferRequest) -> int:
 
 
 @pytest.mark.parametrize(
-    ("percent", "count", "expected"), [(1, 200, 2), (25, 8, 2), (100, 7, 7), (0, 1000, 0)]
+    ("percent", "count", "expected"), [(1, 200, 2), (1, 50, 1), (25, 8, 2), (100, 7, 7), (0, 1000, 0)]
 )
 def test_a_small_share_of_few_requests_is_exact(percent: int, count: int, expected: int) -> None:
     assert drawn(count, split(percent * WHOLE // 100), request()) == expected
