@@ -94,6 +94,11 @@ FLEET: Final = (
     ),
     Panel("Connections", {"{{instance}} {{front}}": f"nereid_connections{{{INSTANCES}}}"}),
     Panel(
+        "Rollouts",
+        {"": f"max by (model, version, role, state) (nereid_rollout_state{{{MODELS}}})"},
+        kind="table",
+    ),
+    Panel(
         "States",
         {"": f"max by (model, version, state) (nereid_model_state{{{MODELS}}})"},
         kind="table",
@@ -187,6 +192,43 @@ MODEL: Final = (
             f"(increase(nereid_replica_lost{{{VERSIONS}}}[$__rate_interval]))"
         },
         about="By how they ended.",
+    ),
+    Panel(
+        "Rollout: weight",
+        {"{{role}} {{version}}": f"max by (role, version) (nereid_rollout_weight{{{MODELS}}})"},
+        "percentunit",
+        about="Of requests without a version.",
+    ),
+    Panel(
+        "Rollout: failing share",
+        {
+            "{{role}} {{version}}": rate(
+                "nereid_rollout_requests", f'outcome="failed",{MODELS}', "role, version"
+            )
+            + " / "
+            + rate("nereid_rollout_requests", f'outcome=~"ok|failed",{MODELS}', "role, version")
+        },
+        "percentunit",
+        about="As clients would see it, without requests that the stable version then answered.",
+    ),
+    Panel(
+        "Rollout: p95",
+        {
+            "{{role}} {{version}}": "histogram_quantile(0.95, "
+            + rate("nereid_rollout_latency_seconds_bucket", MODELS, "role, version, le")
+            + ")"
+        },
+        "s",
+    ),
+    Panel(
+        "Rollout: mirrored requests",
+        {"{{outcome}}": rate("nereid_rollout_mirrored", MODELS, "outcome")},
+        "reqps",
+    ),
+    Panel(
+        "Rollout: answered by stable instead",
+        {"{{role}} {{version}}": rate("nereid_rollout_rescued", MODELS, "role, version")},
+        "reqps",
     ),
     Panel("Load time", {VERSION: f"max by ({BY}) (nv_model_load_duration_secs{{{VERSIONS}}})"}, "s"),
     Panel(

@@ -129,7 +129,7 @@ def reference() -> str:
                 *_rows(CERTIFICATES, 0.0, "`front`"),
             ]
         ),
-        rollouts=_table(_rows(ROLLOUTS, _SIDE)),
+        rollouts=_table(_rows(ROLLOUTS, _SIDE, "`role`")),
         callers=_table(_rows(CALLERS, Outcomes(), "`token`")),
         node=_table([*_rows(CPU, _CPU), *_rows(GPU, _GPU, "`gpu_uuid`"), *_rows(PINNED, None)]),
     )

@@ -37,6 +37,25 @@ def waiting(queue_s: float, compute_s: float) -> Series:
     return found
 
 
+def rollout(stable: int, candidate: int) -> Series:
+    """Series of a rollout, of which so many of 1000 requests a minute fail."""
+    found = {}
+    for role, failures in (("stable", stable), ("candidate", candidate)):
+        found[f'nereid_rollout_requests{{role="{role}",outcome="failed"}}'] = f"0+{failures}x40"
+        found[f'nereid_rollout_requests{{role="{role}",outcome="ok"}}'] = f"0+{1000 - failures}x40"
+        found[f'nereid_rollout_requests{{role="{role}",outcome="refused"}}'] = "0+500x40"
+    return found
+
+
+def latencies(stable_s: float, candidate_s: float) -> Series:
+    """Series of a rollout, whose requests all take these times at most, and more than nothing."""
+    found = {}
+    for role, bound in (("stable", stable_s), ("candidate", candidate_s)):
+        for le in (f"{bound:g}", "+Inf"):
+            found[f'nereid_rollout_latency_seconds_bucket{{role="{role}",le="{le}"}}'] = "0+1000x40"
+    return found
+
+
 def slow(share: float, minutes: int) -> Series:
     """Series of a model with 1000 requests a minute, this share of them above 250 ms."""
     return {BUCKET: f"0+{1000 * (1 - share):g}x{minutes}", COUNT: f"0+1000x{minutes}"}
@@ -68,6 +87,11 @@ CASES: Final[dict[str, Case]] = {
     "NereidLoadFailed": Case(20, {LOADS: "0x15 1x15"}, {LOADS: "1x30"}),
     "NereidReplicaRestarts": Case(
         20, {"nereid_replica_restarts{}": "0x9 1 2 3x15"}, {"nereid_replica_restarts{}": "0x10 1 2x15"}
+    ),
+    "NereidCanaryFailing": Case(30, rollout(10, 40), rollout(20, 45), rollout(0, 9)),
+    "NereidCanarySlow": Case(30, latencies(0.1, 0.16), latencies(0.1, 0.14)),
+    "NereidRolloutStopped": Case(
+        10, {'nereid_rollout_state{state="paused"}': "1x20"}, {'nereid_rollout_state{state="step"}': "1x20"}
     ),
     "NereidDown": Case(9, {'up{job="nereid"}': "1x5 0x10"}, {'up{job="nereid"}': "1x7 0x10"}),
     "NereidMemoryGrows": Case(

@@ -62,6 +62,8 @@ def test_every_name_is_a_metric() -> None:
 def test_every_label_is_one_of_the_metric() -> None:
     unknown = []
     own = {name: found for name, (found, _) in documented().items()}
+    for rule in (rule for rule in rules() if "record" in rule):
+        own[rule["record"]] = set().union(*(used for _, used in labels(rule["expr"])))
     for where, expr in expressions():
         for metrics, used in labels(expr):
             known = EVERYWHERE.union(*(own.get(name, set()) for name in metrics))

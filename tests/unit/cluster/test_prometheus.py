@@ -14,7 +14,11 @@ from tests.unit.cluster.alert_cases import CASES, Case, Series
 
 RULES: Final = ROOT / "cluster/prometheus/nereid.rules.yml"
 PROMTOOL: Final = shutil.which("promtool")
-PER_INSTANCE: Final = {"NereidSlowClients", "NereidConnectionsRefused", "NereidCertificateExpires"}
+TOLD_BY: Final = {
+    **dict.fromkeys(("NereidSlowClients", "NereidConnectionsRefused"), "instance"),
+    **dict.fromkeys(("NereidCertificateExpires",), "instance"),
+}
+"""The label that tells the server of an alert, where it is not `model`."""
 promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
 
 
@@ -31,17 +35,19 @@ def alerts() -> list[str]:
 
 def labelled(series: Series, instance: str) -> list[dict[str, str]]:
     """Give series the labels of a server's only model."""
-    labels = f'instance="{instance}",model="{instance}",version="1"'
-    return [
-        {"series": f"{name[:-1]}{'' if name[-2] == '{' else ','}{labels}}}", "values": values}
-        for name, values in series.items()
-    ]
+    labels = ",".join(f'{label}="{instance}"' for label in ("instance", "model", "version"))
+    found = []
+    for name, values in series.items():
+        own = name.removesuffix("}") + ("" if name.endswith("{}") else ",")
+        job = "" if "job=" in own else f',job="{instance}"'
+        found.append({"series": f"{own}{labels}{job}}}", "values": values})
+    return found
 
 
 def as_test(alert: str, case: Case) -> dict[str, Any]:
     """Write a case in promtool's form: the alert fires once, for the server with the fault."""
-    firing = f'count by (instance, model) (ALERTS{{alertname="{alert}",alertstate="firing"}})'
-    label = "instance" if alert in PER_INSTANCE else "model"
+    firing = f'ALERTS{{alertname="{alert}",alertstate="firing"}}'
+    label = TOLD_BY.get(alert, "model")
     return {
         "name": alert,
         "interval": "1m",
