@@ -40,6 +40,8 @@ _HELP: Final = {
 _CHANGE_S: Final = 3600.0
 """A start answers when its version is loaded."""
 _WATCH_S: Final = 1.0
+_MOST_MISSED: Final = 60
+"""Questions without an answer, one after the other, which a watch endures: the rollout goes on meanwhile."""
 _LINE_S: Final = 10.0
 """Between two lines that differ in counts alone, where the output is no terminal."""
 
@@ -142,12 +144,19 @@ def _exit_status(status: RolloutStatus) -> int:
 def _watch(api: Api, status: RolloutStatus) -> int:
     """Show the progress of a rollout until it, or one that replaces it, is over."""
     show = _Redrawn() if sys.stdout.isatty() else _Lines()
-    while True:
-        show(status)
-        if status.state.over:
-            return _exit_status(status)
+    show(status)
+    missed = 0
+    while not status.state.over:
         pause(_WATCH_S)
-        status = _status(api, status.model)
+        try:
+            status, missed = _status(api, status.model), 0
+        except Unanswered:
+            missed += 1
+            if missed > _MOST_MISSED:
+                raise
+        else:
+            show(status)
+    return _exit_status(status)
 
 
 class _Redrawn:

@@ -20,6 +20,8 @@ from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus, V
 from app.protocol.rollout import status_fields
 from tests.unit.app.rollout_fakes import STARTED, rollout
 
+DONE = RolloutState.DONE
+
 
 class Server:
     """Answers with the statuses in turn, the last one for ever; keeps what it is asked."""
@@ -152,6 +154,13 @@ def test_watching_ends_with_the_rollout_and_says_how(
         "identity, version 1 -> 2: step of 50 %",
         f"identity, version 1 -> 2: {state}",
     ]
+
+
+def test_watching_endures_a_server_that_is_away_for_a_while(server: Server) -> None:
+    server.answers = [rollout(), *["the repository manager does not answer"] * 60, rollout(state=DONE)]
+    assert run(server, "status", "m", "--watch") == 0
+    server.answers = [rollout(), *["the repository manager does not answer"] * 61, rollout(state=DONE)]
+    assert run(server, "status", "m", "--watch") == 1
 
 
 def test_a_terminal_is_drawn_over(
