@@ -8,7 +8,6 @@ of them too.
 
 import json
 import os
-from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from itertools import chain
@@ -88,11 +87,16 @@ def _text(error: ValidationError) -> str:
     return f"{'.'.join(map(str, error.absolute_path))}: {error.message}"
 
 
-def _definitions(kind: str, api_version: str) -> Iterator[Any]:
-    """The schema of a custom kind as its project defines it, if CRDS names a directory that has it."""
-    for group, name, version, schema in _all_definitions(os.environ.get("CRDS", "")):
-        if (name, f"{group}/{version}") == (kind, api_version):
-            yield schema
+def _definitions(kind: str, api_version: str) -> list[Any]:
+    """The schemas of a custom kind by its project, if CRDS names a directory, which must have it."""
+    directory = os.environ.get("CRDS", "")
+    known = _all_definitions(directory)
+    found = [
+        each for group, name, version, each in known if (name, f"{group}/{version}") == (kind, api_version)
+    ]
+    if directory and not found:
+        raise LookupError(f"no definition of {kind} of {api_version} in '{directory}'")
+    return found
 
 
 @cache

@@ -1,5 +1,6 @@
 """The Helm chart: rendered by Helm, checked as the manifests of `cluster/kubernetes` are."""
 
+import re
 import shutil
 from collections.abc import Mapping
 from copy import deepcopy
@@ -48,9 +49,12 @@ GPUS: Final = {
     "resources": {"limits": {"nvidia.com/gpu": 1}},
 }
 KEDA: Final = {"autoscaling": {"by": "keda", "prometheus": "http://prometheus:9090"}}
+README: Final = re.search(r"```yaml\n(.*?)```", (ROOT / "cluster/README.md").read_text(), re.DOTALL)
+assert README is not None
 CASES: Final[Mapping[str, dict[str, Any]]] = {
     "ray": {},
     "ray-redis": RAY_SERVICE,
+    "readme": yaml.safe_load(README[1]),
     "ray-everything": EVERYTHING
     | {"ray": {"token": {"secret": "ray"}, "state": ROCKSDB, "autoscaling": True, "workers": [GPUS]}},
     "deployment": DEPLOYMENT,
