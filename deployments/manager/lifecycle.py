@@ -175,14 +175,21 @@ class Lifecycle:
         """Read a model, as a load would serve it.
 
         Raises:
-            InferError: as `load`.
+            InferError: as `load`; INVALID_ARG for an ensemble.
         """
-        return self._offer(await asyncio.to_thread(self._catalog.candidate, name, None))
+        candidate = await asyncio.to_thread(self._catalog.candidate, name, None)
+        if is_ensemble(candidate.config):
+            raise invalid_arg(
+                f"model '{candidate.entry.name}' is an ensemble, whose versions have the same "
+                "configuration and no files: roll out the models that it calls"
+            )
+        return self._offer(candidate)
 
     def _offer(self, candidate: Candidate) -> Offer:
         name, on_disk = candidate.name, candidate.entry.versions
         ready = tuple(self.ready(name))
-        return Offer(name, candidate.versions, on_disk, ready, candidate.rollout, candidate.fingerprint)
+        policy = None if is_ensemble(candidate.config) else candidate.rollout
+        return Offer(name, candidate.versions, on_disk, ready, policy, candidate.fingerprint)
 
     async def _select(self, candidate: Candidate) -> Candidate:
         """Return a candidate with the versions that its rollout serves; one may begin or end now."""

@@ -18,6 +18,8 @@ from tests.unit.deployments.model_directories import CONFIG
 from tests.waiting import until
 
 POLICY = "steps: [10, 50]\nstep: {min_seconds: 60, min_requests: 100}\nkeep_stable_seconds: 300\n"
+STEP, PROMOTED, DONE = RolloutState.STEP, RolloutState.PROMOTED, RolloutState.DONE
+FAILED, PAUSED, ABORTED = RolloutState.FAILED, RolloutState.PAUSED, RolloutState.ABORTED
 
 
 class RolloutBench:
@@ -99,6 +101,10 @@ async def refusal(made: RepositoryManager, action: str, **fields: Any) -> str:
     with pytest.raises(InferError) as caught:
         await act(made, action, **fields)
     return caught.value.message
+
+
+def ready(made: RepositoryManager) -> list[int]:
+    return made.table.ready_versions("m")
 
 
 def split(made: RepositoryManager) -> Split | None:
