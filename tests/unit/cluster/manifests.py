@@ -205,18 +205,23 @@ _CUSTOM: Final[dict[str, Any]] = {
             volumes=_LIST,
         ),
     ),
-    "ServiceMonitor": _custom(
+    "PrometheusRule": _custom(
+        "monitoring.coreos.com/v1",
+        _object("groups", groups=_LIST | {"items": _object("name rules", name=_TEXT, rules=_LIST)}),
+    ),
+    "PodMonitor": _custom(
         "monitoring.coreos.com/v1",
         _object(
-            "selector endpoints",
+            "selector podMetricsEndpoints",
             selector=_SELECTOR,
-            endpoints=_LIST
+            podMetricsEndpoints=_LIST
             | {
                 "items": _object(
                     "port path interval",
                     port=_TEXT,
                     path=_TEXT,
                     interval=_TEXT,
+                    relabelings=_LIST,
                     authorization=_object("credentials", credentials=_KEY),
                 )
             },

@@ -36,7 +36,12 @@ EVERYTHING: Final[dict[str, Any]] = {
     "podAnnotations": {"a": "b"},
     "service": {"type": "LoadBalancer", "annotations": {"c": "d"}},
     "networkPolicy": {"clients": [{"namespaceSelector": {}}], "monitors": [{"namespaceSelector": {}}]},
-    "serviceMonitor": {"enabled": True, "labels": {"e": "f"}, "token": {"name": "metrics", "key": "token"}},
+    "podMonitor": {
+        "enabled": True,
+        "rules": True,
+        "labels": {"e": "f"},
+        "token": {"name": "metrics", "key": "token"},
+    },
 }
 ROCKSDB: Final = {"backend": "rocksdb", "volume": {"storageClass": "ssd"}}
 GPUS: Final = {
@@ -169,6 +174,8 @@ def test_service_budget_and_policy_mean_the_same_pods(case: str) -> None:
     assert len(answering) == len(pods) - (owner["kind"] == "RayService")
     policy = the("NetworkPolicy", manifests)["spec"]["podSelector"]["matchLabels"]
     assert all(policy.items() <= labels.items() for labels in pods)
+    for monitor in (each for each in manifests if each["kind"] == "PodMonitor"):
+        assert monitor["spec"]["selector"]["matchLabels"] == policy
     for budget in (each for each in manifests if each["kind"] == "PodDisruptionBudget"):
         assert budget["spec"]["selector"]["matchLabels"] == service["spec"]["selector"]
     assert {each["metadata"]["name"] for each in manifests} == {"release-nereid"}
@@ -225,6 +232,11 @@ def test_a_rollout_of_single_servers_starts_before_it_ends() -> None:
 def test_wrong_values_are_refused(values: dict[str, Any], said: str) -> None:
     with pytest.raises(helm.HelmError, match=said):
         render(values)
+
+
+def test_rules_are_those_of_prometheus() -> None:
+    rules = the("PrometheusRule", render(CASES["ray-everything"]))["spec"]
+    assert rules == yaml.safe_load((ROOT / "cluster/prometheus/nereid.rules.yml").read_text())
 
 
 def test_versions_are_those_of_the_project() -> None:
