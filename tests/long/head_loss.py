@@ -26,6 +26,7 @@ _AWAY_S: Final = 30.0
 _BACK_S: Final = 120.0
 _REDIS_PORT: Final = 6399
 _FURTHER: Final = "add_one"
+_MANAGER: Final = "ServeReplica:nereid:repository-manager"
 STORAGES: Final[Mapping[str, Mapping[str, str]]] = {
     "rocksdb": {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": "/tmp/gcs"},
     "redis": {"RAY_REDIS_ADDRESS": f"{GATEWAY}:{_REDIS_PORT}"},
@@ -49,6 +50,7 @@ def lose(nodes: Nodes) -> Row:
     with NodeLoad(nodes.worker.address, CONNECTIONS) as load:
         begun = time.monotonic()
         wait_until(lambda: min(load.answered_by(n, begun) for n in (2, 3)) > 200, 30.0, "both answer")
+        say(f"the repository manager runs on the {'head' if nodes.head.processes(_MANAGER) else 'worker'}")
         at = time.monotonic()
         nodes.head.switch_off()
         time.sleep(_AWAY_S)
