@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.status import RolloutState
-from deployments.rollout.machine import Record
+from deployments.rollout.machine import Record, judged
 
 
 class Offer(NamedTuple):
@@ -86,8 +86,8 @@ def _while_on(offer: Offer, record: Record) -> Choice:
     if newest == status.candidate:
         # The files of a promoted version are its own matter again: it is reloaded at once.
         if status.state is RolloutState.PROMOTED or offer.fingerprint(newest) == record.fingerprint:
-            gone = newest if status.state is RolloutState.ROLLING_BACK else None
-            return _beside(offer, status.stable, without=gone)
+            there = status.state is RolloutState.LOADING or judged(record)
+            return _beside(offer, status.stable, without=None if there else newest)
         return _beside(offer, status.stable, begins=newest)
     current = meant(offer, record)
     if current in {*offer.ready, *offer.on_disk} and newest > current:

@@ -64,7 +64,11 @@ CANDIDATES: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
     "crashes": ("pass", "os._exit(1)", {}),
     "hangs": ("pass", "time.sleep(3600)", {}),
     "does not load": ("raise ValueError('no weights')", "pass", {}),
-    "wrong shape, 5 %": ("pass", "values = values[:, :8] if random.random() < 0.05 else values", {}),
+    "wrong shape, 5 %": (
+        "pass",
+        "values = values[:, :8] if random.random() < 0.05 else values",
+        _MIRRORED,
+    ),
     "is good": ("pass", "pass", {}),
 }
 """Of each candidate: a statement of its load, one of each request, and more of the policy."""
@@ -200,19 +204,20 @@ def roll_out(server: Server, load: Load, repository: Path, name: str, version: i
         time.sleep(0.2)
         status = ask(server, "models/m/rollout")
     ended = status["history"][-1]["at"] - time.time() + time.monotonic()
-    time.sleep(1)
+    time.sleep(max(0.0, started + 5 - time.monotonic()))  # a load that fails is over at once
+    time.sleep(2)
     seen = load.between(started, ended + 1)
     wrong = sum(event.result == "wrong" for event in seen)
     candidate = status["total"]["candidate"]
     return Row(
         name,
         status["state"],
-        ended - started,
+        max(0.0, ended - started),
         candidate.get("ok", 0) + candidate.get("failed", 0),
         sum(event.result != "ok" for event in seen) - wrong,
         wrong,
         p99_ms(load.between(quiet, quiet + 5), int(stable)),
-        p99_ms(load.between(started, ended), int(stable)),
+        p99_ms(load.between(started, max(ended, started + 5)), int(stable)),
         status["reason"],
     )
 

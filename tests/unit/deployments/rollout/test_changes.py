@@ -55,6 +55,8 @@ async def test_no_room_pauses_until_it_is_resumed(rollouts: RolloutBench) -> Non
     assert paused.state is PAUSED and paused.reason == "no room: Internal: CUDA out of memory"
     assert ready(made) == [1] and made.table.all_ready
     assert "no room" in await refusal(made, "promote")
+    await made.load("m", None, {})
+    assert rollouts.bench.serve.deployed == ["m:1", "m:2"], "only who resumes it tries it again"
     rollouts.bench.serve.failures.clear()
     assert (await act(made, "resume")).state is RolloutState.LOADING
     assert state(await rollouts.after(made)) == (STEP, 10)
