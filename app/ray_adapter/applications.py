@@ -8,6 +8,7 @@ from typing import Any
 
 import ray
 from ray import serve
+from ray._private import state as ray_state
 from ray.serve._private.common import DeploymentID, ReplicaID
 from ray.serve._private.constants import SERVE_NAMESPACE
 from ray.serve.context import _get_global_client
@@ -119,6 +120,33 @@ def _kill_replicas(application: str) -> None:
     for name in (str(actor["name"]) for actor in actors.list_named_actors(all_namespaces=True)):
         if ReplicaID.is_full_id_str(name) and _application(name) == application:
             _kill(name)
+
+
+def last_death(application: str) -> str:
+    """Return how the last replica of an application that has died did so; "" if none has.
+
+    Serve's own message names only the type of the error when the process has ended during its start.
+    """
+    private: Any = ray_state  # untyped in Ray
+    actors = private.actors(actor_state_name="DEAD").values()
+    names = ((actor, str(actor["Name"])) for actor in actors)
+    dead = [a for a, name in names if ReplicaID.is_full_id_str(name) and _application(name) == application]
+    if not dead:
+        return ""
+    last = max(dead, key=lambda actor: int(actor["EndTime"]))
+    cause = in_words(last["DeathCause"].actor_died_error_context.error_message)
+    return f"its process {last['Pid']} ended: {cause}"
+
+
+def in_words(death: str) -> str:
+    """Return the part of Ray's message about a process that has ended which says why."""
+    detail = death.rpartition("Worker exit detail: ")[2].strip()
+    if "connection error code 2" in detail:  # followed by whatever can cause that
+        return (
+            "by a signal (a crash in native code, SIGKILL, memory that ran out) or os._exit; "
+            "what it printed is in the log"
+        )
+    return detail
 
 
 def _application(actor_name: str) -> str:

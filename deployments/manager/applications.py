@@ -19,7 +19,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import internal
 from app.core.identifiers import name_of, namespace_of
-from app.ray_adapter.applications import application_statuses, delete_application, run_application
+from app.ray_adapter.applications import application_statuses, delete_application, last_death, run_application
 from app.ray_adapter.handles import new_handle
 from deployments.builder import build
 from deployments.manager.replicas import update_replicas, watch_replicas
@@ -277,5 +277,8 @@ async def routed_ensembles(application: str, deployment: str) -> set[tuple[str, 
 def _start_failure(spec: ModelSpec, error: Exception) -> str:
     status = application_statuses().get(spec.application)
     messages = [d.message for d in status.deployments.values() if d.message] if status else []
-    detail = (messages[0] if messages else str(error)).strip().splitlines()
-    return f"the replica of model '{spec.name}' could not start: {detail[-1] if detail else error}"
+    lines = (messages[0] if messages else str(error)).strip().splitlines()
+    detail = lines[-1] if lines else str(error)
+    if "ActorDiedError" in detail:
+        detail = last_death(spec.application) or detail
+    return f"the replica of model '{spec.name}' could not start: {detail}"

@@ -26,6 +26,26 @@ class TritonPythonModel:
     def execute(self, requests):
         os._exit(3)
 """
+LOADED = """
+import os
+
+class TritonPythonModel:
+    def initialize(self, args):
+        {end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "text"), [("os.abort()", "by a signal"), ("raise SystemExit(3)", "exit code 3")]
+)
+def test_a_model_that_ends_its_process_while_it_loads(
+    server: Server, repository: Path, end: str, text: str
+) -> None:
+    name = f"ends_{len(end)}"
+    write_python_model(repository, name, CONFIG, LOADED.format(end=end))
+    client = tritonclient.http.InferenceServerClient(server.http_url, network_timeout=60)
+    with pytest.raises(InferenceServerException, match=f"could not start: its process [0-9]+ ended.*{text}"):
+        client.load_model(name)
 
 
 def test_a_model_that_crashes_at_each_request(server: Server, repository: Path) -> None:

@@ -280,6 +280,16 @@ async def test_deploy_fails_when_serve_reports_failure(fake: FakeServe, status: 
         await deploy(SPEC)
 
 
+async def test_deploy_says_how_a_replica_died(fake: FakeServe, monkeypatch: pytest.MonkeyPatch) -> None:
+    def death(application: str) -> str:
+        return f"process of {application}: exit code 3"
+
+    monkeypatch.setattr(applications, "last_death", death)
+    fake.status, fake.message = "DEPLOY_FAILED", "failed to start 1 times in a row. Error:\nActorDiedError()"
+    with pytest.raises(InferError, match="'m' could not start: process of m:1: exit code 3"):
+        await deploy(SPEC)
+
+
 async def test_deploy_fails_when_the_application_is_deleted(fake: FakeServe) -> None:
     with pytest.raises(InferError, match="application 'm:1' was deleted"):
         await deploy(SPEC)
