@@ -17,7 +17,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models test lint types test-unit test-slow test-remote test-peer test-gpu check-cluster bench soak chaos faults rollouts ray-up node-loss head-loss prometheus mirror fuzz clean
+.PHONY: serve models test lint types test-unit test-slow test-remote test-peer test-gpu check-cluster bench soak chaos faults rollouts ray-up node-loss head-loss prometheus mirror zipf fuzz clean
 
 serve: models
 	exec $(BIN)/nereid-serve serve_config.yaml
@@ -105,6 +105,10 @@ mirror: $(VENV)/.installed-test models
 # Every expression of cluster/grafana and cluster/prometheus, asked of a Prometheus that reads a server under load.
 prometheus: $(VENV)/.installed-test models
 	$(BIN)/python -m tests.long.prometheus
+
+# A thousand models of which fifty fit into memory, for ten minutes; ZIPF gives other flags.
+zipf: $(VENV)/.installed-test
+	$(BIN)/python -m tests.long.zipf $(ZIPF)
 
 # Coverage-guided, FUZZ_SECONDS for each target; not part of `make test`, which runs their seeds.
 FUZZ_SECONDS ?= 60

@@ -32,6 +32,7 @@ from app.ingress.metrics.page import render
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.peers import Peers
 from app.ingress.service.routed import RoutedInferenceService
+from app.ingress.service.use_reports import UseReports
 from app.ingress.tracing.observer import Observer
 from app.ray_adapter.cluster_health import ClusterHealth, actor_part, server_health
 from app.ray_adapter.node import NODE_ADDRESS, listen_host, node_id, replica_deployment
@@ -73,12 +74,12 @@ class Ingress:
         return {} if peers is None else {"node_id": self._node_id, **peers.addresses}
 
     async def routed_ensembles(self) -> list[tuple[str, int]] | None:
-        """Return identifier and version of the ensembles it routes to; None before the first table.
+        """Return identifier and version of ensembles and idle models it routes to; None before a table.
 
-        For a restarted manager, which finds deployed models in Serve, but ensembles have no deployment.
+        For a restarted manager, which finds deployed models in Serve, but these have no deployment.
         """
         table = self._router.table
-        found = [(entry.name, entry.version) for entry in table.ready if entry.ensemble]
+        found = [(entry.name, entry.version) for entry in table.ready if entry.ensemble or entry.idle]
         return found if table.number else None
 
     async def call(self, name: str, version: str, *args: Any, **kwargs: Any) -> Any:
@@ -133,7 +134,8 @@ class Ingress:
         self._router = Router(self._node_id, self._key, settings.cluster.transport)
         waiting = settings.residency
         limits = WaitingLimits(waiting.waiting_requests, waiting.waiting_bytes, waiting.waiting_s)
-        self._router.waiting = WaitingRoom(self._router, self._manager.demand, limits)
+        room = self._router.waiting = WaitingRoom(self._router, self._manager.demand, limits)
+        use = UseReports(self._router, self._manager) if waiting.memory_bytes else None
         shared_memory = SharedMemory(_region_directory(self._key), settings.devices.allow_client_shm)
         self._service = RoutedInferenceService(settings, self._router, self._manager, shared_memory)
         live = LiveSettings(settings.log, TraceSettings(settings.trace))
@@ -145,7 +147,8 @@ class Ingress:
         following = follow(self._manager, self._router, self._id, self._on_table)
         watching = [health.watch() for health in self._cluster_health()]
         reporting = OutcomeReporter(self._service.rollouts, self._manager.report_outcomes, self._id).run()
-        tasks = (following, *watching, reporting)
+        using = [] if use is None else [use.run()]
+        tasks = (following, *watching, reporting, *using)
         self._following = [asyncio.get_running_loop().create_task(task) for task in tasks]
         # Where several replicas share a port, one that listens gets requests at once: it needs a table first.
         await self._routing.wait()
@@ -153,7 +156,7 @@ class Ingress:
         machine = Machine(settings.metrics.cpu, settings.metrics.gpu, settings.metrics.interval_ms)
         send_buffers = SendBufferLimit(settings.ingress.send_buffer_bytes)
         guard = self._open_guard()
-        reading = self._reading(send_buffers, guard)
+        reading = self._reading(send_buffers, guard, room, use)
         self._fronts = await open_fronts(
             settings,
             self._service,
@@ -163,7 +166,9 @@ class Ingress:
             guard,
         )
 
-    def _reading(self, send_buffers: SendBufferLimit, guard: Guard | None) -> Callable[[], IngressReading]:
+    def _reading(
+        self, send_buffers: SendBufferLimit, guard: Guard | None, room: WaitingRoom, use: UseReports | None
+    ) -> Callable[[], IngressReading]:
         """Return what reads this process for `/metrics`."""
         tokens = None if guard is None or guard.grants is None else guard.grants.counted
         used = {"http": self._settings.http.certificates, "grpc": self._settings.grpc.certificates}
@@ -172,7 +177,8 @@ class Ingress:
 
         def read() -> IngressReading:
             fronts = {front.name: FrontReading(front.connections, front.refusals) for front in self._fronts}
-            return IngressReading(send_buffers, fronts, certificates, tokens)
+            figures = None if use is None else use.figures
+            return IngressReading(send_buffers, fronts, certificates, tokens, room.counts, figures)
 
         return read
 

@@ -9,6 +9,7 @@ import msgspec
 
 from app.core.errors import InferError, unavailable
 from app.core.processes import Process, process
+from app.core.residency import ResidencyReport, UseReport
 from app.core.rollout.outcomes import OutcomeReport
 from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.ray_adapter.node import node_id
@@ -54,6 +55,11 @@ class ManagerClient:
             InferError: UNAVAILABLE with the reason why it is not.
         """
         await self._call(self._handle.demand, name)
+
+    async def report_use(self, uses: UseReport) -> ResidencyReport:
+        """Tell what the replicas of this node use; return the figures of all models."""
+        answer = await self._call(self._handle.report_use, msgspec.msgpack.encode(uses))
+        return msgspec.msgpack.decode(answer, type=ResidencyReport)
 
     async def configure(self, change: bytes, current: bytes) -> None:
         """Change live settings; return when every ingress has applied them."""

@@ -85,14 +85,27 @@ class _Waiter:
         self.timer: asyncio.TimerHandle | None = None
 
 
-class WaitingRoom:
-    """Holds requests until their version has a replica, its load has failed, or their time is over.
+class WaitingCounts(msgspec.Struct):
+    """What waits, and what did in vain.
 
     Attributes:
         requests: requests that wait now.
         nbytes: their bytes.
         refused: requests that found no place.
         expired: requests whose time was over before their version was available.
+    """
+
+    requests: int = 0
+    nbytes: int = 0
+    refused: int = 0
+    expired: int = 0
+
+
+class WaitingRoom:
+    """Holds requests until their version has a replica, its load has failed, or their time is over.
+
+    Attributes:
+        counts: what waits, for metrics.
     """
 
     def __init__(self, models: Models, demand: Demand, limits: WaitingLimits | None = None) -> None:
@@ -102,10 +115,7 @@ class WaitingRoom:
         self._groups: dict[tuple[str, int], dict[_Waiter, None]] = {}
         """Those that wait for a version, in the order of their arrival."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self.requests = 0
-        self.nbytes = 0
-        self.refused = 0
-        self.expired = 0
+        self.counts = WaitingCounts()
 
     def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> "WaitingCall":
         """Hold a request; it is resolved again, and submitted, when its version is available.
@@ -147,8 +157,8 @@ class WaitingRoom:
         if waiter not in group:
             return False
         del group[waiter]
-        self.requests -= 1
-        self.nbytes -= waiter.nbytes
+        self.counts.requests -= 1
+        self.counts.nbytes -= waiter.nbytes
         if waiter.timer is not None:
             waiter.timer.cancel()
         return True
@@ -159,12 +169,12 @@ class WaitingRoom:
 
     def _add(self, entry: VersionEntry, waiter: _Waiter, seconds: float, late: Failure) -> None:
         limits = self._limits
-        if self.requests >= limits.requests or self.nbytes + waiter.nbytes > limits.nbytes:
-            self.refused += 1
+        if self.counts.requests >= limits.requests or self.counts.nbytes + waiter.nbytes > limits.nbytes:
+            self.counts.refused += 1
             text = f"model '{entry.model}' is not loaded, and too many requests wait for models to load"
             raise InferError(ErrorCode.UNAVAILABLE, text, FailureReason.REJECTED, _RETRY_S)
-        self.requests += 1
-        self.nbytes += waiter.nbytes
+        self.counts.requests += 1
+        self.counts.nbytes += waiter.nbytes
         waiter.key = key = (entry.name, entry.version)
         loop = asyncio.get_running_loop()
         waiter.timer = loop.call_later(max(0.0, seconds), self._expire, waiter, late)
@@ -178,7 +188,7 @@ class WaitingRoom:
 
     def _expire(self, waiter: _Waiter, late: Failure) -> None:
         if self.remove(waiter):
-            self.expired += 1
+            self.counts.expired += 1
             waiter.fail(late)
 
     async def _bring(self, key: tuple[str, int]) -> None:

@@ -1,4 +1,4 @@
-"""Settings of requests that wait for a replica of their model."""
+"""Settings of models that are loaded by their first request, and of the requests that wait for them."""
 
 from typing import Annotated as A
 
@@ -8,8 +8,17 @@ from app.settings.flags import Flag
 
 
 class ResidencySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests that wait for a replica."""
+    """Models on demand, and requests that wait for a replica."""
 
+    memory_bytes: A[
+        int,
+        Flag(
+            "model_memory_bytes",
+            "Maximum bytes of memory, that of GPUs included, of all models together; each is loaded by its "
+            "first request, and unloaded when others need its place. 0 to load all at startup and keep them.",
+            low=0,
+        ),
+    ] = 0
     waiting_requests: A[
         int,
         Flag(

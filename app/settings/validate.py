@@ -12,7 +12,7 @@ def check(settings: ServerSettings) -> None:
     Raises:
         SettingsError: in tritonserver's words where it has some.
     """
-    _check_repository(settings.repository)
+    _check_repository(settings.repository, on_demand=settings.residency.memory_bytes > 0)
     if settings.http.max_input_size <= 0:
         raise SettingsError("Error: --http-max-input-size must be greater than 0.")
     _check_listeners(settings)
@@ -30,9 +30,9 @@ def exposure(settings: ServerSettings) -> list[str]:
     ]
 
 
-def _check_repository(settings: RepositorySettings) -> None:
+def _check_repository(settings: RepositorySettings, on_demand: bool) -> None:
     models = settings.startup_models
-    if models and settings.control_mode != "explicit":
+    if models and settings.control_mode != "explicit" and not on_demand:  # else they stay in memory
         raise SettingsError(
             "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
         )

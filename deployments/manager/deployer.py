@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
 from typing import Final
 
@@ -16,6 +16,7 @@ from deployments.manager import applications
 from deployments.manager.catalog import Candidate
 from deployments.manager.model_locks import ModelLocks
 from deployments.manager.routing_publisher import RoutingPublisher
+from deployments.model_store.fingerprint import version_bytes
 from deployments.spec import Description, ModelSpec
 
 logger = logging.getLogger(__name__)
@@ -29,10 +30,15 @@ Spawn = Callable[[Coroutine[None, None, None]], object]
 """Runs a coroutine in the background."""
 
 
+Room = Callable[[str, int, int], AbstractAsyncContextManager[None]]
+"""Holds room for a load, see `deployments.residency.residency.Residency.room`."""
+
+
 class Deployer:
     """Deploys and updates model versions. A failure is returned as a `Description` with an error, not raised.
 
     Attributes:
+        room: holds room in memory for a load.
         applications: the names that are in use. A name is used again once its application is gone, because
             Ray keeps something of every name in several processes for ever.
     """
@@ -44,6 +50,7 @@ class Deployer:
         self._publisher = publisher
         self._locks = locks
         self._spawn = spawn
+        self.room: Room = _room_enough
         self.applications: set[str] = set()
         self._waiting: dict[asyncio.Future[Description], str] = {}
         """The models whose replicas are being waited for."""
@@ -74,21 +81,29 @@ class Deployer:
             version: its version.
             replicas: those that serve the model already, if it is scaled.
         """
-        async with self._locks.load_slot(candidate.name):
-            if fault := await asyncio.to_thread(_fault, candidate, version):
-                logger.error("failed to load '%s' version %d: %s", candidate.name, version, fault)
-                return Description(self._next_spec(candidate, version), error=fault)
-            for _ in range(self._settings.repository.load_retries + 1):
-                logger.info("loading: %s:%d", candidate.name, version)
-                description = await self._deploy_once(candidate, version, replicas)
-                if not description.error:
-                    break
-                logger.error("failed to load '%s' version %d: %s", candidate.name, version, description.error)
-                hangs = description.error.startswith((_ABANDONED, _TOO_LONG))
-                self._spawn(self.delete(description.spec.application, kill=hangs))
-                if description.error == _ABANDONED:
-                    break
-            return description
+        fault = await asyncio.to_thread(_fault, candidate, version)
+        if not fault:
+            nbytes = await asyncio.to_thread(version_bytes, candidate.entry, version)
+            try:
+                async with self.room(candidate.name, version, nbytes), self._locks.load_slot(candidate.name):
+                    return await self._deploy(candidate, version, replicas)
+            except InferError as error:
+                fault = error.with_code()
+        logger.error("failed to load '%s' version %d: %s", candidate.name, version, fault)
+        return Description(self._next_spec(candidate, version), error=fault)
+
+    async def _deploy(self, candidate: Candidate, version: int, replicas: int) -> Description:
+        for _ in range(self._settings.repository.load_retries + 1):
+            logger.info("loading: %s:%d", candidate.name, version)
+            description = await self._deploy_once(candidate, version, replicas)
+            if not description.error:
+                break
+            logger.error("failed to load '%s' version %d: %s", candidate.name, version, description.error)
+            hangs = description.error.startswith((_ABANDONED, _TOO_LONG))
+            self._spawn(self.delete(description.spec.application, kill=hangs))
+            if description.error == _ABANDONED:
+                break
+        return description
 
     async def delete(self, application: str, kill: bool = False) -> None:
         """Delete an application after its replicas have drained, or with `kill` at once."""
@@ -143,6 +158,11 @@ class Deployer:
             return Description(spec, error=f"Internal: {type(error).__name__}: {error}")
         finally:
             del self._waiting[waiting]
+
+
+@asynccontextmanager
+async def _room_enough(name: str, version: int, file_bytes: int) -> AsyncIterator[None]:
+    yield
 
 
 def _fault(candidate: Candidate, version: int) -> str:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from app.core.config.validation import validate
 from app.core.errors import InferError, invalid_arg
-from app.routing.table import ModelState, VersionEntry
+from app.routing.table import IDLE, ModelState, VersionEntry
 from deployments.manager.catalog import Candidate, Catalog
 from deployments.manager.ensembles import (
     Entries,
@@ -100,6 +100,26 @@ class EnsembleLoads:
             VersionEntry(candidate.name, version, ModelState.READY, config=encoded, labels=labels)
             for version in candidate.versions
         ]
+
+    def listed(self, name: str) -> list[VersionEntry]:
+        """Read a model that is listed without a load: the entries of an ensemble, or those of an idle model.
+
+        Raises:
+            InferError: it cannot be read.
+        """
+        candidate = self._catalog.candidate(name, None)
+        if is_ensemble(candidate.config):
+            return self.loaded(candidate)
+        config = candidate.config.SerializeToString(deterministic=True)
+        labels = read_labels(candidate.entry, candidate.config)
+        return [
+            VersionEntry(name, version, ModelState.READY, IDLE, config=config, labels=labels)
+            for version in candidate.versions
+        ]
+
+    def steps(self, entry: VersionEntry) -> list[str]:
+        """Return the models that an ensemble calls; none for another model."""
+        return step_models(entry.name, entry.model_config, self._entries) if entry.ensemble else []
 
     def unneeded(self, name: str) -> list[str]:
         """Return the models to unload with an ensemble: those loaded only for it."""

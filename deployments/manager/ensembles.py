@@ -17,7 +17,7 @@ from app.core.config.normalise import ENSEMBLE
 from app.core.config.validation import check_cache
 from app.core.errors import InferError, invalid_arg
 from app.core.identifiers import identifier, name_of, namespace_of
-from app.routing.table import ModelState, VersionEntry
+from app.routing.table import IDLE, ModelState, VersionEntry
 
 Entries = Mapping[str, Mapping[int, VersionEntry]]
 
@@ -93,6 +93,8 @@ class _Resolver:
         steps = [self._step(entry.name, step) for step in config.ensemble_scheduling.step]
         for step, called in zip(config.ensemble_scheduling.step, steps, strict=True):
             step.model_namespace = namespace_of(called.name)
+        if any(step.undescribed for step in steps):  # they can be checked when they are loaded
+            return msgspec.structs.replace(entry, config=config.SerializeToString(), reason=IDLE)
         check_tensors(config, [step.model_config for step in steps])
         config.model_transaction_policy.SetInParent()  # Triton prints it of every ensemble
         if any(step.decoupled for step in steps):

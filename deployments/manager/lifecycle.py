@@ -98,13 +98,17 @@ class Lifecycle:
         try:
             await self.load(name, None, path=path)
         except Exception as error:  # a failure of one model must not stop the load of others
-            load_messages.log_failure(name, error)
-            if set(self.entries.get(name, ())) <= {NO_VERSION}:  # as they are: versions from loads before
-                new = name not in self.entries
-                self.set_entry(load_messages.unreadable_entry(name, error))
-                if new:
-                    self._count_failure(name)
+            self.refuse(name, error)
         await self.publish()
+
+    def refuse(self, name: str, error: Exception) -> None:
+        """Log why a model cannot be loaded; list it as such, unless versions of it were loaded before."""
+        load_messages.log_failure(name, error)
+        if set(self.entries.get(name, ())) <= {NO_VERSION}:
+            new = name not in self.entries
+            self.set_entry(load_messages.unreadable_entry(name, error))
+            if new:
+                self._count_failure(name)
 
     async def load(
         self, name: str, override: str | None, bundle: Bundle | None = None, path: tuple[str, ...] = ()
@@ -362,16 +366,14 @@ class Lifecycle:
 
     async def change_served(self, application: str, **change: Any) -> None:
         """Change fields of the entry of a version in service, by its application."""
-        served = [e for versions in self.entries.values() for e in versions.values()]
-        for entry in served:
+        for entry in [e for versions in self.entries.values() for e in versions.values()]:
             if entry.application == application and entry.state is ModelState.READY:
                 self.set_entry(msgspec.structs.replace(entry, **change))
                 await self.publish()
 
     def serve(self, description: Description) -> None:
         """Make a deployed version READY in the next table."""
-        spec = description.spec
-        self.loaded[spec.application] = spec
+        self.loaded[description.spec.application] = description.spec
         self.set_entry(load_messages.ready_entry(description))
 
     def set_entry(self, entry: VersionEntry) -> None:

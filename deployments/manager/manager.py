@@ -27,13 +27,14 @@ from deployments.manager import applications, load_messages
 from deployments.manager.catalog import Catalog, PollFailure, poll_failure
 from deployments.manager.lifecycle import Lifecycle
 from deployments.manager.model_locks import LONG_LOAD_S, requested_by
-from deployments.manager.nodes import NodeWatch
+from deployments.manager.nodes import NodeWatch, warn_of_nodes_out_of_reach
 from deployments.manager.polling import Poller
 from deployments.manager.recovery import recover
 from deployments.manager.routing_publisher import RoutingPublisher
 from deployments.model_store.cache import private_root
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.overrides import Overrides
+from deployments.residency.on_demand import OnDemand
 from deployments.rollout.driver import RolloutDriver
 from deployments.rollout.judge import judge
 from deployments.rollout.records import Records
@@ -74,6 +75,7 @@ class RepositoryManager:
         rollouts = Rollouts(Records(store))
         self.lifecycle = Lifecycle(settings, self._catalog, self._publisher, ingress, self._spawn, rollouts)
         self._rollouts = RolloutDriver(rollouts, self.lifecycle, judge, self._spawn)
+        self._on_demand = OnDemand(settings, self.lifecycle, lambda: [each.name for each in rollouts.on()])
         self._background: set[asyncio.Task[None]] = set()
         self._start: asyncio.Task[None] | None = None
         self._recovered = asyncio.Event()
@@ -171,7 +173,12 @@ class RepositoryManager:
             InferError: UNAVAILABLE with the reason why it is not.
         """
         await self._ensure_recovered()
-        raise unavailable(f"model '{name}' is not loaded on demand")
+        await self._on_demand.bring(name)
+
+    async def report_use(self, uses: bytes) -> bytes:
+        """Record what the replicas of a node use (`UseReport`); return a `ResidencyReport`; both msgpack."""
+        await self._ensure_recovered()
+        return self._on_demand.report(uses)
 
     async def explain(self, application: str, reason: str) -> None:
         """Show why a replica of an application is not started yet; with "" that it has been."""
@@ -238,9 +245,10 @@ class RepositoryManager:
         await self._recover()
         # A restart of the manager must not make the server unready.
         self.lifecycle.initialised = bool(self.lifecycle.entries)
+        self._follow_nodes()
+        await self._on_demand.start(self._catalog, lambda: applications.routed_ensembles(*self._ingress))
         await self.lifecycle.publish()
         self._recovered.set()
-        self._follow_nodes()
         self._spawn(self._rollouts.run(lambda: self._stopping))
         scaler = Autoscaler(self.lifecycle.loaded, self.lifecycle.change_served, self._channels)
         self._spawn(scaler.run(lambda: self._stopping))
@@ -264,7 +272,7 @@ class RepositoryManager:
     async def _load_at_start(self, on_disk: Mapping[str, ModelEntry]) -> None:
         seen = await asyncio.to_thread(self._catalog.fingerprints, on_disk)
         poller = Poller({**dict.fromkeys(self.lifecycle.entries, "served"), **seen})
-        wanted = set(self._catalog.startup_models(on_disk)) - self._overridden()
+        wanted = self._on_demand.wanted({*self._catalog.startup_models(on_disk)} - self._overridden())
         names = sorted({*wanted, *self._unreachable()})
         progress = asyncio.create_task(load_messages.report_progress(names, self.lifecycle.entries))
         try:
@@ -291,13 +299,8 @@ class RepositoryManager:
         if cluster.channel_address == NODE_ADDRESS:
             watch = NodeWatch(self._ingress, self._settings.ingress.replicas, self._set_gpus)
             self._spawn(watch.run(lambda: self._stopping))
-        elif len(nodes) > 1:
-            logger.warning(
-                "the cluster has %d nodes, but replicas listen on %s only: models on other nodes than their "
-                "ingress are out of reach; set channel_address to 'node'",
-                len(nodes),
-                cluster.channel_address,
-            )
+        else:
+            warn_of_nodes_out_of_reach(len(nodes), cluster.channel_address)
 
     def _set_gpus(self, nodes: Sequence[int]) -> None:
         """Let models use the CUDA ordinals of the node with the most GPUs."""
@@ -328,11 +331,11 @@ class RepositoryManager:
                 change.result()
 
     async def _apply_change(self, name: str, present: bool) -> None:
-        if present:
-            await self.lifecycle.load_quietly(name)
-        else:
+        if not present:
             async with self.lifecycle.deployer.abandoning([name]):
                 await self.lifecycle.unload(name, wait=False)
+        elif not await self._on_demand.relist(name):
+            await self.lifecycle.load_quietly(name)
 
     def _overridden(self) -> set[str]:
         """Return models with the configuration or files of a load request, which outlive a restart."""

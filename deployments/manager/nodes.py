@@ -92,3 +92,14 @@ class NodeWatch:
         if wanted != await applications.started_replicas(*self._ingress):
             logger.info("running %d ingress replicas on the nodes of the cluster", wanted)
             await asyncio.to_thread(scale_deployment, *self._ingress, wanted)
+
+
+def warn_of_nodes_out_of_reach(nodes: int, address: str) -> None:
+    """Log that replicas which listen on this address serve no ingress of another node, if there is one."""
+    if nodes > 1:
+        logger.warning(
+            "the cluster has %d nodes, but replicas listen on %s only: models on other nodes than their "
+            "ingress are out of reach; set channel_address to 'node'",
+            nodes,
+            address,
+        )

@@ -20,6 +20,12 @@ def version_fingerprint(entry: ModelEntry, version: int) -> str:
     return version_digest(_files(entry), version, entry.versions)
 
 
+def version_bytes(entry: ModelEntry, version: int) -> int:
+    """Return the size of the files that a version has or shares with others."""
+    others = {str(other) for other in entry.versions if other != version}
+    return sum(size for path, _, size in _files(entry) if path.split("/", 1)[0] not in others)
+
+
 def version_digest(files: Iterable[tuple[str, int, int]], version: int, versions: Iterable[int]) -> str:
     """Return `version_fingerprint` for relative path, modification time (ns) and size of a model's files."""
     others = {str(other) for other in versions if other != version}

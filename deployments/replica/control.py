@@ -8,10 +8,12 @@ import msgspec
 
 from app.core.errors import ErrorCode, InferError
 from app.core.observability.log import LogConfig, configure_logging
+from app.core.residency import USE, ReplicaUse
 from app.core.statistics import CustomFamily, EnsembleReports, ReplicaReport
 from backends.base import Backend
 from deployments.replica.load import replica_load
 from deployments.replica.served_model import ServedModel
+from deployments.replica.use import UseMeter
 from deployments.spec import LOAD, UPDATE, ReplicaLoad
 
 
@@ -31,12 +33,14 @@ class ReplicaHandler:
         self._served = served
         self._ensembles = ensembles
         self._node = node
+        self._use = UseMeter(served)
         self._verbs: dict[str, tuple[type, Callable[[Any], Awaitable[object]]]] = {
             "log": (LogConfig, self._configure_logging),
             "statistics": (type(None), self._statistics),
             "ensembles": (type(None), self._ensemble_statistics),
             UPDATE: (bytes, self._update_instances),
             LOAD: (type(None), self._load),
+            USE: (type(None), self._read_use),
         }
         """The type of the argument and the handler of each verb."""
 
@@ -76,6 +80,9 @@ class ReplicaHandler:
 
     async def _load(self, _: None) -> ReplicaLoad:
         return await replica_load(self._served, self._node)
+
+    async def _read_use(self, _: None) -> ReplicaUse:
+        return await self._use.read()
 
     async def _ensemble_statistics(self, _: None) -> EnsembleReports:
         return self._ensembles()

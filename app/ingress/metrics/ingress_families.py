@@ -16,8 +16,11 @@ from prometheus_client.samples import Sample
 from app.access.grants import Outcomes
 from app.core.installation import server_version
 from app.core.observability.metrics_config import MetricsConfig
+from app.core.residency import ResidencyReport
 from app.ingress.metrics.family import Family, Labels, S, gauge, read_families, value
+from app.ingress.metrics.residency_families import RESIDENCY, WAITING
 from app.ingress.net.slow_clients import SendBufferLimit
+from app.routing.waiting_room import WaitingCounts
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -37,12 +40,16 @@ class IngressReading(NamedTuple):
         fronts: its fronts by name.
         certificates: when those in use expire, in seconds since the epoch, by name of the front.
         tokens: outcomes by name of token; None without `--auth-tokens-file`.
+        waiting: what waits for a replica.
+        residency: the manager's figures of models on demand; None where all are loaded.
     """
 
     send_buffers: SendBufferLimit
     fronts: Mapping[str, FrontReading] = {}
     certificates: Mapping[str, float] = {}
     tokens: Mapping[str, Outcomes] | None = None
+    waiting: WaitingCounts = WaitingCounts()
+    residency: ResidencyReport | None = None
 
 
 def _by_outcome(name: str, labels: Labels, source: Outcomes) -> Iterator[Sample]:
@@ -140,6 +147,9 @@ def ingress_families(reading: IngressReading, config: MetricsConfig) -> Iterator
     yield from read_families(FRONTS, _labelled("front", reading.fronts), config)
     if reading.certificates:
         yield from read_families(CERTIFICATES, _labelled("front", reading.certificates), config)
+    yield from read_families(WAITING, [({}, reading.waiting)], config)
+    if reading.residency is not None:
+        yield from read_families(RESIDENCY, [({}, reading.residency)], config)
     if reading.tokens is not None:
         yield from read_families(CALLERS, _labelled("token", reading.tokens), config)
 

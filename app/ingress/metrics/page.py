@@ -49,7 +49,8 @@ async def render(
         machine: the machine of this node, None to leave it out.
         ingress: this process, None to leave it out.
     """
-    entries = service.served()
+    # Idle versions have no counters; there may be thousands of them.
+    entries = [entry for entry in service.served() if entry.application or entry.ensemble]
     serving = [(_labels(entry), service.serving(entry)) for entry in entries]  # before a table replaces them
     reports = await service.reports(entries, local=True)
     models = [(_labels(entry), ModelReading(report, config.quantiles)) for entry, report in reports]

@@ -23,7 +23,7 @@ _ANSWER_S = 3.0
 
 async def collect(channels: Iterable[Channel]) -> list[ReplicaReport]:
     """Ask each replica of a model version; one that fails or does not answer in time is left out."""
-    return await _ask(channels, "statistics", ReplicaReport)
+    return await ask(channels, "statistics", ReplicaReport)
 
 
 async def collect_ensembles(channels: Iterable[Channel]) -> dict[tuple[str, int], list[ReplicaReport]]:
@@ -33,13 +33,14 @@ async def collect_ensembles(channels: Iterable[Channel]) -> dict[tuple[str, int]
         Reports by name and version.
     """
     found: dict[tuple[str, int], list[ReplicaReport]] = {}
-    for reports in await _ask(channels, "ensembles", EnsembleReports):
+    for reports in await ask(channels, "ensembles", EnsembleReports):
         for name, version, report in reports:
             found.setdefault((name, version), []).append(report)
     return found
 
 
-async def _ask(channels: Iterable[Channel], verb: str, kind: type[T]) -> list[T]:
+async def ask(channels: Iterable[Channel], verb: str, kind: type[T]) -> list[T]:
+    """Make a control call to each replica; one that fails or does not answer in time is left out."""
     answers = await asyncio.gather(
         *(channel.control(verb, None, _ANSWER_S) for channel in channels if not channel.suspected),
         return_exceptions=True,

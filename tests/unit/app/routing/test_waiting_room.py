@@ -96,11 +96,11 @@ async def test_all_requests_of_a_version_wait_for_one_load_and_keep_their_order(
     for number in "abc":
         bench.send(number)
     await let_run()
-    assert (bench.manager.asked, bench.models.sent, bench.room.requests) == (["m"], [], 3)
+    assert (bench.manager.asked, bench.models.sent, bench.room.counts.requests) == (["m"], [], 3)
     await bench.manager.answer()
     assert [sent.id for sent in bench.models.sent] == ["a", "b", "c"]
     assert [response.id for response in bench.sink.responses] == ["a", "b", "c"]
-    assert (bench.room.requests, bench.room.nbytes) == (0, 0)
+    assert (bench.room.counts.requests, bench.room.counts.nbytes) == (0, 0)
     bench.send("d")
     await bench.manager.answer()
     assert bench.manager.asked == ["m", "m"]
@@ -137,7 +137,7 @@ async def test_requests_beyond_the_limits_are_refused(limits: dict[str, int], si
     with pytest.raises(InferError, match="too many requests wait") as caught:
         bench.send("c", inputs=(Tensor("x", "UINT8", (1,), b"x"),))
     assert (caught.value.code, caught.value.retry_after_s > 0) == (ErrorCode.UNAVAILABLE, True)
-    assert (bench.room.refused, bench.room.requests) == (1, 2)
+    assert (bench.room.counts.refused, bench.room.counts.requests) == (1, 2)
     await bench.manager.answer()
     assert len(bench.models.sent) == 2
 
@@ -152,7 +152,7 @@ async def test_a_request_waits_no_longer_than_its_deadline_or_the_limit() -> Non
         (ErrorCode.UNAVAILABLE, "Deadline Exceeded"),
         (ErrorCode.UNAVAILABLE, "model 'm' is still not loaded after 1e-06 s"),
     ]
-    assert (bench.room.expired, bench.room.requests) == (2, 1)
+    assert (bench.room.counts.expired, bench.room.counts.requests) == (2, 1)
     await bench.manager.answer()
     assert [sent.id for sent in bench.models.sent] == ["patient"]
 
@@ -200,12 +200,12 @@ async def test_waiting_without_a_request() -> None:
     await let_run()
     waits[2].cancel()
     await let_run()
-    assert bench.room.requests == 2
+    assert bench.room.counts.requests == 2
     await bench.manager.answer(unavailable("why"))
     for wait in waits[:2]:
         with pytest.raises(InferError, match="why"):
             await wait
-    assert bench.room.requests == 0
+    assert bench.room.counts.requests == 0
 
 
 async def test_closing_answers_what_waits() -> None:

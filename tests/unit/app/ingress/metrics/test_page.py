@@ -13,6 +13,7 @@ from app.core.errors import unavailable
 from app.core.installation import server_version
 from app.core.latencies import Histogram, Summary
 from app.core.observability.metrics_config import MetricsConfig
+from app.core.residency import ResidencyReport
 from app.core.statistics import BatchDurations, CustomFamily, CustomSample
 from app.ingress.metrics.family import Family
 from app.ingress.metrics.ingress_families import (
@@ -34,6 +35,7 @@ from app.ingress.metrics.model_families import (
     STATES,
 )
 from app.ingress.metrics.page import render
+from app.ingress.metrics.residency_families import RESIDENCY, WAITING
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.routed import RoutedInferenceService
 from app.routing.router import Router
@@ -167,13 +169,18 @@ async def test_prometheus_reads_every_family(tmp_path: Path) -> None:
     router = FakeRouter(entry("m"))
     router.pools["m:1"] = FakePool([FakeChannel(report)], [], {"was killed": 1})
     router.table = RoutingTable(1, True, router.table.entries, load_failures={"m": 1})
-    ingress = IngressReading(SendBufferLimit(), {"http": FrontReading(1, 0)}, {"http": 1e9})
+    ingress = IngressReading(
+        SendBufferLimit(),
+        {"http": FrontReading(1, 0)},
+        {"http": 1e9},
+        residency=ResidencyReport(1, 2, 3, 4, 5, 6, 7, 8.0),
+    )
     config = MetricsConfig(summaries=True, histograms=True)
     text = (await render(service_of(router), config, machine, ingress)).decode()
     found = list(text_string_to_metric_families(text))
     tables: tuple[Family[Any], ...]
     tables = (*REQUESTS, *LOADS, *DISTRIBUTIONS, *SERVING, *STATES, *LOAD_FAILURES)
-    tables += (*BUILD, *PROCESS, *SLOW_CLIENTS, *FRONTS, *CERTIFICATES, *CPU, *PINNED)
+    tables += (*BUILD, *PROCESS, *SLOW_CLIENTS, *FRONTS, *CERTIFICATES, *WAITING, *RESIDENCY, *CPU, *PINNED)
     expected = [(family.name.removesuffix("_total"), family.kind, family.help) for family in tables]
     expected.append(("own", "histogram", "a\nb"))
     assert [(family.name, family.type, family.documentation) for family in found] == expected

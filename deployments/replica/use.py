@@ -1,0 +1,68 @@
+"""What this replica uses: the memory of its processes and of GPUs, and when it was used last."""
+
+import asyncio
+import os
+import time
+import uuid
+from typing import Any, Final
+
+from app.core.processes import descendants
+from app.core.residency import ReplicaUse
+from deployments.replica.served_model import ServedModel
+
+_MEASURE_S: Final = 5.0
+"""Least time between two measurements, which cost milliseconds for each process."""
+
+
+class UseMeter:
+    """Answers the `USE` verb. Memory is measured at the first call, and again after executions."""
+
+    def __init__(self, served: ServedModel) -> None:
+        self._served = served
+        self._replica = uuid.uuid4().hex
+        self._started_ns = time.time_ns()
+        self._measured_at = 0.0
+        self._measured_after = -1
+        self._nbytes = 0
+
+    async def read(self) -> ReplicaUse:
+        """Return what is used now."""
+        served = self._served
+        counters = served.statistics.counters
+        now = time.monotonic()
+        if self._measured_after != counters.execution_count and now - self._measured_at >= _MEASURE_S:
+            self._measured_after, self._measured_at = counters.execution_count, now
+            self._nbytes = await asyncio.to_thread(memory_bytes)
+        used_ns = max(counters.last_inference_ns, self._started_ns)
+        idle_s = 0.0 if served.outstanding else max(1e-9, (time.time_ns() - used_ns) / 1e9)
+        return ReplicaUse(self._replica, self._nbytes, idle_s, served.scheduler.sequences)
+
+
+def memory_bytes() -> int:
+    """Return the proportional set size of this process and those below it, and what they have on GPUs."""
+    pids = {os.getpid(), *(below.pid for below in descendants(os.getpid()))}
+    return sum(map(_pss, pids)) + _gpu_bytes(pids)
+
+
+def _pss(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            found = next((line for line in file if line.startswith("Pss:")), "Pss: 0 kB")
+    except OSError:  # it has ended
+        return 0
+    return int(found.split()[1]) << 10
+
+
+def _gpu_bytes(pids: set[int]) -> int:
+    """Return the memory that processes have on all GPUs; 0 where the driver does not tell."""
+    try:
+        import pynvml as nvml
+
+        nvml.nvmlInit()
+        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        found: list[Any] = [
+            process for handle in handles for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        ]
+    except Exception:  # no package, no driver, no device, or a driver that keeps it to itself
+        return 0
+    return sum(process.usedGpuMemory or 0 for process in found if process.pid in pids)
