@@ -1,5 +1,7 @@
 """Failures of the candidate that the stable version answers."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +10,7 @@ import pytest
 
 from app.core.errors import Failure, InferError
 from app.core.rollout.split import WHOLE
-from app.core.tensors import InferResponse
+from app.core.tensors import InferRequest, InferResponse
 from app.rollout import live_split, rescue
 from app.rollout.tally import bucket
 from tests.unit.app.rollout.conftest import BROKEN, LOST, REFUSED, Rollout, counts
@@ -210,3 +212,39 @@ def test_a_failure_of_both_versions_is_not_the_candidates(rollout: Rollout) -> N
     repeated = sum(asked.version == 1 for asked in rollout.router.asked)
     assert repeated == 100 + 300 // 5 - 1 or repeated == 100 + 300 // 5
     assert len(rollout.received) == 300
+
+
+class Receiver:
+    """Keeps its request to cancel it, as the fronts do."""
+
+    def __init__(self, rollout: Rollout) -> None:
+        entry = rollout.router.resolve("m")
+        self.call = rollout.traffic.submit(entry, InferRequest("m", "", (), deadline=104.0), self.take)
+
+    def take(self, response: InferResponse) -> None:
+        self.answered = response.final
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("failure", [None, BROKEN])
+def test_an_answered_call_is_not_kept_alive(
+    rollout: Rollout, clock: SimpleNamespace, late: bool, failure: Failure | None
+) -> None:
+    """It would be garbage for the collector, and the request's tensors with it."""
+    gc.disable()
+    try:
+        receiver = Receiver(rollout)
+        gone = weakref.ref(receiver)
+        if late:
+            clock.timers[0][1]()
+        for asked in list(rollout.router.asked):
+            asked.answer(failure)
+        if not late and failure is not None:
+            rollout.last().answer()
+        assert receiver.answered
+        rollout.router.asked.clear()
+        clock.timers.clear()
+        del asked, receiver
+        assert gone() is None
+    finally:
+        gc.enable()
