@@ -1,6 +1,7 @@
 """What a kill costs: the requests in flight on the process that died, and nothing else."""
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -40,6 +41,11 @@ def test_killed_model_replica(server: Server) -> None:
     assert load.answers[-1].correct
     assert steady.failures == []
     assert server.replicas("victim:1") != [victim]
+    page = server.get("/metrics", port=server.metrics_port)[1].decode()
+    (restarts,) = re.findall(r'nereid_replica_restarts{model="victim",version="1"} (\d+)', page)
+    assert int(restarts) >= 1
+    reasons = re.findall(r'nereid_replica_lost{model="victim",reason="([^"]*)",version="1"} [1-9]', page)
+    assert {"was killed by signal 9 (SIGKILL)", "has ended"} & set(reasons)
 
 
 def test_killed_ingress(server: Server) -> None:

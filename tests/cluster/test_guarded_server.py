@@ -3,7 +3,9 @@
 import base64
 import ipaddress
 import json
+import re
 import ssl
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -175,5 +177,10 @@ def test_without_tls_nobody_answers(guarded: Guarded) -> None:
         client.is_server_live()
 
 
-def test_metrics_stay_open(guarded: Guarded) -> None:
-    assert guarded.server.get("/metrics", port=guarded.server.metrics_port)[0] == 200
+def test_metrics_stay_open_and_tell_when_certificates_expire(guarded: Guarded) -> None:
+    status, page = guarded.server.get("/metrics", port=guarded.server.metrics_port)
+    assert status == 200
+    found = re.findall(r'certificate_expiry_timestamp_seconds{front="(\w+)"} ([\d.]+)', page.decode())
+    assert {front: float(at) - time.time() for front, at in found} == {
+        front: pytest.approx(86400, abs=600) for front in ("grpc", "http")
+    }
