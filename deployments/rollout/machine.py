@@ -15,6 +15,8 @@ NEREID: Final = "nereid"
 """Who changed a rollout when no person did."""
 MAX_HISTORY: Final = 24
 """Events that are kept: the oldest go first."""
+MAX_BARRED: Final = 8
+"""Candidates that have failed: the oldest are forgotten first."""
 MAX_WHY: Final = 300
 """Characters of a reason: an error of a load may be a traceback."""
 WARM_REQUESTS: Final = 20
@@ -37,7 +39,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         seen: requests of the candidate since then.
         first: percent of the first step, if a person gave it.
         ends: what rolling back ends in.
-        barred: whether the candidate is not tried again unless a person starts it.
+        barred: versions with the fingerprints that have failed: only a person starts those again.
     """
 
     name: str
@@ -48,7 +50,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     seen: int = 0
     first: float | None = None
     ends: RolloutState = RolloutState.FAILED
-    barred: bool = False
+    barred: tuple[tuple[int, str], ...] = ()
 
     @property
     def on(self) -> bool:
@@ -77,6 +79,7 @@ def begun(
     who: str = NEREID,
     why: str = "",
     first: float | None = None,
+    barred: tuple[tuple[int, str], ...] = (),
 ) -> Record:
     """Return a rollout whose candidate is to be loaded.
 
@@ -90,12 +93,14 @@ def begun(
         who: who started it.
         why: what for.
         first: percent of the first step instead of the policy's.
+        barred: candidates of the rollouts before, see `Record`.
     """
     rollout, fingerprint, salt = identity
     loading = RolloutState.LOADING
     history = (RolloutEvent(now, loading, 0.0, who, why),)
     status = RolloutStatus(model, rollout, *versions, loading, why, 0, 0.0, now, now, spec, history=history)
-    return Record(name, status, fingerprint, salt, now, first=first)
+    others = tuple(each for each in barred if each[0] != versions[1])
+    return Record(name, status, fingerprint, salt, now, first=first, barred=others)
 
 
 def reloaded(record: Record, now: float) -> Record:
@@ -170,20 +175,24 @@ def rolling_back(
 ) -> Record:
     """Take all requests from the candidate, which is to be deleted then."""
     returning = with_status(moved(record, RolloutState.ROLLING_BACK, now, who, why, 0.0), resumes=None)
-    return msgspec.structs.replace(returning, ends=ends, barred=True)
+    return msgspec.structs.replace(returning, ends=ends)
 
 
 def rolled_back(record: Record, now: float) -> Record:
     """End a rollout whose candidate is gone."""
-    return moved(record, record.ends, now, NEREID, record.status.reason)
+    return _barred(moved(record, record.ends, now, NEREID, record.status.reason))
 
 
 def not_loaded(record: Record, why: str, now: float) -> Record:
     """End a rollout whose candidate could not be loaded."""
     if record.status.state is RolloutState.ROLLING_BACK:
         return record  # a person aborted it meanwhile
-    failed = moved(record, RolloutState.FAILED, now, NEREID, why)
-    return msgspec.structs.replace(failed, barred=True)
+    return _barred(moved(record, RolloutState.FAILED, now, NEREID, why))
+
+
+def _barred(record: Record) -> Record:
+    barred = (*record.barred, (record.status.candidate, record.fingerprint))
+    return msgspec.structs.replace(record, barred=barred[-MAX_BARRED:])
 
 
 def withdrawn(record: Record, why: str, now: float) -> Record:

@@ -92,7 +92,7 @@ class Rollouts:
         elif choice.withdraws:
             await self.change(offer.name, lambda old, now: machine.withdrawn(old, choice.withdraws, now))
         elif choice.skips and last is not None:
-            text = "the %s has %s (%s): its candidate is not loaded again unless the action 'start' does"
+            text = "the %s is over (%s: %s): only the action 'start' loads a candidate again that has failed"
             logger.warning(text, last.text, last.status.state.value, last.status.reason)
         record = self._records.get(offer.name)
         if record is not None and record.alone and record.status.state is RolloutState.LOADING:
@@ -111,6 +111,7 @@ class Rollouts:
     ) -> None:
         """Begin a rollout, instead of one that may be on; see `machine.begun`."""
         identity = (secrets.token_hex(4), fingerprint, secrets.token_hex(8))
+        last = self._records.get(name)
         record = machine.begun(
             name,
             name_of(name),
@@ -121,6 +122,7 @@ class Rollouts:
             who=who,
             why=why,
             first=first,
+            barred=last.barred if last is not None else (),
         )
         async with self._locks[name]:
             await self._keep(record)

@@ -55,34 +55,37 @@ def choose(offer: Offer, last: Record | None) -> Choice:
         offer: the model.
         last: its rollout that is on, or its last one.
     """
+    tried = dict(last.barred) if last is not None else {}
+    untried = (v for v in offer.versions if v not in tried or offer.fingerprint(v) != tried[v])
+    remaining = offer._replace(versions=tuple(untried))
     if last is not None and last.on:
-        return _while_on(offer, last)
-    kept = _without_barred(offer, last) if last is not None and last.barred else Choice(offer.versions)
+        return _while_on(remaining, last)
+    kept = Choice(offer.versions)
+    if last is not None and remaining.versions != offer.versions:
+        kept = _beside(remaining, _answering(last))._replace(skips=True)
+        if not kept.versions:
+            return Choice(offer.versions)  # rather than to serve nothing
     current, newest = meant(offer, last), max(kept.versions)
     if offer.policy is None or current is None or newest <= current:
         return kept
-    return _beside(offer._replace(versions=kept.versions), current, begins=newest)
+    return _beside(remaining, current, begins=newest)
 
 
 def meant(offer: Offer, last: Record | None) -> int | None:
     """Return the version that requests without a version mean now; None without a READY one."""
-    if last is not None and last.on:
-        return last.status.candidate if last.status.state is RolloutState.PROMOTED else last.status.stable
-    return max(offer.ready, default=None)
+    return _answering(last) if last is not None and last.on else max(offer.ready, default=None)
 
 
-def _without_barred(offer: Offer, last: Record) -> Choice:
-    """Leave out a candidate that has failed, unless it has changed or nothing else could be served."""
-    stable, candidate = last.status.stable, last.status.candidate
-    if candidate not in offer.versions or offer.fingerprint(candidate) != last.fingerprint:
-        return Choice(offer.versions)
-    others = _beside(offer, stable, without=candidate)
-    return others._replace(skips=True) if others.versions else Choice(offer.versions)
+def _answering(record: Record) -> int:
+    """Return the version that requests without a version mean because of a rollout."""
+    status = record.status
+    taken_over = status.state in (RolloutState.PROMOTED, RolloutState.DONE)
+    return status.candidate if taken_over else status.stable
 
 
 def _while_on(offer: Offer, record: Record) -> Choice:
     status = record.status
-    newest = max(offer.versions)
+    newest = max(offer.versions, default=0)
     if newest == status.candidate:
         # The files of a promoted version are its own matter again: it is reloaded at once.
         if status.state is RolloutState.PROMOTED or offer.fingerprint(newest) == record.fingerprint:

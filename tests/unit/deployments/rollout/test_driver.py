@@ -292,3 +292,25 @@ async def test_files_of_a_request_are_refused_while_a_rollout_is_on(rollouts: Ro
     made = await rollouts.stepping()
     with pytest.raises(InferError, match="'m' has a rollout: promote or abort it before a load with other"):
         await made.load("m", '{"backend": "identity"}', {"1/weights": b"x"})
+
+
+async def test_all_candidates_that_have_failed_are_remembered(rollouts: RolloutBench) -> None:
+    made = await rollouts.serving()
+    for version in (2, 3):
+        rollouts.bench.add("m", versions=(version,))
+        rollouts.bench.serve.failures[f"m:{version}"] = "Internal: no such layer"
+        with pytest.raises(InferError):
+            await made.load("m", None, {})
+    (rollouts.bench.repository / "m" / "3").rmdir()
+    await made.load("m", None, {})
+    assert ready(made) == [1] and rollouts.bench.serve.deployed == ["m:1", "m:2", "m:3"]
+
+
+async def test_what_has_failed_is_served_rather_than_nothing(rollouts: RolloutBench) -> None:
+    made = await rollouts.stepping()
+    await act(made, "abort")
+    await rollouts.after(made)
+    await made.unload("m")
+    (rollouts.bench.repository / "m" / "1").rmdir()
+    await made.load("m", None, {})
+    assert ready(made) == [2]
