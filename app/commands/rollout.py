@@ -25,8 +25,8 @@ _EXAMPLES: Final = """examples:
   nereid rollout abort resnet                    no requests, now
   nereid rollout report resnet --html ab.html    both versions compared, as a page
 
-exit status: 0 the rollout is on or has succeeded, 1 it has failed or was aborted, or the server refuses,
-2 the arguments are wrong"""
+exit status: 0 the rollout is on or has succeeded, or was aborted as asked; 1 it has failed or was aborted, or
+the server refuses; 2 the arguments are wrong"""
 _HELP: Final = {
     "status": "what a rollout does, or the last one did",
     "start": "roll the newest version out; also one that has failed before",
@@ -37,6 +37,11 @@ _HELP: Final = {
     "abort": "give the new version no requests, and unload it",
     "report": "compare both versions: counts, error rates, latencies and outputs",
 }
+_FAILURES: Final = {
+    **dict.fromkeys(_HELP, (RolloutState.FAILED, RolloutState.ABORTED, RolloutState.ROLLING_BACK)),
+    "abort": (),
+}
+"""The states in which a command has not led to what it is for."""
 _CHANGE_S: Final = 3600.0
 """A start answers when its version is loaded."""
 _WATCH_S: Final = 1.0
@@ -68,9 +73,10 @@ def _run(api: Api, options: argparse.Namespace) -> int:
         return _report(_status(api, options.model), options.html)
     status = _status(api, options.model) if options.command == "status" else _changed(api, options)
     if options.watch:
-        return _watch(api, status)
-    _print(screen(status, time.time()))
-    return _exit_status(status)
+        status = _watched(api, status)
+    else:
+        _print(screen(status, time.time()))
+    return 1 if status.state in _FAILURES[options.command] else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -137,12 +143,8 @@ def _changed(api: Api, options: argparse.Namespace) -> RolloutStatus:
     return msgspec.json.decode(api.ask("POST", path, body, _CHANGE_S), type=RolloutStatus)
 
 
-def _exit_status(status: RolloutStatus) -> int:
-    return 1 if status.state in (RolloutState.FAILED, RolloutState.ABORTED, RolloutState.ROLLING_BACK) else 0
-
-
-def _watch(api: Api, status: RolloutStatus) -> int:
-    """Show the progress of a rollout until it, or one that replaces it, is over."""
+def _watched(api: Api, status: RolloutStatus) -> RolloutStatus:
+    """Show the progress of a rollout until it, or one that replaces it, is over; return how it ended."""
     show = _Redrawn() if sys.stdout.isatty() else _Lines()
     show(status)
     missed = 0
@@ -156,7 +158,7 @@ def _watch(api: Api, status: RolloutStatus) -> int:
                 raise
         else:
             show(status)
-    return _exit_status(status)
+    return status
 
 
 class _Redrawn:

@@ -137,7 +137,7 @@ def _judgement(status: RolloutStatus) -> str:
         notes.append(
             f"<p>An error rate from {100 * verdict.detectable:.3g} % on would have been noticed.</p>"
         )
-    if verdict.waiting:
+    if verdict.waiting and not status.state.over:
         notes.append(f'<p class="soft">Waiting for {escape(verdict.waiting)}.</p>')
     meters = "".join(_meter(rule, value, alarm) for rule, value in verdict.evidence.items())
     table = f"<table><tbody>{meters}</tbody></table>" if meters else ""

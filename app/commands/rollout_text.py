@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from app.commands.columns import columns
+from app.core.rollout.outcomes import Outcomes
 from app.core.rollout.report import Estimate, RolloutFigures, VersionFigures, figures, share
 from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus
 
@@ -29,7 +30,7 @@ def screen(status: RolloutStatus, now: float) -> list[str]:
         f"{_bar(status.percent / 100, _BAR)} {status.percent:g} % to version {status.candidate}"
         f" (steps: {_steps(status)})",
         "",
-        *_table(status, figures(status.outcomes), ("0.5", "0.95")),
+        *_table(status, figures(_shown(status)), ("0.5", "0.95")),
         "",
         *_judgement(status),
         *(f"{_clock(event.at)}  {event_text(event)}" for event in status.history[-_EVENTS:]),
@@ -37,8 +38,8 @@ def screen(status: RolloutStatus, now: float) -> list[str]:
 
 
 def line(status: RolloutStatus) -> str:
-    """Return a line that says what a rollout does now."""
-    found = figures(status.outcomes)
+    """Return a line that says what a rollout does now, and what it has counted so far."""
+    found = figures(status.total)
     parts = [f"{title(status)}: {state(status)}"]
     for version, figure in ((status.candidate, found.candidate), (status.stable, found.stable)):
         latency = estimate_ms(figure.latency_ms.get("0.95"))
@@ -147,6 +148,11 @@ def mirrored_rows(status: RolloutStatus) -> list[tuple[str, str]]:
     ]
 
 
+def _shown(status: RolloutStatus) -> Outcomes:
+    """Return the outcomes of the step that is on; of all steps when the rollout is over."""
+    return status.total if status.state.over else status.outcomes
+
+
 def _quantile(both: tuple[VersionFigures, ...], quantile: str) -> tuple[str, ...]:
     return tuple(estimate_ms(one.latency_ms.get(quantile)) for one in both)
 
@@ -170,7 +176,7 @@ def _judgement(status: RolloutStatus) -> Iterator[str]:
     yield from (f"alarm: {alarm}" for alarm in verdict.alarms)
     if verdict.detectable < 1:
         yield f"an error rate from {100 * verdict.detectable:.3g} % on would have been noticed"
-    if verdict.waiting:
+    if verdict.waiting and not status.state.over:
         yield f"waiting for {verdict.waiting}"
     if verdict.evidence or verdict.waiting or verdict.detectable < 1:
         yield ""

@@ -141,6 +141,22 @@ def test_wrong_arguments_have_a_status_of_their_own(argv: tuple[str, ...]) -> No
     assert ended.value.code == 2
 
 
+def test_abort_has_succeeded_when_the_rollout_is_aborted(server: Server) -> None:
+    server.answers = [rollout(state=RolloutState.ROLLING_BACK, percent=0.0)]
+    assert run(server, "abort", "m") == 0
+    assert run(server, "status", "m") == 1
+    server.answers = [rollout(state=RolloutState.ROLLING_BACK), rollout(state=RolloutState.ABORTED)]
+    assert run(server, "abort", "m", "--watch") == 0
+
+
+def test_a_rollout_that_is_over_shows_all_its_requests(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.answers = [rollout(state=RolloutState.DONE, outcomes=Outcomes())]
+    assert run(server, "status", "m") == 0
+    assert re.search("requests +6,000 +2,000", capsys.readouterr().out)
+
+
 @pytest.mark.parametrize(("state", "code"), [("done", 0), ("failed", 1), ("aborted", 1)])
 def test_watching_ends_with_the_rollout_and_says_how(
     server: Server, state: str, code: int, capsys: pytest.CaptureFixture[str]
