@@ -20,6 +20,10 @@ from app.settings.check_config import check
 from app.settings.errors import SettingsError
 from app.settings.settings import GeneralSettings
 
+_HELP = """Usage: nereid-serve [OPTIONS] CONFIGURATION, for example: nereid-serve serve_config.yaml
+
+`serve run` that checks the settings of the server first, and drains at SIGTERM. The rest is its own help.
+"""
 _POLL_S = 0.2
 _EXIT_TIMEOUT_S = GeneralSettings().exit_timeout_s
 
@@ -37,9 +41,12 @@ def _stop(number: int, frame: FrameType | None) -> None:
 def main(argv: Sequence[str]) -> None:
     """Run `serve run` with these arguments.
 
-    Exits with 0 after a drain; with 1 for wrong settings, without a cluster, and when a model of the start
-    fails and `exit_on_error` is set.
+    `--help` starts nothing. Exits with 0 after a drain; with 1 for wrong settings, without a cluster, and
+    when a model of the start fails and `exit_on_error` is set.
     """
+    if not {"-h", "--help"}.isdisjoint(argv):
+        print(_HELP)
+        return run_serve_cli(["run", "--help"])
     try:
         servers = [settings for path in filter(Path.is_file, map(Path, argv)) for settings in check(path)]
         console = Console(servers[0]) if servers else None

@@ -8,7 +8,9 @@ from types import ModuleType
 from typing import cast
 
 import pytest
+import ray
 
+from app import serve_run
 from app.cli import main, usage
 from app.commands import COMMANDS, Command
 from tests.server import ROOT
@@ -46,3 +48,10 @@ def test_command_into_a_closed_pipe_prints_no_traceback() -> None:
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, cwd=ROOT, timeout=100)
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_help_of_serve_starts_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    serve_run.main(["--help"])
+    shown = capfd.readouterr().out
+    assert "nereid-serve serve_config.yaml" in shown and "Usage" in shown.partition("own help")[2]
+    assert not ray.is_initialized()
