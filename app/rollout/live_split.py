@@ -10,6 +10,7 @@ from app.core.inference import Call, Sink
 from app.core.rollout.outcomes import Outcomes
 from app.core.rollout.split import Split
 from app.core.tensors import InferRequest, InferResponse
+from app.rollout.comparison import failure_of
 from app.rollout.mirror import Mirror
 from app.rollout.rescue import RescueBudget, RescuedCall
 from app.rollout.tally import StepTally, record
@@ -168,7 +169,8 @@ class LiveSplit:
         if response.final:
             if response.model_version:
                 is_candidate = response.model_version == str(self.split.candidate)
-            self._record(is_candidate, response.failure, begun)
+            entry = self._candidate if is_candidate else self.stable
+            self._record(is_candidate, failure_of(entry or self.stable, response), begun)
         sink(response)
 
     def _record(self, is_candidate: bool, failure: Failure | None, begun: float) -> None:

@@ -7,6 +7,7 @@ from typing import Final, Protocol
 from app.core.errors import Failure, InferError
 from app.core.inference import Call, Sink
 from app.core.tensors import InferRequest, InferResponse
+from app.rollout.comparison import failure_of
 from app.rollout.tally import is_servers
 from app.routing.table import VersionEntry
 from app.transport.channel.client import no_sink
@@ -70,9 +71,12 @@ class RescuedCall:
     response, and belongs to no sequence.
     """
 
-    def __init__(self, versions: Versions, request: InferRequest, sink: Sink) -> None:
+    def __init__(
+        self, versions: Versions, candidate: VersionEntry, request: InferRequest, sink: Sink
+    ) -> None:
         """Use `start` instead."""
         self._versions = versions
+        self._candidate = candidate
         self._request = request
         self._sink = sink
         self._begun = monotonic()
@@ -86,7 +90,7 @@ class RescuedCall:
         cls, versions: Versions, candidate: VersionEntry, request: InferRequest, sink: Sink
     ) -> "RescuedCall":
         """Ask the candidate; raise as `Router.submit` when neither version can be asked."""
-        call = cls(versions, request, sink)
+        call = cls(versions, candidate, request, sink)
         try:
             call._asked = versions.send(candidate, request, call._on_answer)
         except InferError as error:
@@ -118,7 +122,7 @@ class RescuedCall:
             self._sink(response)
             return
         self._asked = None
-        failure = response.failure
+        failure = failure_of(self._candidate, response)
         self._versions.record_candidate(failure, monotonic() - self._begun)
         failed = failure is not None and is_servers(failure)
         if self._sink is no_sink:  # answered by the stable version
@@ -135,7 +139,7 @@ class RescuedCall:
             self._sink(response)
             return
         self._repeated = None
-        failure = response.failure
+        failure = failure_of(self._versions.stable, response)
         if self._asked is not None and failure is not None:  # the candidate may still answer
             return
         if self._asked is None and (failure is None or is_servers(failure)):

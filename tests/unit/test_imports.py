@@ -51,7 +51,7 @@ app.protocol.http: app.core app.core.config app.core.rollout app.protocol
 app.protocol.observability: app.core app.core.observability app.protocol.http
 app.ray_adapter: app.core app.ray_adapter.local
 app.ray_adapter.local: app.core
-app.rollout: app.core app.core.rollout app.routing app.transport.channel
+app.rollout: app.core app.core.config app.core.rollout app.routing app.transport.channel
 app.routing: app.core app.core.config app.core.observability app.core.rollout app.ray_adapter app.transport
     app.transport.channel app.transport.memory nereid
 app.settings: app.access app.core app.core.config app.core.observability app.protocol app.transport

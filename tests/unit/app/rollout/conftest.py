@@ -11,7 +11,7 @@ from app.core.errors import ErrorCode, Failure
 from app.core.inference import Sink
 from app.core.rollout.outcomes import StepOutcomes, VersionOutcomes
 from app.core.rollout.split import WHOLE, Split
-from app.core.tensors import InferRequest, InferResponse, failed
+from app.core.tensors import InferRequest, InferResponse, Tensor, failed
 from app.rollout.mirror import Mirror
 from app.rollout.traffic import RolloutTraffic
 from app.routing.table import ModelState, RoutingTable, VersionEntry, not_ready
@@ -33,9 +33,9 @@ class Asked:
     def cancel(self) -> None:
         self.cancelled = True
 
-    def answer(self, failure: Failure | None = None) -> None:
+    def answer(self, failure: Failure | None = None, *outputs: Tensor) -> None:
         if failure is None:
-            self.sink(InferResponse("m", str(self.version), (), self.request.id))
+            self.sink(InferResponse("m", str(self.version), outputs, self.request.id))
         else:
             self.sink(failed(failure))
 
@@ -71,7 +71,7 @@ class FakeRouter:
         return self.submit(entries[0], request, sink)
 
 
-CONFIG = 'backend: "identity"'
+CONFIG = 'backend: "identity" output { name: "y" data_type: TYPE_FP32 dims: [ -1 ] }'
 
 
 class Rollout:

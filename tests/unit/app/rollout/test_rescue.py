@@ -6,11 +6,12 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from app.core.errors import Failure, InferError
 from app.core.rollout.split import WHOLE
-from app.core.tensors import InferRequest, InferResponse
+from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.rollout import live_split, rescue
 from app.rollout.tally import bucket
 from tests.unit.app.rollout.conftest import BROKEN, LOST, REFUSED, Rollout, counts
@@ -52,6 +53,23 @@ def test_a_failure_of_the_candidate_is_answered_by_the_stable_version(
     found = rollout.outcomes().outcomes
     assert counts(found.candidate) == (0, 1, 0, 1)
     assert counts(found.stable) == (0, 0, 0, 0), "one request of a client counts once"
+
+
+def test_an_answer_of_another_shape_is_a_failure(rollout: Rollout) -> None:
+    rollout.send(id="x")
+    rollout.last().answer(None, Tensor.from_array("y", np.zeros((1, 2), np.float32)))
+    assert not rollout.received
+    rollout.last().answer(None, Tensor.from_array("y", np.zeros(2, np.float32)))
+    assert [each.model_version for each in rollout.received] == ["1"]
+    assert counts(rollout.outcomes().outcomes.candidate) == (0, 1, 0, 1)
+
+
+def test_both_versions_answer_in_another_shape(rollout: Rollout) -> None:
+    rollout.send(id="x")
+    for _ in range(2):
+        rollout.last().answer(None, Tensor.from_array("y", np.zeros((1, 2), np.float32)))
+    assert [each.failure for each in rollout.received] == [None], "as without a rollout"
+    assert counts(rollout.outcomes().outcomes.candidate) == (0, 1, 0, 0)
 
 
 def test_a_candidate_that_cannot_be_sent_to_is_rescued_too(
