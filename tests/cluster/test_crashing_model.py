@@ -32,6 +32,9 @@ import os
 class TritonPythonModel:
     def initialize(self, args):
         {end}
+
+    def execute(self, requests):
+        return []
 """
 
 
