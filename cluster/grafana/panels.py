@@ -94,6 +94,41 @@ FLEET: Final = (
     ),
     Panel("Connections", {"{{instance}} {{front}}": f"nereid_connections{{{INSTANCES}}}"}),
     Panel(
+        "Models on demand",
+        {
+            "with a replica": f"max(nereid_models_resident{{{INSTANCES}}})",
+            "registered": f"max(nereid_models_registered{{{INSTANCES}}})",
+        },
+        about="With --model-memory-bytes.",
+    ),
+    Panel(
+        "Memory of models on demand",
+        {
+            "used or reserved": f"max(nereid_model_memory_bytes{{{INSTANCES}}})",
+            "budget": f"max(nereid_model_memory_budget_bytes{{{INSTANCES}}})",
+        },
+        "bytes",
+    ),
+    Panel(
+        "Loads on demand",
+        {
+            "loads": f"max(rate(nereid_model_demands{{{INSTANCES}}}[$__rate_interval]))",
+            "failed": f"max(rate(nereid_model_demands_failed{{{INSTANCES}}}[$__rate_interval]))",
+            "evictions": f"max(rate(nereid_model_evictions{{{INSTANCES}}}[$__rate_interval]))",
+        },
+        "ops",
+    ),
+    Panel(
+        "Idle time of the last evicted",
+        {"": f"max(nereid_model_evicted_age_seconds{{{INSTANCES}}})"},
+        "s",
+        about="Short: models throw each other out.",
+    ),
+    Panel(
+        "Requests that wait for a replica",
+        {"{{instance}}": f"nereid_waiting_requests{{{INSTANCES}}}"},
+    ),
+    Panel(
         "Rollouts",
         {"": f"max by (model, version, role, state) (nereid_rollout_state{{{MODELS}}})"},
         kind="table",

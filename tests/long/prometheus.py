@@ -28,9 +28,10 @@ from tests.server import free_port, wait_until
 SCRAPE_S: Final = 1
 LOAD_S: Final = 60.0
 _ABSENT: Final = re.compile(
-    "nv_gpu|nereid_(token|certificate|request_refusal|replica_lost|model_load_failure)"
+    "nv_gpu|nereid_(token|certificate|request_refusal|replica_lost|model_load_failure|rollout|replicas_[mw]|scaling"
+    "|models_|model_memory|model_demands|model_evict)"
 )
-"""Families that this server lacks: no GPU, no TLS, no tokens, nothing that went wrong."""
+"""What this server lacks: GPU, TLS, tokens, rollouts, scaled models, models on demand, trouble."""
 
 
 class Prometheus:

@@ -56,6 +56,11 @@ def latencies(stable_s: float, candidate_s: float) -> Series:
     return found
 
 
+def evicting(times: int, age_s: float) -> Series:
+    """Series of models on demand, one of them evicted every so many minutes."""
+    return {"nereid_model_evictions{}": f"0+{times}x40", "nereid_model_evicted_age_seconds{}": f"{age_s}x40"}
+
+
 def slow(share: float, minutes: int) -> Series:
     """Series of a model with 1000 requests a minute, this share of them above 250 ms."""
     return {BUCKET: f"0+{1000 * (1 - share):g}x{minutes}", COUNT: f"0+1000x{minutes}"}
@@ -92,6 +97,13 @@ CASES: Final[dict[str, Case]] = {
     "NereidCanarySlow": Case(30, latencies(0.1, 0.16), latencies(0.1, 0.14)),
     "NereidRolloutStopped": Case(
         10, {'nereid_rollout_state{state="paused"}': "1x20"}, {'nereid_rollout_state{state="step"}': "1x20"}
+    ),
+    "NereidThrashing": Case(30, evicting(1, 60), evicting(0, 60), evicting(1, 400)),
+    "NereidDemandFailing": Case(
+        20, {"nereid_model_demands_failed{}": "0x15 1x15"}, {"nereid_model_demands_failed{}": "1x30"}
+    ),
+    "NereidWaitingRoomFull": Case(
+        20, {"nereid_waiting_refused{}": "0x15 1x15"}, {"nereid_waiting_refused{}": "1x30"}
     ),
     "NereidDown": Case(9, {'up{job="nereid"}': "1x5 0x10"}, {'up{job="nereid"}': "1x7 0x10"}),
     "NereidMemoryGrows": Case(

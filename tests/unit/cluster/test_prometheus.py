@@ -15,8 +15,9 @@ from tests.unit.cluster.alert_cases import CASES, Case, Series
 RULES: Final = ROOT / "cluster/prometheus/nereid.rules.yml"
 PROMTOOL: Final = shutil.which("promtool")
 TOLD_BY: Final = {
-    **dict.fromkeys(("NereidSlowClients", "NereidConnectionsRefused"), "instance"),
+    **dict.fromkeys(("NereidSlowClients", "NereidConnectionsRefused", "NereidWaitingRoomFull"), "instance"),
     **dict.fromkeys(("NereidCertificateExpires",), "instance"),
+    **dict.fromkeys(("NereidThrashing", "NereidDemandFailing"), "job"),
 }
 """The label that tells the server of an alert, where it is not `model`."""
 promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
