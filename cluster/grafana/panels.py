@@ -219,7 +219,14 @@ MODEL: Final = (
         "percentunit",
     ),
     Panel("Ready", {VERSION: f"min by ({BY}) (nereid_model_ready{{{VERSIONS}}})"}),
-    Panel("Replicas ready", {VERSION: f"sum by ({BY}) (nereid_replicas_ready{{{VERSIONS}}})"}),
+    Panel(
+        "Replicas",
+        {
+            f"ready {VERSION}": f"sum by ({BY}) (nereid_replicas_ready{{{VERSIONS}}})",
+            f"at most {VERSION}": f"max by ({BY}) (nereid_replicas_maximum{{{VERSIONS}}})",
+        },
+        about="At most: models with max_replicas.",
+    ),
     Panel(
         "Replicas lost",
         {

@@ -98,6 +98,12 @@ CASES: Final[dict[str, Case]] = {
     "NereidRolloutStopped": Case(
         10, {'nereid_rollout_state{state="paused"}': "1x20"}, {'nereid_rollout_state{state="step"}': "1x20"}
     ),
+    "NereidAtMaximum": Case(
+        40,
+        {"nereid_replicas_ready{}": "4x60", "nereid_replicas_maximum{}": "4x60"},
+        {"nereid_replicas_ready{}": "4x30 3x30", "nereid_replicas_maximum{}": "4x60"},
+        {"nereid_replicas_ready{}": "3x30 4x30", "nereid_replicas_maximum{}": "4x60"},
+    ),
     "NereidThrashing": Case(30, evicting(1, 60), evicting(0, 60), evicting(1, 400)),
     "NereidDemandFailing": Case(
         20, {"nereid_model_demands_failed{}": "0x15 1x15"}, {"nereid_model_demands_failed{}": "1x30"}

@@ -60,6 +60,7 @@ ensemble_scheduling { step {
   input_map { key: "INPUT0" value: "A" } output_map { key: "OUTPUT0" value: "B" }
 } }
 """
+SCALED = 'parameters { key: "max_replicas" value { string_value: "8" } }'
 PAGE = """\
 # HELP nv_inference_request_success Number of successful inference requests, all batch sizes
 # TYPE nv_inference_request_success counter
@@ -166,7 +167,7 @@ async def test_prometheus_reads_every_family(tmp_path: Path) -> None:
         summaries={"queue": Summary(2, 10, {5: 1, 9: 1})},
         custom=[CustomFamily("own", "a\nb", "histogram", [sample])],
     )
-    router = FakeRouter(entry("m"))
+    router = FakeRouter(entry("m", config=CONFIG + SCALED))
     router.pools["m:1"] = FakePool([FakeChannel(report)], [], {"was killed": 1})
     router.table = RoutingTable(1, True, router.table.entries, load_failures={"m": 1})
     ingress = IngressReading(
@@ -239,6 +240,11 @@ async def test_loads_that_failed_are_counted_by_model() -> None:
     router.table = RoutingTable(1, True, load_failures={"/a::m": 2, "n": 1}, namespacing=True)
     found = samples(await page(router))["nereid_model_load_failure"]
     assert found == {(("model", "m"), ("namespace", "/a")): 2, (("model", "n"),): 1}
+
+
+async def test_scaled_models_have_a_maximum() -> None:
+    found = samples(await page(FakeRouter(entry("m"), entry("n", config=CONFIG + SCALED))))
+    assert found["nereid_replicas_maximum"] == {(("model", "n"), ("version", "1")): 8}
 
 
 async def test_replicas_of_this_node_are_counted_if_ready() -> None:
