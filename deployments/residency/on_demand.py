@@ -256,7 +256,8 @@ class OnDemand:
         return sorted(step for step in called if self._is_idle(step))
 
     def _is_idle(self, name: str) -> bool:
-        return any(entry.idle and not entry.ensemble for entry in self._versions(name))
+        idle = (entry for entry in self._versions(name) if entry.idle)
+        return any(not (entry.ensemble or entry.application) for entry in idle)  # scaled to none is not idle
 
     def _pinned(self, name: str) -> bool:
         if name_of(name) in self._named or "*" in self._named:

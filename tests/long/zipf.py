@@ -102,17 +102,12 @@ def write(repository: Path, models: int) -> None:
         (directory / "config.pbtxt").write_text(CONFIG)
 
 
-def model_replicas(server: Server) -> list[psutil.Process]:
-    """Return the processes of models."""
-    return [psutil.Process(pid) for pid in set(server.replicas("")) - set(server.replicas("nereid:"))]
-
-
 def measured(server: Server) -> int:
     """Return the memory of all replicas of models."""
     found = 0
-    for process in model_replicas(server):
+    for pid in set(server.replicas("")) - set(server.replicas("nereid:")):
         try:
-            found += process.memory_full_info().pss
+            found += psutil.Process(pid).memory_full_info().pss
         except psutil.Error:  # it has ended
             continue
     return found

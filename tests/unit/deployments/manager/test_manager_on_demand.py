@@ -190,3 +190,12 @@ async def test_in_explicit_mode_a_load_request_lists_a_model_which_others_may_ev
     await manager.unload("c")
     with pytest.raises(InferError, match="'c'"):
         manager.table.resolve("c")
+
+
+async def test_a_version_scaled_to_no_replica_is_not_loaded_again(bench: Bench) -> None:
+    bench.add("a")
+    manager = await begun(bench)
+    await bring(manager, "a")
+    await manager.lifecycle.change_served("a:1", reason=IDLE)
+    await manager._on_demand.bring("a")
+    assert bench.serve.deployed == ["a:1"]
