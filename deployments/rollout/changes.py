@@ -47,6 +47,8 @@ def _set(record: Record, change: RolloutChange, who: str, now: float) -> Record:
             return machine.with_status(noted, reason=status.reason, since=status.since)
     assert change.weight is not None
     _check_weight(change.weight)
+    if record.status.state is RolloutState.LOADING:
+        return machine.planned(record, change.weight, now, who)
     _require_loaded(record, change)
     weighted = machine.weighted(record, change.weight, now, who, "the weight was set")
     return machine.paused(weighted, record.status.reason, now, who) if _is_paused(record) else weighted
@@ -73,6 +75,8 @@ def _resume(record: Record, change: RolloutChange, who: str, now: float) -> Reco
 def _promote(record: Record, change: RolloutChange, who: str, now: float) -> Record:
     if record.status.state is RolloutState.PROMOTED:
         raise _refused(record, change, "it is promoted already")
+    if record.status.state is RolloutState.LOADING:
+        return machine.planned(record, 100.0, now, who)
     _require_loaded(record, change)
     promoted = machine.weighted(record, 100.0, now, who, "promoted on request")
     return machine.with_status(promoted, resumes=None)

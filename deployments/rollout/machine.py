@@ -120,6 +120,13 @@ def loaded(record: Record, now: float) -> Record:
     return weighted(record, 0.0 if held else next_percent(record), now, NEREID, "loaded")
 
 
+def planned(record: Record, percent: float, now: float, who: str) -> Record:
+    """Set the weight of a candidate that still loads."""
+    why = f"to get {percent:g} % when it has loaded"
+    noted = with_status(moved(record, RolloutState.LOADING, now, who, why), since=record.status.since)
+    return msgspec.structs.replace(noted, first=percent)
+
+
 def weighted(record: Record, percent: float, now: float, who: str, why: str) -> Record:
     """Give the candidate so many percent of the requests: in `shadow` none, in `promoted` all of them."""
     state = RolloutState.STEP

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from app.core.errors import InferError
 from app.core.rollout.outcomes import MirrorOutcomes, Outcomes, VersionOutcomes
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.status import RolloutChange, RolloutState, Verdict
@@ -133,6 +134,18 @@ def test_the_weight_of_a_paused_rollout_may_be_set() -> None:
     assert at(moved) == (PAUSED, 30) and moved.status.reason == "lunch"
     assert at(machine.resumed(moved, 7, "ann")) == (STEP, 30)
     assert machine.next_percent(moved) == 50
+
+
+@pytest.mark.parametrize(("action", "weight"), [("set", 30.0), ("promote", None)])
+def test_the_weight_of_a_candidate_that_loads_is_that_of_its_first_step(
+    action: Any, weight: float | None
+) -> None:
+    loading = machine.begun("m", "m", (1, 2), RolloutSpec(), now=0, identity=("r", "f", "s"))
+    planned = changed(loading, RolloutChange(action, weight=weight), "ann", 5)
+    assert at(planned) == (RolloutState.LOADING, 0) and planned.status.since == 0
+    assert machine.loaded(planned, 9).status.percent == (weight or 100)
+    with pytest.raises(InferError, match=r"cannot pause .*: its version is still loading; wait for it, or"):
+        changed(loading, RolloutChange("pause"), "ann", 5)
 
 
 def test_the_policy_may_be_set_while_it_runs() -> None:
