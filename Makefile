@@ -17,7 +17,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models test lint types test-unit test-slow test-remote test-peer test-gpu check-cluster bench soak chaos faults rollouts ray-up node-loss head-loss prometheus mirror zipf fuzz clean
+.PHONY: serve models test lint types test-unit test-slow test-remote test-peer test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror zipf fuzz clean
 
 serve: models
 	exec $(BIN)/nereid-serve serve_config.yaml
@@ -80,6 +80,10 @@ chaos: $(VENV)/.installed-test models
 # A table of what clients see when each kind of process is killed or stopped.
 faults: $(VENV)/.installed-test models
 	$(BIN)/python -m tests.long.faults
+
+# A step of the load, minutes of constant load and no replica while idle, of models that are scaled by their load.
+scaling: $(VENV)/.installed-test
+	$(BIN)/python -m tests.long.scaling
 
 # Tables of candidates that are bad in different ways, and of managers killed in each state of a rollout.
 rollouts: $(VENV)/.installed-test models

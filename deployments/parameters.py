@@ -121,8 +121,6 @@ def _contradiction(found: ScalingBounds) -> str:
         return f"parameter '{MAX_REPLICAS}' is {found.most}, at most {_MOST} are supported"
     if found.fewest > found.most:
         return f"parameter '{MIN_REPLICAS}' ({found.fewest}) is above '{MAX_REPLICAS}' ({found.most})"
-    if not found.fewest:
-        return f"parameter '{MIN_REPLICAS}' must be a positive number, got '0'"
     if not found.fewest and not found.idle_seconds:
         return f"parameter '{MIN_REPLICAS}' may be 0 only with '{IDLE_SECONDS}' above 0"
     if found.idle_seconds and found.fewest:

@@ -134,7 +134,8 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
 
         Without an `application` it is loaded then; of an ensemble, models that it calls are.
         """
-        return self.reason == IDLE and self.state is ModelState.READY
+        asleep = self.scale is not None and self.scale.asleep
+        return (self.reason == IDLE or asleep) and self.state is ModelState.READY
 
     @property
     def undescribed(self) -> bool:

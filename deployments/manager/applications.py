@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from hashlib import blake2b
@@ -19,7 +20,13 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import internal
 from app.core.identifiers import name_of, namespace_of
-from app.ray_adapter.applications import application_statuses, delete_application, last_death, run_application
+from app.ray_adapter.applications import (
+    application_statuses,
+    delete_application,
+    last_death,
+    run_application,
+    scale_deployment,
+)
 from app.ray_adapter.handles import new_handle
 from deployments.builder import build
 from deployments.manager.replicas import update_replicas, watch_replicas
@@ -38,13 +45,17 @@ _threads = ThreadPoolExecutor(64, "serve-calls")
 
 
 class ModelApplication(NamedTuple):
-    """A listed application of a model version; `up` is false when it does not serve and never will."""
+    """A listed application of a model version; `up` is false when it does not serve and never will.
+
+    `empty` says that it has no replica, nor one that starts: it was scaled to zero.
+    """
 
     model: str
     version: int
     generation: int
     application: str
     up: bool
+    empty: bool = False
 
     @property
     def base(self) -> str:
@@ -176,6 +187,9 @@ async def update(spec: ModelSpec, previous: ModelSpec) -> Description:
         InferError: the change failed; everything is as before.
     """
     try:
+        scaling = _parameters(spec).scaling
+        if scaling and not (scaling.fewest or await started_replicas(spec.application, spec.name)):
+            await wake(spec.application, spec.name)
         await update_replicas(spec)
         description = await _redeploy(spec)
         await update_replicas(spec)  # Serve may have restarted a replica with the old spec meanwhile
@@ -205,6 +219,12 @@ async def _redeploy(spec: ModelSpec) -> Description:
     except Exception as error:
         raise internal(await asyncio.to_thread(_start_failure, spec, error)) from error
     return await describe(spec.name, spec.application)
+
+
+async def wake(application: str, deployment: str) -> None:
+    """Start a replica of an application that was scaled to zero."""
+    with suppress(Exception):  # it is not scaled, and its replica has not begun to start
+        await _in_thread(scale_deployment, application, deployment, 1)
 
 
 async def describe(model: str, application: str) -> Description:
@@ -237,7 +257,9 @@ async def listed() -> list[ModelApplication]:
     for name, application in statuses.items():
         parsed = parse_application(name)
         if parsed and is_model_application(name, application.deployments):
-            found.append(ModelApplication(*parsed, name, application.status not in _ENDED))
+            known = list(application.deployments.values())
+            empty = bool(known) and not any(each.replica_states for each in known)
+            found.append(ModelApplication(*parsed, name, application.status not in _ENDED, empty))
     return found
 
 

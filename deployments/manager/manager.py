@@ -76,6 +76,7 @@ class RepositoryManager:
         self.lifecycle = Lifecycle(settings, self._catalog, self._publisher, ingress, self._spawn, rollouts)
         self._rollouts = RolloutDriver(rollouts, self.lifecycle, judge, self._spawn)
         self._on_demand = OnDemand(settings, self.lifecycle, lambda: [each.name for each in rollouts.on()])
+        self._scaler = Autoscaler(self.lifecycle, self._channels)
         self._background: set[asyncio.Task[None]] = set()
         self._start: asyncio.Task[None] | None = None
         self._recovered = asyncio.Event()
@@ -173,7 +174,8 @@ class RepositoryManager:
             InferError: UNAVAILABLE with the reason why it is not.
         """
         await self._ensure_recovered()
-        await self._on_demand.bring(name)
+        if not await self._scaler.request(name):
+            await self._on_demand.bring(name)
 
     async def report_use(self, uses: bytes) -> bytes:
         """Record what the replicas of a node use (`UseReport`); return a `ResidencyReport`; both msgpack."""
@@ -250,8 +252,7 @@ class RepositoryManager:
         await self.lifecycle.publish()
         self._recovered.set()
         self._spawn(self._rollouts.run(lambda: self._stopping))
-        scaler = Autoscaler(self.lifecycle.loaded, self.lifecycle.change_served, self._channels)
-        self._spawn(scaler.run(lambda: self._stopping))
+        self._spawn(self._scaler.run(lambda: self._stopping))
         await self._release_overrides()
         on_disk = await self._scan_at_start()
         if on_disk is not None:

@@ -42,6 +42,8 @@ async def _describe(found: ModelApplication) -> Description | None:
     """Return the description of an application; None when it does not answer or failed to load."""
     try:
         async with asyncio.timeout(_DESCRIBE_S):
+            if found.empty:  # only a replica can describe it; it ends again when nothing asks for it
+                await applications.wake(found.application, found.model)
             description = await applications.describe(found.model, found.application)
     except Exception as error:
         logger.warning("application '%s' does not answer and is replaced: %r", found.application, error)

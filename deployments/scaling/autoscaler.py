@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
+import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, lru_cache
 from time import monotonic
 from typing import Any, Final, Protocol
 
@@ -26,35 +27,40 @@ from deployments.spec import LOAD, ModelSpec, ReplicaLoad
 logger = logging.getLogger(__name__)
 
 _ANSWER_S: Final = 1.0
+_CONNECT_S: Final = 5.0
+"""Time for every ingress to connect to a replica that the manager has reached."""
 _COMPARE_S: Final = 10.0
 """Time from one comparison with what Serve was told to the next: a redeployment may tell it otherwise."""
 
 poll_pause = asyncio.sleep
 
 
-class Publish(Protocol):
-    """Shows the scale of an application to the ingresses."""
+class Served(Protocol):
+    """The versions that the manager serves.
 
-    def __call__(self, application: str, *, scale: Scale) -> Awaitable[None]: ...
+    Attributes:
+        loaded: the specs of the deployed ones, by application.
+    """
+
+    loaded: dict[str, ModelSpec]
+
+    async def change_served(self, application: str, *, scale: Scale) -> None:
+        """Show the scale of a version to the ingresses."""
+
+    async def publish_and_wait(self) -> None:
+        """Wait until every ingress has what was shown."""
 
 
 class Autoscaler:
     """Follows the load of every version with `max_replicas`.
 
     Args:
-        served: the specs of the deployed versions, by application.
-        publish: called at every change.
+        served: the versions.
         make_router: makes what opens channels to replicas; called when there is a version to scale.
     """
 
-    def __init__(
-        self,
-        served: Mapping[str, ModelSpec],
-        publish: Publish,
-        make_router: Callable[[], Router],
-    ) -> None:
+    def __init__(self, served: Served, make_router: Callable[[], Router]) -> None:
         self._served = served
-        self._publish = publish
         self._make_router = make_router
         self._versions: dict[str, ScaledVersion] = {}
 
@@ -65,38 +71,77 @@ class Autoscaler:
             await asyncio.gather(*(version.tick() for version in self._versions.values()))
             await poll_pause(PERIOD_S)
 
+    async def request(self, model: str) -> bool:
+        """Have a scaled model served, of which no replica was reached, by its identifier.
+
+        Returns:
+            Whether it is scaled; its replicas may still be starting.
+        """
+        asked = [version for version in self._versions.values() if version.identifier == model]
+        await asyncio.gather(*(version.request() for version in asked))
+        return bool(asked)
+
     @cached_property
     def _router(self) -> Router:
         return self._make_router()
 
     def _follow(self) -> None:
         """Begin with versions that are served now, and end with those that are not."""
-        served = self._served
-        for application in self._versions.keys() - served.keys():
-            del self._versions[application]
-            self._router.close_control_pool(application)
+        served = self._served.loaded
+        for application, version in list(self._versions.items()):
+            # The name may be that of another load already.
+            if application not in served or served[application].loaded_at != version.loaded_at:
+                del self._versions[application]
+                self._router.close_control_pool(application)
         for application in served.keys() - self._versions.keys():
             spec = served[application]
-            bounds = replica_parameters(mc.ModelConfig.FromString(spec.config)).scaling
+            bounds = _bounds(spec.config)
             if bounds is not None:
                 pool = self._router.open_control_pool(spec.name, application)
-                self._versions[application] = ScaledVersion(spec, bounds, pool, self._publish)
+                self._versions[application] = ScaledVersion(spec, bounds, pool, self._served)
+
+
+@lru_cache(4096)
+def _bounds(config: bytes) -> ScalingBounds | None:
+    return replica_parameters(mc.ModelConfig.FromString(config)).scaling
 
 
 class ScaledVersion:
-    """One version, and what is known of its load."""
+    """One version, and what is known of its load.
 
-    def __init__(self, spec: ModelSpec, bounds: ScalingBounds, pool: ReplicaPool, publish: Publish) -> None:
+    Attributes:
+        identifier: that of its model.
+        loaded_at: when its load began.
+    """
+
+    def __init__(self, spec: ModelSpec, bounds: ScalingBounds, pool: ReplicaPool, served: Served) -> None:
+        self.identifier = spec.identifier
+        self.loaded_at = spec.loaded_at
         self._spec = spec
+        self._served = served
+        self._asleep = False
+        self._reached_at = math.inf
         self._bounds = bounds
         self._pool = pool
-        self._publish = publish
         self._policy: ScalingPolicy | None = None
         self._reports: dict[Channel, ReplicaLoad] = {}
         self._changes: Counter[str] = Counter()
         self._nodes = 1
         self._compared_at = 0.0
         self._failure = ""
+
+    async def request(self) -> None:
+        """Start a replica if there is to be none.
+
+        Raises:
+            Exception: Serve cannot be told.
+        """
+        policy = await self._compared()
+        if policy is not None:
+            last = policy.decision
+            decision = policy.request(monotonic())
+            if decision.replicas != last.replicas:
+                await self._change(policy, last, decision)
 
     async def tick(self) -> None:
         """Take a sample and act on it; a failure is logged once, and the work tried again."""
@@ -122,6 +167,7 @@ class ScaledVersion:
             return None
         if self._policy is None:
             self._policy = ScalingPolicy(self._bounds, told, now)
+            self._asleep = not told
             await self._show(self._policy.decision)
         self._policy.adopt(told)
         return self._policy
@@ -130,6 +176,7 @@ class ScaledVersion:
         reports = await self._read()
         before, self._reports = self._reports, reports
         running = sum(not channel.draining for channel in self._pool.channels)
+        await self._wake(policy, running)
         if running and not before.keys() & reports.keys():
             return  # a reading alone tells nothing
         last = policy.decision
@@ -144,6 +191,12 @@ class ScaledVersion:
         text = "scaling '%s' version %d from %d to %d replicas (%s: %s)"
         numbers = last.replicas, decision.replicas
         logger.info(text, spec.identifier, spec.version, *numbers, decision.reason, decision.figures)
+        if not decision.replicas:  # requests must know that they have to wait before none can be sent
+            self._asleep = True
+            await self._show(decision)
+            await self._served.publish_and_wait()
+        if policy.decision is not decision:  # a request has arrived meanwhile
+            return
         try:
             await asyncio.to_thread(scale_deployment, spec.application, spec.name, decision.replicas)
         except BaseException:
@@ -152,9 +205,17 @@ class ScaledVersion:
         self._changes[decision.reason] += 1
         await self._show(decision)
 
+    async def _wake(self, policy: ScalingPolicy, running: int) -> None:
+        """Have no request wait any more once the ingresses have had time to connect to the first replica."""
+        now = monotonic()
+        self._reached_at = min(self._reached_at, now) if running and policy.decision.replicas else math.inf
+        if self._asleep and now - self._reached_at >= _CONNECT_S:
+            self._asleep = False
+            await self._show(policy.decision)
+
     async def _show(self, decision: Decision) -> None:
-        scale = Scale(decision.replicas, decision.reason, decision.figures, dict(self._changes))
-        await self._publish(self._spec.application, scale=scale)
+        scale = Scale(decision.replicas, decision.reason, decision.figures, dict(self._changes), self._asleep)
+        await self._served.change_served(self._spec.application, scale=scale)
 
     async def _read(self) -> dict[Channel, ReplicaLoad]:
         """Ask every replica; one that does not answer in time is left out."""

@@ -157,7 +157,7 @@ class ScalingPolicy:
 
     def observe(self, sample: Sample, now: float) -> Decision:
         """Decide after a sample."""
-        if sample.active:
+        if sample.active or not sample.running:  # its load may take longer than it may be idle
             self._active_at = now
         bounds, present = self._bounds, self.decision.replicas
         allowed = min(max(present, bounds.fewest), bounds.most)

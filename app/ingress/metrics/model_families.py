@@ -23,6 +23,7 @@ from app.ingress.metrics.family import (
     value,
 )
 from app.ingress.service.routed import Serving
+from app.routing.scale import Scale
 from app.routing.table import VersionEntry
 
 _BATCH_SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -108,6 +109,8 @@ _LOSING: Final = Condition[Serving]("from the first loss", lambda serving: bool(
 _OVERLOADED: Final = Condition[ModelReading](
     "models that refused a request because of the wait", lambda m: bool(m.report.refusals)
 )
+
+_SCALED: Final = Condition[Scale]("models with `max_replicas`", lambda scale: True)
 
 REQUESTS: Final[tuple[Family[ModelReading], ...]] = (
     _counter(
@@ -246,6 +249,22 @@ STATES: Final[tuple[Family[VersionEntry], ...]] = (
         "gauge",
         "The state of a model version, as a label (as in the repository index); always 1",
         _state,
+    ),
+)
+
+SCALES: Final[tuple[Family[Scale], ...]] = (
+    gauge(
+        "nereid_replicas_wanted",
+        "Replicas on all nodes that a scaled model version is to have (the same at every ingress)",
+        lambda scale: scale.wanted,
+        only=_SCALED,
+    ),
+    Family(
+        "nereid_scaling_changes",
+        "counter",
+        "Changes of that number since the repository manager started, by reason (the same at every ingress)",
+        by_reason(lambda scale: dict(sorted(scale.changes.items()))),
+        only=_SCALED,
     ),
 )
 

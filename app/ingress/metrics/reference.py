@@ -25,6 +25,7 @@ from app.ingress.metrics.model_families import (
     LOAD_FAILURES,
     LOADS,
     REQUESTS,
+    SCALES,
     SERVING,
     STATES,
     ModelReading,
@@ -33,6 +34,7 @@ from app.ingress.metrics.residency_families import RESIDENCY, WAITING
 from app.ingress.metrics.rollout_families import ROLLOUTS, SideReading
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.routed import Serving
+from app.routing.scale import Scale
 from app.routing.table import ModelState, VersionEntry
 from app.routing.waiting_room import WaitingCounts
 
@@ -125,6 +127,7 @@ def reference() -> str:
                 *_rows(DISTRIBUTIONS, _MODEL),
                 *_rows(SERVING, Serving(True, 1, {"was killed": 1})),
                 *_rows(STATES, _ENTRY),
+                *_rows(SCALES, Scale(2, changes={"load": 1})),
                 *_rows(LOAD_FAILURES, 1),
             ]
         ),

@@ -28,8 +28,9 @@ def test_scaling_bounds_have_defaults() -> None:
     assert replica_parameters(config(max_replicas="4")).scaling == ScalingBounds(4, 1, 0.7, 20.0, 0.0)
     slow = config("dynamic_batching { max_queue_delay_microseconds: 50000 }", max_replicas="4")
     assert replica_parameters(slow).scaling == ScalingBounds(4, 1, 0.7, 100.0, 0.0)
-    given = config(max_replicas="9", min_replicas="2", target_load="0.5", max_queue_ms="7.5")
-    assert replica_parameters(given).scaling == ScalingBounds(9, 2, 0.5, 7.5)
+    own = {"target_load": "0.5", "max_queue_ms": "7.5", "idle_seconds": "60"}
+    given = config(max_replicas="9", min_replicas="0", **own)
+    assert replica_parameters(given).scaling == ScalingBounds(9, 0, 0.5, 7.5, 60.0)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_scaling_bounds_have_defaults() -> None:
         ({"max_replicas": "1001"}, "'max_replicas' is 1001, at most 1000 are supported"),
         ({"max_replicas": "2", "min_replicas": "3"}, "'min_replicas' (3) is above 'max_replicas' (2)"),
         ({"max_replicas": "2", "min_replicas": "-1"}, "'min_replicas' must be a number from 0 on, got '-1'"),
-        ({"max_replicas": "2", "min_replicas": "0"}, "must be a positive number, got '0'"),
+        ({"max_replicas": "2", "min_replicas": "0"}, "may be 0 only with 'idle_seconds' above 0"),
         (
             {"max_replicas": "2", "idle_seconds": "60"},
             "'idle_seconds' has no effect unless 'min_replicas' is 0",
@@ -90,4 +91,5 @@ def test_redeployment_keeps_the_number_of_a_scaled_model() -> None:
     assert started(9, max_replicas="4") == 4
     assert started(0, max_replicas="4") == 1
     assert started(1, max_replicas="4", min_replicas="2") == 2
+    assert started(0, max_replicas="4", min_replicas="0", idle_seconds="1") == 1, "it must be seen to load"
     assert started(3, ray_replicas="2") == 2

@@ -1,10 +1,13 @@
 """Resolution of names and versions, with Triton's texts."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from app.core.errors import ErrorCode, InferError
 from app.core.rollout.split import Split
+from app.routing.scale import Scale
 from app.routing.table import (
     NO_VERSION,
     ModelState,
@@ -154,3 +157,11 @@ def test_table_survives_its_way() -> None:
     decoded = decode_table(encode_table(TABLE))
     assert decoded == TABLE
     assert decoded.applications.keys() == {"m:1", "m:10"}
+
+
+def test_version_that_sleeps_is_idle_until_its_replica_is_connected() -> None:
+    def idle(**fields: Any) -> bool:
+        return VersionEntry("m", 1, ModelState.READY, application="m:1", **fields).idle
+
+    assert idle(scale=Scale(0, asleep=True)) and idle(scale=Scale(1, asleep=True))
+    assert not idle(scale=Scale(1)) and not idle()

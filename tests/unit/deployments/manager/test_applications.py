@@ -71,14 +71,15 @@ def serve_status(monkeypatch: pytest.MonkeyPatch, **found: tuple[str, dict[str, 
 
 
 async def test_model_applications_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    running: Any = SimpleNamespace(replica_states={"RUNNING": 1})
     serve_status(
         monkeypatch,
         **{
-            "nereid": ("RUNNING", {"ingress": None, "repository-manager": None}),
-            "m:1": ("RUNNING", {"m": None}),
-            "m:1@2": ("DEPLOYING", {"m": None}),
-            "m:2": ("UNHEALTHY", {"m": None}),
-            "m:3": ("DEPLOY_FAILED", {"m": None}),
+            "nereid": ("RUNNING", {"ingress": running, "repository-manager": running}),
+            "m:1": ("RUNNING", {"m": running}),
+            "m:1@2": ("DEPLOYING", {"m": running}),
+            "m:2": ("UNHEALTHY", {"m": running}),
+            "m:3": ("DEPLOY_FAILED", {"m": running}),
             "m:4": ("DELETING", {}),
             "other:1": ("RUNNING", {"somebody": None, "else": None}),
         },
@@ -90,6 +91,13 @@ async def test_model_applications_are_listed(monkeypatch: pytest.MonkeyPatch) ->
         ModelApplication("m", 3, 1, "m:3", False),
         ModelApplication("m", 4, 1, "m:4", False),
     ]
+
+
+async def test_application_that_was_scaled_to_zero_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = SimpleNamespace(replica_states={"STARTING": 1})
+    none = SimpleNamespace(replica_states={})
+    serve_status(monkeypatch, **{"m:1": ("RUNNING", {"m": states}), "m:2": ("RUNNING", {"m": none})})
+    assert [(found.version, found.empty) for found in await applications.listed()] == [(1, False), (2, True)]
 
 
 async def test_running_replicas_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +151,7 @@ class FakeServe:
         self.deployed += [target.name for target in targets]
 
     def ask(self) -> Any:
-        deployments = {"m": SimpleNamespace(message=self.message)}
+        deployments = {"m": SimpleNamespace(message=self.message, replica_states={"RUNNING": 2})}
         found = SimpleNamespace(status=self.status, message="", deployments=deployments)
         return SimpleNamespace(applications={} if self.status is None else {"m:1": found})
 

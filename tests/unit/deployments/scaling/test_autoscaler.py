@@ -52,8 +52,8 @@ class Cluster:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *specs: ModelSpec) -> None:
         self.now = 1000.0
-        self.served = {spec.application: spec for spec in specs}
-        self.told: dict[str, int | None] = dict.fromkeys(self.served, 1)
+        self.loaded = {spec.application: spec for spec in specs}
+        self.told: dict[str, int | None] = dict.fromkeys(self.loaded, 1)
         self.channels = {spec.application: [FakeChannel(self)] for spec in specs}
         self.calls: list[tuple[str, str, int]] = []
         self.shown: list[tuple[str, Scale]] = []
@@ -65,7 +65,8 @@ class Cluster:
         monkeypatch.setattr(autoscaler, "gpus_by_node", lambda: [0])
         monkeypatch.setattr(autoscaler, "scale_deployment", self._scale)
         monkeypatch.setattr(autoscaler, "target_replicas", lambda application, _: self.told[application])
-        self.scaler = Autoscaler(self.served, self._publish, lambda: self)  # type: ignore[arg-type, return-value]
+        router: Any = self
+        self.scaler = Autoscaler(self, lambda: router)
 
     async def run(self, ticks: int = 1) -> None:
         self._ticks = ticks
@@ -82,8 +83,15 @@ class Cluster:
         self.now += seconds
         self._ticks -= 1
 
-    async def _publish(self, application: str, *, scale: Scale) -> None:
+    async def change_served(self, application: str, *, scale: Scale) -> None:
         self.shown.append((application, scale))
+
+    async def publish_and_wait(self) -> None:
+        await self.on_settle()
+
+    async def on_settle(self) -> None:
+        """Have every ingress route by what was published."""
+        assert self.shown[-1][1].asleep and self.told["m:1"], "Serve is told when requests know to wait"
 
     def _scale(self, application: str, deployment: str, replicas: int) -> None:
         if self.failure:
@@ -147,11 +155,73 @@ async def test_replica_that_does_not_answer_is_left_out(monkeypatch: pytest.Monk
     assert cluster.calls == [("m:1", "m", 3)], "two replicas' places are in use, as far as is known"
 
 
+async def test_another_load_of_a_version_is_followed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(monkeypatch, spec(max_replicas="4"))
+    await cluster.run()
+    again = msgspec.structs.replace(spec(max_replicas="4", min_replicas="3"), loaded_at=5.0)
+    cluster.loaded["m:1"] = again
+    await cluster.run(2)
+    assert cluster.closed == ["m:1"] and cluster.calls == [("m:1", "m", 3)]
+
+
 async def test_versions_that_are_unloaded_or_gone_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(monkeypatch, spec("m:1", max_replicas="4"), spec("n:1", max_replicas="4"))
     cluster.told["n:1"] = None
     await cluster.run()
     assert [application for application, _ in cluster.shown] == ["m:1"]
-    del cluster.served["m:1"]
+    del cluster.loaded["m:1"]
     await cluster.run()
     assert cluster.closed == ["m:1"]
+
+
+IDLE_AFTER_2S = {"max_replicas": "4", "min_replicas": "0", "idle_seconds": "2", "target_load": "1"}
+
+
+async def test_idle_version_sleeps_until_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(monkeypatch, spec(**IDLE_AFTER_2S))
+    (replica,) = cluster.channels["m:1"]
+    await cluster.run(6)
+    assert cluster.calls == [("m:1", "m", 0)]
+    assert cluster.shown[-1][1] == Scale(0, "idle", "no request for 2 s", {"idle": 1}, asleep=True)
+    cluster.channels["m:1"].clear()
+    assert await cluster.scaler.request("m")
+    assert cluster.calls[1:] == [("m:1", "m", 1)]
+    assert cluster.shown[-1][1].reason == "request" and cluster.shown[-1][1].asleep, "it only starts"
+    await cluster.run(10)
+    cluster.channels["m:1"].append(replica)
+    replica.busy = 1
+    await cluster.run(10)
+    assert cluster.shown[-1][1].asleep, "an ingress may not have reached it yet"
+    await cluster.run(2)
+    assert not cluster.shown[-1][1].asleep and len(cluster.calls) == 2
+
+
+async def test_request_that_arrives_while_the_last_replica_is_to_end_keeps_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(monkeypatch, spec(**IDLE_AFTER_2S))
+
+    async def ask() -> None:
+        assert await cluster.scaler.request("m")
+
+    cluster.on_settle = ask  # type: ignore[method-assign]
+    await cluster.run(6)
+    assert [replicas for *_, replicas in cluster.calls] == [1]
+    cluster.channels["m:1"][0].busy = 1
+    await cluster.run(11)
+    assert not cluster.shown[-1][1].asleep
+
+
+async def test_request_for_a_model_that_is_not_scaled_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(monkeypatch, spec("m:1", max_replicas="2"), spec("n:1"))
+    await cluster.run()
+    assert not await cluster.scaler.request("other")
+    assert await cluster.scaler.request("m") and cluster.calls == [], "it has a replica already"
+
+
+async def test_restarted_manager_finds_a_version_asleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(monkeypatch, spec(**IDLE_AFTER_2S))
+    cluster.told["m:1"] = 0
+    cluster.channels["m:1"].clear()
+    await cluster.run(2)
+    assert cluster.shown == [("m:1", Scale(0, "start", asleep=True))] and cluster.calls == []

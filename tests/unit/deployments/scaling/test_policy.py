@@ -183,9 +183,9 @@ def test_idle_version_goes_to_zero_and_comes_back_by_a_request() -> None:
     assert policy.observe(Sample(1), 60.5) == Decision(0, "idle", "no request for 60 s")
     assert policy.observe(Sample(0), 100.0).replicas == 0
     assert policy.request(101.0)[:2] == (1, "request")
-    assert policy.observe(Sample(0), 101.5).replicas == 1, "it starts"
-    assert policy.observe(Sample(1), 160.5).replicas == 1
-    assert policy.observe(Sample(1), 161.0).replicas == 0
+    assert policy.observe(Sample(0), 171.0).replicas == 1, "it still starts"
+    assert policy.observe(Sample(1), 230.5).replicas == 1
+    assert policy.observe(Sample(1), 231.0).replicas == 0
 
 
 def busy(running: int, room: int | None = None) -> Sample:

@@ -31,6 +31,7 @@ from app.ingress.metrics.model_families import (
     LOAD_FAILURES,
     LOADS,
     REQUESTS,
+    SCALES,
     SERVING,
     STATES,
 )
@@ -39,6 +40,7 @@ from app.ingress.metrics.residency_families import RESIDENCY, WAITING
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.routed import RoutedInferenceService
 from app.routing.router import Router
+from app.routing.scale import Scale
 from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
 from tests.unit.app.routing_fakes import (
     CONFIG,
@@ -167,7 +169,7 @@ async def test_prometheus_reads_every_family(tmp_path: Path) -> None:
         summaries={"queue": Summary(2, 10, {5: 1, 9: 1})},
         custom=[CustomFamily("own", "a\nb", "histogram", [sample])],
     )
-    router = FakeRouter(entry("m", config=CONFIG + SCALED))
+    router = FakeRouter(entry("m", config=CONFIG + SCALED, scale=Scale(1, changes={"load": 1})))
     router.pools["m:1"] = FakePool([FakeChannel(report)], [], {"was killed": 1})
     router.table = RoutingTable(1, True, router.table.entries, load_failures={"m": 1})
     ingress = IngressReading(
@@ -180,7 +182,7 @@ async def test_prometheus_reads_every_family(tmp_path: Path) -> None:
     text = (await render(service_of(router), config, machine, ingress)).decode()
     found = list(text_string_to_metric_families(text))
     tables: tuple[Family[Any], ...]
-    tables = (*REQUESTS, *LOADS, *DISTRIBUTIONS, *SERVING, *STATES, *LOAD_FAILURES)
+    tables = (*REQUESTS, *LOADS, *DISTRIBUTIONS, *SERVING, *STATES, *SCALES, *LOAD_FAILURES)
     tables += (*BUILD, *PROCESS, *SLOW_CLIENTS, *FRONTS, *CERTIFICATES, *WAITING, *RESIDENCY, *CPU, *PINNED)
     expected = [(family.name.removesuffix("_total"), family.kind, family.help) for family in tables]
     expected.append(("own", "histogram", "a\nb"))
@@ -233,6 +235,18 @@ async def test_every_version_that_is_wanted_has_a_state() -> None:
         (("model", "m"), ("state", "LOADING"), ("version", "2")): 1,
         (("model", "n"), ("state", "UNKNOWN"), ("version", "")): 1,
     }
+
+
+async def test_replicas_that_a_scaled_version_is_to_have() -> None:
+    router = FakeRouter(entry("m", scale=Scale(3, "load", "", {"load": 2, "idle": 1})), entry("n"))
+    found = samples(await page(router))
+    m = (("model", "m"), ("version", "1"))
+    assert found["nereid_replicas_wanted"] == {m: 3}
+    assert found["nereid_scaling_changes"] == {
+        (m[0], ("reason", "load"), m[1]): 2,
+        (m[0], ("reason", "idle"), m[1]): 1,
+    }
+    assert "nereid_replicas_wanted" not in await page(FakeRouter(entry("n")))
 
 
 async def test_loads_that_failed_are_counted_by_model() -> None:
