@@ -2,8 +2,9 @@
 
 import pytest
 
+from app.routing.scale import Scale
 from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
-from deployments.manager.load_messages import ready_entry, status_table
+from deployments.manager.load_messages import index_rows, ready_entry, scaled_replicas, status_table
 from deployments.spec import Description, ModelSpec
 
 
@@ -53,3 +54,24 @@ def test_reason_of_several_lines_does_not_break_the_table() -> None:
 
 def test_status_table_without_models() -> None:
     assert status_table(RoutingTable()).splitlines()[1] == "| Model | Version | Status |"
+
+
+def test_index_says_how_many_replicas_a_scaled_version_has_and_why() -> None:
+    def reason(scale: Scale, reason: str = "", state: ModelState = ModelState.READY) -> str:
+        return index_rows([VersionEntry("m", 1, state, reason, scale=scale)], {})[0][3]
+
+    loaded = Scale(3, "load", "load 0.93 (target 0.7), queue 4 ms")
+    assert reason(loaded) == "3 replicas: load, load 0.93 (target 0.7), queue 4 ms"
+    assert reason(Scale(1, "start")) == "1 replica: start"
+    assert reason(loaded, "started again in 2 s") == "started again in 2 s"
+    assert reason(loaded, state=ModelState.UNLOADING) == ""
+
+
+def test_reload_starts_with_the_replicas_of_the_largest_version_in_service() -> None:
+    entries = [
+        VersionEntry("m", 1, ModelState.READY, scale=Scale(2)),
+        VersionEntry("m", 2, ModelState.READY, scale=Scale(5)),
+        VersionEntry("m", 3, ModelState.UNLOADING, scale=Scale(9)),
+        VersionEntry("m", 4, ModelState.READY),
+    ]
+    assert scaled_replicas(entries) == 5 and scaled_replicas([]) == 0
