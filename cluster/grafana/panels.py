@@ -223,9 +223,17 @@ MODEL: Final = (
         "Replicas",
         {
             f"ready {VERSION}": f"sum by ({BY}) (nereid_replicas_ready{{{VERSIONS}}})",
+            f"wanted {VERSION}": f"max by ({BY}) (nereid_replicas_wanted{{{VERSIONS}}})",
             f"at most {VERSION}": f"max by ({BY}) (nereid_replicas_maximum{{{VERSIONS}}})",
         },
-        about="At most: models with max_replicas.",
+        about="Wanted and at most: models with max_replicas.",
+    ),
+    Panel(
+        "Why the number of replicas changes",
+        {
+            "{{version}} {{reason}}": "max by (version, reason) "
+            f"(increase(nereid_scaling_changes{{{VERSIONS}}}[$__rate_interval]))"
+        },
     ),
     Panel(
         "Replicas lost",
