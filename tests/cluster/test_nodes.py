@@ -6,6 +6,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -38,14 +39,19 @@ class Nodes(NamedTuple):
 
     def nodes_of(self, title: str) -> list[int]:
         """The raylet, by its process id, of each replica of a deployment."""
-        return sorted(psutil.Process(pid).ppid() for pid in self.replicas(title))
+        return sorted(raylet for raylet, _ in self._found(title))
 
     def replicas(self, title: str) -> list[int]:
-        return [
-            process.pid
-            for process in self.root.children(recursive=True)
-            if f"ServeReplica:{title}" in " ".join(process.cmdline())
-        ]
+        return [pid for _, pid in self._found(title)]
+
+    def _found(self, title: str) -> list[tuple[int, int]]:
+        """The process ids of each replica's raylet and of itself."""
+        found = []
+        for process in self.root.children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # it may end while it is looked at
+                if f"ServeReplica:{title}" in " ".join(process.cmdline()):
+                    found.append((process.ppid(), process.pid))
+        return found
 
 
 @pytest.fixture(scope="module")
