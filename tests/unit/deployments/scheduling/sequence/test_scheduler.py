@@ -121,7 +121,7 @@ def test_padding_fills_empty_slots(bench: SequenceBench) -> None:
     assert inputs["CORRID"] == [0, 0, 3]
     assert inputs["INPUT"] == [0, 0, 5] and inputs["HISTORY_IN"] == [0, 0, 30]
     assert bench.model is not None
-    counters = bench.model.statistics.counters
+    counters = bench.model.statistics.report()
     assert counters.batches[3].compute_infer.count == 2
     assert counters.inference_count == counters.success.count == 5, "empty slots are not counted"
     assert bench.infer(2, 7) == 27
