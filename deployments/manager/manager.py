@@ -76,7 +76,7 @@ class RepositoryManager:
         self.lifecycle = Lifecycle(settings, self._catalog, self._publisher, ingress, self._spawn, rollouts)
         self._rollouts = RolloutDriver(rollouts, self.lifecycle, judge, self._spawn)
         self._on_demand = OnDemand(settings, self.lifecycle, lambda: [each.name for each in rollouts.on()])
-        self._scaler = Autoscaler(self.lifecycle, self._channels)
+        self._scaler = Autoscaler(self.lifecycle, self._channels, rollouts.is_on)
         self._background: set[asyncio.Task[None]] = set()
         self._start: asyncio.Task[None] | None = None
         self._recovered = asyncio.Event()

@@ -57,10 +57,17 @@ class Autoscaler:
     Args:
         served: the versions.
         make_router: makes what opens channels to replicas; called when there is a version to scale.
+        in_rollout: returns whether a model has a rollout that is on.
     """
 
-    def __init__(self, served: Served, make_router: Callable[[], Router]) -> None:
+    def __init__(
+        self,
+        served: Served,
+        make_router: Callable[[], Router],
+        in_rollout: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         self._served = served
+        self._in_rollout = in_rollout
         self._make_router = make_router
         self._versions: dict[str, ScaledVersion] = {}
 
@@ -98,7 +105,9 @@ class Autoscaler:
             bounds = _bounds(spec.config)
             if bounds is not None:
                 pool = self._router.open_control_pool(spec.name, application)
-                self._versions[application] = ScaledVersion(spec, bounds, pool, self._served)
+                self._versions[application] = ScaledVersion(
+                    spec, bounds, pool, self._served, self._in_rollout
+                )
 
 
 @lru_cache(4096)
@@ -114,11 +123,19 @@ class ScaledVersion:
         loaded_at: when its load began.
     """
 
-    def __init__(self, spec: ModelSpec, bounds: ScalingBounds, pool: ReplicaPool, served: Served) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        bounds: ScalingBounds,
+        pool: ReplicaPool,
+        served: Served,
+        in_rollout: Callable[[str], bool],
+    ) -> None:
         self.identifier = spec.identifier
         self.loaded_at = spec.loaded_at
         self._spec = spec
         self._served = served
+        self._in_rollout = in_rollout
         self._asleep = False
         self._reached_at = math.inf
         self._bounds = bounds
@@ -180,7 +197,10 @@ class ScaledVersion:
         if running and not before.keys() & reports.keys():
             return  # a reading alone tells nothing
         last = policy.decision
-        decision = policy.observe(sample(before, reports, running, self._nodes), monotonic())
+        taken = sample(before, reports, running, self._nodes)
+        if self._in_rollout(self.identifier):  # any version may be given all requests at once
+            taken = taken._replace(active=True, sequences=True)
+        decision = policy.observe(taken, monotonic())
         if decision.replicas != last.replicas:
             await self._change(policy, last, decision)
         elif decision.reason != last.reason:

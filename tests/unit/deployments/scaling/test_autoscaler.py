@@ -58,6 +58,7 @@ class Cluster:
         self.calls: list[tuple[str, str, int]] = []
         self.shown: list[tuple[str, Scale]] = []
         self.closed: list[str] = []
+        self.rollouts: set[str] = set()
         self.failure = ""
         self._ticks = 0
         monkeypatch.setattr(autoscaler, "monotonic", lambda: self.now)
@@ -66,7 +67,7 @@ class Cluster:
         monkeypatch.setattr(autoscaler, "scale_deployment", self._scale)
         monkeypatch.setattr(autoscaler, "target_replicas", lambda application, _: self.told[application])
         router: Any = self
-        self.scaler = Autoscaler(self, lambda: router)
+        self.scaler = Autoscaler(self, lambda: router, self.rollouts.__contains__)
 
     async def run(self, ticks: int = 1) -> None:
         self._ticks = ticks
@@ -194,6 +195,18 @@ async def test_idle_version_sleeps_until_a_request(monkeypatch: pytest.MonkeyPat
     assert cluster.shown[-1][1].asleep, "an ingress may not have reached it yet"
     await cluster.run(2)
     assert not cluster.shown[-1][1].asleep and len(cluster.calls) == 2
+
+
+async def test_no_replica_ends_while_its_model_has_a_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(monkeypatch, spec(**IDLE_AFTER_2S))
+    cluster.told["m:1"] = 2
+    cluster.channels["m:1"].append(FakeChannel(cluster))
+    cluster.rollouts.add("m")
+    await cluster.run(1500)
+    assert cluster.calls == []
+    cluster.rollouts.clear()
+    await cluster.run(6)
+    assert cluster.calls == [("m:1", "m", 0)]
 
 
 async def test_request_that_arrives_while_the_last_replica_is_to_end_keeps_it(
