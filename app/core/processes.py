@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Final, NamedTuple
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -95,6 +96,19 @@ def descendants(root: int) -> list[Process]:
         waiting += below
         found += [Process(pid, processes[pid].started) for pid in below]
     return found
+
+
+def proportional_memory(root: int) -> int:
+    """Return the bytes of a process and those below it; pages that others share count in parts (PSS)."""
+    return sum(map(_pss, [root, *(below.pid for below in descendants(root))]))
+
+
+def _pss(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:  # it has ended
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:")), 0)
 
 
 def _all() -> dict[int, _Status]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.core.errors import FailureReason, unsupported
-from app.core.processes import descendants
+from app.core.processes import proportional_memory
 from app.core.statistics import Statistics
 from deployments.execution.queued_request import QueuedRequest
 from deployments.replica.served_model import ServedModel
@@ -101,21 +101,8 @@ class Memory:
         now = time.monotonic()
         if now - self._at >= _MEASURE_S:
             self._at = now
-            self._bytes = await asyncio.to_thread(_proportional_memory)
+            self._bytes = await asyncio.to_thread(proportional_memory, os.getpid())
         return self._bytes
-
-
-def _proportional_memory() -> int:
-    """Return the memory of this process and those below it; shared pages count in parts (PSS)."""
-    own = os.getpid()
-    return sum(map(_pss, [own, *(below.pid for below in descendants(own))]))
-
-
-def _pss(pid: int) -> int:
-    try:
-        return _kilobytes(Path(f"/proc/{pid}/smaps_rollup").read_text(), "Pss:") << 10
-    except OSError:  # it has ended
-        return 0
 
 
 def free_memory() -> int:

@@ -6,7 +6,7 @@ import time
 import uuid
 from typing import Any, Final
 
-from app.core.processes import descendants
+from app.core.processes import descendants, proportional_memory
 from app.core.residency import ReplicaUse
 from deployments.replica.served_model import ServedModel
 
@@ -39,18 +39,9 @@ class UseMeter:
 
 
 def memory_bytes() -> int:
-    """Return the proportional set size of this process and those below it, and what they have on GPUs."""
-    pids = {os.getpid(), *(below.pid for below in descendants(os.getpid()))}
-    return sum(map(_pss, pids)) + _gpu_bytes(pids)
-
-
-def _pss(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/smaps_rollup") as file:
-            found = next((line for line in file if line.startswith("Pss:")), "Pss: 0 kB")
-    except OSError:  # it has ended
-        return 0
-    return int(found.split()[1]) << 10
+    """Return the memory of this process and those below it, and what they have on GPUs."""
+    own = os.getpid()
+    return proportional_memory(own) + _gpu_bytes({own, *(below.pid for below in descendants(own))})
 
 
 def _gpu_bytes(pids: set[int]) -> int:

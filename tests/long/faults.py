@@ -9,12 +9,12 @@ import argparse
 import shutil
 import signal
 import tempfile
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +25,7 @@ import tritonclient.http
 
 from benchmarks.processes import role_of, tree
 from tests.long.client import tensors
+from tests.long.client_threads import ClientThreads
 from tests.long.server import say
 from tests.server import ROOT, Server, wait_until
 
@@ -64,7 +65,7 @@ class Event(NamedTuple):
     """"ok", "wrong", or the error."""
 
 
-class Load:
+class Load(ClientThreads):
     """Clients that ask a model over one protocol, each request after the other, and check every answer."""
 
     def __init__(self, server: Server, protocol: str, model: str, clients: int = 2) -> None:
@@ -72,28 +73,15 @@ class Load:
         self._url = server.http_url if protocol == "HTTP" else server.grpc_url
         self._options = {} if protocol == "HTTP" else {"client_timeout": _TIMEOUT_S}
         self._model = model
-        self._stop = threading.Event()
         self.events: list[Event] = []
         self.in_flight: dict[int, float] = {}
         """By client: when its request began."""
-        self._threads = [
-            threading.Thread(target=self._run, args=(number,), daemon=True) for number in range(clients)
-        ]
-
-    def __enter__(self) -> "Load":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(_TIMEOUT_S + 5)
+        super().__init__([partial(self._run, number) for number in range(clients)], _TIMEOUT_S + 5)
 
     def _run(self, seed: int) -> None:
         random = np.random.default_rng(seed)
         client = self._open()
-        while not self._stop.is_set():
+        while not self.stop.is_set():
             values = random.integers(0, 1 << 20, (1, 16)).astype(np.float32)
             self.in_flight[seed] = begun = time.monotonic()
             result = "ok"
@@ -107,7 +95,7 @@ class Load:
                     client.close()
                 client = self._open()
             self.events.append(Event(begun, time.monotonic(), result))
-            self._stop.wait(0.01 if result == "ok" else 0.1)
+            self.stop.wait(0.01 if result == "ok" else 0.1)
 
     def _open(self) -> Any:
         if self._module is tritonclient.http:
@@ -115,27 +103,18 @@ class Load:
         return tritonclient.grpc.InferenceServerClient(self._url)
 
 
-class Probe:
+class Probe(ClientThreads):
     """Asks every 50 ms, on new connections, whether server and model are ready."""
 
     def __init__(self, server: Server, model: str) -> None:
         self._urls = [
             f"http://{server.http_url}/v2/{path}" for path in ("health/ready", f"models/{model}/ready")
         ]
-        self._stop = threading.Event()
         self.events: list[Event] = []
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> "Probe":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        super().__init__([self._run], _TIMEOUT_S)
 
     def _run(self) -> None:
-        while not self._stop.wait(0.05):
+        while not self.stop.wait(0.05):
             begun = time.monotonic()
             result = "ok"
             for url in self._urls:

@@ -10,12 +10,12 @@ import argparse
 import json
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 import tritonclient.utils.shared_memory as shm
 
+from tests.long.client_threads import ClientThreads
 from tests.long.processes import Growth, Watch
 from tests.long.server import say
 from tests.server import Server, wait_until
@@ -94,35 +95,22 @@ def infer_shared(client: Any, x: np.ndarray) -> np.ndarray:
         shm.destroy_shared_memory_region(region)
 
 
-class Clients:
+class Clients(ClientThreads):
     """Three clients that ask until they are stopped; a wrong answer, or none, is kept as text."""
 
     def __init__(self, server: Server) -> None:
         self.answered = 0
         self.wrong: list[str] = []
-        self._stop = threading.Event()
         over_http = (http_client, server.http_url, lambda client, x: infer(http_client, client, x))
         over_grpc = (grpc_client, server.grpc_url, lambda client, x: infer(grpc_client, client, x))
         shared = (http_client, server.http_url, infer_shared)
-        self._threads = [
-            threading.Thread(target=self._run, args=(number, *kind))
-            for number, kind in enumerate((over_http, over_grpc, shared))
-        ]
-
-    def __enter__(self) -> "Clients":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
+        kinds = enumerate((over_http, over_grpc, shared))
+        super().__init__([partial(self._run, number, *kind) for number, kind in kinds], 60.0)
 
     def _run(self, number: int, package: Any, url: str, ask: Ask) -> None:
         random = np.random.default_rng(number)
         with package.InferenceServerClient(url) as client:
-            while not self._stop.is_set():
+            while not self.stop.is_set():
                 for size in (LARGE, SMALL):
                     x = random.random(size, np.float32)
                     try:

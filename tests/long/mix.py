@@ -1,14 +1,15 @@
 """The load of the long suites: every kind of request there is, by several clients at once."""
 
 import re
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final, NamedTuple
 
 from tests.long import hostile, inference, management, streams
 from tests.long.client import Client
+from tests.long.client_threads import ClientThreads
 from tests.long.outcomes import Ledger, Refused, Wrong
 
 _PAUSE_S: Final = 0.2
@@ -63,7 +64,7 @@ LEAK: Final = Kind(inference.leaked, 3)
 MANAGEMENT: Final = (Kind(management.reload), Kind(management.come_and_go))
 
 
-class Mix:
+class Mix(ClientThreads):
     """Clients that send requests of random kinds, and those that load and unload, until they are stopped."""
 
     def __init__(
@@ -89,35 +90,24 @@ class Mix:
         self._addresses = http, grpc
         self._ledger = ledger
         self._retry_s = retry_s
-        self._stop = threading.Event()
-        kinds = tuple(kinds)
-        self._threads = [
-            threading.Thread(target=self._infer, args=(kinds, seed), daemon=True) for seed in range(clients)
-        ]
-        self._threads += [threading.Thread(target=self._manage, daemon=True) for _ in range(managers)]
+        askers = [partial(self._infer, tuple(kinds), seed) for seed in range(clients)]
+        super().__init__([*askers, *[self._manage] * managers], 120 + retry_s)
 
-    def __enter__(self) -> "Mix":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(120 + self._retry_s)
-            if thread.is_alive():
-                self._ledger.has_failed("client", "a request does not end", wrong=True)
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        for _ in range(self.hanging):
+            self._ledger.has_failed("client", "a request does not end", wrong=True)
 
     def _infer(self, kinds: tuple[Kind, ...], seed: int) -> None:
         client = Client(*self._addresses, seed)
         weights = [kind.weight for kind in kinds]
-        while not self._stop.is_set():
+        while not self.stop.is_set():
             self.attempt(client, client.random.choices(kinds, weights)[0])
         client.close()
 
     def _manage(self) -> None:
         client = Client(*self._addresses, -1)
-        while not self._stop.wait(client.random.uniform(2, 6)):
+        while not self.stop.wait(client.random.uniform(2, 6)):
             self.attempt(client, client.random.choice(MANAGEMENT))
         client.close()
 

@@ -2,12 +2,13 @@
 
 import http.client
 import json
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
+
+from tests.long.client_threads import ClientThreads
 
 _PATH: Final = "/v2/models/steady/infer"
 _TIMEOUT_S: Final = 60.0
@@ -27,27 +28,15 @@ class Request(NamedTuple):
         return self.ended - self.begun
 
 
-class NodeLoad:
+class NodeLoad(ClientThreads):
     """Connections to one machine, each with one request after the other; asks for its readiness too."""
 
     def __init__(self, address: str, connections: int) -> None:
         self._address = address
-        self._stop = threading.Event()
         self.requests: list[Request] = []
         self.unready: list[float] = []
         """When the machine said that it is not ready."""
-        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(connections)]
-        self._threads.append(threading.Thread(target=self._watch, daemon=True))
-
-    def __enter__(self) -> "NodeLoad":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(_TIMEOUT_S)
+        super().__init__([*[self._run] * connections, self._watch], _TIMEOUT_S)
 
     def answered_by(self, machine: int, since: float) -> int:
         """Return how many requests a machine has answered since a moment."""
@@ -55,7 +44,7 @@ class NodeLoad:
 
     def _run(self) -> None:
         connection = http.client.HTTPConnection(self._address, 8000, timeout=_TIMEOUT_S)
-        while not self._stop.is_set():
+        while not self.stop.is_set():
             begun = time.monotonic()
             try:
                 machine, failure = self._ask(connection), ""
@@ -64,7 +53,7 @@ class NodeLoad:
                 connection.close()
             self.requests.append(Request(begun, time.monotonic(), machine, failure))
             if failure:
-                self._stop.wait(_PAUSE_S)
+                self.stop.wait(_PAUSE_S)
         connection.close()
 
     def _ask(self, connection: http.client.HTTPConnection) -> int:
@@ -80,7 +69,7 @@ class NodeLoad:
         return int(found["MACHINE"][0])
 
     def _watch(self) -> None:
-        while not self._stop.wait(_PAUSE_S):
+        while not self.stop.wait(_PAUSE_S):
             if not ready(self._address):
                 self.unready.append(time.monotonic())
 

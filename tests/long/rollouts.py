@@ -11,12 +11,12 @@ import json
 import os
 import sys
 import tempfile
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +24,7 @@ import numpy as np
 import tritonclient.grpc
 
 from tests.long.client import tensors
+from tests.long.client_threads import ClientThreads
 from tests.long.server import say
 from tests.server import Server
 
@@ -88,31 +89,18 @@ class Event(NamedTuple):
     result: str
 
 
-class Load:
+class Load(ClientThreads):
     """Clients that ask the model without a version, and check every answer."""
 
     def __init__(self, server: Server) -> None:
         self._url = server.grpc_url
-        self._stop = threading.Event()
         self.events: list[Event] = []
-        self._threads = [
-            threading.Thread(target=self._run, args=(number,), daemon=True) for number in range(_CLIENTS)
-        ]
-
-    def __enter__(self) -> "Load":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(10)
+        super().__init__([partial(self._run, number) for number in range(_CLIENTS)], 10)
 
     def _run(self, seed: int) -> None:
         client = tritonclient.grpc.InferenceServerClient(self._url)
         values = np.random.default_rng(seed).random((1, 16), np.float32)
-        while not self._stop.is_set():
+        while not self.stop.is_set():
             begun, version = time.monotonic(), ""
             try:
                 inputs = tensors(tritonclient.grpc, {"INPUT0": values})
@@ -123,7 +111,7 @@ class Load:
                 result = str(error) or repr(error)
             ended = time.monotonic()
             self.events.append(Event(ended, ended - begun, version, result))
-            self._stop.wait(0.005)
+            self.stop.wait(0.005)
 
     def between(self, begun: float, ended: float) -> list[Event]:
         """Return the requests that ended in a time."""
