@@ -4,9 +4,23 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+import ray
 
 from app.core.observability.log import PACKAGES
 from tests.certificates import Authority, Pair
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_cluster() -> Iterator[None]:
+    """Ray is not started by accident: a cluster that one test leaves behind changes those after it."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("a unit test starts Ray")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ray, "init", refuse)
+        patch.setenv("RAY_ENABLE_AUTO_CONNECT", "0")
+        yield
 
 
 @pytest.fixture(scope="module")
