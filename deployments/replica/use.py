@@ -24,15 +24,17 @@ class UseMeter:
         self._measured_at = 0.0
         self._measured_after = -1
         self._nbytes = 0
+        self._measuring = asyncio.Lock()
 
     async def read(self) -> ReplicaUse:
         """Return what is used now."""
         served = self._served
         counters = served.statistics.counters
-        now = time.monotonic()
-        if self._measured_after != counters.execution_count and now - self._measured_at >= _MEASURE_S:
-            self._measured_after, self._measured_at = counters.execution_count, now
-            self._nbytes = await asyncio.to_thread(memory_bytes)
+        async with self._measuring:  # several ingresses ask: none is told 0 while the first one waits
+            now = time.monotonic()
+            if self._measured_after != counters.execution_count and now - self._measured_at >= _MEASURE_S:
+                self._measured_after, self._measured_at = counters.execution_count, now
+                self._nbytes = await asyncio.to_thread(memory_bytes)
         used_ns = max(counters.last_inference_ns, self._started_ns)
         idle_s = 0.0 if served.outstanding else max(1e-9, (time.time_ns() - used_ns) / 1e9)
         return ReplicaUse(self._replica, self._nbytes, idle_s, served.scheduler.sequences)

@@ -76,6 +76,8 @@ class Residency:
         self._loaded_at: dict[str, float] = {}
         self._loading: dict[object, tuple[str, int]] = {}
         """The model of each load, and the bytes it is expected to need."""
+        self._handed_over: dict[tuple[str, int], int] = {}
+        """The bytes of versions that have just loaded, until `served` has them."""
         self._leaving: dict[str, float] = {}
         """The models that are being evicted, and when they were used last."""
         self._planning = asyncio.Lock()
@@ -106,6 +108,7 @@ class Residency:
             yield
         finally:
             del self._loading[load]
+            self._handed_over[name, version] = nbytes
             self._loaded_at[name] = self._clock()
             self._changed.set()
 
@@ -144,7 +147,13 @@ class Residency:
 
     @property
     def _expected(self) -> int:
-        return sum(nbytes for _, nbytes in self._loading.values())
+        """The bytes of loads, and of versions that have loaded or failed and are not served yet."""
+        served = {(spec.identifier, spec.version) for spec in self._served().values()}
+        now = self._clock()
+        for key in list(self._handed_over):
+            if key in served or now - self._loaded_at[key[0]] >= SETTLE_S:
+                del self._handed_over[key]
+        return sum(nbytes for _, nbytes in self._loading.values()) + sum(self._handed_over.values())
 
     def _measured(self, application: str) -> int:
         return sum(known.use.nbytes for key, known in self._uses.items() if key[0] == application)

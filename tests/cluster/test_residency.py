@@ -12,19 +12,35 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from tests.cluster.conftest import write_ensemble, write_model, write_python_model
+from tests.cluster.conftest import CONFIG, write_ensemble, write_model, write_python_model
 from tests.server import Server, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
-BUDGET = 450 << 20
+BUDGET = 1000 << 20
+"""For three replicas: each has 200 MiB of its own, and 70 to 95 MiB that Ray's processes share in part."""
 MODELS = ("steady", "b", "c", "d")
 
+PLAIN = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.weights = b"x" * (200 << 20)
+
+    def execute(self, requests):
+        given = (pb_utils.get_input_tensor_by_name(request, "INPUT0") for request in requests)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", x.as_numpy())]) for x in given]
+"""
 UNDESCRIBED = """
 import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
+    def initialize(self, args):
+        self.weights = b"x" * (200 << 20)
+
     @staticmethod
     def auto_complete_config(config):
         config.set_max_batch_size(8)
@@ -47,15 +63,21 @@ class TritonPythonModel:
 """
 
 
+def plain(more: str = "") -> str:
+    """The configuration of a Python model that returns its input."""
+    return CONFIG.format(delay=0, more=more).replace("identity", "python")
+
+
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with two ingresses and memory for two or three of its models."""
+    """A server with two ingresses and memory for three of its models."""
     repository = tmp_path_factory.mktemp("crowded")
     for name in MODELS:
-        write_model(repository, name)
+        write_python_model(repository, name, plain(), PLAIN)
     write_ensemble(repository, "ensemble")
     write_python_model(repository, "undescribed", 'backend: "python"', UNDESCRIBED)
-    write_model(repository, "pinned", more='parameters { key: "pinned" value { string_value: "true" } }')
+    pinned = 'parameters { key: "pinned" value { string_value: "true" } }'
+    write_python_model(repository, "pinned", plain(pinned), PLAIN)
     broken = write_model(repository, "broken")
     (broken / "config.pbtxt").write_text(
         (broken / "config.pbtxt").read_text().replace("identity", "nonesuch")

@@ -65,11 +65,7 @@ CANDIDATES: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
     "crashes": ("pass", "os._exit(1)", {}),
     "hangs": ("pass", "time.sleep(3600)", {}),
     "does not load": ("raise ValueError('no weights')", "pass", {}),
-    "wrong shape, 5 %": (
-        "pass",
-        "values = values[:, :8] if random.random() < 0.05 else values",
-        _MIRRORED,
-    ),
+    "wrong shape, 5 %": ("pass", "values = values[:, :8] if random.random() < 0.05 else values", {}),
     "is good": ("pass", "pass", {}),
 }
 """Of each candidate: a statement of its load, one of each request, and more of the policy."""

@@ -50,10 +50,10 @@ async def render(
         machine: the machine of this node, None to leave it out.
         ingress: this process, None to leave it out.
     """
-    # Idle versions have no counters; there may be thousands of them.
-    entries = [entry for entry in service.served() if entry.application or entry.ensemble]
-    serving = [(_labels(entry), service.serving(entry)) for entry in entries]  # before a table replaces them
+    entries = _counted(service)
     reports = await service.reports(entries, local=True)
+    # Read last: a replica that is stopped has kept the others' reports waiting for seconds.
+    serving = [(_labels(entry), service.serving(entry)) for entry in _counted(service)]
     models = [(_labels(entry), ModelReading(report, config.quantiles)) for entry, report in reports]
     families = chain(
         read_families(REQUESTS, models, config),
@@ -69,6 +69,11 @@ async def render(
     )
     custom = (family for _, report in reports for family in report.custom)
     return await _written(families, lambda taken: custom_metrics(custom, taken))
+
+
+def _counted(service: RoutedInferenceService) -> list[VersionEntry]:
+    """Return the versions that are served but for idle ones, which have no counters and may be thousands."""
+    return [entry for entry in service.served() if entry.application or entry.ensemble]
 
 
 async def _written(

@@ -1,7 +1,9 @@
 """What a replica reports of its use: memory of its processes, and how long it was idle."""
 
+import asyncio
 import subprocess
 import sys
+import threading
 
 import psutil
 import pytest
@@ -11,6 +13,7 @@ from deployments.replica import use
 from deployments.replica.control import ReplicaHandler
 from deployments.replica.use import memory_bytes
 from tests.unit.deployments.served_model_bench import Bench, request
+from tests.waiting import let_run
 
 
 def test_use_tells_how_long_the_replica_was_idle_and_what_it_has(bench: Bench) -> None:
@@ -46,6 +49,31 @@ def test_memory_is_measured_again_after_executions_alone(
     assert [read(), read()] == [1001, 1001]
     bench.infer(request("a"))
     assert [read(), read()] == [1002, 1002]
+
+
+def test_who_asks_while_memory_is_measured_waits_for_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def measure() -> int:
+        begun.set()
+        assert may_end.wait(30)
+        return 1000
+
+    monkeypatch.setattr(use, "memory_bytes", measure)
+    bench.load()
+    assert bench.model is not None
+    handler = ReplicaHandler(bench.model)
+
+    async def ask_twice() -> list[int]:
+        asked = [asyncio.ensure_future(handler.control(USE, None)) for _ in range(2)]
+        assert await asyncio.to_thread(begun.wait, 30)
+        await let_run()
+        may_end.set()
+        return [found.nbytes for found in await asyncio.gather(*asked)]
+
+    assert bench.plane.call(ask_twice(), 30) == [1000, 1000]
 
 
 def test_memory_covers_the_processes_below() -> None:

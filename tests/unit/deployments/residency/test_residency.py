@@ -58,6 +58,20 @@ class Bench:
         return self.residency.summary(0, 0, 0).nbytes
 
 
+async def test_a_version_counts_between_its_load_and_its_service() -> None:
+    bench = Bench()
+    await bench.filled()
+    async with bench.residency.room("next", 1, 0):
+        assert bench.evicted == ["old"]
+    counted = bench.nbytes
+    assert counted > 150 * MIB, "it is not served yet, and has its memory"
+    bench.served["next:1"] = spec("next")
+    assert bench.nbytes == counted
+    del bench.served["next:1"]
+    bench.now += residency.SETTLE_S
+    assert bench.nbytes == 100 * MIB, "a load that failed has none"
+
+
 async def test_the_least_recently_used_makes_room_and_has_ended_before_the_load() -> None:
     bench = Bench()
     await bench.filled()

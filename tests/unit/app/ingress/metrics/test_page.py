@@ -307,6 +307,17 @@ async def test_replica_that_does_not_answer_is_left_out() -> None:
     assert list(found.values()) == [0, 1]
 
 
+async def test_readiness_is_that_after_the_reports() -> None:
+    class Stopped(FakeChannel):
+        async def control(self, *arguments: Any) -> Any:
+            router.out.add("m:1")  # while the page waits for it
+            return await super().control(*arguments)
+
+    router = FakeRouter(entry("m"))
+    router.pools["m:1"] = FakePool([Stopped(counters())], [])
+    assert list(samples(await page(router))["nereid_model_ready"].values()) == [0]
+
+
 async def test_readiness_is_what_this_ingress_finds() -> None:
     router = FakeRouter(entry("m"), entry("n"))
     router.out.add("n:1")
