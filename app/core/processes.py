@@ -5,7 +5,7 @@ import os
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -98,9 +98,14 @@ def descendants(root: int) -> list[Process]:
     return found
 
 
-def proportional_memory(root: int) -> int:
-    """Return the bytes of a process and those below it; pages that others share count in parts (PSS)."""
-    return sum(map(_pss, [root, *(below.pid for below in descendants(root))]))
+def own_tree() -> set[int]:
+    """Return the ids of this process and of all below it."""
+    return {os.getpid(), *(below.pid for below in descendants(os.getpid()))}
+
+
+def proportional_memory(pids: Iterable[int]) -> int:
+    """Return the bytes of processes; pages that others share count in parts (PSS)."""
+    return sum(map(_pss, pids))
 
 
 def _pss(pid: int) -> int:

@@ -1,7 +1,6 @@
 """How much a replica of a scaled model has to do."""
 
 import asyncio
-import os
 import time
 from collections import Counter
 from collections.abc import Collection
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.core.errors import FailureReason, unsupported
-from app.core.processes import proportional_memory
+from app.core.processes import own_tree, proportional_memory
 from app.core.statistics import Statistics
 from deployments.execution.queued_request import QueuedRequest
 from deployments.replica.served_model import ServedModel
@@ -101,7 +100,7 @@ class Memory:
         now = time.monotonic()
         if now - self._at >= _MEASURE_S:
             self._at = now
-            self._bytes = await asyncio.to_thread(proportional_memory, os.getpid())
+            self._bytes = await asyncio.to_thread(lambda: proportional_memory(own_tree()))
         return self._bytes
 
 

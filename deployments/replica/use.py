@@ -1,12 +1,11 @@
 """What this replica uses: the memory of its processes and of GPUs, and when it was used last."""
 
 import asyncio
-import os
 import time
 import uuid
 from typing import Any, Final
 
-from app.core.processes import descendants, proportional_memory
+from app.core.processes import own_tree, proportional_memory
 from app.core.residency import ReplicaUse
 from deployments.replica.served_model import ServedModel
 
@@ -42,8 +41,8 @@ class UseMeter:
 
 def memory_bytes() -> int:
     """Return the memory of this process and those below it, and what they have on GPUs."""
-    own = os.getpid()
-    return proportional_memory(own) + _gpu_bytes({own, *(below.pid for below in descendants(own))})
+    pids = own_tree()
+    return proportional_memory(pids) + _gpu_bytes(pids)
 
 
 def _gpu_bytes(pids: set[int]) -> int:

@@ -7,18 +7,17 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cached_property, lru_cache
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import InferError
 from app.ray_adapter.applications import scale_deployment, target_replicas
 from app.ray_adapter.node import gpus_by_node
 from app.routing.pool import ReplicaPool
 from app.routing.router import Router
 from app.routing.scale import Scale
 from app.transport.channel.client import Channel
+from app.transport.channel.survey import ask
 from deployments.parameters import ScalingBounds, replica_parameters
 from deployments.scaling.loads import sample
 from deployments.scaling.policy import PERIOD_S, Decision, ScalingPolicy
@@ -239,19 +238,5 @@ class ScaledVersion:
 
     async def _read(self) -> dict[Channel, ReplicaLoad]:
         """Ask every replica; one that does not answer in time is left out."""
-        channels = [channel for channel in self._pool.channels if not (channel.suspected or channel.draining)]
-        asked = (channel.control(LOAD, None, _ANSWER_S) for channel in channels)
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        return {
-            channel: msgspec.convert(answer, ReplicaLoad)
-            for channel, answer in zip(channels, answers, strict=True)
-            if not _is_failure(answer)
-        }
-
-
-def _is_failure(answer: Any) -> bool:
-    if isinstance(answer, (InferError, OSError, TimeoutError)):
-        return True
-    if isinstance(answer, BaseException):
-        raise answer
-    return False
+        staying = (channel for channel in self._pool.channels if not channel.draining)
+        return dict(await ask(staying, LOAD, ReplicaLoad, _ANSWER_S))

@@ -1,29 +1,21 @@
 """Reads the reports of replicas over their channels, and writes them as messages of Triton's protocol."""
 
-import asyncio
-import logging
 from collections.abc import Iterable
-from typing import TypeVar
 
-import msgspec
 from tritonclient.grpc import service_pb2 as pb
 
-from app.core.errors import InferError
 from app.core.statistics import Duration, EnsembleReports, ReplicaReport
 from app.routing.table import VersionEntry
 from app.transport.channel.client import Channel
+from app.transport.channel.survey import ask
 
-T = TypeVar("T")
-
-logger = logging.getLogger(__name__)
-
-_ANSWER_S = 3.0
+ANSWER_S = 3.0
 """A replica that hangs must not delay `/metrics` of all others past the scraper's timeout (10 s)."""
 
 
 async def collect(channels: Iterable[Channel]) -> list[ReplicaReport]:
     """Ask each replica of a model version; one that fails or does not answer in time is left out."""
-    return await ask(channels, "statistics", ReplicaReport)
+    return [report for _, report in await ask(channels, "statistics", ReplicaReport, ANSWER_S)]
 
 
 async def collect_ensembles(channels: Iterable[Channel]) -> dict[tuple[str, int], list[ReplicaReport]]:
@@ -33,27 +25,10 @@ async def collect_ensembles(channels: Iterable[Channel]) -> dict[tuple[str, int]
         Reports by name and version.
     """
     found: dict[tuple[str, int], list[ReplicaReport]] = {}
-    for reports in await ask(channels, "ensembles", EnsembleReports):
+    for _, reports in await ask(channels, "ensembles", EnsembleReports, ANSWER_S):
         for name, version, report in reports:
             found.setdefault((name, version), []).append(report)
     return found
-
-
-async def ask(channels: Iterable[Channel], verb: str, kind: type[T]) -> list[T]:
-    """Make a control call to each replica; one that fails or does not answer in time is left out."""
-    answers = await asyncio.gather(
-        *(channel.control(verb, None, _ANSWER_S) for channel in channels if not channel.suspected),
-        return_exceptions=True,
-    )
-    given = []
-    for answer in answers:
-        if isinstance(answer, (InferError, OSError, TimeoutError)):
-            logger.debug("no %s from a replica: %s", verb, answer)
-        elif isinstance(answer, BaseException):
-            raise answer
-        else:
-            given.append(msgspec.convert(answer, kind))
-    return given
 
 
 def statistics_message(entry: VersionEntry, report: ReplicaReport) -> pb.ModelStatistics:

@@ -6,8 +6,9 @@ from typing import Final, Protocol
 
 from app.core.errors import InferError
 from app.core.residency import USE, ReplicaUse, ResidencyReport, UseReport
-from app.ingress.service.replica_statistics import ask
+from app.ingress.service.replica_statistics import ANSWER_S
 from app.routing.router import Router
+from app.transport.channel.survey import ask
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,8 @@ class UseReports:
 
     async def _uses(self) -> UseReport:
         applications = list(self._router.table.applications.items())
-        asked = (ask(self._router.pool(entry).local_channels(), USE, ReplicaUse) for _, entry in applications)
+        pools = (self._router.pool(entry) for _, entry in applications)
+        asked = (ask(pool.local_channels(), USE, ReplicaUse, ANSWER_S) for pool in pools)
         answers = await asyncio.gather(*asked)
-        return [(name, use) for (name, _), uses in zip(applications, answers, strict=True) for use in uses]
+        found = zip(applications, answers, strict=True)
+        return [(name, use) for (name, _), uses in found for _, use in uses]
