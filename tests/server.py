@@ -130,6 +130,10 @@ class Server:
         # one of them at random, and two are both reached but for one time in 32,768.
         return all(self.get(f"/v2/models/{model}/ready")[0] == 200 for _ in range(16))
 
+    def model_unready(self, model: str) -> bool:
+        """Whether every ingress of the server says that a model is not ready."""
+        return all(self.get(f"/v2/models/{model}/ready")[0] != 200 for _ in range(16))
+
     def replicas(self, title: str) -> list[int]:
         """Process ids of Serve replicas by `application:deployment`, `nereid:ingress` say."""
         found = []
