@@ -17,7 +17,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models test lint types test-unit test-slow test-remote test-peer test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror zipf fuzz clean
+.PHONY: serve models test lint types test-unit test-slow test-backends test-remote test-peer test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror zipf fuzz clean
 
 serve: models
 	exec $(BIN)/nereid-serve serve_config.yaml
@@ -52,6 +52,11 @@ test-remote: $(VENV)/.installed-test
 test-slow: $(VENV)/.installed-test models
 	$(BIN)/python -m pytest $(TESTS) -m slow
 
+# Backends whose frameworks are large, in an environment of their own: several GB, and minutes to install.
+BACKENDS_VENV := .venv-backends
+test-backends: $(BACKENDS_VENV)/.installed models
+	$(BACKENDS_VENV)/bin/python -m pytest -rs tests/backends
+
 # Needs TRITONSERVER, the command of a tritonserver that has the Python backend.
 test-peer: $(VENV)/.installed-test models
 	$(BIN)/python -m pytest -q --timeout 300 tests/peer
@@ -62,8 +67,9 @@ test-gpu: $(GPU_VENV)/.installed
 	$(GPU_VENV)/bin/python -m pytest -m gpu -rs tests/gpu tests/unit/app/transport/memory/test_cuda_memory.py
 
 # The files of cluster/. CRDS names a directory with definitions of KubeRay, KServe, KEDA and Prometheus's operator, in
-# any folders, to check against them too.
+# any folders, to check against them too. The package that has Helm is large; without it the tests of the chart skip.
 check-cluster: $(VENV)/.installed-test
+	@$(PIP) helm-python-sdk
 	CRDS=$(CRDS) $(BIN)/python -m pytest -rs tests/unit/cluster
 
 bench: $(VENV)/.installed-test models
@@ -151,6 +157,12 @@ $(GPU_VENV)/.installed: pyproject.toml constraints.txt
 	@echo "installing into $(GPU_VENV)"
 	@$(PYTHON) -m venv $(GPU_VENV)
 	@$(subst $(BIN),$(GPU_VENV)/bin,$(PIP)) -e '.[test-gpu]'
+	@touch $@
+
+$(BACKENDS_VENV)/.installed: $(INSTALL_INPUTS)
+	@echo "installing into $(BACKENDS_VENV)"
+	@$(PYTHON) -m venv $(BACKENDS_VENV)
+	@$(subst $(BIN),$(BACKENDS_VENV)/bin,$(PIP)) -e '.[test,test-backends]'
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed

@@ -70,6 +70,11 @@ def backend_names(backend_directory: Path | None = None) -> list[str]:
     return sorted({*custom, *offered, *filter(_is_installed, BUILT_IN)})
 
 
+def extra_of(name: str) -> str:
+    """Return the extra that installs the framework of a built-in backend; "" for one that needs none."""
+    return _FRAMEWORKS[name][1] if name in _FRAMEWORKS else ""
+
+
 def is_known(name: str, backend_directory: Path | None = None) -> bool:
     """Return whether `find_backend` would look for a class of this name; imports nothing."""
     return name in BUILT_IN or is_custom(name, backend_directory)

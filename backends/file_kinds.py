@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 from app.core.installation import install_command
+from backends import extra_of
 
 HEAD_BYTES: Final = 512
 """How much of a file is looked at."""
@@ -211,7 +212,6 @@ KINDS: Final = (
 )
 """In the order in which they are tried: content says more than a name."""
 
-_EXTRAS: Final = {"onnxruntime": "onnxruntime", "pytorch": "pytorch", "tensorrt": "gpu"}
 _DESCRIBED: Final = 3
 
 
@@ -242,5 +242,6 @@ def _sentence(file: ModelFile, kind: Kind) -> str:
 def _served_by(kind: Kind) -> str:
     if not kind.serves:
         return ""
-    extra = install_command(_EXTRAS[kind.serves])
-    return f", which the backend '{kind.serves}' serves (to install it: {extra})"
+    extra = extra_of(kind.serves)
+    install = f" (to install it: {install_command(extra)})" if extra else ""
+    return f", which the backend '{kind.serves}' serves{install}"

@@ -51,7 +51,7 @@ def test_a_stopped_replica_is_avoided_until_it_answers(server: Server, victim: i
     with Load(server.http_port, "victim", 4) as load, Load(server.http_port, "steady", 2) as steady:
         wait_until(lambda: bool(load.answers), 5.0, "requests are answered")
         os.kill(victim, signal.SIGSTOP)
-        wait_until(lambda: server.model_unready("victim"), SUSPECTED_S, "every ingress calls the model not ready")
+        wait_until(lambda: server.model_unready("victim"), SUSPECTED_S, "the model is not ready anywhere")
         wait_until(lambda: bool(load.failures), 1.0, "the requests in flight fail")
         wait_until(lambda: not is_ready_by_metrics(server, "victim"), 2.0, "the metric says so")
         state, reason = in_index(server, "victim")
