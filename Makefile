@@ -17,7 +17,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models test lint types test-unit test-slow test-backends test-remote test-peer test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror zipf fuzz clean
+.PHONY: serve models test lint types test-unit test-contract test-slow test-backends test-remote test-peer test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror zipf fuzz clean
 
 serve: models
 	exec $(BIN)/nereid-serve serve_config.yaml
@@ -28,11 +28,15 @@ models: $(VENV)/.installed
 	@$(BIN)/python model_repository/build.py
 
 # In processes of their own: the server of the contract suite must not idle beside those of the cluster suite.
-# Only the tests without a server run beside each other: those of a server depend on how long things take.
-test: lint types models
+# Only the tests without a server run beside each other: those of a server depend on how long things take, and of them
+# the contract suite so little that the types may be checked beside it.
+test: lint models
 	$(BIN)/python -m pytest -n 2 --dist loadfile --hypothesis-profile=quick $(wildcard tests/unit tests/fuzz)
-	$(BIN)/python -m pytest $(wildcard tests/contract)
+	$(MAKE) -j 2 --output-sync=target types test-contract
 	$(BIN)/python -m pytest $(wildcard tests/cluster)
+
+test-contract: $(VENV)/.installed-test models
+	$(BIN)/python -m pytest $(wildcard tests/contract)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

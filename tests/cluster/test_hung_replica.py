@@ -98,6 +98,7 @@ def test_an_execution_that_never_returns_has_its_replica_replaced(server: Server
     client.unload_model("limited")
 
 
+@pytest.mark.slow
 def test_a_stopped_replica_is_replaced(server: Server, victim: int) -> None:
     os.kill(victim, signal.SIGSTOP)
     wait_until(lambda: server.replicas("victim:1") not in ([], [victim]), 40.0, "a new replica")

@@ -43,10 +43,10 @@ def load(server: Server, repository: Path) -> Iterator[Load]:
 @pytest.mark.parametrize(
     ("model", "client", "refusal"),
     [
-        ("slow", "http", "503"),
+        pytest.param("slow", "http", "503", marks=pytest.mark.slow),
         ("slow", "grpc", "RESOURCE_EXHAUSTED"),
         ("slow_sequences", "http timeout", "503"),
-        ("slow_sequences", "grpc", "RESOURCE_EXHAUSTED"),
+        pytest.param("slow_sequences", "grpc", "RESOURCE_EXHAUSTED", marks=pytest.mark.slow),
     ],
 )
 def test_goodput_under_overload(server: Server, load: Load, model: str, client: str, refusal: str) -> None:

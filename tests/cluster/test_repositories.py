@@ -74,6 +74,7 @@ def test_models_of_requests_and_of_s3(server: Server, cache: Path, private: Path
     wait_until(lambda: list(private.rglob("overrides/*/given")) == [], 30.0, "its files are gone")
 
 
+@pytest.mark.slow
 def test_namespaces_in_two_clouds(storage: str, google: Gcs, tmp_path: Path) -> None:
     arguments = [
         f"--model-repository={storage}",

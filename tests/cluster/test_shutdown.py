@@ -62,20 +62,6 @@ def test_port_in_use(tmp_path: Path) -> None:
     )
 
 
-def test_signal_to_the_process_group_stops_the_server(tmp_path: Path) -> None:
-    """As `timeout`, supervisors and CI runners stop a program."""
-    write_model(tmp_path / "repository", "good")
-    server = Server([f"--model-repository={tmp_path / 'repository'}"], tmp_path / "log").start()
-    assert server.process is not None
-    started = time.monotonic()
-    try:
-        os.killpg(server.process.pid, signal.SIGTERM)
-        assert server.process.wait(60) == 0
-        assert time.monotonic() - started < 30
-    finally:
-        server.stop()
-
-
 def test_open_connection_is_served_while_the_server_stops(tmp_path: Path) -> None:
     write_model(tmp_path / "repository", "good")
     server = Server([f"--model-repository={tmp_path / 'repository'}"], tmp_path / "log").start()
@@ -84,7 +70,9 @@ def test_open_connection_is_served_while_the_server_stops(tmp_path: Path) -> Non
         connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=30)
         connection.request("GET", "/v2/health/ready")
         assert connection.getresponse().read() == b""
-        server.process.send_signal(signal.SIGTERM)
+        started = time.monotonic()
+        # As `timeout`, supervisors and CI runners stop a program: Ray's processes get the signal too.
+        os.killpg(server.process.pid, signal.SIGTERM)
         told = "Timeout 30: Found 1 HTTP service connections"
         wait_until(lambda: told in server.output(), 10.0, "the server says what it waits for")
         assert server.get("/v2/health/live") == (0, b"")
@@ -93,6 +81,7 @@ def test_open_connection_is_served_while_the_server_stops(tmp_path: Path) -> Non
         assert (answer.status, answer.headers["Connection"]) == (200, "close")
         assert b'"name":"good"' in answer.read()
         assert server.process.wait(60) == 0
+        assert time.monotonic() - started < 30, "it waits no longer than for the connection"
     finally:
         server.stop()
     told_last = [

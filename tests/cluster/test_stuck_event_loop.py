@@ -37,6 +37,7 @@ def infer(client: tritonclient.http.InferenceServerClient, value: float) -> None
     client.infer("endless", [tensor])
 
 
+@pytest.mark.slow
 def test_a_replica_with_a_stuck_event_loop_is_replaced(server: Server, repository: Path) -> None:
     write_python_model(repository, "endless", CONFIG, MODEL)
     client = tritonclient.http.InferenceServerClient(server.http_url, network_timeout=120)
