@@ -36,7 +36,7 @@ def options(spec: ModelSpec) -> dict[str, Any]:
     parameters = replica_parameters(mc.ModelConfig.FromString(spec.config))
     return {
         "name": spec.name,
-        "num_replicas": parameters.started(spec.replicas),
+        "num_replicas": parameters.started(spec.replicas, spec.percent),
         "ray_actor_options": _actor_options(parameters),
         "request_router_config": ROUTER_CONFIG,
         "max_constructor_retry_count": 1,  # the manager reports the failure

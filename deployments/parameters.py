@@ -65,11 +65,21 @@ class ReplicaParameters(NamedTuple):
     num_cpus: float
     memory_bytes: int
 
-    def started(self, before: int) -> int:
-        """Return the number to start with where `before` replicas have served; 0 where none have."""
+    @property
+    def variable(self) -> bool:
+        """Whether there may be fewer or more of them: by the load, or for a part of the requests."""
+        return self.scaling is not None or self.replicas > 1
+
+    def started(self, before: int, percent: float = 100.0) -> int:
+        """Return the number to start with.
+
+        Args:
+            before: replicas that serve the model now; 0 where none do.
+            percent: of the model's requests that those which are started are to get.
+        """
         if self.scaling is None:
-            return self.replicas
-        return min(max(before, self.replicas), self.scaling.most)
+            return _part(self.replicas, percent)
+        return min(max(_part(before, percent), self.replicas), self.scaling.most)
 
 
 def replica_parameters(config: mc.ModelConfig) -> ReplicaParameters:
@@ -152,6 +162,10 @@ def _read(config: mc.ModelConfig, name: str, default: T, read: Callable[[str], T
 def _wrong(config: mc.ModelConfig, name: str, must: str, why: str = "") -> InferError:
     text = config.parameters[name].string_value
     return invalid_arg(f"model '{config.name}': parameter '{name}' must be {must}, got '{text}'{why}")
+
+
+def _part(replicas: int, percent: float) -> int:
+    return max(math.ceil(replicas * percent / 100), 1)
 
 
 def _natural(text: str) -> int | None:

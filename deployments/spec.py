@@ -59,6 +59,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
         max_execution_s: the time limit of executions, unless the model has one; 0 for none.
         revision: the number of changes of the instances since the load.
         replicas: those of a scaled model that served when this was deployed; 0 for none.
+        percent: of the model's requests that it was to get when this was deployed; 100 without a rollout.
         loaded_at: when the load began, in seconds since the epoch.
     """
 
@@ -97,6 +98,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     max_execution_s: float = 0.0
     revision: int = 0
     replicas: int = 0
+    percent: float = 100.0
     loaded_at: float = 0.0
 
     @property

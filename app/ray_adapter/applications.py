@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from ray import serve
@@ -85,13 +85,23 @@ def scale_deployment(application: str, deployment: str, replicas: int) -> None:
     ray.get(controller.update_deployment_replicas.remote(DeploymentID(deployment, application), replicas))
 
 
-def target_replicas(application: str, deployment: str) -> int | None:
-    """Return how many replicas Serve was told that a deployment is to have; None for one that is gone."""
+class ReplicaCounts(NamedTuple):
+    """How many replicas Serve was told that a deployment is to have, and how many run."""
+
+    target: int
+    running: int
+
+
+def replica_counts(application: str, deployment: str) -> ReplicaCounts | None:
+    """Return how many replicas a deployment has, and is to have; None for one that is gone."""
     with _configuring:
         client: Any = _get_global_client()
         found = client.get_serve_details()["applications"].get(application, {"deployments": {}})
     details = found["deployments"].get(deployment)
-    return None if details is None else int(details["target_num_replicas"])
+    if details is None:
+        return None
+    running = sum(replica["state"] == "RUNNING" for replica in details["replicas"])
+    return ReplicaCounts(int(details["target_num_replicas"]), running)
 
 
 def kill_starting(chosen: Callable[[str, Collection[str]], bool]) -> None:

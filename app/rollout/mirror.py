@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from app.core.errors import InferError
 from app.core.inference import Call, Sink
 from app.core.tensors import InferRequest, InferResponse
-from app.rollout.comparison import Comparison
+from app.rollout.comparison import Comparison, failure_of
 from app.rollout.tally import StepTally
 from app.routing.table import VersionEntry
 
@@ -59,7 +59,7 @@ class Mirror:
             return
         self._under_way += 1
         self._bytes += nbytes
-        mirrored = _Mirrored(answer, tally, limit, partial(self._ended, nbytes))
+        mirrored = _Mirrored(candidate, answer, tally, limit, partial(self._ended, nbytes))
         try:
             send(candidate, _mirrored(request, candidate), mirrored.on_response)
         except InferError:
@@ -88,8 +88,14 @@ class _Mirrored:
     """A mirrored request under way."""
 
     def __init__(
-        self, answer: InferResponse, tally: StepTally, limit: float, ended: Callable[[], None]
+        self,
+        candidate: VersionEntry,
+        answer: InferResponse,
+        tally: StepTally,
+        limit: float,
+        ended: Callable[[], None],
     ) -> None:
+        self._candidate = candidate
         self._answer = answer
         self._tally = tally
         self._limit = limit
@@ -99,7 +105,7 @@ class _Mirrored:
         """Receive the candidate's response."""
         if not response.final:
             return
-        if response.failure is not None:
+        if failure_of(self._candidate, response) is not None:
             self.fail()
             return
         compare = partial(Comparison.of, self._answer.outputs, response.outputs)

@@ -6,9 +6,9 @@ import msgspec
 class Scale(msgspec.Struct, frozen=True):
     """How many replicas a version is to have, and why.
 
-    `reason` and `figures` are those of the last change or, for `memory`, of why there is none. `changes`
-    counts the changes since the manager started, by reason. `asleep` says that it has no replica because
-    nothing asked for it, or that its first one since then may not be connected yet.
+    `most` is how many it may have. `reason` and `figures` are those of the last change or, for `memory`, of
+    why there is none. `changes` counts the changes since the manager started, by reason. `asleep` says that
+    it has no replica because nothing asked for it, or that its first one since then may not be connected yet.
     """
 
     wanted: int
@@ -16,6 +16,7 @@ class Scale(msgspec.Struct, frozen=True):
     figures: str = ""
     changes: dict[str, int] = {}
     asleep: bool = False
+    most: int = 0
 
     def __str__(self) -> str:
         text = f"{self.wanted} replica{'' if self.wanted == 1 else 's'}: {self.reason}"

@@ -101,7 +101,7 @@ async def deploy(spec: ModelSpec) -> Description:
         InferError: INVALID_ARG for a parameter that cannot be read, INTERNAL when Serve cannot start the
             replica (it died while loading, say).
     """
-    count = _parameters(spec).started(spec.replicas)
+    count = _parameters(spec).started(spec.replicas, spec.percent)
     cancelled = threading.Event()
     async with watch_replicas(spec.name, spec.application) as watched:
         try:
@@ -127,7 +127,7 @@ def _start(spec: ModelSpec, cancelled: threading.Event | None = None) -> None:
     run_application(
         spec.application,
         lambda: None if cancelled is not None and cancelled.is_set() else build(spec),
-        scaled=_parameters(spec).scaling is not None,
+        scaled=_parameters(spec).variable,
     )
 
 

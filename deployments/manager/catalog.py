@@ -46,6 +46,7 @@ class Candidate(NamedTuple):
         template: the spec of every version, without version, application and fingerprint.
         rollout: the policy by which a new version takes over; None for at once.
         stable: the version that stays as it runs, because of a rollout; None for none.
+        percents: of the requests that a version is to get when it has loaded; others get all of them.
     """
 
     entry: ModelEntry
@@ -54,6 +55,7 @@ class Candidate(NamedTuple):
     template: ModelSpec
     rollout: RolloutSpec | None = None
     stable: int | None = None
+    percents: Mapping[int, float] = {}
 
     @property
     def name(self) -> str:
@@ -67,6 +69,7 @@ class Candidate(NamedTuple):
             version=version,
             application=application,
             fingerprint=version_fingerprint(self.entry, version),
+            percent=self.percents.get(version, 100.0),
         )
 
     def fingerprint(self, version: int) -> str:
@@ -82,6 +85,7 @@ class Candidate(NamedTuple):
             config=template.config,
             override=template.override,
             override_files=template.override_files,
+            percent=100.0,
         )
 
     def check(self, version: int) -> None:
@@ -148,6 +152,7 @@ def _server_part(spec: ModelSpec) -> ModelSpec:
         log=LogConfig(),
         revision=0,
         replicas=0,
+        percent=100.0,
         loaded_at=0.0,
     )
 

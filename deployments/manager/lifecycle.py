@@ -208,7 +208,7 @@ class Lifecycle:
         if choice.stops is not None:
             unloading = await self._retire(e for e in self.versions(name) if e.version == choice.stops)
             await asyncio.gather(*(self._end(entry) for entry in unloading))
-        return candidate._replace(versions=choice.versions, stable=choice.stable)
+        return candidate._replace(versions=choice.versions, stable=choice.stable, percents=choice.percents)
 
     async def _settle(self, name: str, failed: Iterable[VersionEntry]) -> None:
         """Let a rollout go on after its load; a failed candidate does not make the server unready."""

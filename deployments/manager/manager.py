@@ -74,9 +74,9 @@ class RepositoryManager:
         self._publisher = RoutingPublisher(settings.repository.namespacing)
         rollouts = Rollouts(Records(store))
         self.lifecycle = Lifecycle(settings, self._catalog, self._publisher, ingress, self._spawn, rollouts)
-        self._rollouts = RolloutDriver(rollouts, self.lifecycle, judge, self._spawn)
-        self._on_demand = OnDemand(settings, self.lifecycle, lambda: [each.name for each in rollouts.on()])
         self._scaler = Autoscaler(self.lifecycle, self._channels, rollouts.is_on)
+        self._rollouts = RolloutDriver(rollouts, self.lifecycle, judge, self._spawn, self._scaler.missing)
+        self._on_demand = OnDemand(settings, self.lifecycle, lambda: [each.name for each in rollouts.on()])
         self._background: set[asyncio.Task[None]] = set()
         self._start: asyncio.Task[None] | None = None
         self._recovered = asyncio.Event()

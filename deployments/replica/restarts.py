@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from app.core.pauses import growing_pause
 from app.ray_adapter import store
 from app.ray_adapter.handles import new_handle
 from deployments.spec import MANAGER, ModelSpec
@@ -20,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 STABLE_S: Final = 60.0
 """After so long a service, an unexpected end counts as the first."""
+_FIRST_S: Final = 1.0
 _LONGEST_S: Final = 60.0
 _ANSWER_S: Final = 5.0
 
@@ -48,7 +50,7 @@ def next_run(previous: Run | None, now: float) -> Run:
 
 def pause(crashes: int) -> float:
     """Return the seconds until a start after so many unexpected ends: 0, 0, 1, 2, 4, ... 60."""
-    return 0.0 if crashes < 2 else min(_LONGEST_S, 2.0 ** min(crashes - 2, 16))
+    return growing_pause(crashes - 1, _FIRST_S, _LONGEST_S)
 
 
 class Restarts:

@@ -6,6 +6,7 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from app.core.errors import ErrorCode, Failure, InferError
+from app.core.pauses import growing_pause
 
 MAX_DEMANDS: Final = 1024
 """Models that are asked for at the same time."""
@@ -17,10 +18,10 @@ Load = Callable[[str], Awaitable[None]]
 
 
 class _Failed(NamedTuple):
-    """A failed load: why, how long it is not tried again, and until when."""
+    """Failed loads: why the last one did, how many in a row have, and until when none is tried again."""
 
     failure: Failure
-    pause_s: float
+    times: int
     until: float
 
 
@@ -81,6 +82,7 @@ class Demands:
 
     def _remember(self, name: str, failure: Failure) -> Failure:
         before = self._failed.get(name)
-        pause_s = min(2 * before.pause_s, _LONGEST_PAUSE_S) if before else _FIRST_PAUSE_S
-        self._failed[name] = _Failed(failure, pause_s, self._clock() + pause_s)
+        times = before.times + 1 if before is not None else 1
+        pause_s = growing_pause(times, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        self._failed[name] = _Failed(failure, times, self._clock() + pause_s)
         return Failure(failure.code, failure.message, failure.reason, pause_s)

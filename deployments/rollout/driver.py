@@ -6,7 +6,9 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Final, Protocol
 
-from app.core.errors import InferError, invalid_arg, not_found
+import msgspec
+
+from app.core.errors import InferError, invalid_arg, not_found, unavailable
 from app.core.identifiers import name_of
 from app.core.rollout.outcomes import OutcomeReport, Outcomes
 from app.core.rollout.spec import JudgeRules, RolloutSpec
@@ -14,17 +16,20 @@ from app.core.rollout.status import RolloutChange, RolloutState, RolloutStatus, 
 from deployments.rollout import machine
 from deployments.rollout.changes import changed, started_from
 from deployments.rollout.machine import Record
-from deployments.rollout.rollouts import Rollouts
+from deployments.rollout.rollouts import Replicas, Rollouts
 from deployments.rollout.selection import Offer, meant
 
 logger = logging.getLogger(__name__)
 
 Judge = Callable[[JudgeRules, Outcomes], Verdict]
+Step = Callable[[Record, float], Record]
 Spawn = Callable[[Coroutine[None, None, None]], object]
 
 
-tick_pause = asyncio.sleep
+tick_pause = replicas_pause = asyncio.sleep
 _TICK_S: Final = 1.0
+_REPLICAS_S: Final = 300
+"""Seconds that a person's change waits for replicas of the candidate."""
 _SAVE_TICKS: Final = 10
 """Counters are stored so often; changes of a rollout at once."""
 
@@ -62,10 +67,14 @@ class RolloutDriver:
         models: loads and deletes versions.
         judge: says from the rules and the counters of a step what is wrong with a candidate.
         spawn: runs a coroutine in the background.
+        replicas: has candidates start replicas.
     """
 
-    def __init__(self, rollouts: Rollouts, models: Models, judge: Judge, spawn: Spawn) -> None:
+    def __init__(
+        self, rollouts: Rollouts, models: Models, judge: Judge, spawn: Spawn, replicas: Replicas
+    ) -> None:
         self._rollouts = rollouts
+        rollouts.replicas = replicas
         self._models = models
         self._judge = judge
         self._spawn = spawn
@@ -129,8 +138,12 @@ class RolloutDriver:
     async def _step(self, record: Record) -> None:
         verdict = self._judge(record.status.spec.judge, _judged_outcomes(record.status))
         self._rollouts.judge(record.name, verdict)
+        missing = await self._rollouts.missing(record.name, machine.ticked)
+        if missing:
+            self._rollouts.judge(record.name, msgspec.structs.replace(verdict, waiting=missing))
         before = self._require(record.name).status.history[-1]
-        after = await self._rollouts.change(record.name, machine.ticked)
+        step = partial(machine.held, missing) if missing else machine.ticked
+        after = await self._rollouts.change(record.name, step)
         if after.status.history[-1] is not before:
             await self._models.publish_and_wait()
         if after.status.state is RolloutState.DONE:
@@ -163,9 +176,24 @@ class RolloutDriver:
             await self._start(name, change, who)
         else:
             self._require(name)
-            await self._rollouts.change(name, lambda old, now: changed(old, change, who, now))
+            await self._change(name, lambda old, now: changed(old, change, who, now))
             await self._models.publish_and_wait()
         return self.status(name)
+
+    async def _change(self, name: str, step: Step) -> None:
+        """Change a rollout once the candidate has the replicas for it.
+
+        Raises:
+            InferError: UNAVAILABLE when it does not get them; INVALID_ARG when the change makes no sense.
+        """
+        for _ in range(_REPLICAS_S):
+            missing = await self._rollouts.missing(name, step)
+            if not missing:
+                await self._rollouts.change(name, step)
+                return
+            await replicas_pause(_TICK_S)
+        text = f"the rollout of model '{name_of(name)}' goes on as before: after {_REPLICAS_S} s {missing}"
+        raise unavailable(text)
 
     async def _start(self, name: str, change: RolloutChange, who: str) -> None:
         offer = await self._models.offer(name)

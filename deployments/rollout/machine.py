@@ -37,7 +37,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         salt: see `Split`.
         changed: when the weight last changed, Unix seconds.
         seen: requests of the candidate since then.
-        first: percent of the first step, if a person gave it.
+        first: percent once the candidate is loaded and has the replicas, if a person gave it.
         ends: what rolling back ends in.
         barred: versions with the fingerprints that have failed: only a person starts those again.
     """
@@ -109,15 +109,26 @@ def reloaded(record: Record, now: float) -> Record:
     return with_status(msgspec.structs.replace(loading, first=record.status.percent), resumes=None)
 
 
-def loaded(record: Record, now: float) -> Record:
-    """Go on from `loading`: the candidate is there."""
-    spec = record.status.spec
+def loaded(record: Record, now: float, missing: str = "") -> Record:
+    """Go on from `loading`: the candidate is there, but for replicas that its weight needs."""
     if record.alone:
         return moved(record, RolloutState.DONE, now, NEREID, "loaded in place of the stable version", 100.0)
+    first = first_percent(record)
+    if not missing:
+        return weighted(record, first, now, NEREID, "loaded")
+    waiting = weighted(record, 0.0, now, NEREID, f"loaded: {missing}")
+    return msgspec.structs.replace(waiting, first=first)
+
+
+def first_percent(record: Record) -> float:
+    """Return the weight of a candidate once it has loaded."""
+    spec = record.status.spec
+    if record.alone:
+        return 100.0
     if record.first is not None:
-        return weighted(record, record.first, now, NEREID, "loaded")
+        return record.first
     held = spec.mirror > 0 or (spec.steps and spec.steps[0] == 0)
-    return weighted(record, 0.0 if held else next_percent(record), now, NEREID, "loaded")
+    return 0.0 if held else next_percent(record)
 
 
 def planned(record: Record, percent: float, now: float, who: str) -> Record:
@@ -158,7 +169,7 @@ def moved(
     new = msgspec.structs.replace(
         new, percent=percent, step=old.step + 1, outcomes=Outcomes(), verdict=Verdict()
     )
-    return msgspec.structs.replace(record, status=new, changed=now, seen=0)
+    return msgspec.structs.replace(record, status=new, changed=now, seen=0, first=None)
 
 
 def paused(record: Record, why: str, now: float, who: str = NEREID) -> Record:
@@ -243,7 +254,17 @@ def ticked(record: Record, now: float) -> Record:
     return record
 
 
+def held(missing: str, record: Record, now: float) -> Record:
+    """Keep a weight whose next one waits for replicas; pause when they do not come."""
+    status = record.status
+    if now - status.since < status.spec.step.max_seconds:
+        return record
+    return paused(record, f"no room: {missing}", now)
+
+
 def _stepped(record: Record, now: float) -> Record:
+    if record.first is not None and record.first > record.status.percent:
+        return weighted(record, record.first, now, NEREID, "its replicas run")
     rules, elapsed = record.status.spec.step, now - record.status.since
     requests = step_requests(record.status)
     if elapsed >= rules.min_seconds and requests >= rules.min_requests:

@@ -6,7 +6,7 @@ import re
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Final
 
@@ -25,6 +25,10 @@ logger = logging.getLogger(__name__)
 _NO_ROOM: Final = re.compile(
     r"out of memory|MemoryError|cannot allocate memory|not enough (free )?memory|no room", re.IGNORECASE
 )
+Replicas = Callable[[str, tuple[int, int], float], Awaitable[str]]
+"""Of a model, its stable version and candidate: has the candidate start replicas for a percentage of the
+requests; returns in words which of them do not run yet, "" for none."""
+
 _INGRESSES: Final = 4096
 """Ingresses whose last report is remembered."""
 
@@ -35,11 +39,15 @@ class Rollouts:
     Args:
         records: the store.
         clock: returns Unix seconds, which outlive this process.
+
+    Attributes:
+        replicas: has candidates start replicas.
     """
 
     def __init__(self, records: Records, clock: Callable[[], float] = time.time) -> None:
         self._store = records
         self._clock = clock
+        self.replicas: Replicas = _enough_replicas
         self._records: dict[str, Record] = {}
         self._splits: dict[str, Split] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -96,8 +104,8 @@ class Rollouts:
             logger.warning(text, last.text, last.status.state.value, last.status.reason)
         record = self._records.get(offer.name)
         if record is not None and record.alone and record.status.state is RolloutState.LOADING:
-            return alone(choice, record.status.stable)
-        return choice
+            choice = alone(choice, record.status.stable)
+        return choice if record is None else choice._replace(percents=_percents(record))
 
     async def begin(
         self,
@@ -143,7 +151,8 @@ class Rollouts:
             return None
         candidate = record.status.candidate
         if candidate in ready and candidate not in failed:
-            return await self.change(name, machine.loaded)
+            missing = await self.missing(name, machine.loaded)
+            return await self.change(name, partial(machine.loaded, missing=missing))
         why = failed.get(candidate) or "; ".join(failed.values()) or "the candidate was not loaded"
         return await self.fail(name, why)
 
@@ -157,6 +166,14 @@ class Rollouts:
         """End the rollout of a model that is unloaded."""
         if self.is_on(name):
             await self.change(name, lambda old, now: machine.withdrawn(old, "the model was unloaded", now))
+
+    async def missing(self, name: str, step: Callable[[Record, float], Record]) -> str:
+        """Return which replicas of the candidate a change has to wait for; "" for none. They are started."""
+        old = self._records[name]
+        status, wanted = old.status, step(old, self._clock()).status.percent
+        if wanted <= status.percent:
+            return ""
+        return await self.replicas(name, (status.stable, status.candidate), wanted)
 
     async def change(self, name: str, step: Callable[[Record, float], Record]) -> Record:
         """Change a record: from the present one and the time to the next, which is stored; return it."""
@@ -212,6 +229,18 @@ class Rollouts:
                 if step.unavailable and step.step == record.status.step:
                     lost.append((name, step.unavailable))
         return lost
+
+
+async def _enough_replicas(name: str, versions: tuple[int, int], percent: float) -> str:
+    return ""
+
+
+def _percents(record: Record) -> dict[int, float]:
+    """Return the percentage of the model's requests that the candidate gets once loaded."""
+    if not record.on:
+        return {}
+    loading = record.status.state is RolloutState.LOADING
+    return {record.status.candidate: machine.first_percent(record) if loading else record.status.percent}
 
 
 def split_of(record: Record) -> Split:

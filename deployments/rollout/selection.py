@@ -1,6 +1,6 @@
 """Chooses the versions of a load while a model has a rollout, or has had one that failed. Pure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from app.core.rollout.spec import RolloutSpec
@@ -38,6 +38,7 @@ class Choice(NamedTuple):
         withdraws: why the rollout that is on ends; "" if it does not.
         skips: whether a candidate that has failed is left out.
         stops: a version to unload before anything is loaded; None for none.
+        percents: of the requests that a version is to get when it has loaded; others get all of them.
     """
 
     versions: tuple[int, ...]
@@ -46,6 +47,7 @@ class Choice(NamedTuple):
     withdraws: str = ""
     skips: bool = False
     stops: int | None = None
+    percents: Mapping[int, float] = {}
 
 
 def choose(offer: Offer, last: Record | None) -> Choice:

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.ray_adapter.applications import scale_deployment, target_replicas
+from app.ray_adapter.applications import ReplicaCounts, replica_counts, scale_deployment
 from app.ray_adapter.node import gpus_by_node
 from app.routing.pool import ReplicaPool
 from app.routing.router import Router
@@ -87,6 +87,43 @@ class Autoscaler:
         await asyncio.gather(*(version.request() for version in asked))
         return bool(asked)
 
+    async def missing(self, model: str, versions: tuple[int, int], percent: float) -> str:
+        """Have the candidate of a rollout start the replicas that its part of the requests needs.
+
+        Args:
+            model: its identifier.
+            versions: stable and candidate.
+            percent: of the requests.
+
+        Returns:
+            Which of them do not run yet, in words; "" for none.
+        """
+        stable, candidate = (self._served_version(model, version) for version in versions)
+        if candidate is None:
+            return ""
+        parameters = replica_parameters(mc.ModelConfig.FromString(candidate.config))
+        if not parameters.variable:
+            return ""
+        serving = await asyncio.to_thread(_replicas, stable) if stable is not None else None
+        has = await asyncio.to_thread(_replicas, candidate)
+        if has is None:
+            return ""
+        needed = parameters.started(serving.target if serving is not None else 0, percent)
+        if has.target < needed:
+            await self._raise(candidate, needed)
+        return f"{has.running} of {needed} replicas of the candidate run" if has.running < needed else ""
+
+    def _served_version(self, model: str, version: int) -> ModelSpec | None:
+        found = (spec for spec in self._served.loaded.values() if spec.identifier == model)
+        return next((spec for spec in found if spec.version == version), None)
+
+    async def _raise(self, spec: ModelSpec, replicas: int) -> None:
+        scaled = self._versions.get(spec.application)
+        if scaled is not None:
+            await scaled.raise_to(replicas)
+        else:
+            await asyncio.to_thread(scale_deployment, spec.application, spec.name, replicas)
+
     @cached_property
     def _router(self) -> Router:
         return self._make_router()
@@ -107,6 +144,10 @@ class Autoscaler:
                 self._versions[application] = ScaledVersion(
                     spec, bounds, pool, self._served, self._in_rollout
                 )
+
+
+def _replicas(spec: ModelSpec) -> ReplicaCounts | None:
+    return replica_counts(spec.application, spec.name)
 
 
 @lru_cache(4096)
@@ -159,6 +200,21 @@ class ScaledVersion:
             if decision.replicas != last.replicas:
                 await self._change(policy, last, decision)
 
+    async def raise_to(self, replicas: int) -> None:
+        """Start replicas until there are so many, as far as there is memory for them.
+
+        Raises:
+            Exception: Serve cannot be told.
+        """
+        policy = await self._compared()
+        if policy is not None:
+            last = policy.decision
+            decision = policy.raise_to(replicas, monotonic())
+            if decision.replicas != last.replicas:
+                await self._change(policy, last, decision)
+            elif decision.reason != last.reason:
+                await self._show(decision)
+
     async def tick(self) -> None:
         """Take a sample and act on it; a failure is logged once, and the work tried again."""
         try:
@@ -178,9 +234,10 @@ class ScaledVersion:
             return self._policy
         self._compared_at = now
         self._nodes = len(await asyncio.to_thread(gpus_by_node))
-        told = await asyncio.to_thread(target_replicas, self._spec.application, self._spec.name)
-        if told is None:
+        counts = await asyncio.to_thread(_replicas, self._spec)
+        if counts is None:
             return None
+        told = counts.target
         if self._policy is None:
             self._policy = ScalingPolicy(self._bounds, told, now)
             self._asleep = not told
@@ -233,7 +290,8 @@ class ScaledVersion:
             await self._show(policy.decision)
 
     async def _show(self, decision: Decision) -> None:
-        scale = Scale(decision.replicas, decision.reason, decision.figures, dict(self._changes), self._asleep)
+        number, reason, figures = decision
+        scale = Scale(number, reason, figures, dict(self._changes), self._asleep, self._bounds.most)
         await self._served.change_served(self._spec.application, scale=scale)
 
     async def _read(self) -> dict[Channel, ReplicaLoad]:

@@ -90,7 +90,7 @@ class Decision(NamedTuple):
 
     Attributes:
         replicas: the number.
-        reason: `start`, `load`, `queue`, `surplus`, `idle`, `request`, `bounds` or `memory`.
+        reason: `start`, `load`, `queue`, `surplus`, `idle`, `request`, `rollout`, `bounds` or `memory`.
         figures: the figures that led to it, for people.
     """
 
@@ -141,6 +141,7 @@ class ScalingPolicy:
         self._since = now
         self._added_at = self._removed_at = -math.inf
         self._active_at = now
+        self._room: int | None = None
 
     def adopt(self, replicas: int) -> None:
         """Take over a number that another has told Serve."""
@@ -155,8 +156,22 @@ class ScalingPolicy:
             self.decision = Decision(1, "request", "a request arrived while it had no replica")
         return self.decision
 
+    def raise_to(self, replicas: int, now: float) -> Decision:
+        """Decide when a rollout needs so many replicas for the requests that it is going to send."""
+        present = self.decision.replicas
+        wanted = min(replicas, self._bounds.most)
+        if self._room is not None:
+            wanted = min(wanted, present + self._room)
+        if wanted > present:
+            self._added_at = now
+            self.decision = Decision(wanted, "rollout", "for its part of the requests")
+        elif replicas > present:
+            self.decision = Decision(present, "memory", "no memory for another replica: needed for a rollout")
+        return self.decision
+
     def observe(self, sample: Sample, now: float) -> Decision:
         """Decide after a sample."""
+        self._room = sample.room
         if sample.active or not sample.running:  # its load may take longer than it may be idle
             self._active_at = now
         bounds, present = self._bounds, self.decision.replicas

@@ -48,7 +48,7 @@ class MirrorOutcomes(msgspec.Struct, omit_defaults=True):
         compared: both versions answered.
         differing: of those, whose outputs exceed the spec's `max_difference` (without one: are not equal).
         disagreeing: of those, whose arg-max (of other than floats: value) is not the same.
-        failed: the candidate failed.
+        failed: the candidate failed, or answered with outputs other than its configuration says.
         skipped: not repeated, because the mirror's own limits were reached.
         max_difference: the largest difference seen, see `OutputRule`.
     """

@@ -89,11 +89,6 @@ def _state(name: str, labels: Labels, source: VersionEntry) -> Iterator[Sample]:
     yield Sample(name, dict(sorted({**labels, "state": source.state.value}.items())), 1)
 
 
-def _maximum(entry: VersionEntry) -> int | None:
-    found = entry.model_config.parameters.get("max_replicas")
-    return None if found is None else int(found.string_value)
-
-
 _COUNTERS: Final = Option("counter_latencies=true", attrgetter("counters"))
 _SUMMARIES: Final = Option("summary_latencies=true", attrgetter("summaries"))
 _HISTOGRAMS: Final = Option("histogram_latencies=true", attrgetter("histograms"))
@@ -102,9 +97,6 @@ _BATCHED: Final = Condition[ModelReading](
     "models with a dynamic batcher, from the first batch", lambda m: bool(m.report.releases)
 )
 _ANSWERED: Final = Condition[ModelReading]("from the first success", lambda m: bool(m.report.durations))
-_BOUNDED: Final = Condition[VersionEntry](
-    "models with `max_replicas`", lambda entry: _maximum(entry) is not None
-)
 _LOSING: Final = Condition[Serving]("from the first loss", lambda serving: bool(serving.losses))
 _OVERLOADED: Final = Condition[ModelReading](
     "models that refused a request because of the wait", lambda m: bool(m.report.refusals)
@@ -235,12 +227,6 @@ LOADS: Final[tuple[Family[VersionEntry], ...]] = (
         "Model load time in seconds",
         lambda entry: whole(float(f"{entry.load_seconds:g}")),
     ),
-    gauge(
-        "nereid_replicas_maximum",
-        "Replicas on all nodes that a scaled model version may have, its `max_replicas`",
-        _maximum,
-        only=_BOUNDED,
-    ),
 )
 
 STATES: Final[tuple[Family[VersionEntry], ...]] = (
@@ -257,6 +243,12 @@ SCALES: Final[tuple[Family[Scale], ...]] = (
         "nereid_replicas_wanted",
         "Replicas on all nodes that a scaled model version is to have (the same at every ingress)",
         lambda scale: scale.wanted,
+        only=_SCALED,
+    ),
+    gauge(
+        "nereid_replicas_maximum",
+        "Replicas on all nodes that a scaled model version may have, its `max_replicas`",
+        lambda scale: scale.most,
         only=_SCALED,
     ),
     Family(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError, internal
+from app.core.pauses import growing_pause
 from app.core.tensors import SequenceId
 from backends.base import Instance, Request
 from backends.python.api.errors import stub_failed
@@ -22,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 _STABLE_S: Final = 60.0
 """After so long a run, a crash counts as the first: the process is restarted at once."""
+_FIRST_S: Final = 0.5
 _LONGEST_S: Final = 30.0
 _METRICS_S: Final = 1.0
 _FINALIZE_S: Final = 30.0
@@ -29,7 +31,7 @@ _FINALIZE_S: Final = 30.0
 
 def delay(crashes: int) -> float:
     """Return the seconds until the restart after so many crashes in a row."""
-    return 0.0 if crashes <= 1 else min(_LONGEST_S, 0.5 * 2.0 ** min(crashes - 2, 16))
+    return growing_pause(crashes - 1, _FIRST_S, _LONGEST_S)
 
 
 class Supervisors:

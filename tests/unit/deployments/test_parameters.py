@@ -2,6 +2,7 @@
 
 import re
 
+import msgspec
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
@@ -81,6 +82,18 @@ def test_replica_reserves_what_the_model_states() -> None:
     expected = {"num_cpus": 0.5, "memory": 1000000, "resources": {"worker": 1.0}}
     assert reserved["ray_actor_options"] == expected
     assert options(spec())["ray_actor_options"] == {"num_cpus": 0.0, "resources": {}}
+
+
+def test_candidate_starts_with_the_replicas_of_its_first_step() -> None:
+    def started(before: int, percent: float, **parameters: str) -> int:
+        part = msgspec.structs.replace(spec(before, **parameters), percent=percent)
+        return int(options(part)["num_replicas"])
+
+    percents = (0, 1, 25, 26, 50, 100)
+    assert [started(0, percent, ray_replicas="4") for percent in percents] == [1, 1, 1, 2, 2, 4]
+    assert [started(6, percent, max_replicas="8") for percent in (0, 1, 25, 50, 100)] == [1, 1, 2, 3, 6]
+    assert started(6, 1, max_replicas="8", min_replicas="2") == 2
+    assert started(6, 100, max_replicas="4") == 4
 
 
 def test_redeployment_keeps_the_number_of_a_scaled_model() -> None:

@@ -85,12 +85,30 @@ async def test_large_outputs_are_compared_in_a_thread(rollout: Rollout) -> None:
 
 
 async def test_outputs_that_do_not_fit_their_shape_are_failures(rollout: Rollout) -> None:
+    rollout.configs = [CONFIG.replace("-1", "-1, 3")] * 2
+    rollout.publish()
     for size in (1, 100_000):
         rollout.send()
         odd = Tensor("y", "FP32", (size, 3), bytes(4 * size))
         answer(rollout.last(), odd)
         answer(rollout.last(), Tensor("y", "FP32", (size, 3), b"\1" + bytes(4 * size - 1)))
     await until(lambda: rollout.traffic._tallies["r", 0].outcomes.mirror.failed == 2)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        Tensor.from_array("y", np.ones(2, np.float64)),
+        Tensor.from_array("y", np.ones((1, 2), np.float32)),
+        Tensor.from_array("z", np.ones(2, np.float32)),
+    ],
+    ids=["datatype", "shape", "name"],
+)
+def test_outputs_other_than_its_configuration_says_are_failures(rollout: Rollout, odd: Tensor) -> None:
+    rollout.send()
+    answer(rollout.last(), output(1, 1))
+    answer(rollout.last(), odd)
+    assert outcomes(rollout) == MirrorOutcomes(failed=1)
 
 
 def test_failures_of_the_candidate_are_counted_and_seen_by_nobody(rollout: Rollout) -> None:
@@ -182,13 +200,13 @@ async def test_tensors_are_released_when_they_are_compared(rollout: Rollout) -> 
         data = Data(4)
         gone = weakref.ref(data)
         rollout.send()
-        answer(rollout.last(), Tensor("y", "UINT8", (4,), data))
+        answer(rollout.last(), Tensor("y", "FP32", (1,), data))
         rollout.received.clear()
         candidate = rollout.router.asked.pop()
         rollout.router.asked.clear()
         del data
         assert gone() is not None
-        answer(candidate, Tensor("y", "UINT8", (4,), bytes(4)))
+        answer(candidate, Tensor("y", "FP32", (1,), bytes(4)))
         del candidate
         assert gone() is None
     finally:

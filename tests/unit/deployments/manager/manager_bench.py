@@ -5,13 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError
+from app.ray_adapter.applications import ReplicaCounts
 from app.routing.table import RoutingTable, decode_table
 from app.settings.load import from_args
 from deployments.manager import applications, manager
 from deployments.manager.applications import ModelApplication, parse_application
 from deployments.manager.manager import RepositoryManager
+from deployments.parameters import replica_parameters
+from deployments.scaling import autoscaler
 from deployments.spec import Description, ModelSpec
 from tests.unit.deployments.model_directories import CONFIG, KEY, add
 
@@ -52,6 +56,7 @@ class FakeServe:
         self.ingresses = 0
         self.routed: set[tuple[str, int]] | None = None
         self.store = FakeStore()
+        self.replicas: dict[str, ReplicaCounts] = {}
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         faked = ("deploy", "update", "describe", "delete", "listed", "running_replicas", "routed_ensembles")
@@ -60,9 +65,17 @@ class FakeServe:
         monkeypatch.setattr(manager, "configure_logging", lambda settings: None)
         monkeypatch.setattr(manager, "gpus_by_node", lambda: [])
         monkeypatch.setattr(manager, "store", self.store)
+        monkeypatch.setattr(autoscaler, "replica_counts", lambda name, _: self.replicas.get(name))
+        monkeypatch.setattr(autoscaler, "scale_deployment", self.scale)
+
+    def scale(self, application: str, deployment: str, replicas: int) -> None:
+        self.replicas[application] = self.replicas[application]._replace(target=replicas)
 
     async def deploy(self, spec: ModelSpec) -> Description:
         self.deployed.append(spec.application)
+        parameters = replica_parameters(mc.ModelConfig.FromString(spec.config))
+        count = parameters.started(spec.replicas, spec.percent)
+        self.replicas[spec.application] = ReplicaCounts(count, count)
         self.loading += 1
         self.most_loading = max(self.most_loading, self.loading)
         try:

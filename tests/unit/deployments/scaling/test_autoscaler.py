@@ -9,6 +9,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import unavailable
+from app.ray_adapter.applications import ReplicaCounts
 from app.routing.scale import Scale
 from deployments.scaling import autoscaler
 from deployments.scaling.autoscaler import Autoscaler
@@ -16,6 +17,7 @@ from deployments.scaling.policy import PERIOD_S
 from deployments.spec import LOAD, ModelSpec, ReplicaLoad
 
 IDLE = ReplicaLoad(0, 0, 0, 0, 0, 0, {}, 0, 0, 1, False, 0, "n", 100, 100_000)
+FULL = msgspec.structs.replace(IDLE, free_bytes=100)
 
 
 def spec(application: str = "m:1", **parameters: str) -> ModelSpec:
@@ -65,7 +67,7 @@ class Cluster:
         monkeypatch.setattr(autoscaler, "poll_pause", self._pause)
         monkeypatch.setattr(autoscaler, "gpus_by_node", lambda: [0])
         monkeypatch.setattr(autoscaler, "scale_deployment", self._scale)
-        monkeypatch.setattr(autoscaler, "target_replicas", lambda application, _: self.told[application])
+        monkeypatch.setattr(autoscaler, "replica_counts", self._counts)
         router: Any = self
         self.scaler = Autoscaler(self, lambda: router, self.rollouts.__contains__)
 
@@ -94,6 +96,10 @@ class Cluster:
         """Have every ingress route by what was published."""
         assert self.shown[-1][1].asleep and self.told["m:1"], "Serve is told when requests know to wait"
 
+    def _counts(self, application: str, deployment: str) -> ReplicaCounts | None:
+        told = self.told[application]
+        return None if told is None else ReplicaCounts(told, len(self.channels[application]))
+
     def _scale(self, application: str, deployment: str, replicas: int) -> None:
         if self.failure:
             raise RuntimeError(self.failure)
@@ -104,7 +110,7 @@ class Cluster:
 async def test_only_versions_that_ask_for_it_are_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(monkeypatch, spec("m:1", max_replicas="4"), spec("n:1", ray_replicas="2"))
     await cluster.run(2)
-    assert cluster.shown == [("m:1", Scale(1, "start"))] and cluster.calls == []
+    assert cluster.shown == [("m:1", Scale(1, "start", most=4))] and cluster.calls == []
 
 
 async def test_serve_is_told_once_of_a_change_that_is_shown(
@@ -183,7 +189,7 @@ async def test_idle_version_sleeps_until_a_request(monkeypatch: pytest.MonkeyPat
     (replica,) = cluster.channels["m:1"]
     await cluster.run(6)
     assert cluster.calls == [("m:1", "m", 0)]
-    assert cluster.shown[-1][1] == Scale(0, "idle", "no request for 2 s", {"idle": 1}, asleep=True)
+    assert cluster.shown[-1][1] == Scale(0, "idle", "no request for 2 s", {"idle": 1}, asleep=True, most=4)
     cluster.channels["m:1"].clear()
     assert await cluster.scaler.request("m")
     assert cluster.calls[1:] == [("m:1", "m", 1)]
@@ -237,4 +243,44 @@ async def test_restarted_manager_finds_a_version_asleep(monkeypatch: pytest.Monk
     cluster.told["m:1"] = 0
     cluster.channels["m:1"].clear()
     await cluster.run(2)
-    assert cluster.shown == [("m:1", Scale(0, "start", asleep=True))] and cluster.calls == []
+    assert cluster.shown == [("m:1", Scale(0, "start", asleep=True, most=4))] and cluster.calls == []
+
+
+async def test_a_candidate_gets_its_part_of_the_stable_versions_replicas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    candidate = msgspec.structs.replace(spec("m:2", max_replicas="8"), version=2)
+    cluster = Cluster(monkeypatch, spec("m:1", max_replicas="8"), candidate)
+    cluster.told["m:1"] = 6
+    cluster.rollouts.add("m")
+    await cluster.run(2)
+    assert await cluster.scaler.missing("m", (1, 2), 10) == "" and cluster.calls == []
+    assert await cluster.scaler.missing("m", (1, 2), 50) == "1 of 3 replicas of the candidate run"
+    assert cluster.calls == [("m:2", "m", 3)]
+    shown = Scale(3, "rollout", "for its part of the requests", {"rollout": 1}, most=8)
+    assert cluster.shown[-1] == ("m:2", shown)
+    cluster.channels["m:2"] += [FakeChannel(cluster), FakeChannel(cluster)]
+    assert await cluster.scaler.missing("m", (1, 2), 50) == "" and len(cluster.calls) == 1
+    await cluster.run(30)
+    assert len(cluster.calls) == 1, "its own load does not take them away"
+
+
+async def test_a_candidate_gets_no_replicas_beyond_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    candidate = msgspec.structs.replace(spec("m:2", max_replicas="8"), version=2)
+    cluster = Cluster(monkeypatch, spec("m:1", max_replicas="8"), candidate)
+    monkeypatch.setitem(cluster.told, "m:1", 6)
+    monkeypatch.setattr("tests.unit.deployments.scaling.test_autoscaler.IDLE", FULL)
+    await cluster.run(3)
+    assert await cluster.scaler.missing("m", (1, 2), 50) == "1 of 3 replicas of the candidate run"
+    assert cluster.calls == [] and cluster.shown[-1][1].reason == "memory"
+
+
+async def test_a_candidate_with_a_constant_number_of_replicas_gets_a_part_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    candidate = msgspec.structs.replace(spec("m:2", ray_replicas="4"), version=2)
+    cluster = Cluster(monkeypatch, spec("m:1", ray_replicas="4"), candidate)
+    assert await cluster.scaler.missing("m", (1, 2), 75) == "1 of 3 replicas of the candidate run"
+    assert cluster.calls == [("m:2", "m", 3)]
+    cluster.told["m:2"] = None
+    assert await cluster.scaler.missing("m", (1, 2), 100) == "", "it is being deleted"

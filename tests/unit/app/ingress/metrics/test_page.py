@@ -62,7 +62,6 @@ ensemble_scheduling { step {
   input_map { key: "INPUT0" value: "A" } output_map { key: "OUTPUT0" value: "B" }
 } }
 """
-SCALED = 'parameters { key: "max_replicas" value { string_value: "8" } }'
 PAGE = """\
 # HELP nv_inference_request_success Number of successful inference requests, all batch sizes
 # TYPE nv_inference_request_success counter
@@ -169,7 +168,7 @@ async def test_prometheus_reads_every_family(tmp_path: Path) -> None:
         summaries={"queue": Summary(2, 10, {5: 1, 9: 1})},
         custom=[CustomFamily("own", "a\nb", "histogram", [sample])],
     )
-    router = FakeRouter(entry("m", config=CONFIG + SCALED, scale=Scale(1, changes={"load": 1})))
+    router = FakeRouter(entry("m", scale=Scale(1, changes={"load": 1})))
     router.pools["m:1"] = FakePool([FakeChannel(report)], [], {"was killed": 1})
     router.table = RoutingTable(1, True, router.table.entries, load_failures={"m": 1})
     ingress = IngressReading(
@@ -257,7 +256,7 @@ async def test_loads_that_failed_are_counted_by_model() -> None:
 
 
 async def test_scaled_models_have_a_maximum() -> None:
-    found = samples(await page(FakeRouter(entry("m"), entry("n", config=CONFIG + SCALED))))
+    found = samples(await page(FakeRouter(entry("m"), entry("n", scale=Scale(2, most=8)))))
     assert found["nereid_replicas_maximum"] == {(("model", "n"), ("version", "1")): 8}
 
 
