@@ -167,7 +167,9 @@ class Http2Settings(msgspec.Struct, frozen=True, kw_only=True):
         max_control_frames: frames a second, other than those of calls, that a connection may send.
         max_resets: calls a second that a client may reset.
         linger_s: time to read on after a failure, so that the client receives its reason.
-        min_client_rate: bytes per second that a client reads at least, over `write_timeout_s`.
+        min_client_rate: bytes per second that a client sends or reads at least, over `read_timeout_s` or
+            `write_timeout_s`.
+        read_timeout_s: time to receive a message, more for one that comes at that rate; 0 for no limit.
         write_timeout_s: time to read what waits, more for a client that reads at that rate.
         keepalive_s, keepalive_timeout_s, keepalive_without_calls: when to ping a client, and how long to
             wait for its acknowledgement.
@@ -181,6 +183,15 @@ class Http2Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_connections: A[int, SameAs("max_connections")] = 4096
     max_header_size: int = 64 << 10
     min_client_rate: A[int, SameAs("min_client_rate")] = 4096
+    read_timeout_s: A[
+        float,
+        Flag(
+            "grpc_read_timeout_secs",
+            "Seconds to receive a message, more for one that comes at the minimum rate; 0 for no limit.",
+            NEREID,
+            low=0,
+        ),
+    ] = 60
     compression: A[
         str,
         Flag(

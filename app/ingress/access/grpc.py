@@ -96,3 +96,9 @@ class _GuardedCall:
 
     def cancelled(self) -> None:
         self._call.cancelled()
+
+    def arriving(self) -> tuple[int, int]:
+        return self._call.arriving()
+
+    def end(self, status: int, message: str) -> None:
+        self._call.end(status, message)

@@ -302,6 +302,7 @@ class HttpConnection(asyncio.Protocol):
         elif self._blocked_since:
             return
         elif self._sending.is_slow(now, self._begun, self._received):
+            self._state.send_buffers.too_slow += 1
             self._reject(HttpError(408, "Request Timeout"))
         elif self._exchange is None and not self._begun:
             self._check_idle(now)

@@ -89,6 +89,10 @@ class GrpcCall(ABC):
     def _receive_messages(self, messages: list[Any], size: int, end: bool) -> None:
         """Receive the messages that another `size` bytes have completed."""
 
+    @abstractmethod
+    def arriving(self) -> tuple[int, int]:
+        """Return which message is to arrive, and how much of it has; see `StreamReceiver`."""
+
     def _allocator(self) -> Allocator | None:
         """Return what allocates memory for long messages; None for ordinary memory."""
         return None
@@ -214,6 +218,9 @@ class UnaryCall(GrpcCall):
         else:
             if self._reserve(len(data)):
                 self._handler(self, data)
+
+    def arriving(self) -> tuple[int, int]:
+        return 1, self._buffered  # until the client has sent its message and the end
 
     def _allocator(self) -> Allocator:
         return _allocate_shared

@@ -14,6 +14,7 @@ from app.core.tensors import Buffer
 from app.ingress.http2.call import refuse
 from app.ingress.http2.state import Http2State
 from app.ingress.http2.stream import STREAM_WINDOW, Output, Stream, StreamReceiver
+from app.ingress.http2.uploads import Uploads
 from app.ingress.net.buffered_protocol import SharedBufferProtocol, switch_protocol
 from app.ingress.net.pace import Pace
 from app.protocol.grpc import framing as wire
@@ -51,6 +52,8 @@ class Http2Connection(asyncio.Protocol):
         settings = state.settings
         self._reading = Pace(settings.write_timeout_s, settings.min_client_rate)
         self._granting = Pace(settings.write_timeout_s, settings.min_client_rate)
+        self._uploads = Uploads(settings.read_timeout_s, settings.min_client_rate)
+        self._paused = False
         self._draining = self._failed = False
         self._keepalive = h2.Keepalive(state.now())
         self._output = Output(state.loop, self._keepalive, self._report_buffered)
@@ -94,10 +97,12 @@ class Http2Connection(asyncio.Protocol):
         self._output.reports_buffered = False
 
     def pause_writing(self) -> None:
+        self._paused = True
         self._transport.pause_reading()
         self._output.reports_buffered = True  # its flush, which calls this, reads it next
 
     def resume_writing(self) -> None:
+        self._paused = False
         self._transport.resume_reading()
         self._output.reports_buffered = self._report_buffered()
 
@@ -355,11 +360,12 @@ class Http2Connection(asyncio.Protocol):
         return self._state.send_buffers.update(self)
 
     def check_time(self, now: float) -> None:
-        """Ping an idle client; close the connection if it is dead, too old or blocked."""
+        """Ping an idle client; close the connection if it is dead, too old or blocked; end slow calls."""
         settings = self._state.settings
         output = self._output
         if self._granting.is_slow(now, bool(output.queued), output.drained):
             self._reset_stalled()
+        self._end_slow_uploads(now)
         waiting = self._transport.get_write_buffer_size()
         if self._reading.is_slow(now, bool(waiting), output.written - waiting):
             self._state.send_buffers.too_slow += 1
@@ -381,3 +387,13 @@ class Http2Connection(asyncio.Protocol):
         for stream in [stream for stream in self._streams.values() if stream.queue]:
             self._state.send_buffers.too_slow += 1
             self._reset(stream, h2.CANCEL)
+
+    def _end_slow_uploads(self, now: float) -> None:
+        """End the calls whose requests arrive too slowly."""
+        if self._paused:
+            self._uploads.pause()
+            return
+        for stream in self._uploads.slow(now, self._streams):
+            if stream.receiver is not None:
+                self._state.send_buffers.too_slow += 1
+                stream.receiver.end(wire.DEADLINE_EXCEEDED, self._uploads.text)

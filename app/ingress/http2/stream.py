@@ -27,6 +27,15 @@ class StreamReceiver(Protocol):
     def cancelled(self) -> None:
         """Handle that the client reset the stream or closed the connection."""
 
+    def arriving(self) -> tuple[int, int]:
+        """Return the message that the client is to send more of, counted from 1, and its received bytes.
+
+        0 while the client need not send anything, or may not.
+        """
+
+    def end(self, status: int, message: str) -> None:
+        """End the call with a gRPC status code."""
+
 
 class Stream:
     """The transport side of one call.

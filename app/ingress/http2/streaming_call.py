@@ -59,6 +59,12 @@ class StreamingCall(GrpcCall):
     def _receive_messages(self, messages: list[Buffer | Compressed], size: int, end: bool) -> None:
         self._requests.put(messages, size, end)
 
+    def arriving(self) -> tuple[int, int]:
+        reader = self._reader
+        if reader is None or not reader.partial or self._requests.withholds:
+            return 0, 0
+        return reader.completed + 1, reader.received
+
     def _close(self) -> None:
         super()._close()
         self._requests.put([], 0, True)
@@ -95,6 +101,11 @@ class _RequestQueue:
         self._withheld = 0
         self._ended = False
         self._changed = asyncio.Event()
+
+    @property
+    def withholds(self) -> bool:
+        """Whether the client may not send more, because its messages wait for the handler."""
+        return bool(self._withheld)
 
     def put(self, messages: list[Buffer | Compressed], size: int, end: bool) -> None:
         self._messages.extend(messages)

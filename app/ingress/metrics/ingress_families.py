@@ -110,7 +110,8 @@ SLOW_CLIENTS: Final[tuple[Family[SendBufferLimit], ...]] = (
     Family(
         "nereid_slow_client_timeouts",
         "counter",
-        "Connections and calls ended because their clients read responses below the minimum rate",
+        "Connections and calls ended because their clients send requests or read responses below the minimum "
+        "rate",
         value(lambda limit: limit.too_slow),
     ),
 )

@@ -51,7 +51,8 @@ class SendBufferLimit:
     Attributes:
         total: buffered bytes, as last updated.
         evicted: number of senders evicted.
-        too_slow: number of connections and calls ended because their clients read below the minimum rate.
+        too_slow: number of connections and calls ended because their clients send or read below the minimum
+            rate.
     """
 
     def __init__(self, limit: int = DEFAULT_BYTES, now: Callable[[], float] = time.monotonic) -> None:

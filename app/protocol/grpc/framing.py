@@ -215,9 +215,13 @@ class MessageReader:
         encoding: compression of messages marked as compressed.
         limit: largest message in bytes.
         allocate: allocates memory for long messages, by default ordinary memory.
+
+    Attributes:
+        completed: number of whole messages.
     """
 
     def __init__(self, encoding: str, limit: int, allocate: Allocator | None = None) -> None:
+        self.completed = 0
         self._encoding = encoding
         self._limit = limit
         self._allocate = allocate
@@ -232,6 +236,11 @@ class MessageReader:
     def partial(self) -> bool:
         """Whether the last message is incomplete."""
         return bool(self._prefix) or self._size >= 0
+
+    @property
+    def received(self) -> int:
+        """The bytes of an incomplete message that have been received."""
+        return len(self._prefix) + self._filled
 
     def feed_segments(self, segments: Iterable[Buffer]) -> list[Buffer | Compressed]:
         """`feed` several segments, which are copied."""
@@ -301,4 +310,5 @@ class MessageReader:
 
     def _complete(self, message: Buffer) -> Buffer | Compressed:
         self._filled, self._size, self._buffer = 0, -1, None
+        self.completed += 1
         return Compressed(self._encoding, message) if self._compressed else message
