@@ -318,6 +318,14 @@ class ModelStoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     override_bytes: A[
         int, Flag("model_override_bytes", "Maximum bytes of model files sent in load requests.", low=0)
     ] = 1024 * MIB
+    config_override_bytes: A[
+        int,
+        Flag(
+            "model_config_override_bytes",
+            "Maximum bytes of configurations sent in load requests, of all models that are served with one.",
+            low=0,
+        ),
+    ] = 64 * MIB
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):

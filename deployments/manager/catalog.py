@@ -24,6 +24,7 @@ from app.settings.settings import ServerSettings
 from deployments.manager.planner import LoadPlan, plan_load
 from deployments.model_store import layout, model_files
 from deployments.model_store.cache import private_root
+from deployments.model_store.config_overrides import ConfigOverrides
 from deployments.model_store.fingerprint import fingerprint, version_fingerprint
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.mirror import Mirror
@@ -197,9 +198,16 @@ class Catalog:
         settings: the server's settings.
         key: the secret of the server's channels.
         manager: the application of the manager, from which replicas fetch the files of a load request.
+        overrides: the configurations of load requests.
     """
 
-    def __init__(self, settings: ServerSettings, key: bytes, manager: str = "") -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        key: bytes,
+        manager: str = "",
+        overrides: ConfigOverrides | None = None,
+    ) -> None:
         self._settings = settings
         self._manager = manager
         mirrors = private_root() / "mirrors"
@@ -211,8 +219,7 @@ class Catalog:
         }
         """The namespace of each repository, by its directory."""
         self._key = key
-        # Configurations of load requests by model, each with the fingerprint of the files at its load.
-        self._kept: dict[str, tuple[str, str]] = {}
+        self.overrides = overrides or ConfigOverrides()
         self.gpus: tuple[int, ...] = ()
         """The CUDA ordinals that KIND_AUTO and KIND_GPU may use."""
 
@@ -262,32 +269,13 @@ class Catalog:
             logger.error("failed to poll model '%s': model not found in any model repository.", name)
             raise PollFailure(ErrorCode.INTERNAL, _unpolled(name))
         if bundle is None and not override:
-            override = self._kept_override(entry)
+            override = self.overrides.current(entry.identifier, fingerprint(entry))
         try:
             config = self._configuration(entry, override)
             policy = read_policy(entry)
         except InferError as error:
             raise poll_failure(name, error) from error
         return self._candidate(entry, config, override or "", bundle)._replace(rollout=policy)
-
-    def keep_override(self, loaded: ModelSpec) -> None:
-        """Keep the configuration of a load that succeeded until a file of the model is written.
-
-        As in Triton, a later load without a configuration changes nothing before. Files of a request are not
-        kept: after them such a load returns to the repository's.
-        """
-        if loaded.override:
-            self._kept[loaded.identifier] = (loaded.override, loaded.override_files)
-        else:
-            self.forget_override(loaded.identifier)
-
-    def forget_override(self, name: str) -> None:
-        """Let the next load of a model read its configuration from the repository."""
-        self._kept.pop(name, None)
-
-    def _kept_override(self, entry: ModelEntry) -> str | None:
-        override, files = self._kept.get(entry.identifier, (None, ""))
-        return override if files == fingerprint(entry) else None
 
     def _entries(self, model: str) -> list[ModelEntry]:
         """Find the models that an identifier refers to."""

@@ -140,7 +140,8 @@ class EnsembleLoads:
         found: list[VersionEntry] = []
         for entry in on_disk:
             try:
-                candidate = self._catalog.candidate(entry.identifier, None)
+                override = self._catalog.overrides.loaded(entry.identifier)
+                candidate = self._catalog.candidate(entry.identifier, override)
                 if is_ensemble(candidate.config):
                     found += self.loaded(candidate)
             except InferError:

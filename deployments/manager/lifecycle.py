@@ -83,7 +83,7 @@ class Lifecycle:
         """
         unneeded = self.ensembles.unneeded(name) if unload_dependents else []
         async with self.locks.acquire(name) as operation:
-            self._catalog.forget_override(name)
+            await self._catalog.overrides.forget(name)
             await self.rollouts.unloaded(name)
             unloading = await self._retire(self.versions(name))
             awaited = [e for e in unloading if wait and self.locks.wait_on(operation, e.application)]
@@ -164,7 +164,7 @@ class Lifecycle:
             self._end_in_background(retired)
             if failed:
                 return load_messages.load_failure(name, failed)
-            self._catalog.keep_override(candidate.template)
+            await self._catalog.overrides.keep(candidate.template)
             return load_messages.load_failure(name, load_messages.unavailable(name, self.effective))
 
     async def retire(self, name: str, version: int) -> None:

@@ -32,6 +32,7 @@ from deployments.manager.polling import Poller
 from deployments.manager.recovery import recover
 from deployments.manager.routing_publisher import RoutingPublisher
 from deployments.model_store.cache import private_root
+from deployments.model_store.config_overrides import PREFIX, ConfigOverrides
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.overrides import Overrides
 from deployments.residency.on_demand import OnDemand
@@ -40,6 +41,7 @@ from deployments.rollout.judge import judge
 from deployments.rollout.records import Records
 from deployments.rollout.rollouts import Rollouts
 from deployments.scaling.autoscaler import Autoscaler
+from deployments.stored import StoredValues
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +71,10 @@ class RepositoryManager:
         self._settings = settings
         self._key = key
         self._ingress = ingress
-        self._catalog = Catalog(settings, key, ingress[0])
-        self._overrides = Overrides(private_root() / "overrides", settings.model_store.override_bytes)
+        limits = settings.model_store
+        self._configs = ConfigOverrides(StoredValues(store, PREFIX), limits.config_override_bytes)
+        self._catalog = Catalog(settings, key, ingress[0], self._configs)
+        self._overrides = Overrides(private_root() / "overrides", limits.override_bytes)
         self._publisher = RoutingPublisher(settings.repository.namespacing)
         rollouts = Rollouts(Records(store))
         self.lifecycle = Lifecycle(settings, self._catalog, self._publisher, ingress, self._spawn, rollouts)
@@ -136,6 +140,8 @@ class RepositoryManager:
 
     async def _load_requested(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         models = [name] if files else await asyncio.to_thread(self._catalog.identifiers, name)
+        if config and not files:
+            self._configs.check(models, config)
         with self.lifecycle.ensembles.requested(models):
             try:
                 if files:
@@ -244,7 +250,8 @@ class RepositoryManager:
             raise unavailable("explicit model load / unload is not allowed if polling is enabled")
 
     async def _start_up(self) -> None:
-        await self._recover()
+        lifecycle = self.lifecycle
+        lost = await recover(lifecycle, self._catalog, self._overrides, self._ingress, self._spawn)
         # A restart of the manager must not make the server unready.
         self.lifecycle.initialised = bool(self.lifecycle.entries)
         self._follow_nodes()
@@ -256,7 +263,7 @@ class RepositoryManager:
         await self._release_overrides()
         on_disk = await self._scan_at_start()
         if on_disk is not None:
-            await self._load_at_start(on_disk)
+            await self._load_at_start(on_disk, lost)
 
     async def _scan_at_start(self) -> Mapping[str, ModelEntry] | None:
         """Return the models of the repositories; None when they cannot be read and nothing is served."""
@@ -270,11 +277,11 @@ class RepositoryManager:
             await self.lifecycle.publish()
             return None
 
-    async def _load_at_start(self, on_disk: Mapping[str, ModelEntry]) -> None:
+    async def _load_at_start(self, on_disk: Mapping[str, ModelEntry], lost: Collection[str]) -> None:
         seen = await asyncio.to_thread(self._catalog.fingerprints, on_disk)
         poller = Poller({**dict.fromkeys(self.lifecycle.entries, "served"), **seen})
         wanted = self._on_demand.wanted({*self._catalog.startup_models(on_disk)} - self._overridden())
-        names = sorted({*wanted, *self._unreachable()})
+        names = sorted({*wanted, *lost, *self._unreachable()})
         progress = asyncio.create_task(load_messages.report_progress(names, self.lifecycle.entries))
         try:
             await asyncio.gather(*(self.lifecycle.load_quietly(name) for name in names))
@@ -340,25 +347,12 @@ class RepositoryManager:
 
     def _overridden(self) -> set[str]:
         """Return models with the configuration or files of a load request, which outlive a restart."""
-        return {spec.identifier for spec in self.lifecycle.loaded.values() if spec.overridden}
+        with_files = {spec.identifier for spec in self.lifecycle.loaded.values() if spec.bundle}
+        return {*with_files, *self._configs.models}
 
     def _unreachable(self) -> set[str]:
         """Return adopted models whose channels have another key: they are from an earlier deployment."""
         return {spec.identifier for spec in self.lifecycle.loaded.values() if spec.key != self._key}
-
-    async def _recover(self) -> None:
-        """Adopt the model applications that Serve runs, and the ensembles that the ingresses route to."""
-        for description in await recover(self.lifecycle.deployer, self._spawn):
-            if description.spec.bundle:
-                await asyncio.to_thread(self._overrides.adopt, description.spec.bundle)
-            self._catalog.keep_override(description.spec)
-            self.lifecycle.serve(description)
-        if self.lifecycle.entries:
-            routed = await applications.routed_ensembles(*self._ingress)
-            on_disk = await asyncio.to_thread(self._catalog.scan)
-            for entry in await asyncio.to_thread(self.lifecycle.ensembles.adopted, on_disk.values(), routed):
-                self.lifecycle.set_entry(entry)
-        await self.lifecycle.rollouts.recover(self.lifecycle.ready)
 
     async def _load_files(self, name: str, config: str | None, files: Mapping[str, bytes]) -> str:
         try:

@@ -1,13 +1,18 @@
-"""Recovers the state of a restarted manager from the applications that Serve runs."""
+"""Recovers the state of a restarted manager from the applications that Serve runs and the cluster's store."""
 
 import asyncio
 import logging
 from collections import defaultdict
-from itertools import chain
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from deployments.manager import applications
-from deployments.manager.applications import ModelApplication
+from deployments.manager.applications import ModelApplication, base_name
+from deployments.manager.catalog import Catalog
 from deployments.manager.deployer import Deployer, Spawn
+from deployments.manager.lifecycle import Lifecycle
+from deployments.model_store.layout import ModelEntry
+from deployments.model_store.overrides import Overrides
 from deployments.spec import Description
 
 logger = logging.getLogger(__name__)
@@ -16,36 +21,88 @@ _DESCRIBE_S = 30.0
 """Time for an application to answer, which Serve may be restarting itself."""
 
 
-async def recover(deployer: Deployer, spawn: Spawn) -> list[Description]:
-    """Return the newest serving generation of each model version that Serve runs, and delete the others."""
+class _Found(NamedTuple):
+    """The applications of a version: the one in service, and whether another should have answered."""
+
+    adopted: Description | None
+    silent: bool
+
+
+async def recover(
+    lifecycle: Lifecycle, catalog: Catalog, files: Overrides, ingress: tuple[str, str], spawn: Spawn
+) -> set[str]:
+    """Adopt the model applications that Serve runs, and the ensembles that the ingresses route to.
+
+    Args:
+        lifecycle: gets the versions in service.
+        catalog: the repositories, and the configurations of load requests.
+        files: the files of load requests.
+        ingress: the application and deployment of the ingresses.
+        spawn: runs a coroutine in the background.
+
+    Returns:
+        The models that Serve runs but whose replicas do not answer: they are to be loaded again.
+    """
+    await catalog.overrides.recover()
+    found = await _applications(lifecycle.deployer, spawn)
+    for description in (each.adopted for each in found.values()):
+        if description is None:
+            continue
+        if description.spec.bundle:
+            await asyncio.to_thread(files.adopt, description.spec.bundle)
+        await catalog.overrides.keep(description.spec)
+        lifecycle.serve(description)
+    silent = [base for base, each in found.items() if each.silent]
+    lost: set[str] = set()
+    if lifecycle.entries or silent:
+        on_disk = await asyncio.to_thread(catalog.scan)
+        lost = _identifiers(on_disk, silent)
+        routed = await applications.routed_ensembles(*ingress)
+        for entry in await asyncio.to_thread(lifecycle.ensembles.adopted, on_disk.values(), routed):
+            lifecycle.set_entry(entry)
+    await catalog.overrides.retain({*lifecycle.entries, *lost})
+    await lifecycle.rollouts.recover(lifecycle.ready)
+    return lost
+
+
+def _identifiers(on_disk: Mapping[str, ModelEntry], bases: Collection[str]) -> set[str]:
+    """Return the models whose applications have these base names."""
+    return {
+        name
+        for name, entry in on_disk.items()
+        if any(base_name(name, version) in bases for version in entry.versions)
+    }
+
+
+async def _applications(deployer: Deployer, spawn: Spawn) -> dict[str, _Found]:
+    """Find the newest serving generation of each version that Serve runs, by base name; delete the others."""
     found: dict[str, list[ModelApplication]] = defaultdict(list)
     for application in await applications.listed():
         found[application.base].append(application)
     adopted = await asyncio.gather(*(_adopt(versions, deployer, spawn) for versions in found.values()))
-    return list(chain.from_iterable(adopted))
+    return dict(zip(found, adopted, strict=True))
 
 
-async def _adopt(generations: list[ModelApplication], deployer: Deployer, spawn: Spawn) -> list[Description]:
+async def _adopt(generations: Iterable[ModelApplication], deployer: Deployer, spawn: Spawn) -> _Found:
     """Adopt at most one generation of a model version."""
+    up = [found for found in generations if found.up]
     deployer.applications.update(found.application for found in generations)
-    described = await asyncio.gather(*(_describe(found) for found in generations if found.up))
-    serving = [description for description in described if description is not None]
-    adopted = sorted(serving, key=lambda each: each.spec.loaded_at)[-1:]
-    kept = {description.spec.application for description in adopted}
+    described = await asyncio.gather(*map(_describe, up))
+    serving = [each for each in described if each is not None and not each.error]
+    adopted = max(serving, key=lambda each: each.spec.loaded_at, default=None)
     for found in generations:
-        if found.application not in kept:
+        if adopted is None or found.application != adopted.spec.application:
             spawn(deployer.delete(found.application))
-    return adopted
+    return _Found(adopted, adopted is None and None in described)
 
 
 async def _describe(found: ModelApplication) -> Description | None:
-    """Return the description of an application; None when it does not answer or failed to load."""
+    """Return the description of an application, which may say that it failed; None without an answer."""
     try:
         async with asyncio.timeout(_DESCRIBE_S):
             if found.empty:  # only a replica can describe it; it ends again when nothing asks for it
                 await applications.wake(found.application, found.model)
-            description = await applications.describe(found.model, found.application)
+            return await applications.describe(found.model, found.application)
     except Exception as error:
         logger.warning("application '%s' does not answer and is replaced: %r", found.application, error)
         return None
-    return None if description.error else description

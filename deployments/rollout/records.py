@@ -1,9 +1,7 @@
 """Records of rollouts in the cluster's store: a restarted manager goes on where the one before was."""
 
-import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -11,27 +9,13 @@ from app.core.rollout.outcomes import Outcomes
 from app.core.rollout.status import Verdict
 from deployments.rollout import machine
 from deployments.rollout.machine import Record
+from deployments.stored import Store, StoredValues
 
 logger = logging.getLogger(__name__)
 
 MAX_BYTES: Final = 4096
 """Bytes of a stored record; the oldest events go first."""
 _PREFIX: Final = "rollout/"
-_STORE_S: Final = 5.0
-"""Time for the store to answer: a rollout goes on without it."""
-
-
-class Store(Protocol):
-    """Values by key; every method blocks."""
-
-    def read(self, key: str) -> bytes | None:
-        """Return a value; None where there is none."""
-
-    def write(self, key: str, value: bytes) -> None:
-        """Set a value."""
-
-    def keys(self, prefix: str) -> Sequence[str]:
-        """Return the keys that begin with a prefix."""
 
 
 def encoded(record: Record) -> bytes:
@@ -67,32 +51,26 @@ class Records:
     """Writes and reads records; a store that does not answer is logged, and no failure."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self._values = StoredValues(store, _PREFIX)
 
     async def write(self, record: Record) -> None:
         """Store a record."""
         try:
-            async with asyncio.timeout(_STORE_S):
-                await asyncio.to_thread(self._store.write, _PREFIX + record.name, encoded(record))
+            await self._values.write(record.name, encoded(record))
         except Exception as error:
             logger.warning("the %s goes on, but is not stored: %r", record.text, error)
 
     async def read(self) -> dict[str, Record]:
         """Return the stored records, by model."""
         try:
-            async with asyncio.timeout(_STORE_S):
-                stored = await asyncio.to_thread(self._read)
+            stored = await self._values.read()
         except Exception as error:
             logger.warning("cannot read which rollouts were on: %r", error)
             return {}
         found = {}
-        for key, text in stored.items():
+        for name, text in stored.items():
             try:
-                found[key.removeprefix(_PREFIX)] = decoded(text)
+                found[name] = decoded(text)
             except msgspec.MsgspecError as error:
-                logger.warning("cannot read the stored %s: %s", key, error)
+                logger.warning("cannot read the stored rollout of '%s': %s", name, error)
         return found
-
-    def _read(self) -> dict[str, bytes]:
-        values = {key: self._store.read(key) for key in self._store.keys(_PREFIX)}
-        return {key: value for key, value in values.items() if value is not None}

@@ -32,6 +32,9 @@ class FakeStore:
     def write(self, key: str, value: bytes) -> None:
         self.values[key] = value
 
+    def remove(self, key: str) -> None:
+        self.values.pop(key, None)
+
     def keys(self, prefix: str) -> list[str]:
         return [key for key in self.values if key.startswith(prefix)]
 
