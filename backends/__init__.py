@@ -23,6 +23,7 @@ BUILT_IN: Final[dict[str, str]] = {
     "onnxruntime": "backends.onnxruntime.backend:OnnxRuntimeBackend",
     "pytorch": "backends.pytorch.backend:TorchBackend",
     "tensorrt": "backends.tensorrt.backend:TensorRtBackend",
+    "openvino": "backends.openvino.backend:OpenVinoBackend",
     "python": "backends.python.backend:PythonBackend",
     "identity": "backends.teaching.identity:IdentityBackend",
     "repeat": "backends.teaching.repeat:RepeatBackend",
@@ -37,6 +38,7 @@ _FRAMEWORKS: Final[dict[str, tuple[dict[str, str], str]]] = {
     "onnxruntime": ({"onnxruntime": "ONNX Runtime"}, "onnxruntime"),
     "pytorch": ({"torch": "PyTorch"}, "pytorch"),
     "tensorrt": ({"tensorrt": "TensorRT", "torch": "PyTorch"}, "gpu"),
+    "openvino": ({"openvino": "OpenVINO"}, "openvino"),
 }
 
 

@@ -174,8 +174,9 @@ KINDS: Final = (
     ),
     Kind(
         "an OpenVINO model",
-        f"export ONNX from the framework that it came from, or {_PYTHON} with the package openvino",
+        "name it model.xml, with its weights beside it as model.bin",
         lambda file: file.ends(".xml") or file.begins(b"<?xml"),
+        serves="openvino",
     ),
     Kind(
         "a Core ML model, which runs on Apple's devices only",

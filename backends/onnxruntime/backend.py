@@ -5,6 +5,7 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,8 +18,10 @@ from app.core.errors import InferError, internal, invalid_arg, unavailable, unsu
 from app.core.installation import install_command
 from backends.array_backend import ArrayBackend
 from backends.base import Instance, Model
+from backends.onnxruntime import accelerator
 from backends.onnxruntime.model_io import ONNX_BFLOAT16, OnnxIO, check, complete, read_io
 from backends.onnxruntime.session import (
+    CPU,
     FATAL,
     Provider,
     graph_level,
@@ -31,19 +34,23 @@ from backends.parameters import boolean
 from backends.signature import Shape
 
 if TYPE_CHECKING:
+    from openvino import CompiledModel
+
     from backends.onnxruntime.cuda import CudaRuns
+    from backends.openvino.runs import Runs
 
 Array = npt.NDArray[Any]
 
 _ORT_TEXT: Final = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
 
 
-class _Sessions:
-    """Sessions shared by the instances of a group."""
+class _Shared:
+    """Sessions shared by the instances of a group, and the model that OpenVINO executes for all of them."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.by_group: dict[str, ort.InferenceSession] = {}
+        self.openvino: tuple[OnnxIO, CompiledModel | None] | None = None
 
 
 class _Loaded:
@@ -51,7 +58,7 @@ class _Loaded:
 
     def __init__(self, session: ort.InferenceSession, io: OnnxIO, model: Model) -> None:
         self.session = session
-        self.on_gpu: CudaRuns | None = None
+        self.runs: CudaRuns | Runs | None = None
         self.options = run_options(model)
         tensors = {**io.optional, **io.inputs}
         self.strings = frozenset(
@@ -90,7 +97,7 @@ class OnnxRuntimeBackend(ArrayBackend):
             ort.set_global_thread_pool_sizes(intra, int(config.get("inter-op-thread-count", "0")))
 
     def model_initialize(self, model: Model) -> None:
-        model.state = _Sessions()
+        model.state = _Shared()
 
     def model_finalize(self, model: Model) -> None:
         model.state = None
@@ -98,10 +105,31 @@ class OnnxRuntimeBackend(ArrayBackend):
     def load(self, instance: Instance) -> _Loaded:
         if instance.kind == "GPU" and not _shares_session(instance):
             return self._load_on_gpu(instance)
+        if accelerator.wants_openvino(instance):
+            loaded = self._load_on_openvino(instance)
+            if loaded is not None:
+                return loaded
         session = self._session(instance)
         io = read_io(session)
         check(instance.model.config, io)
         return _Loaded(session, io, instance.model)
+
+    def _load_on_openvino(self, instance: Instance) -> _Loaded | None:
+        """Load the model into OpenVINO, once for all instances; None if that cannot execute it."""
+        model = instance.model
+        shared: _Shared = model.state
+        with shared.lock:
+            if shared.openvino is None:
+                io = read_io(_open(model, session_options(model), [CPU]))
+                check(model.config, io)
+                shared.openvino = io, accelerator.compile_onnx(model, _path(model), io)
+        io, compiled = shared.openvino
+        if compiled is None:
+            return None
+        loaded = _Loaded(None, io, model)
+        loaded.is_plain = False
+        loaded.runs = accelerator.new_runs(model, compiled)
+        return loaded
 
     def _load_on_gpu(self, instance: Instance) -> _Loaded:
         """Load a session that uses a stream of its own, which a shared session cannot."""
@@ -117,7 +145,7 @@ class OnnxRuntimeBackend(ArrayBackend):
                 from backends.onnxruntime.cuda import CudaRuns
 
                 loaded.is_plain = False
-                loaded.on_gpu = CudaRuns(session, io, gpu, model)
+                loaded.runs = CudaRuns(session, io, gpu, model)
                 instance.merged_inputs = gpu.inputs
         return loaded
 
@@ -125,7 +153,7 @@ class OnnxRuntimeBackend(ArrayBackend):
         model = instance.model
         if not _shares_session(instance):
             return _open(model, session_options(model), providers(instance))
-        sessions: _Sessions = model.state
+        sessions: _Shared = model.state
         group = instance.name.rpartition("_")[0] + f"@{instance.kind}{instance.device_id}"
         with sessions.lock:
             if group not in sessions.by_group:
@@ -140,8 +168,8 @@ class OnnxRuntimeBackend(ArrayBackend):
                 arrays = loaded.session.run(outputs, inputs, loaded.options)
                 return dict(zip(outputs, arrays, strict=True))
             feed = {name: _prepare(loaded, name, array) for name, array in inputs.items()}
-            if loaded.on_gpu is not None:
-                found = loaded.on_gpu.run(feed, outputs)
+            if loaded.runs is not None:
+                found = loaded.runs.run(feed, outputs)
             else:
                 run = _run_values if loaded.bfloats else _run_arrays
                 found = dict(zip(outputs, run(loaded, feed, outputs), strict=True))
@@ -169,7 +197,7 @@ class OnnxRuntimeBackend(ArrayBackend):
         options.intra_op_num_threads = 1
         for library in config.model_operations.op_library_filename:
             options.register_custom_ops_library(library)
-        return complete(model, read_io(_open(model, options, [("CPUExecutionProvider", {})])))
+        return complete(model, read_io(_open(model, options, [CPU])))
 
 
 def _shares_session(instance: Instance) -> bool:
@@ -208,15 +236,18 @@ def _check_gpu(instance: Instance, session: ort.InferenceSession) -> None:
 
 
 def _open(model: Model, options: ort.SessionOptions, chosen: Sequence[Provider]) -> ort.InferenceSession:
-    path = model.artifact("model.onnx")
-    if path.is_dir():
-        path /= "model.onnx"
+    path = _path(model)
     if not path.is_file():
         raise unavailable(f"unable to find '{path}' for model instance '{model.name}'")
     try:
         return ort.InferenceSession(str(path), options, providers=list(chosen))
     except Exception as error:
         raise _explained(error) from error
+
+
+def _path(model: Model) -> Path:
+    path = model.artifact("model.onnx")
+    return path / "model.onnx" if path.is_dir() else path
 
 
 def _prepare(loaded: _Loaded, name: str, array: Array) -> Array:

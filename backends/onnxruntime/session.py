@@ -12,9 +12,12 @@ from app.core.errors import invalid_arg, unsupported
 from app.core.installation import install_command
 from backends.base import Instance, Model
 from backends.cpus import threads_per_instance
+from backends.onnxruntime.accelerator import OPENVINO, PROVIDER
 from backends.parameters import boolean, integer, parse_boolean, positive
 
 Provider = tuple[str, dict[str, str]]
+
+CPU: Final[Provider] = ("CPUExecutionProvider", {})
 
 # Errors reach the client or the server's log as exceptions; by default ONNX Runtime prints them as well.
 FATAL: Final = 4
@@ -121,10 +124,11 @@ def providers(instance: Instance, stream: int = 0) -> list[Provider]:
     if instance.kind == "GPU":
         chosen = _gpu_providers(instance, accelerators.gpu_execution_accelerator, stream)
     for accelerator in accelerators.cpu_execution_accelerator:
-        if accelerator.name != "openvino" or not _present("OpenVINOExecutionProvider"):
+        if accelerator.name != OPENVINO:
             raise invalid_arg(f"unknown Execution Accelerator '{accelerator.name}' is requested")
-        chosen.append(("OpenVINOExecutionProvider", {"device_type": "CPU"}))
-    return [*chosen, ("CPUExecutionProvider", {})]
+        if _present(PROVIDER):
+            chosen.append((PROVIDER, {"device_type": "CPU"}))
+    return [*chosen, CPU]
 
 
 def _gpu_providers(instance: Instance, accelerators: Any, stream: int) -> list[Provider]:

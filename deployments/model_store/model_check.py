@@ -20,6 +20,7 @@ from deployments.model_store.layout import ModelEntry
 
 _MODEL_FILES: Final = {
     "onnxruntime": "model.onnx",
+    "openvino": "model.xml",
     "pytorch": "model.pt",
     "tensorrt": "model.plan",
     "python": "model.py",
@@ -28,6 +29,7 @@ _MODEL_FILES: Final = {
 _ALIASES: Final = {
     "onnx": "onnxruntime",
     "ort": "onnxruntime",
+    "ov": "openvino",
     "torch": "pytorch",
     "libtorch": "pytorch",
     "torchscript": "pytorch",
@@ -97,7 +99,8 @@ def _check_file(directory: Path, config: mc.ModelConfig, remote: bool) -> None:
 def _missing(path: Path, config: mc.ModelConfig) -> str:
     if config.backend == "python":
         return f"Python model file not found in '{path}'"
-    return f"unable to find '{path}' for model instance '{config.name}'"
+    what = "model" if config.backend == "openvino" else "model instance"
+    return f"unable to find '{path}' for {what} '{config.name}'"
 
 
 def _other_name(config: mc.ModelConfig) -> str:

@@ -19,7 +19,7 @@ from tests.unit.backends.onnxruntime.test_backend import ADD_SUB, add_sub, ident
 def on_gpu(text: str, folder: Path) -> Served:
     served = serve(text, folder, kind="GPU")
     assert served.instance.state.session.get_providers()[0] == "CUDAExecutionProvider"
-    assert served.instance.state.on_gpu is not None
+    assert served.instance.state.runs is not None
     return served
 
 
@@ -79,7 +79,7 @@ GRAPHS = "optimization {{ cuda {{ graphs: true {} }} }}"
 
 def test_graphs(tmp_path: Path) -> None:
     served = on_gpu(ADD_SUB + GRAPHS.format(""), add_sub(tmp_path))
-    assert len(served.instance.state.on_gpu._graphs) == 6
+    assert len(served.instance.state.runs._graphs) == 6
     for count in (1, 8, 2, 5, 3, 7, 4, 6, 1, 2, 8):
         holds(served, count)
     holds(served, 1, 2)

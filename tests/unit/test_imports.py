@@ -61,7 +61,8 @@ app.transport.memory: app.core app.transport
 app.transport.wire: app.core app.transport app.transport.memory
 backends: app.core app.core.config
 backends.cuda: app.core backends
-backends.onnxruntime: app.core app.core.config backends backends.cuda
+backends.onnxruntime: app.core app.core.config backends backends.cuda backends.openvino
+backends.openvino: app.core app.core.config backends
 backends.python: app.core app.core.config backends backends.python.api backends.python.execution
     backends.python.worker
 backends.python.api: app.core backends

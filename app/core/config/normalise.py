@@ -16,6 +16,8 @@ SEQUENCE_IDLE_DEFAULT_US: Final = 1_000_000
 MAX_INSTANCES: Final = 1024
 """Instances of a version of a model: each is a thread, that of a Python model a process."""
 _INSTANCES_ON_CPU: Final = {"onnxruntime": 2, "tensorflow": 2}
+_PREFER_CPU: Final = frozenset({"openvino"})
+"""Backends whose KIND_AUTO is KIND_CPU on a machine with GPUs (TRITONBACKEND_GetBackendAttribute)."""
 
 
 class KnownModel(NamedTuple):
@@ -164,7 +166,7 @@ def _default_instances(config: mc.ModelConfig, gpus: Sequence[int]) -> None:
     for index, group in enumerate(config.instance_group):
         group.name = group.name or f"{config.name}_{index}"
         if group.kind == mc.ModelInstanceGroup.KIND_AUTO:
-            group.kind = _automatic_kind(group, gpus)
+            group.kind = _automatic_kind(group, () if config.backend in _PREFER_CPU else gpus)
         if group.count < 1:
             on_cpu = group.kind == mc.ModelInstanceGroup.KIND_CPU
             group.count = _INSTANCES_ON_CPU.get(config.backend, 1) if on_cpu else 1

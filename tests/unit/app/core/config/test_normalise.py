@@ -110,6 +110,7 @@ def test_defaults() -> None:
             'name: "m_0" kind: KIND_CPU count: 2',
         ),
         ("onnxruntime", "instance_group { count: 3 }", [], 'name: "m_0" kind: KIND_CPU count: 3'),
+        ("openvino", "", [0], 'name: "m" kind: KIND_CPU count: 1'),
         ("python", "instance_group { gpus: 5 }", [0], 'name: "m_0" kind: KIND_CPU count: 1 gpus: 5'),
         ("python", "instance_group { gpus: 1 }", [0, 1], 'name: "m_0" kind: KIND_GPU count: 1 gpus: 1'),
         ("python", "instance_group { kind: KIND_MODEL }", [0], 'name: "m_0" kind: KIND_MODEL count: 1'),

@@ -1,0 +1,68 @@
+"""OpenVINO's runtime in this process, which serves one model."""
+
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import openvino as ov
+
+from app.core.errors import InferError, internal, invalid_arg
+from backends.base import Model
+from backends.openvino.properties import Properties
+
+_EXTENSIONS: Final = "extension-directory"
+
+
+@cache
+def core() -> ov.Core:
+    """Return the runtime, which finds devices and readers of formats when they are first needed."""
+    return ov.Core()
+
+
+def explained(action: str, error: Exception) -> InferError:
+    """Return a failure in Triton's words and OpenVINO's last line; the others name its source files."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return internal(f"openvino error in {action} : {lines[-1] if lines else type(error).__name__}")
+
+
+def compile_network(network: ov.Model, device: str, properties: Properties) -> ov.CompiledModel:
+    """Compile a model for a device.
+
+    Raises:
+        InferError: INTERNAL when OpenVINO cannot.
+    """
+    try:
+        return core().compile_model(network, device, properties)
+    except Exception as error:
+        raise explained("loading model", error) from error
+
+
+def load_extension(model: Model) -> None:
+    """Load the library of operators that CPU_EXTENSION_PATH names.
+
+    A configuration may come from a client, and a library is code: it must lie in the model's directory, or
+    below `--backend-config=openvino,extension-directory=DIRECTORY`.
+
+    Raises:
+        InferError: INVALID_ARG for a library elsewhere, INTERNAL for one that cannot be loaded.
+    """
+    name = model.parameter("CPU_EXTENSION_PATH")
+    if not name:
+        return
+    path = (model.version_directory / name).resolve()
+    allowed = model.backend_config.get(_EXTENSIONS)
+    places = [model.directory, *([Path(allowed)] if allowed else [])]
+    if not any(path.is_relative_to(place.resolve()) for place in places):
+        raise invalid_arg(
+            f"the parameter 'CPU_EXTENSION_PATH' of model '{model.name}' names '{name}', outside the model's"
+            f" directory: --backend-config=openvino,{_EXTENSIONS}=DIRECTORY allows libraries below another"
+        )
+    _add_extension(str(path))
+
+
+@cache
+def _add_extension(path: str) -> None:
+    try:
+        core().add_extension(path)
+    except Exception as error:
+        raise explained("loading custom CPU extensions", error) from error
