@@ -25,6 +25,8 @@ BUILT_IN: Final[dict[str, str]] = {
     "tensorrt": "backends.tensorrt.backend:TensorRtBackend",
     "openvino": "backends.openvino.backend:OpenVinoBackend",
     "python": "backends.python.backend:PythonBackend",
+    "rtsp": "backends.rtsp.backend:RtspBackend",
+    "bytetrack": "backends.bytetrack.backend:ByteTrackBackend",
     "identity": "backends.teaching.identity:IdentityBackend",
     "repeat": "backends.teaching.repeat:RepeatBackend",
     "square": "backends.teaching.square:SquareBackend",
@@ -39,6 +41,8 @@ _FRAMEWORKS: Final[dict[str, tuple[dict[str, str], str]]] = {
     "pytorch": ({"torch": "PyTorch"}, "pytorch"),
     "tensorrt": ({"tensorrt": "TensorRT", "torch": "PyTorch"}, "gpu"),
     "openvino": ({"openvino": "OpenVINO"}, "openvino"),
+    "rtsp": ({"av": "PyAV"}, "video"),
+    "bytetrack": ({"lap": "lap"}, "video"),
 }
 
 

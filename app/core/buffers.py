@@ -29,6 +29,11 @@ def set_allocator(allocate: Callable[[int], memoryview]) -> None:
     _allocate = allocate
 
 
+def allocate(nbytes: int) -> memoryview:
+    """Allocate writable memory that is valid as long as any view of it, and not zeroed."""
+    return _allocate(nbytes)
+
+
 def writable_copy(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return a contiguous copy of a numeric array that is not empty, in an `OwnedArray`."""
     copy = np.frombuffer(_allocate(array.nbytes), array.dtype).reshape(array.shape)

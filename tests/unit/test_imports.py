@@ -60,6 +60,7 @@ app.transport.channel: app.core app.transport app.transport.memory app.transport
 app.transport.memory: app.core app.transport
 app.transport.wire: app.core app.transport app.transport.memory
 backends: app.core app.core.config
+backends.bytetrack: app.core app.core.config backends
 backends.cuda: app.core backends
 backends.onnxruntime: app.core app.core.config backends backends.cuda backends.openvino
 backends.openvino: app.core app.core.config backends
@@ -70,6 +71,7 @@ backends.python.execution: app.core backends backends.python.api
 backends.python.worker: app.core backends backends.python.api backends.python.execution
 backends.pytorch: app.core app.core.config backends backends.cuda
 backends.teaching: app.core app.core.config backends backends.python.api
+backends.rtsp: app.core backends
 backends.tensorrt: app.core app.core.config backends backends.cuda
 deployments: app.core app.core.observability app.transport backends
 deployments.bls: app.core app.ensemble app.ray_adapter app.rollout app.routing app.transport backends
