@@ -18,6 +18,7 @@ from app.protocol.http.json_header import (
     InputParameters,
     OutputHeader,
     custom_parameter,
+    has_equal_keys,
     read_header,
     reserved_key,
     source_error,
@@ -93,7 +94,7 @@ class HttpRequestTemplate(NamedTuple):
 
 
 def parse_header(data: bytes | memoryview) -> InferHeader:
-    """Decode the JSON part of a request.
+    """Decode the JSON part of a request; the first of several equal keys counts, as in rapidjson.
 
     Raises:
         InferError: INTERNAL for JSON errors of syntax or type, INVALID_ARG where Triton says invalid.
@@ -105,7 +106,15 @@ def parse_header(data: bytes | memoryview) -> InferHeader:
     except RecursionError:
         raise strict_json.too_deep() from None
     except (msgspec.DecodeError, UnicodeDecodeError):
-        header = read_header(strict_json.parse(data))
+        return _read_first(data)
+    check_entries(len(header.inputs), len(header.outputs), len(header.parameters))
+    if has_equal_keys(bytes(data), header):
+        return _read_first(data)
+    return header
+
+
+def _read_first(data: bytes | memoryview) -> InferHeader:
+    header = read_header(strict_json.parse_first(data))
     check_entries(len(header.inputs), len(header.outputs), len(header.parameters))
     return header
 

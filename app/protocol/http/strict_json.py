@@ -61,11 +61,38 @@ def parse_first(data: bytes | bytearray | memoryview) -> Any:
     return _parse_leniently(bytes(data), object_pairs_hook=_first_of_equals)
 
 
+def has_equal_keys(data: bytes) -> bool:
+    """Return whether any object of a valid JSON document has two members of one name.
+
+    Raises:
+        InferError: INVALID_ARG when nested too deeply for the parser.
+    """
+    try:
+        _DISTINCT.decode(data.decode("utf-8", "surrogateescape"))
+    except _EqualKeys:
+        return True
+    except RecursionError:
+        raise too_deep() from None
+    return False
+
+
+class _EqualKeys(Exception):
+    """Raised for an object with two members of one name."""
+
+
+def _require_distinct(pairs: list[tuple[str, Any]]) -> None:
+    if len(dict(pairs)) < len(pairs):
+        raise _EqualKeys
+
+
 def _first_of_equals(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
         members.update(reversed(pairs))
     return members
+
+
+_DISTINCT: Final = json.JSONDecoder(object_pairs_hook=_require_distinct, parse_int=float)
 
 
 class Members(tuple[tuple[str, Any], ...]):
