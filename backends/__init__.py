@@ -35,6 +35,9 @@ BUILT_IN: Final[dict[str, str]] = {
     "iterative_sequence": "backends.teaching.iterative_sequence:IterativeSequenceBackend",
 }
 
+# Built-in backend and `runtime`: the file whose `TritonPythonModel` executes such models.
+_PYTHON_RUNTIMES: Final = {("pytorch", "model.py"): Path(__file__).parent / "pytorch" / "eager" / "model.py"}
+
 # Built-in backend: (module it needs: title of that module in errors), and the extra that installs it.
 _FRAMEWORKS: Final[dict[str, tuple[dict[str, str], str]]] = {
     "onnxruntime": ({"onnxruntime": "ONNX Runtime"}, "onnxruntime"),
@@ -46,8 +49,8 @@ _FRAMEWORKS: Final[dict[str, tuple[dict[str, str], str]]] = {
 }
 
 
-def find_backend(name: str, backend_directory: Path | None = None) -> "type[Backend]":
-    """Find the class for `backend: "<name>"`.
+def find_backend(name: str, backend_directory: Path | None = None, runtime: str = "") -> "type[Backend]":
+    """Find the class for `backend: "<name>"` and, for a built-in one, `runtime`.
 
     The first of these that has the name: `<backend_directory>/<name>/backend.py`, which defines
     `TritonBackend`; `<backend_directory>/<name>/model.py`, one of Triton's Python-based backends: it
@@ -63,7 +66,7 @@ def find_backend(name: str, backend_directory: Path | None = None) -> "type[Back
     return (
         _from_directory(name, backend_directory)
         or _from_entry_point(name)
-        or _from_built_in(name)
+        or _from_built_in("python" if (name, runtime) in _PYTHON_RUNTIMES else name)
         or _unknown(name)
     )
 
@@ -112,17 +115,17 @@ def _python_based(name: str, backend_directory: Path | None) -> "type[Backend] |
     return _from_built_in("python") if python_based_file(name, backend_directory) else None
 
 
-def python_based_file(name: str, backend_directory: Path | None) -> Path | None:
+def python_based_file(name: str, backend_directory: Path | None, runtime: str = "") -> Path | None:
     """Return the absolute path of a Python-based backend's model.py; None for any other backend."""
     folder = backend_directory / name if backend_directory and name else None
-    if folder is None or (folder / "backend.py").is_file() or not (folder / "model.py").is_file():
-        return None
-    return (folder / "model.py").absolute()
+    if folder is None or not _has_backend(folder):
+        return None if is_custom(name, None) else _PYTHON_RUNTIMES.get((name, runtime))
+    return None if (folder / "backend.py").is_file() else (folder / "model.py").absolute()
 
 
-def executes_python(name: str, backend_directory: Path | None) -> bool:
+def executes_python(name: str, backend_directory: Path | None, runtime: str = "") -> bool:
     """Whether a backend's models are executed by a `TritonPythonModel`, theirs or the backend's."""
-    return name == "python" or python_based_file(name, backend_directory) is not None
+    return name == "python" or python_based_file(name, backend_directory, runtime) is not None
 
 
 def _load_file(name: str, path: Path) -> ModuleType:

@@ -1,9 +1,16 @@
-"""Number of threads that a framework should use for one instance on the CPU."""
+"""Number of threads that a framework should use for one instance on the CPU.
+
+Imported by the processes of Python models too, whose environments may have no packages of ours.
+"""
+
+from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tritonclient.grpc import model_config_pb2 as mc
+if TYPE_CHECKING:
+    from tritonclient.grpc import model_config_pb2 as mc
 
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
@@ -28,5 +35,5 @@ def threads_per_instance(config: mc.ModelConfig, cpus: int | None = None) -> int
     and instance, they compete for the cores.
     """
     groups = config.instance_group
-    instances = sum(group.count or 1 for group in groups if group.kind != mc.ModelInstanceGroup.KIND_GPU)
+    instances = sum(group.count or 1 for group in groups if group.kind != group.KIND_GPU)
     return max(1, (cpus or available_cpus()) // max(1, instances))

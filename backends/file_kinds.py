@@ -3,8 +3,11 @@
 People bring what their training has written; most of it is no file that a backend reads as it stands.
 """
 
+import os
 import re
+import zipfile
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from app.core.installation import install_command
@@ -40,6 +43,28 @@ class ModelFile(NamedTuple):
         return any(member.endswith(endings) for member in self.members)
 
 
+def read_file(path: Path) -> ModelFile:
+    """Read what there is to know of a file or directory; one that cannot be read has only its name."""
+    try:
+        if path.is_dir():
+            return ModelFile(f"{path.name}/", members=frozenset(os.listdir(path)))
+        if not path.is_file():
+            return ModelFile(path.name)
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+        return ModelFile(path.name, head, _members(path) if head.startswith(b"PK") else frozenset())
+    except OSError:
+        return ModelFile(path.name)
+
+
+def _members(path: Path) -> frozenset[str]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return frozenset(archive.namelist())
+    except (zipfile.BadZipFile, OSError, ValueError):
+        return frozenset()
+
+
 class Kind(NamedTuple):
     """What a file can be.
 
@@ -62,6 +87,7 @@ _TORCH_ENDINGS: Final = (".pt", ".pth", ".torch")
 _LEGACY_TORCH: Final = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
 """`torch.save` before PyTorch 1.6: a pickle of a magic number comes first."""
 _PICKLED: Final = re.compile(rb"\x80[\x02-\x05]")
+_EXPORTED: Final = "torch.export.save(torch.export.export(model.eval(), (example,)), 'model.pt2')"
 _SCRIPTED: Final = "torch.jit.trace(model.eval(), example).save('model.pt')"
 _TYPES: Final = "initial_types=[('input', FloatTensorType([None, FEATURES]))]"
 _XGBOOST: Final = re.compile(rb'\{L\x00{7}\x07learner|\{\s*"learner"')
@@ -70,6 +96,17 @@ _TF2ONNX: Final = "python -m tf2onnx.convert"
 
 def _pickled(file: ModelFile) -> bool:
     return _PICKLED.match(file.head or b"") is not None
+
+
+def holds_aoti(file: ModelFile) -> bool:
+    """Return whether a file is an archive of PyTorch with a compiled library in it."""
+    return any("/data/aotinductor/" in member for member in file.members)
+
+
+def holds_export(file: ModelFile) -> bool:
+    """Return whether a file is an archive of PyTorch with an exported program, of this or an older form."""
+    programs = any("/models/" in member and member.endswith(".json") for member in file.members)
+    return programs or file.holds("serialized_exported_program.json")
 
 
 def _torch_saved(file: ModelFile) -> bool:
@@ -96,14 +133,21 @@ KINDS: Final = (
     ),
     Kind("empty", "copy the file again", lambda file: file.head == b""),
     Kind(
+        "a package of AOTInductor",
+        "name it model.pt2",
+        lambda file: holds_aoti(file) and not holds_export(file),
+        serves="pytorch",
+    ),
+    Kind(
         "a program of torch.export",
-        f"save TorchScript instead: {_SCRIPTED}; or export ONNX: torch.onnx.export(model, (example,), "
-        "'model.onnx', dynamo=True)",
-        lambda file: file.ends(".pt2") or file.holds("archive_format", "serialized_exported_program.json"),
+        "name it model.pt2",
+        lambda file: holds_export(file) or (file.ends(".pt2") and not file.members),
+        serves="pytorch",
     ),
     Kind(
         "saved by torch.save, with weights (a state_dict) or pickled classes but no program",
-        f"build the model in Python, load the weights, and save TorchScript: {_SCRIPTED}",
+        f"export it: {_EXPORTED}; or serve a state_dict as model.pt with the module's code beside it: "
+        "a model.py that defines the torch.nn.Module, and 'runtime: \"model.py\"' in config.pbtxt",
         _torch_saved,
     ),
     Kind(
@@ -140,7 +184,7 @@ KINDS: Final = (
     ),
     Kind(
         "a safetensors file, which has weights but no program",
-        f"build the model in Python, load the weights, and save TorchScript: {_SCRIPTED}; or {_PYTHON} with "
+        f"build the model in Python, load the weights, and export it: {_EXPORTED}; or {_PYTHON} with "
         "transformers",
         _safetensors,
     ),
@@ -196,7 +240,7 @@ KINDS: Final = (
     ),
     Kind(
         "a PyTorch file",
-        f"save TorchScript as model.pt: {_SCRIPTED}",
+        f"save TorchScript as model.pt: {_SCRIPTED}; or export it: {_EXPORTED}",
         lambda file: file.ends(*_TORCH_ENDINGS),
         serves="pytorch",
     ),
@@ -224,8 +268,6 @@ def kind_of(file: ModelFile) -> Kind | None:
 def foreign(file: ModelFile, backend: str) -> str:
     """Return why a built-in backend cannot read a file, by its content alone; "" if nothing says so."""
     kind = kind_of(file._replace(name=""))
-    if file.ends(".pt2") and backend == "pytorch":
-        kind = kind_of(file)
     return _sentence(file, kind) if kind is not None and kind.serves != backend else ""
 
 

@@ -4,7 +4,6 @@ Texts begin with Triton's, as its backends word them, and go on with what was fo
 """
 
 import os
-import zipfile
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,8 +13,8 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.normalise import BACKEND_OF_PLATFORM, ENSEMBLE
 from app.core.errors import InferError, invalid_arg, unavailable
-from backends import backend_names, is_custom, is_known, unknown_backend
-from backends.file_kinds import HEAD_BYTES, ModelFile, describe, foreign
+from backends import backend_names, is_custom, is_known, python_based_file, unknown_backend
+from backends.file_kinds import ModelFile, describe, foreign, read_file
 from deployments.model_store.layout import ModelEntry
 
 _MODEL_FILES: Final = {
@@ -64,6 +63,8 @@ def check_model(
     if not is_known(config.backend, backends):
         raise _unknown_backend(config.backend, files_in(directory), backends)
     ours = config.backend in _MODEL_FILES and not is_custom(config.backend, backends)
+    if python_based_file(config.backend, backends, config.runtime):
+        return  # its code chooses among several files
     if ours and not config.cc_model_filenames:
         _check_file(directory, config, remote)
 
@@ -92,13 +93,15 @@ def _check_file(directory: Path, config: mc.ModelConfig, remote: bool) -> None:
         raise unavailable(f"{_missing(path, config)}. {found_in(directory)}{_other_name(config)}")
     if remote or not path.is_file() or config.backend == "python":
         return
-    if fault := foreign(_read(path), config.backend):
+    if fault := foreign(read_file(path), config.backend):
         raise invalid_arg(f"backend '{config.backend}' cannot load '{path}'. {fault}")
 
 
 def _missing(path: Path, config: mc.ModelConfig) -> str:
     if config.backend == "python":
         return f"Python model file not found in '{path}'"
+    if config.platform == "torch_aoti":
+        return f'PyTorch inductor model file "{path}" is unreachable or inaccessible'
     what = "model" if config.backend == "openvino" else "model instance"
     return f"unable to find '{path}' for {what} '{config.name}'"
 
@@ -136,30 +139,8 @@ def found_in(directory: Path) -> str:
 def files_in(directory: Path) -> list[ModelFile]:
     """Return the files and directories in a directory, by name; none when it cannot be read."""
     try:
-        found = [_read(directory / name) for name in sorted(os.listdir(directory)) if name[0] != "."]
+        found = [read_file(directory / name) for name in sorted(os.listdir(directory)) if name[0] != "."]
     except OSError:
         return []
     # An empty file may stand for one in a remote repository: nothing is known of its content.
     return [file._replace(head=file.head or None) for file in found]
-
-
-def _read(path: Path) -> ModelFile:
-    """Read what `file_kinds` looks at; a file that cannot be read has only its name."""
-    try:
-        if path.is_dir():
-            return ModelFile(f"{path.name}/", members=frozenset(os.listdir(path)))
-        if not path.is_file():
-            return ModelFile(path.name)
-        with path.open("rb") as file:
-            head = file.read(HEAD_BYTES)
-        return ModelFile(path.name, head, _members(path) if head.startswith(b"PK") else frozenset())
-    except OSError:
-        return ModelFile(path.name)
-
-
-def _members(path: Path) -> frozenset[str]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return frozenset(archive.namelist())
-    except (zipfile.BadZipFile, OSError, ValueError):
-        return frozenset()

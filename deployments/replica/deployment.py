@@ -170,7 +170,8 @@ class ModelVersion:
 
 def _model_calls(spec: ModelSpec, plane: LoopThread) -> "ModelCalls | None":
     """Return the server API of a Python model; nothing of it is imported for other backends."""
-    if not executes_python(mc.ModelConfig.FromString(spec.config).backend, spec.backend_path):
+    config = mc.ModelConfig.FromString(spec.config)
+    if not executes_python(config.backend, spec.backend_path, config.runtime):
         return None
     from backends.python.api import server_api
     from deployments.bls.service import ModelCalls

@@ -42,6 +42,7 @@ KNOWN_MODELS: Final = (
 )
 """In the order in which Triton looks for the files."""
 
+_PYTHON_FILE: Final = "model.py"
 _OLD_PLATFORM_NAMES: Final = {"libtorch": "pytorch_libtorch"}
 BACKEND_OF_PLATFORM: Final = {known.platform: known.backend for known in KNOWN_MODELS if known.platform} | {
     old: next(known.backend for known in KNOWN_MODELS if known.platform == new)
@@ -81,14 +82,15 @@ def _known_model(config: mc.ModelConfig, listing: Collection[str]) -> KnownModel
     platform = _OLD_PLATFORM_NAMES.get(config.platform, config.platform)
     if platform in BACKEND_OF_PLATFORM:
         return next((row for row in rows if row.platform == platform), None)
-    # TorchScript for "pytorch", whatever the files: AOTInductor must be selected by its platform.
+    listed = next((row for row in rows if _is_listed(row, listing)), None)
+    # Triton takes the first whatever the files, and would look for model.pt where there is only model.pt2.
     if config.backend and config.backend != "tensorflow":
-        return rows[0] if rows else None
+        return listed or (rows[0] if rows else None)
     if platform:
         return None
     if config.default_model_filename:
         return next((row for row in rows if row.file_name == config.default_model_filename), None)
-    return next((row for row in rows if _is_listed(row, listing)), None)
+    return listed
 
 
 def _is_listed(row: KnownModel, listing: Collection[str]) -> bool:
@@ -99,7 +101,8 @@ def _is_listed(row: KnownModel, listing: Collection[str]) -> bool:
 def _fill(config: mc.ModelConfig, known: KnownModel) -> None:
     config.backend = config.backend or known.backend
     config.platform = config.platform or known.platform
-    config.default_model_filename = config.default_model_filename or known.file_name
+    if config.runtime != _PYTHON_FILE:  # such a model chooses among several files
+        config.default_model_filename = config.default_model_filename or known.file_name
 
 
 def _custom_backend(model: str, listing: Collection[str]) -> str:

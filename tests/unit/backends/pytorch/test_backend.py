@@ -345,7 +345,7 @@ def test_weight_sharing(sharing: str, modules: int, tmp_path: Path, caplog: pyte
     served = serve(one("TYPE_FP32", extra=extra), save(Same(), tmp_path))
     second = Instance(served.model, "x_0_1")
     served.backend.instance_initialize(second)
-    assert len({id(instance.state.module) for instance in (served.instance, second)}) == modules
+    assert len({id(instance.state.program.module) for instance in (served.instance, second)}) == modules
     assert ("Reusing TorchScript model for instance 'x_0_1'" in caplog.messages) == (modules == 1)
 
 

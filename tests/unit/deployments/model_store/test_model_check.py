@@ -77,7 +77,7 @@ UNSERVED = [
     ("model.keras", keras, "a Keras model", "tf2onnx"),
     ("model.tflite", bytes_of(b"\x1c\0\0\0TFL3"), "TensorFlow Lite", "--tflite"),
     ("model.gguf", bytes_of(b"GGUF\3"), "llama.cpp", "llama-cpp-python"),
-    ("model.safetensors", bytes_of(SAFETENSORS), "safetensors", "torch.jit.trace"),
+    ("model.safetensors", bytes_of(SAFETENSORS), "safetensors", "torch.export.save"),
     ("model.engine", bytes_of(b"ftrt"), "a TensorRT engine", "model.plan"),
     ("model.trt", bytes_of(b"ftrt"), "a TensorRT engine", "[gpu]"),
     ("model.json", bytes_of(b'{"learner":{}}'), "an XGBoost model", "convert_xgboost"),
@@ -86,7 +86,7 @@ UNSERVED = [
     ("model.cbm", bytes_of(b"CBM1"), "a CatBoost model", "format='onnx'"),
     ("model.mlmodel", bytes_of(b"\x08\x01"), "a Core ML model", "Export ONNX"),
     ("model.pdmodel", bytes_of(b"\x08\x01"), "a Paddle model", "paddle2onnx"),
-    ("model.pth", state_dict, "a state_dict", "torch.jit.trace"),
+    ("model.pth", state_dict, "a state_dict", "torch.export.save"),
     ("model.ckpt", bytes_of(POINTER), "a pointer of Git LFS", "git lfs pull"),
     ("model.mar", bytes_of(b"PK"), "a TorchServe archive", "Unpack"),
     ("model.pmml", bytes_of(b"<PMML"), "a PMML model", "pypmml"),
@@ -125,7 +125,6 @@ def test_file_of_another_framework_is_named_with_a_way(
 FOREIGN = [
     ("pytorch", "model.pt", state_dict, "saved by torch.save"),
     ("pytorch", "model.pt", old_state_dict, "saved by torch.save"),
-    ("pytorch", "model.pt", exported, "a program of torch.export"),
     ("pytorch", "model.pt", bytes_of(PICKLE), "a pickle"),
     ("pytorch", "model.pt", bytes_of(POINTER), "git lfs pull"),
     ("pytorch", "model.pt", bytes_of(SAFETENSORS), "a safetensors file"),
@@ -150,15 +149,13 @@ def test_content_that_is_foreign_to_the_backend_is_named(
     assert what in error.message
 
 
-def test_exported_program_is_named_by_its_ending(tmp_path: Path) -> None:
-    assert "a program of torch.export" in fault(write(tmp_path, "model.pt2", exported)).message
-
-
 @pytest.mark.parametrize(
     ("name", "make"),
     [
         ("model.pt", lambda path: torch.jit.save(torch.jit.script(Net()), path)),
         ("model.pt", many_tensors),
+        ("model.pt", exported),
+        ("model.pt2", exported),
         ("model.onnx", bytes_of(b"\x08\x0a\x12\x07pytorch")),
         ("model.py", bytes_of(b"")),
         ("model.square", bytes_of(b"")),

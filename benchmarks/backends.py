@@ -1,0 +1,106 @@
+"""A call of a backend beside a call of the bare framework, for each kind of model, in one process and run.
+
+python -m benchmarks.backends [--only pytorch] [--seconds 2]
+
+Both sides have the same model, threads and batch, and run in turn. A call of a backend is what an instance
+executes for one request: input bytes to arrays, the framework, outputs to bytes, the response.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.tensors import InferRequest, InferResponse, Tensor
+from backends import find_backend, python_based_file
+from backends.base import Instance, Model, Request
+from benchmarks.report import table
+
+Call = Callable[[], object]
+
+ROWS: Final = {"pytorch": "benchmarks.backend_rows.pytorch"}
+"""Backend: the module whose `rows()` yields its rows."""
+
+_ROUNDS: Final = 7
+
+
+class Row(NamedTuple):
+    """A model on both sides; `make` prepares it in an empty folder and returns both calls: ours, bare."""
+
+    name: str
+    make: Callable[[Path], tuple[Call, Call]]
+
+
+def served(config: str, folder: Path, inputs: Mapping[str, np.ndarray[Any, Any]]) -> Call:
+    """Load a model of a folder; return a call that executes one request of these inputs."""
+    declared = text_format.Parse(config, mc.ModelConfig())
+    kind = find_backend(declared.backend, None, declared.runtime)
+    model = Model(declared, 1, folder)
+    model.common_file = python_based_file(declared.backend, None, declared.runtime)
+    backend, instance = kind(), Instance(model, f"{declared.name}_0_0")
+    backend.initialize({})
+    backend.model_initialize(model)
+    backend.instance_initialize(instance)
+    tensors = tuple(Tensor.from_array(name, array) for name, array in inputs.items())
+    responses: list[InferResponse] = []
+
+    def call() -> None:
+        responses.clear()
+        request = Request(InferRequest(declared.name, "", tensors), responses.append, lambda: False)
+        backend.instance_execute(instance, [request])
+        assert responses[0].failure is None, responses[0].failure
+
+    return call
+
+
+def seconds_each(call: Call, seconds: float) -> float:
+    """Return the seconds of one call, over as many as fit."""
+    began, calls = time.perf_counter(), 0
+    while (elapsed := time.perf_counter() - began) < seconds:
+        call()
+        calls += 1
+    return elapsed / calls
+
+
+def compare(row: Row, seconds: float) -> list[str]:
+    """Measure both sides in turn; return a line of the table: microseconds and their ratio."""
+    with tempfile.TemporaryDirectory() as folder:
+        ours, bare = row.make(Path(folder))
+        for call in (ours, bare):
+            seconds_each(call, seconds / 10)
+        share = seconds / _ROUNDS / 2
+        pairs = [(seconds_each(ours, share), seconds_each(bare, share)) for _ in range(_ROUNDS)]
+    ratio = median(one / other for one, other in pairs)
+    times = [f"{median(side) * 1e6:.0f}" for side in zip(*pairs, strict=True)]
+    return [row.name, *times, f"{ratio:.3f}"]
+
+
+def rows(only: str) -> Iterable[Row]:
+    """Return the rows of the backends whose name contains `only`."""
+    for backend, module in ROWS.items():
+        if only in backend:
+            yield from import_module(module).rows()
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="backends whose name contains this")
+    parser.add_argument("--seconds", type=float, default=4, help="for each row")
+    arguments = parser.parse_args()
+    lines = [compare(row, arguments.seconds) for row in rows(arguments.only)]
+    print(table(["model", "backend us", "bare us", "ratio"], lines))
+
+
+if __name__ == "__main__":
+    main()
