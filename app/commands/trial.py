@@ -69,6 +69,7 @@ class Trial:
             _check_code(model.artifact("model.py"))
         kind = find_backend(config.backend, spec.backend_path, config.runtime)
         runs_code = executes_python(config.backend, spec.backend_path, config.runtime)
+        runs_code |= config.platform == "torch_aoti"  # native code
         loads = config.backend in _LOADED and not runs_code and not spec.origin
         if loads and spec.auto_complete:
             model.config = normalise(kind.auto_complete(model), self._catalog.gpus)
