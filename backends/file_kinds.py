@@ -89,7 +89,6 @@ _LEGACY_TORCH: Final = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
 _PICKLED: Final = re.compile(rb"\x80[\x02-\x05]")
 _EXPORTED: Final = "torch.export.save(torch.export.export(model.eval(), (example,)), 'model.pt2')"
 _SCRIPTED: Final = "torch.jit.trace(model.eval(), example).save('model.pt')"
-_TYPES: Final = "initial_types=[('input', FloatTensorType([None, FEATURES]))]"
 _XGBOOST: Final = re.compile(rb'\{L\x00{7}\x07learner|\{\s*"learner"')
 _TF2ONNX: Final = "python -m tf2onnx.convert"
 
@@ -197,8 +196,9 @@ KINDS: Final = (
     ),
     Kind(
         "a LightGBM model",
-        f"convert it with onnxmltools.convert_lightgbm(booster, {_TYPES}, zipmap=False), or {_PYTHON}",
+        "name it model.txt",
         lambda file: file.ends(".lgb", ".lgbm") or file.begins(b"tree\nversion="),
+        serves="fil",
     ),
     Kind(
         "a CatBoost model",
@@ -207,13 +207,21 @@ KINDS: Final = (
     ),
     Kind(
         "an XGBoost model",
-        f"convert it with onnxmltools.convert_xgboost(booster, {_TYPES}), or {_PYTHON}",
+        "name it xgboost.json (xgboost.ubj for UBJSON, xgboost.model for the old binary format)",
         lambda file: file.ends(".ubj", ".xgb", ".bst") or _XGBOOST.match(file.head or b"") is not None,
+        serves="fil",
+    ),
+    Kind(
+        "a checkpoint of treelite",
+        "name it checkpoint.tl",
+        lambda file: file.ends(".tl"),
+        serves="fil",
     ),
     Kind(
         "a pickle, as scikit-learn and joblib write it",
         "convert it: skl2onnx.to_onnx(model, X[:1], options={id(model): {'zipmap': False}}) (leave out "
-        f"'options' for a regressor), or {_PYTHON}",
+        "'options' for a regressor); treelite.sklearn.import_model(model).serialize('checkpoint.tl'), for"
+        f" the backend fil; or {_PYTHON}",
         lambda file: file.ends(*_PICKLES) or _pickled(file),
     ),
     Kind(

@@ -14,6 +14,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.config.normalise import BACKEND_OF_PLATFORM, ENSEMBLE
 from app.core.errors import InferError, invalid_arg, unavailable
 from backends import backend_names, is_custom, is_known, python_based_file, unknown_backend
+from backends.fil.formats import file_name
 from backends.file_kinds import ModelFile, describe, foreign, read_file
 from deployments.model_store.layout import ModelEntry
 
@@ -23,8 +24,9 @@ _MODEL_FILES: Final = {
     "pytorch": "model.pt",
     "tensorrt": "model.plan",
     "python": "model.py",
+    "fil": "",
 }
-"""What the built-in backends load, if the configuration names nothing else."""
+"""What the built-in backends load, if the configuration names nothing else; fil: by a parameter."""
 _ALIASES: Final = {
     "onnx": "onnxruntime",
     "ort": "onnxruntime",
@@ -33,6 +35,9 @@ _ALIASES: Final = {
     "libtorch": "pytorch",
     "torchscript": "pytorch",
     "trt": "tensorrt",
+    "xgboost": "fil",
+    "lightgbm": "fil",
+    "treelite": "fil",
     "py": "python",
 }
 """Names that people give to backends."""
@@ -88,13 +93,20 @@ def _did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def _check_file(directory: Path, config: mc.ModelConfig, remote: bool) -> None:
-    path = directory / (config.default_model_filename or _MODEL_FILES[config.backend])
+    path = directory / _model_file(directory, config)
     if not path.exists():
         raise unavailable(f"{_missing(path, config)}. {found_in(directory)}{_other_name(config)}")
     if remote or not path.is_file() or config.backend == "python":
         return
     if fault := foreign(read_file(path), config.backend):
         raise invalid_arg(f"backend '{config.backend}' cannot load '{path}'. {fault}")
+
+
+def _model_file(directory: Path, config: mc.ModelConfig) -> str:
+    if config.backend == "fil":
+        names = os.listdir(directory) if directory.is_dir() else []
+        return file_name(config, names)
+    return config.default_model_filename or _MODEL_FILES[config.backend]
 
 
 def _missing(path: Path, config: mc.ModelConfig) -> str:

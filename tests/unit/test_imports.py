@@ -62,6 +62,7 @@ app.transport.wire: app.core app.transport app.transport.memory
 backends: app.core app.core.config
 backends.bytetrack: app.core app.core.config backends
 backends.cuda: app.core backends
+backends.fil: app.core app.core.config backends
 backends.onnxruntime: app.core app.core.config backends backends.cuda backends.openvino
 backends.openvino: app.core app.core.config backends
 backends.python: app.core app.core.config backends backends.python.api backends.python.execution
@@ -85,7 +86,8 @@ deployments.execution: app.core app.core.config backends deployments.event_loop_
 deployments.manager: app.core app.core.config app.core.observability app.core.rollout app.ray_adapter
     app.routing app.settings app.transport app.transport.channel deployments deployments.execution
     deployments.model_store deployments.residency deployments.rollout deployments.scaling
-deployments.model_store: app.core app.core.config app.settings app.transport.channel backends deployments
+deployments.model_store: app.core app.core.config app.settings app.transport.channel backends backends.fil
+    deployments
 deployments.rate_limiting: app.core app.core.config app.transport.channel
 deployments.replica: app.cache app.core app.core.config app.core.observability app.ray_adapter app.routing
     app.transport app.transport.channel app.transport.memory backends backends.python.api deployments

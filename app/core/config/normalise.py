@@ -16,8 +16,8 @@ SEQUENCE_IDLE_DEFAULT_US: Final = 1_000_000
 MAX_INSTANCES: Final = 1024
 """Instances of a version of a model: each is a thread, that of a Python model a process."""
 _INSTANCES_ON_CPU: Final = {"onnxruntime": 2, "tensorflow": 2}
-_PREFER_CPU: Final = frozenset({"openvino"})
-"""Backends whose KIND_AUTO is KIND_CPU on a machine with GPUs (TRITONBACKEND_GetBackendAttribute)."""
+_PREFER_CPU: Final = frozenset({"fil", "openvino"})
+"""Backends whose KIND_AUTO is KIND_CPU on a machine with GPUs: they use none."""
 
 
 class KnownModel(NamedTuple):
