@@ -6,6 +6,7 @@ are combined. A new metric is a field here and a row in `app/ingress/metrics/mod
 Everything runs on the data-plane loop. Durations are nanoseconds, as in Triton's statistics extension.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from operator import add, or_
 from time import time_ns
@@ -144,7 +145,10 @@ class Statistics:
 
     Attributes:
         counters: the values since the model was loaded; `report` brings those of successes up to date.
+        executions: where somebody wants them, the rows and nanoseconds of each execution; None elsewhere.
     """
+
+    executions: deque[tuple[int, int]] | None = None
 
     def __init__(self, latencies: Latencies | None = None, first_response: Histogram | None = None) -> None:
         """Without `latencies` no summaries are kept, without `first_response` no histogram."""
@@ -179,6 +183,8 @@ class Statistics:
         batch.compute_input.record(input_ns)
         batch.compute_infer.record(infer_ns)
         batch.compute_output.record(output_ns)
+        if self.executions is not None:
+            self.executions.append((rows, input_ns + infer_ns + output_ns))
         if self._latencies is not None:
             self._latencies.compute_input.record(input_ns, requests)
             self._latencies.compute_infer.record(infer_ns, requests)

@@ -82,6 +82,10 @@ class Ingress:
         found = [(entry.name, entry.version) for entry in table.ready if entry.ensemble or entry.idle]
         return found if table.number else None
 
+    async def routed_splits(self) -> bytes:
+        """Return the rollouts by which it splits requests (msgpack), for a manager that has lost them."""
+        return msgspec.msgpack.encode(self._router.table.splits)
+
     async def call(self, name: str, version: str, *args: Any, **kwargs: Any) -> Any:
         """Run a request that came through a Serve handle (`nereid.model_handle`); see `HandleCalls.call`.
 

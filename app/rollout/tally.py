@@ -1,15 +1,12 @@
 """Counts what became of the requests of a rollout, until they are reported."""
 
-from math import ceil, log2
 from typing import Final
 
 from app.core.errors import ErrorCode, Failure
-from app.core.rollout.outcomes import LATENCY_RATIO, Outcomes, StepOutcomes, VersionOutcomes
+from app.core.rollout.outcomes import Outcomes, StepOutcomes, VersionOutcomes, bucket
 
 _FAILURES: Final = (ErrorCode.INTERNAL, ErrorCode.UNAVAILABLE, ErrorCode.UNKNOWN)
 """A lost replica and a deadline that has passed are UNAVAILABLE too. Anything else is the client's doing."""
-_BUCKETS_A_DOUBLING: Final = 1 / log2(LATENCY_RATIO)
-_SHORTEST_US: Final = 1.0
 
 
 def is_servers(failure: Failure) -> bool:
@@ -17,16 +14,11 @@ def is_servers(failure: Failure) -> bool:
     return failure.code in _FAILURES
 
 
-def bucket(seconds: float) -> int:
-    """Return the latency bucket of a duration, see `LATENCY_RATIO`."""
-    return ceil(log2(max(seconds * 1e6, _SHORTEST_US)) * _BUCKETS_A_DOUBLING)
-
-
 def record(outcomes: VersionOutcomes, failure: Failure | None, seconds: float) -> None:
     """Add a request, which took so long, to the outcomes of the version that was asked."""
     if failure is None:
         outcomes.ok += 1
-        number = bucket(seconds)
+        number = bucket(seconds * 1e6)
         outcomes.latencies[number] = outcomes.latencies.get(number, 0) + 1
     elif is_servers(failure):
         outcomes.failed += 1

@@ -20,6 +20,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import internal
 from app.core.identifiers import name_of, namespace_of
+from app.core.rollout.split import Split
 from app.ray_adapter.applications import (
     application_statuses,
     delete_application,
@@ -284,16 +285,27 @@ async def _replica_states(application: str, deployment: str) -> dict[str, int]:
 
 async def routed_ensembles(application: str, deployment: str) -> set[tuple[str, int]] | None:
     """Return identifier and version of the ensembles that an ingress routes to; None without an answer."""
+    answer = await _ask(application, deployment, "routed_ensembles")
+    return None if answer is None else {(name, version) for name, version in answer}
+
+
+async def routed_splits(application: str, deployment: str) -> tuple[Split, ...]:
+    """Return the rollouts by which an ingress splits requests; none without an answer."""
+    answer = await _ask(application, deployment, "routed_splits")
+    return () if answer is None else msgspec.msgpack.decode(answer, type=tuple[Split, ...])
+
+
+async def _ask(application: str, deployment: str, method: str) -> Any:
+    """Ask any ingress; return None without an answer."""
     handle: Any = new_handle(deployment, application)
     try:
         async with asyncio.timeout(_ANSWER_S):
-            answer = await handle.routed_ensembles.remote()
+            return await getattr(handle, method).remote()
     except Exception as error:
-        logger.warning("no ingress reports which ensembles were loaded: %r", error)
+        logger.warning("no ingress answers %s: %r", method, error)
         return None
     finally:
         await asyncio.to_thread(handle.shutdown)
-    return None if answer is None else {(name, version) for name, version in answer}
 
 
 def _start_failure(spec: ModelSpec, error: Exception) -> str:

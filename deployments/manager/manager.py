@@ -37,6 +37,7 @@ from deployments.model_store.layout import ModelEntry
 from deployments.model_store.overrides import Overrides
 from deployments.residency.on_demand import OnDemand
 from deployments.rollout.driver import RolloutDriver
+from deployments.rollout.executions import ExecutionReader
 from deployments.rollout.judge import judge
 from deployments.rollout.records import Records
 from deployments.rollout.rollouts import Rollouts
@@ -79,7 +80,10 @@ class RepositoryManager:
         rollouts = Rollouts(Records(store))
         self.lifecycle = Lifecycle(settings, self._catalog, self._publisher, ingress, self._spawn, rollouts)
         self._scaler = Autoscaler(self.lifecycle, self._channels, rollouts.is_on)
-        self._rollouts = RolloutDriver(rollouts, self.lifecycle, judge, self._spawn, self._scaler.missing)
+        executions = ExecutionReader(lambda: self.lifecycle.loaded, self._channels)
+        self._rollouts = RolloutDriver(
+            rollouts, self.lifecycle, judge, self._spawn, self._scaler.missing, executions
+        )
         self._on_demand = OnDemand(settings, self.lifecycle, lambda: [each.name for each in rollouts.on()])
         self._background: set[asyncio.Task[None]] = set()
         self._start: asyncio.Task[None] | None = None

@@ -6,6 +6,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from app.core.errors import InferError
+from app.core.rollout.spec import RolloutSpec
+from app.core.rollout.split import Split
 from deployments.manager import applications
 from deployments.manager.applications import ModelApplication, base_name
 from deployments.manager.catalog import Catalog
@@ -13,6 +16,7 @@ from deployments.manager.deployer import Deployer, Spawn
 from deployments.manager.lifecycle import Lifecycle
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.overrides import Overrides
+from deployments.rollout.rollouts import Routed
 from deployments.spec import Description
 
 logger = logging.getLogger(__name__)
@@ -31,7 +35,7 @@ class _Found(NamedTuple):
 async def recover(
     lifecycle: Lifecycle, catalog: Catalog, files: Overrides, ingress: tuple[str, str], spawn: Spawn
 ) -> set[str]:
-    """Adopt the model applications that Serve runs, and the ensembles that the ingresses route to.
+    """Adopt the model applications that Serve runs, and the ensembles and rollouts that ingresses route by.
 
     Args:
         lifecycle: gets the versions in service.
@@ -54,15 +58,28 @@ async def recover(
         lifecycle.serve(description)
     silent = [base for base, each in found.items() if each.silent]
     lost: set[str] = set()
+    rollouts: list[Routed] = []
     if lifecycle.entries or silent:
         on_disk = await asyncio.to_thread(catalog.scan)
         lost = _identifiers(on_disk, silent)
         routed = await applications.routed_ensembles(*ingress)
         for entry in await asyncio.to_thread(lifecycle.ensembles.adopted, on_disk.values(), routed):
             lifecycle.set_entry(entry)
+        splits = await applications.routed_splits(*ingress)
+        rollouts = [await asyncio.to_thread(_routed, catalog, split) for split in splits]
     await catalog.overrides.retain({*lifecycle.entries, *lost})
-    await lifecycle.rollouts.recover(lifecycle.ready)
+    await lifecycle.rollouts.recover(lifecycle.ready, rollouts)
     return lost
+
+
+def _routed(catalog: Catalog, split: Split) -> Routed:
+    """Return a rollout by which an ingress routes, with what the repository says of it."""
+    try:
+        candidate = catalog.candidate(split.name, None)
+        fingerprint = candidate.fingerprint(split.candidate)
+    except InferError:
+        return Routed(split, RolloutSpec(), "")
+    return Routed(split, candidate.rollout or RolloutSpec(), fingerprint)
 
 
 def _identifiers(on_disk: Mapping[str, ModelEntry], bases: Collection[str]) -> set[str]:

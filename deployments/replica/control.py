@@ -9,8 +9,10 @@ import msgspec
 from app.core.errors import ErrorCode, InferError
 from app.core.observability.log import LogConfig, configure_logging
 from app.core.residency import USE, ReplicaUse
+from app.core.rollout.outcomes import COMPUTE, Executions
 from app.core.statistics import CustomFamily, EnsembleReports, ReplicaReport
 from backends.base import Backend
+from deployments.replica.compute import ComputeMeter
 from deployments.replica.load import replica_load
 from deployments.replica.served_model import ServedModel
 from deployments.replica.use import UseMeter
@@ -34,6 +36,7 @@ class ReplicaHandler:
         self._ensembles = ensembles
         self._node = node
         self._use = UseMeter(served)
+        self._compute = ComputeMeter(served.statistics)
         self._verbs: dict[str, tuple[type, Callable[[Any], Awaitable[object]]]] = {
             "log": (LogConfig, self._configure_logging),
             "statistics": (type(None), self._statistics),
@@ -41,6 +44,7 @@ class ReplicaHandler:
             UPDATE: (bytes, self._update_instances),
             LOAD: (type(None), self._load),
             USE: (type(None), self._read_use),
+            COMPUTE: (type(None), self._take_executions),
         }
         """The type of the argument and the handler of each verb."""
 
@@ -83,6 +87,9 @@ class ReplicaHandler:
 
     async def _read_use(self, _: None) -> ReplicaUse:
         return await self._use.read()
+
+    async def _take_executions(self, _: None) -> Executions:
+        return await self._compute.take()
 
     async def _ensemble_statistics(self, _: None) -> EnsembleReports:
         return self._ensembles()

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 from typing import Final, Protocol
 
@@ -10,7 +10,7 @@ import msgspec
 
 from app.core.errors import InferError, invalid_arg, not_found, unavailable
 from app.core.identifiers import name_of
-from app.core.rollout.outcomes import OutcomeReport, Outcomes
+from app.core.rollout.outcomes import OutcomeReport, Outcomes, StepOutcomes
 from app.core.rollout.spec import JudgeRules, RolloutSpec
 from app.core.rollout.status import RolloutChange, RolloutState, RolloutStatus, Verdict
 from deployments.rollout import machine
@@ -59,6 +59,16 @@ class Models(Protocol):
         """Publish a table; return when every ingress routes by it."""
 
 
+class Executions(Protocol):
+    """Reads the replicas of rollouts."""
+
+    async def read(self, record: Record) -> Outcomes:
+        """Return the executions of both versions since the last time."""
+
+    def follow(self, names: Collection[str]) -> None:
+        """Forget the replicas of models other than these."""
+
+
 class RolloutDriver:
     """Moves rollouts on once a second, and as people ask.
 
@@ -68,11 +78,19 @@ class RolloutDriver:
         judge: says from the rules and the counters of a step what is wrong with a candidate.
         spawn: runs a coroutine in the background.
         replicas: has candidates start replicas.
+        executions: reads how long executions of both versions take.
     """
 
     def __init__(
-        self, rollouts: Rollouts, models: Models, judge: Judge, spawn: Spawn, replicas: Replicas
+        self,
+        rollouts: Rollouts,
+        models: Models,
+        judge: Judge,
+        spawn: Spawn,
+        replicas: Replicas,
+        executions: Executions,
     ) -> None:
+        self._executions = executions
         self._rollouts = rollouts
         rollouts.replicas = replicas
         self._models = models
@@ -93,7 +111,9 @@ class RolloutDriver:
     def tick(self) -> None:
         """Move every rollout on by one step, each in a task of its own: a load may take long."""
         self._ticks += 1
-        for record in self._rollouts.on():
+        on = self._rollouts.on()
+        self._executions.follow({record.name for record in on})
+        for record in on:
             if record.name not in self._busy:
                 self._busy.add(record.name)
                 self._spawn(self._advance_logged(record.name))
@@ -136,7 +156,11 @@ class RolloutDriver:
             await self._models.load_quietly(record.name)
 
     async def _step(self, record: Record) -> None:
-        verdict = self._judge(record.status.spec.judge, _judged_outcomes(record.status))
+        status = record.status
+        if status.spec.judge.compute and machine.judged(record):
+            await self._read_executions(record)
+        status = self._require(record.name).status
+        verdict = self._judge(status.spec.judge, _judged_outcomes(status))
         self._rollouts.judge(record.name, verdict)
         missing = await self._rollouts.missing(record.name, machine.ticked)
         if missing:
@@ -148,6 +172,14 @@ class RolloutDriver:
             await self._models.publish_and_wait()
         if after.status.state is RolloutState.DONE:
             await self._models.load_quietly(record.name)  # retires what the version policy does not select
+
+    async def _read_executions(self, record: Record) -> None:
+        try:
+            read = await self._executions.read(record)
+        except Exception:  # the other rules go on
+            logger.exception("reading how long executions of '%s' take", record.name)
+        else:
+            self._rollouts.add(StepOutcomes(record.status.rollout, record.status.step, read))
 
     def status(self, name: str) -> RolloutStatus:
         """Return the rollout of a model that is on, or its last one.

@@ -7,11 +7,12 @@ binomial likelihoods: Robbins 1970, "Statistical methods related to the law of t
 """
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from app.core.rollout.outcomes import MirrorOutcomes, Outcomes, VersionOutcomes
-from app.core.rollout.spec import ErrorRule, JudgeRules, LatencyRule
+from app.core.rollout.outcomes import Executions, MirrorOutcomes, Outcomes, VersionOutcomes
+from app.core.rollout.spec import ComputeRule, ErrorRule, JudgeRules, LatencyRule
 from app.core.rollout.statistics import (
     ONE_SIDED_95,
     count_above,
@@ -24,6 +25,8 @@ from app.core.rollout.status import Verdict
 
 LATENCY_FROM: Final = 200
 """Answers of the stable version from which on its quantile is good enough to compare with."""
+_COLD_US: Final = 1000.0
+"""What an execution may take longer because few come before it: caches and clocks of a processor are cold."""
 _MOST: Final = math.log(1e300)
 """JSON has no infinity."""
 
@@ -91,6 +94,8 @@ def _findings(rules: JudgeRules, outcomes: Outcomes) -> Iterator[Finding]:
             yield _mirrored_errors(rules.errors, Sample(mirror.failed, tried))
     if rules.latency and _comparable(outcomes):
         yield _latency(rules.latency, stable, candidate)
+    if rules.compute and (found := _compute(rules.compute, stable, candidate)) is not None:
+        yield found
     if mirror.compared:
         yield from _output(rules, mirror)
 
@@ -120,6 +125,46 @@ def _latency(rule: LatencyRule, stable: VersionOutcomes, candidate: VersionOutco
         f" {_allowed(allowed)}"
     )
     return Finding("latency", excess(slow, Sample(allowed * answered, answered), allowed), text)
+
+
+def _compute(rule: ComputeRule, stable: VersionOutcomes, candidate: VersionOutcomes) -> Finding | None:
+    """Compare executions of as many rows: a small share of requests makes small batches, which look fast."""
+    allowed = 1 - rule.quantile
+    slow = total = 0.0
+    compared: dict[int, int] = {}
+    for rows, times in candidate.executions.items():
+        sizes = _as_large(stable.executions, rows)
+        if sizes:
+            compared |= {size: sum(stable.executions[size].values()) for size in sizes}
+            slow += count_above(times, _compute_limit(rule, [stable.executions[size] for size in sizes]))
+            total += sum(times.values())
+    if not compared:
+        return None
+    ours, theirs = Sample(slow, total), sum(compared.values())
+    text = (
+        f"compute: {ours} of the candidate's executions took longer than {rule.ratio:g} times"
+        f" the stable version's {rule.quantile:.4g} quantile of as many rows; {_allowed(allowed)}"
+    )
+    return Finding("compute", excess(ours, Sample(allowed * theirs, theirs), allowed), text)
+
+
+def _as_large(executions: Executions, rows: int) -> list[int]:
+    """Return the smallest sizes, from some rows on, that have enough executions together; [] without.
+
+    Those of more rows take no less time, so that they do not make the candidate look slow.
+    """
+    found, known = [], 0
+    for size in sorted(size for size in executions if size >= rows):
+        found.append(size)
+        known += sum(executions[size].values())
+        if known >= LATENCY_FROM:
+            return found
+    return []
+
+
+def _compute_limit(rule: ComputeRule, sizes: Iterable[Mapping[int, int]]) -> float:
+    quantile = quantile_position(sum(map(Counter, sizes), Counter[int]()), rule.quantile)
+    return max(quantile + position(rule.ratio), position(microseconds(quantile) + _COLD_US))
 
 
 def _output(rules: JudgeRules, mirror: MirrorOutcomes) -> Iterator[Finding]:

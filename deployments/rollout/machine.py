@@ -7,8 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
+from app.core.identifiers import name_of
 from app.core.rollout.outcomes import Outcomes
 from app.core.rollout.spec import RolloutSpec
+from app.core.rollout.split import WHOLE, Split
 from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus, Verdict
 
 NEREID: Final = "nereid"
@@ -103,6 +105,45 @@ def begun(
     return Record(name, status, fingerprint, salt, now, first=first, barred=others)
 
 
+def found(split: Split, spec: RolloutSpec, fingerprint: str, now: float) -> Record:
+    """Return the record of a rollout whose own was lost, as an ingress routes by it: a person decides.
+
+    Args:
+        split: what the ingress has.
+        spec: the policy, which a person may have changed.
+        fingerprint: of the candidate's files and configuration.
+        now: Unix seconds.
+    """
+    percent, was = split.weight / WHOLE * 100, RolloutState(split.state)
+    text = "the cluster's store has lost this rollout: the weight is that of an ingress, counters begin anew"
+    spec = msgspec.structs.replace(
+        spec,
+        sticky=split.sticky,
+        match=split.match,
+        mirror=split.mirror / WHOLE * 100,
+        on_error="stable" if split.stable_on_error else "none",
+    )
+    status = RolloutStatus(
+        name_of(split.name),
+        split.rollout,
+        split.stable,
+        split.candidate,
+        was,
+        text,
+        split.step,
+        percent,
+        now,
+        now,
+        spec,
+    )
+    record = Record(split.name, status, fingerprint, split.salt, now)
+    if was is RolloutState.ROLLING_BACK:
+        return moved(record, was, now, NEREID, text)
+    if was is not RolloutState.LOADING:
+        record = with_status(record, state=_state_at(percent))
+    return paused(record, text, now)
+
+
 def reloaded(record: Record, now: float) -> Record:
     """Load both versions anew, and go on in the present step then."""
     loading = moved(record, RolloutState.LOADING, now, NEREID, "neither version runs", 0.0)
@@ -140,12 +181,13 @@ def planned(record: Record, percent: float, now: float, who: str) -> Record:
 
 def weighted(record: Record, percent: float, now: float, who: str, why: str) -> Record:
     """Give the candidate so many percent of the requests: in `shadow` none, in `promoted` all of them."""
-    state = RolloutState.STEP
+    return moved(record, _state_at(percent), now, who, why, percent)
+
+
+def _state_at(percent: float) -> RolloutState:
     if percent <= 0:
-        state = RolloutState.SHADOW
-    elif percent >= 100:
-        state = RolloutState.PROMOTED
-    return moved(record, state, now, who, why, percent)
+        return RolloutState.SHADOW
+    return RolloutState.PROMOTED if percent >= 100 else RolloutState.STEP
 
 
 def next_percent(record: Record) -> float:

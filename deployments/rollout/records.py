@@ -32,9 +32,9 @@ def encoded(record: Record) -> bytes:
 
 
 def _counts(outcomes: Outcomes) -> Outcomes:
-    """Return outcomes without the latencies, which are most of the bytes."""
-    stable = msgspec.structs.replace(outcomes.stable, latencies={})
-    candidate = msgspec.structs.replace(outcomes.candidate, latencies={})
+    """Return outcomes without the durations, which are most of the bytes."""
+    stable = msgspec.structs.replace(outcomes.stable, latencies={}, executions={})
+    candidate = msgspec.structs.replace(outcomes.candidate, latencies={}, executions={})
     return Outcomes(stable, candidate, outcomes.mirror)
 
 

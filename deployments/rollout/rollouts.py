@@ -6,12 +6,12 @@ import re
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from app.core.identifiers import name_of
-from app.core.rollout.outcomes import OutcomeReport
+from app.core.rollout.outcomes import OutcomeReport, StepOutcomes
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.split import WHOLE, Split
 from app.core.rollout.status import RolloutState, Verdict
@@ -28,6 +28,15 @@ _NO_ROOM: Final = re.compile(
 Replicas = Callable[[str, tuple[int, int], float], Awaitable[str]]
 """Of a model, its stable version and candidate: has the candidate start replicas for a percentage of the
 requests; returns in words which of them do not run yet, "" for none."""
+
+
+class Routed(NamedTuple):
+    """A rollout as an ingress routes by it, the policy, and the fingerprint of the candidate."""
+
+    split: Split
+    spec: RolloutSpec
+    fingerprint: str
+
 
 _INGRESSES: Final = 4096
 """Ingresses whose last report is remembered."""
@@ -75,13 +84,20 @@ class Rollouts:
         record = self._records.get(name)
         return record is not None and record.on
 
-    async def recover(self, ready: Callable[[str], Collection[int]]) -> None:
-        """Go on with the stored rollouts.
+    async def recover(self, ready: Callable[[str], Collection[int]], routed: Iterable[Routed] = ()) -> None:
+        """Go on with the stored rollouts, and with those that only ingresses know of.
 
         Args:
             ready: returns the versions of a model that Serve runs.
+            routed: the rollouts by which an ingress routes.
         """
-        for name, record in (await self._store.read()).items():
+        stored = await self._store.read()
+        for each in routed:
+            known = stored.get(each.split.name)
+            if known is None or known.status.rollout != each.split.rollout:
+                stored[each.split.name] = machine.found(*each, self._clock())
+                logger.warning("%s", stored[each.split.name].status.reason)
+        for name, record in stored.items():
             self._records[name] = record
             if record.on:
                 found = partial(_recovered, ready(name))
@@ -220,15 +236,21 @@ class Rollouts:
         self._reports[report.ingress] = report.number
         if len(self._reports) > _INGRESSES:
             del self._reports[next(iter(self._reports))]
-        by_rollout = {record.status.rollout: name for name, record in self._records.items()}
         lost = []
         for step in report.steps:
-            if (name := by_rollout.get(step.rollout)) is not None:
-                record = self._records[name]
-                self._records[name] = machine.counted(record, step.step, step.outcomes, self._clock())
-                if step.unavailable and step.step == record.status.step:
-                    lost.append((name, step.unavailable))
+            record = self.add(step)
+            if record is not None and step.unavailable and step.step == record.status.step:
+                lost.append((record.name, step.unavailable))
         return lost
+
+    def add(self, step: StepOutcomes) -> Record | None:
+        """Add outcomes; return the record of their rollout, None for one that is not known any more."""
+        found = (record for record in self._records.values() if record.status.rollout == step.rollout)
+        record = next(found, None)
+        if record is not None:
+            counted = machine.counted(record, step.step, step.outcomes, self._clock())
+            self._records[record.name] = counted
+        return record
 
 
 async def _enough_replicas(name: str, versions: tuple[int, int], percent: float) -> str:

@@ -1,8 +1,9 @@
 """Switches the head of a cluster off for 30 s, and prints what clients of another machine saw.
 
 Two machines that are network namespaces of this one, the state of Ray's GCS in RocksDB on the head's disk or
-in Redis, and 50 connections to the worker. Fails when a request fails that was not in flight, when the worker
-is not ready meanwhile, or when a model cannot be loaded afterwards.
+in Redis, and 50 connections to the worker. The model is in a rollout, both of whose versions have a replica
+on each machine. Fails when a request fails that was not in flight, when the worker is not ready meanwhile,
+when the rollout does not go on as it was, or when a model cannot be loaded afterwards.
 """
 
 import argparse
@@ -13,12 +14,13 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Final
+from typing import Any, Final
 
 from tests.long.namespaces import GATEWAY, require
 from tests.long.node_load import HEADER, NodeLoad, Row, answer, judge
 from tests.long.ray_nodes import Nodes, running
 from tests.long.server import say
+from tests.rollout_calls import ask_http
 from tests.server import ROOT, wait_until
 
 CONNECTIONS: Final = 50
@@ -26,6 +28,9 @@ _AWAY_S: Final = 30.0
 _BACK_S: Final = 120.0
 _REDIS_PORT: Final = 6399
 _FURTHER: Final = "add_one"
+_CANDIDATE: Final = "ServeReplica:steady:2"
+_WEIGHT: Final = 60
+"""Percent: of two replicas, that needs both."""
 _MANAGER: Final = "ServeReplica:nereid:repository-manager"
 STORAGES: Final[Mapping[str, Mapping[str, str]]] = {
     "rocksdb": {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": "/tmp/gcs"},
@@ -43,6 +48,39 @@ def redis() -> Iterator[None]:
             yield
         finally:
             process.terminate()
+
+
+def begin_rollout(nodes: Nodes) -> Any:
+    """Start a rollout of `steady` that gives version 2 three of five requests; return its status."""
+    directory = nodes.directory / "models" / "steady"
+    shutil.copytree(directory / "1", directory / "2")
+    config = directory / "config.pbtxt"
+    config.write_text(config.read_text().replace("seat", "spare"))
+    spec = {"step": {"min_requests": 10**9, "max_seconds": 10**6}}
+    status, started = ask_http(_worker(nodes), "steady", {"action": "start", "weight": _WEIGHT, "spec": spec})
+    if status != "200":
+        sys.exit(f"the rollout does not start: {started}")
+    for machine in (nodes.head, nodes.worker):
+        if len(machine.processes(_CANDIDATE)) != 1:
+            sys.exit(f"the candidate has no replica at {machine.address}")
+    return started
+
+
+def check_rollout(nodes: Nodes, before: Any) -> None:
+    """Check that a rollout is as it was before, and can be changed; end the program if it is not."""
+    _, after = ask_http(_worker(nodes), "steady")
+    kept = ("rollout", "state", "percent", "step", "stable", "candidate")
+    if [after[name] for name in kept] != [before[name] for name in kept]:
+        sys.exit(f"the rollout is not as it was: {after}")
+    counted = {role: after["total"][role].get("ok", 0) for role in ("stable", "candidate")}
+    say(f"the rollout is in state {after['state']} at {after['percent']:g} %, and has counted {counted}")
+    status, moved = ask_http(_worker(nodes), "steady", {"action": "set", "weight": 80})
+    if status != "200" or moved["percent"] != 80:
+        sys.exit(f"the rollout cannot be changed: {moved}")
+
+
+def _worker(nodes: Nodes) -> str:
+    return f"{nodes.worker.address}:8000"
 
 
 def lose(nodes: Nodes) -> Row:
@@ -96,7 +134,9 @@ def main() -> None:
     storage = parser.parse_args().storage
     require(*(["redis-server"] if storage == "redis" else []))
     with redis() if storage == "redis" else nullcontext(), running(STORAGES[storage]) as nodes:
+        begun = begin_rollout(nodes)
         row = lose(nodes)
+        check_rollout(nodes, begun)
         say(f"a load through the worker took {load_another(nodes):.1f} s")
     say(HEADER)
     say(row.line())

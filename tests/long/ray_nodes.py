@@ -28,7 +28,7 @@ _MEMORY: Final = "--object-store-memory=100000000"
 
 
 class Nodes:
-    """Two machines, each with room for one replica of the model `steady`.
+    """Two machines, each with room for one replica of the model `steady`, and for one that needs "spare".
 
     Args:
         directory: where they have their files.
@@ -49,7 +49,7 @@ class Nodes:
         head = machine is self.head
         where = ["--head", "--port=6379"] if head else [f"--address={self.head.address}:6379"]
         words = [f"{_BIN}/ray", "start", *where, f"--node-ip-address={machine.address}", _MEMORY]
-        words += ["--num-cpus=4", '--resources={"seat": 1}']
+        words += ["--num-cpus=4", '--resources={"seat": 1, "spare": 1}']
         env = {**self._env, "MACHINE": number, **(self._settings if head else {})}
         for left in reversed(range(_TRIES)):
             done = machine.run(words, env, _START_S)

@@ -89,12 +89,14 @@ deployments.manager: app.core app.core.config app.core.observability app.core.ro
 deployments.model_store: app.core app.core.config app.settings app.transport.channel backends backends.fil
     deployments
 deployments.rate_limiting: app.core app.core.config app.transport.channel
-deployments.replica: app.cache app.core app.core.config app.core.observability app.ray_adapter app.routing
+deployments.replica: app.cache app.core app.core.config app.core.observability app.core.rollout
+    app.ray_adapter app.routing
     app.transport app.transport.channel app.transport.memory backends backends.python.api deployments
     deployments.bls deployments.environments deployments.event_loop_execution deployments.execution
     deployments.model_store deployments.rate_limiting deployments.scheduling deployments.scheduling.dynamic
 deployments.residency: app.core app.routing app.settings deployments
-deployments.rollout: app.core app.core.config app.core.rollout deployments deployments.model_store
+deployments.rollout: app.core app.core.config app.core.rollout app.routing app.transport.channel deployments
+    deployments.model_store
 deployments.scaling: app.core app.ray_adapter app.routing app.transport.channel deployments
 deployments.scheduling: app.core deployments.execution
 deployments.scheduling.dynamic: app.core backends deployments deployments.execution deployments.scheduling

@@ -1,12 +1,26 @@
 """What became of the requests of a rollout: counted in ingresses, added up and judged in the manager."""
 
 from collections import Counter
+from math import ceil, log2
 from typing import Final
 
 import msgspec
 
 LATENCY_RATIO: Final = 2**0.25
 """The ratio of the bounds of a latency bucket: n is of durations up to `LATENCY_RATIO ** n` microseconds."""
+
+_BUCKETS_A_DOUBLING: Final = 1 / log2(LATENCY_RATIO)
+
+Executions = dict[int, dict[int, int]]
+"""Numbers of executions by bucket of their rows, then of their duration in microseconds, see `bucket`."""
+
+COMPUTE: Final = "executions"
+"""The control verb by which the manager reads the `Executions` of a replica since the last time."""
+
+
+def bucket(value: float) -> int:
+    """Return the bucket of a duration in microseconds or of a number of rows, see `LATENCY_RATIO`."""
+    return ceil(log2(max(value, 1.0)) * _BUCKETS_A_DOUBLING)
 
 
 class VersionOutcomes(msgspec.Struct, omit_defaults=True):
@@ -18,6 +32,7 @@ class VersionOutcomes(msgspec.Struct, omit_defaults=True):
         refused: failed by the client: INVALID_ARG, NOT_FOUND, CANCELLED and the like; not judged.
         rescued: of those that failed, how many the stable version then answered.
         latencies: numbers of answered requests by bucket of their duration, see `LATENCY_RATIO`.
+        executions: those of its replicas, for whatever requests.
     """
 
     ok: int = 0
@@ -25,6 +40,7 @@ class VersionOutcomes(msgspec.Struct, omit_defaults=True):
     refused: int = 0
     rescued: int = 0
     latencies: dict[int, int] = {}
+    executions: Executions = {}
 
     @property
     def judged(self) -> int:
@@ -38,7 +54,16 @@ class VersionOutcomes(msgspec.Struct, omit_defaults=True):
             self.refused + other.refused,
             self.rescued + other.rescued,
             dict(Counter(self.latencies) + Counter(other.latencies)),
+            joined(self.executions, other.executions),
         )
+
+
+def joined(one: Executions, other: Executions) -> Executions:
+    """Add executions to others."""
+    return {
+        rows: dict(Counter(one.get(rows, {})) + Counter(other.get(rows, {})))
+        for rows in one.keys() | other.keys()
+    }
 
 
 class MirrorOutcomes(msgspec.Struct, omit_defaults=True):

@@ -41,6 +41,16 @@ class LatencyRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     quantile: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.95
 
 
+class ComputeRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The candidate may take `ratio` times as long for an execution as the stable version for as many rows.
+
+    At this quantile; a millisecond more is always allowed.
+    """
+
+    ratio: Annotated[float, msgspec.Meta(ge=1)] = 1.5
+    quantile: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.95
+
+
 class OutputRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How much mirrored outputs may differ; judged only by the limits that are given.
 
@@ -56,6 +66,7 @@ class JudgeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     errors: ErrorRule | None = ErrorRule()
     latency: LatencyRule | None = LatencyRule()
+    compute: ComputeRule | None = ComputeRule()
     output: OutputRule = OutputRule()
     confidence: Annotated[float, msgspec.Meta(gt=0.5, lt=1)] = 0.999
 

@@ -8,6 +8,7 @@ import pytest
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError
+from app.core.rollout.split import Split
 from app.ray_adapter.applications import ReplicaCounts
 from app.routing.table import RoutingTable, decode_table
 from app.settings.load import from_args
@@ -58,12 +59,13 @@ class FakeServe:
         self.most_loading = 0
         self.ingresses = 0
         self.routed: set[tuple[str, int]] | None = None
+        self.splits: tuple[Split, ...] = ()
         self.store = FakeStore()
         self.replicas: dict[str, ReplicaCounts] = {}
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        faked = ("deploy", "update", "describe", "delete", "listed", "running_replicas", "routed_ensembles")
-        for name in faked:
+        faked = ("deploy", "update", "describe", "delete", "listed", "running_replicas")
+        for name in (*faked, "routed_ensembles", "routed_splits"):
             monkeypatch.setattr(applications, name, getattr(self, name))
         monkeypatch.setattr(manager, "configure_logging", lambda settings: None)
         monkeypatch.setattr(manager, "gpus_by_node", lambda: [])
@@ -130,6 +132,9 @@ class FakeServe:
 
     async def routed_ensembles(self, application: str, deployment: str) -> set[tuple[str, int]] | None:
         return self.routed
+
+    async def routed_splits(self, application: str, deployment: str) -> tuple[Split, ...]:
+        return self.splits
 
 
 class FakeIngress:

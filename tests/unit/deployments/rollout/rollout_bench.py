@@ -1,6 +1,7 @@
 """A repository manager whose rollouts go on when a test says so."""
 
 import asyncio
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from app.core.rollout.split import Split
 from app.core.rollout.status import RolloutChange, RolloutState, RolloutStatus, Verdict
 from deployments.manager.manager import RepositoryManager
 from deployments.rollout import driver
+from deployments.rollout.machine import Record
 from tests.unit.deployments.manager.manager_bench import Bench
 from tests.unit.deployments.model_directories import CONFIG
 from tests.waiting import until
@@ -20,6 +22,24 @@ from tests.waiting import until
 POLICY = "steps: [10, 50]\nstep: {min_seconds: 60, min_requests: 100}\nkeep_stable_seconds: 300\n"
 STEP, PROMOTED, DONE = RolloutState.STEP, RolloutState.PROMOTED, RolloutState.DONE
 FAILED, PAUSED, ABORTED = RolloutState.FAILED, RolloutState.PAUSED, RolloutState.ABORTED
+
+
+class FakeExecutions:
+    """Reads the same executions each time."""
+
+    def __init__(self) -> None:
+        self.found = Outcomes()
+        self.failure: Exception | None = None
+        self.read_of: list[str] = []
+
+    async def read(self, record: Record) -> Outcomes:
+        self.read_of.append(record.name)
+        if self.failure is not None:
+            raise self.failure
+        return self.found
+
+    def follow(self, names: Collection[str]) -> None:
+        pass
 
 
 class RolloutBench:
@@ -30,6 +50,7 @@ class RolloutBench:
         self.now = 1_000_000.0
         self.alarms: tuple[str, ...] = ()
         self.reports = 0
+        self.executions = FakeExecutions()
         monkeypatch.setattr(driver, "tick_pause", self._pause)
 
     async def _pause(self, seconds: float) -> None:
@@ -43,6 +64,7 @@ class RolloutBench:
         made = self.bench.begin(**{"model_control_mode": "explicit", **settings})
         made.lifecycle.rollouts._clock = lambda: self.now
         made._rollouts._judge = self.judge
+        made._rollouts._executions = self.executions
         await made.check_health()
         assert made._start is not None
         await asyncio.wait_for(asyncio.shield(made._start), 10)

@@ -1,12 +1,14 @@
 """The judge under many simulated rollouts: how often it is wrong, and how soon it is right."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from app.core.rollout.outcomes import LATENCY_RATIO, Outcomes, VersionOutcomes
+from app.core.rollout.outcomes import LATENCY_RATIO, Executions, Outcomes, VersionOutcomes
 from app.core.rollout.spec import JudgeRules, LatencyRule
 from deployments.rollout.judge import Sample, evidence, excess, judge
 
@@ -125,6 +127,69 @@ def test_a_candidate_is_found_that_is_slower_than_the_ratio_of_1_5(slower: float
     rng = np.random.default_rng(6)
     found = [alarms(JudgeRules(), looks(rng, 3000, 0.5, 0.0, lognormal, slower)) for _ in range(20)]
     assert [bool(one) for one in found] == [caught] * 20
+
+
+def batches(
+    rng: np.random.Generator, executions: int, share: float, slower: float = 1.0, tail: float = 1.0
+) -> Iterator[Outcomes]:
+    """Simulate executions of both versions; yield the outcomes at every 50 of them.
+
+    The more requests, the larger the batches: at most 30 rows come in the time of one. One execution takes
+    2 ms and 0.5 ms for each row; one of 30 takes `tail` times as long.
+    """
+    ours = rng.random(executions) < 0.5
+    load = rng.uniform(0.05, 1, executions) * np.where(ours, share, 1 - share)
+    rows = np.maximum(rng.poisson(30 * load), 1)
+    us = (2000 + 500 * rows) * rng.lognormal(0, 0.3, executions) * np.where(ours, slower, 1)
+    us *= np.where(rng.random(executions) < 1 / 30, tail, 1)
+    sizes, times = ((np.ceil(np.log2(each) * 4)).astype(int) for each in (rows, us))
+    counts = np.zeros((2, sizes.max() + 1, times.max() + 1), int)  # by version, rows, time
+    for start in range(0, executions, 50):
+        part = slice(start, start + 50)
+        np.add.at(counts, (ours[part].astype(int), sizes[part], times[part]), 1)
+        yield Outcomes(*(VersionOutcomes(executions=executed(each)) for each in counts))
+
+
+def executed(counts: npt.NDArray[np.int_]) -> Executions:
+    """Return the executions of a table by rows and time."""
+    found: Executions = {}
+    for rows, time in np.argwhere(counts).tolist():
+        found.setdefault(rows, {})[time] = int(counts[rows, time])
+    return found
+
+
+COMPUTE = JudgeRules(errors=None, latency=None)
+
+
+@pytest.mark.parametrize("tail", [1.0, 10.0])
+@pytest.mark.parametrize("share", [0.05, 0.5])
+def test_100_rollouts_with_batches_roll_none_back_for_their_executions(share: float, tail: float) -> None:
+    rng = np.random.default_rng(8)
+    found = [alarms(COMPUTE, batches(rng, 3000, share, tail=tail)) for _ in range(100)]
+    assert [one for one in found if one] == []
+
+
+def test_a_candidate_is_found_whose_executions_take_longer() -> None:
+    rng = np.random.default_rng(9)
+    found = [alarms(COMPUTE, batches(rng, 8000, 0.25, slower=2.0)) for _ in range(10)]
+    assert all(found)
+
+
+def test_a_slow_candidate_whose_small_batches_hide_it_is_found_by_its_executions() -> None:
+    """Its latencies are no longer than the stable version's, whose batches are larger."""
+    rng = np.random.default_rng(10)
+    share, slower = 0.2, 2.0
+    *_, last = batches(rng, 8000, share, slower)
+    latencies = [Counter[int]() for _ in range(2)]
+    for counted, version in zip(latencies, (last.stable, last.candidate), strict=True):
+        for rows, times in version.executions.items():
+            counted.update({time: count * round(2 ** (rows / 4)) for time, count in times.items()})
+    stable, candidate = (
+        msgspec.structs.replace(version, ok=counted.total(), latencies=dict(counted))
+        for counted, version in zip(latencies, (last.stable, last.candidate), strict=True)
+    )
+    verdict = judge(JudgeRules(), Outcomes(stable, candidate))
+    assert [alarm.partition(":")[0] for alarm in verdict.alarms] == ["compute"]
 
 
 def test_detectable_is_a_rate_that_gives_an_alarm_with_95_percent() -> None:

@@ -193,3 +193,63 @@ async def test_a_cluster_that_starts_anew_with_a_newer_version_rolls_that_out(ro
     found = await status(after)
     assert state(found) == (RolloutState.STEP, 10) and (found.stable, found.candidate) == (1, 3)
     assert after.table.ready_versions("m") == [1, 3]
+
+
+async def forgetful(rollouts: RolloutBench, made: RepositoryManager) -> RepositoryManager:
+    """Return the successor of a manager whose store has lost everything; an ingress has the last table."""
+    serve = rollouts.bench.serve
+    serve.splits = made.table.splits
+    serve.store.values.clear()
+    return await successor(rollouts, made)
+
+
+LOST = "the cluster's store has lost this rollout: the weight is that of an ingress, counters begin anew"
+
+
+@pytest.mark.parametrize(
+    ("reach", "percent"), [(shadow, 0), (first_step, 10), (second_step, 50), (paused, 10), (promoted, 100)]
+)
+async def test_a_rollout_that_the_store_has_lost_is_paused_as_the_ingresses_route(
+    rollouts: RolloutBench, reach: Reach, percent: float
+) -> None:
+    made = await reach(rollouts)
+    before, routed = await status(made), split(made)
+    again = await forgetful(rollouts, made)
+    after = await status(again)
+    assert state(after) == (RolloutState.PAUSED, percent) and after.reason == LOST
+    assert (after.rollout, after.step, after.stable, after.candidate) == (before.rollout, before.step, 1, 2)
+    assert after.spec == before.spec
+    found = split(again)
+    assert found is not None and routed is not None
+    kept = ("rollout", "step", "weight", "salt", "sticky", "match", "mirror", "stable", "candidate")
+    assert [getattr(found, name) for name in kept] == [getattr(routed, name) for name in kept]
+    await again.load("m", None, {})
+    assert again.table.ready_versions("m") == [1, 2] and rollouts.bench.serve.deployed == ["m:1", "m:2"]
+
+
+async def test_a_lost_rollout_goes_on_when_a_person_says_so(rollouts: RolloutBench) -> None:
+    made = await forgetful(rollouts, await second_step(rollouts))
+    assert state(await act(made, "resume")) == (RolloutState.STEP, 50)
+    assert state(await rollouts.after(made, 61, ok=100)) == (RolloutState.PROMOTED, 100)
+
+
+async def test_a_lost_rollout_whose_candidate_is_bad_is_rolled_back(rollouts: RolloutBench) -> None:
+    made = await forgetful(rollouts, await second_step(rollouts))
+    rollouts.alarms = ("too many errors",)
+    assert state(await rollouts.after(made)) == (RolloutState.ROLLING_BACK, 0)
+
+
+async def test_a_lost_rollout_that_was_being_rolled_back_is(rollouts: RolloutBench) -> None:
+    made = await forgetful(rollouts, await rolling_back(rollouts))
+    await rollouts.after(made)
+    assert state(await status(made)) == (RolloutState.FAILED, 0)
+    await until(lambda: made.table.ready_versions("m") == [1])
+
+
+async def test_a_stored_rollout_is_not_that_of_an_ingress_that_is_behind(rollouts: RolloutBench) -> None:
+    made = await first_step(rollouts)
+    behind = made.table.splits
+    await rollouts.after(made, 61, ok=100)
+    rollouts.bench.serve.splits = behind
+    again = await successor(rollouts, made)
+    assert state(await status(again)) == (RolloutState.STEP, 50)

@@ -1,0 +1,44 @@
+"""What a replica reports of its executions while a rollout compares versions."""
+
+from app.core.rollout.outcomes import COMPUTE, bucket
+from app.core.statistics import Statistics
+from deployments.replica import compute
+from deployments.replica.compute import ComputeMeter
+from tests.unit.deployments.served_model_bench import Bench, request
+
+
+async def test_executions_are_kept_while_somebody_asks_for_them() -> None:
+    statistics = Statistics()
+    meter = ComputeMeter(statistics)
+    statistics.record_execution(4, 1, 0, 1_000_000, 0)
+    assert await meter.take() == {}, "nobody had asked before"
+    for rows, us in ((4, 900), (4, 1000), (4, 5000), (1, 300)):
+        statistics.record_execution(rows, 1, us * 100, us * 800, us * 100)
+    assert await meter.take() == {
+        bucket(4): {bucket(1000): 2, bucket(5000): 1},
+        bucket(1): {bucket(300): 1},
+    }
+    assert await meter.take() == {}
+    assert meter._end is not None
+    meter._end.cancel()
+    meter._stop()
+    statistics.record_execution(4, 1, 0, 1_000_000, 0)
+    assert statistics.executions is None
+
+
+async def test_the_executions_that_are_kept_are_limited() -> None:
+    statistics = Statistics()
+    meter = ComputeMeter(statistics)
+    await meter.take()
+    for _ in range(compute._MOST + 5):
+        statistics.record_execution(1, 1, 0, 1_000_000, 0)
+    ((times),) = (await meter.take()).values()
+    assert sum(times.values()) == compute._MOST
+
+
+def test_a_replica_answers_for_its_executions(bench: Bench) -> None:
+    bench.load()
+    assert bench.control(COMPUTE) == {}
+    bench.infer(request("a"))
+    ((rows, times),) = bench.control(COMPUTE).items()
+    assert rows == bucket(1) and sum(times.values()) == 1
