@@ -92,7 +92,10 @@ async def test_an_ensemble_has_no_rollouts(rollouts: RolloutBench) -> None:
     (directory / "rollout.yaml").write_text(POLICY)
     made = await rollouts.manager(load_model=["m"])
     rollouts.bench.add("m", config, (2,))
-    assert "is an ensemble, whose versions have the same" in await refusal(made, "start")
+    assert await refusal(made, "start") == (
+        "model 'm' is an ensemble, whose versions have the same configuration and no files: roll out the"
+        " models that it calls"
+    )
     await made.load("m", None, {})
     assert ready(made) == [2] and split(made) is None
 
