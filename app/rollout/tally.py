@@ -3,7 +3,7 @@
 from typing import Final
 
 from app.core.errors import ErrorCode, Failure
-from app.core.rollout.outcomes import Outcomes, StepOutcomes, VersionOutcomes, bucket
+from app.core.rollout.outcomes import Outcomes, StepOutcomes, VersionOutcomes, log_bucket
 
 _FAILURES: Final = (ErrorCode.INTERNAL, ErrorCode.UNAVAILABLE, ErrorCode.UNKNOWN)
 """A lost replica and a deadline that has passed are UNAVAILABLE too. Anything else is the client's doing."""
@@ -14,11 +14,16 @@ def is_servers(failure: Failure) -> bool:
     return failure.code in _FAILURES
 
 
+def bucket(seconds: float) -> int:
+    """Return the latency bucket of a duration, see `LATENCY_RATIO`."""
+    return log_bucket(seconds * 1e6)
+
+
 def record(outcomes: VersionOutcomes, failure: Failure | None, seconds: float) -> None:
     """Add a request, which took so long, to the outcomes of the version that was asked."""
     if failure is None:
         outcomes.ok += 1
-        number = bucket(seconds * 1e6)
+        number = bucket(seconds)
         outcomes.latencies[number] = outcomes.latencies.get(number, 0) + 1
     elif is_servers(failure):
         outcomes.failed += 1

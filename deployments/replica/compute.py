@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from app.core.rollout.outcomes import Executions, bucket
+from app.core.rollout.outcomes import Executions, log_bucket
 from app.core.statistics import Statistics
 
 _MOST: Final = 4096
@@ -28,8 +28,8 @@ class ComputeMeter:
         taken, self._statistics.executions = self._statistics.executions, deque(maxlen=_MOST)
         found: Executions = {}
         for rows, ns in taken or ():
-            times = found.setdefault(bucket(rows), {})
-            duration = bucket(ns / 1000)
+            times = found.setdefault(log_bucket(rows), {})
+            duration = log_bucket(ns / 1000)
             times[duration] = times.get(duration, 0) + 1
         return found
 

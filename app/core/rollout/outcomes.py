@@ -12,13 +12,13 @@ LATENCY_RATIO: Final = 2**0.25
 _BUCKETS_A_DOUBLING: Final = 1 / log2(LATENCY_RATIO)
 
 Executions = dict[int, dict[int, int]]
-"""Numbers of executions by bucket of their rows, then of their duration in microseconds, see `bucket`."""
+"""Numbers of executions by bucket of their rows, then of their duration in microseconds, see `log_bucket`."""
 
 COMPUTE: Final = "executions"
 """The control verb by which the manager reads the `Executions` of a replica since the last time."""
 
 
-def bucket(value: float) -> int:
+def log_bucket(value: float) -> int:
     """Return the bucket of a duration in microseconds or of a number of rows, see `LATENCY_RATIO`."""
     return ceil(log2(max(value, 1.0)) * _BUCKETS_A_DOUBLING)
 

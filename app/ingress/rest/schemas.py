@@ -258,13 +258,17 @@ class RolloutRequest(BaseModel):
 
 
 class VersionOutcomes(BaseModel):
-    """Requests of one version, as clients saw them; `latencies` by bucket: up to 2^(n/4) microseconds."""
+    """Requests of one version, as clients saw them; `latencies` by bucket: up to 2^(n/4) microseconds.
+
+    `executions` of its replicas are by bucket of their rows, then of their duration.
+    """
 
     ok: int
     failed: int
     refused: int
     rescued: int
     latencies: dict[str, int]
+    executions: dict[str, dict[str, int]]
 
 
 class MirrorOutcomes(BaseModel):

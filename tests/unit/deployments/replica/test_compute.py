@@ -1,6 +1,6 @@
 """What a replica reports of its executions while a rollout compares versions."""
 
-from app.core.rollout.outcomes import COMPUTE, bucket
+from app.core.rollout.outcomes import COMPUTE, log_bucket
 from app.core.statistics import Statistics
 from deployments.replica import compute
 from deployments.replica.compute import ComputeMeter
@@ -15,8 +15,8 @@ async def test_executions_are_kept_while_somebody_asks_for_them() -> None:
     for rows, us in ((4, 900), (4, 1000), (4, 5000), (1, 300)):
         statistics.record_execution(rows, 1, us * 100, us * 800, us * 100)
     assert await meter.take() == {
-        bucket(4): {bucket(1000): 2, bucket(5000): 1},
-        bucket(1): {bucket(300): 1},
+        log_bucket(4): {log_bucket(1000): 2, log_bucket(5000): 1},
+        log_bucket(1): {log_bucket(300): 1},
     }
     assert await meter.take() == {}
     assert meter._end is not None
@@ -41,4 +41,4 @@ def test_a_replica_answers_for_its_executions(bench: Bench) -> None:
     assert bench.control(COMPUTE) == {}
     bench.infer(request("a"))
     ((rows, times),) = bench.control(COMPUTE).items()
-    assert rows == bucket(1) and sum(times.values()) == 1
+    assert rows == log_bucket(1) and sum(times.values()) == 1

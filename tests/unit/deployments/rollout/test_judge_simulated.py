@@ -147,7 +147,8 @@ def batches(
     for start in range(0, executions, 50):
         part = slice(start, start + 50)
         np.add.at(counts, (ours[part].astype(int), sizes[part], times[part]), 1)
-        yield Outcomes(*(VersionOutcomes(executions=executed(each)) for each in counts))
+        stable, candidate = (VersionOutcomes(executions=executed(each)) for each in counts)
+        yield Outcomes(stable, candidate)
 
 
 def executed(counts: npt.NDArray[np.int_]) -> Executions:
