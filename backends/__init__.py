@@ -22,6 +22,7 @@ ENTRY_POINT_GROUP: Final = "nereid.backends"
 BUILT_IN: Final[dict[str, str]] = {
     "onnxruntime": "backends.onnxruntime.backend:OnnxRuntimeBackend",
     "pytorch": "backends.pytorch.backend:TorchBackend",
+    "tensorflow": "backends.tensorflow.backend:TensorFlowBackend",
     "tensorrt": "backends.tensorrt.backend:TensorRtBackend",
     "fil": "backends.fil.backend:FilBackend",
     "openvino": "backends.openvino.backend:OpenVinoBackend",
@@ -43,6 +44,7 @@ _PYTHON_RUNTIMES: Final = {("pytorch", "model.py"): Path(__file__).parent / "pyt
 _FRAMEWORKS: Final[dict[str, tuple[dict[str, str], str]]] = {
     "onnxruntime": ({"onnxruntime": "ONNX Runtime"}, "onnxruntime"),
     "pytorch": ({"torch": "PyTorch"}, "pytorch"),
+    "tensorflow": ({"tensorflow": "TensorFlow"}, "tensorflow"),
     "tensorrt": ({"tensorrt": "TensorRT", "torch": "PyTorch"}, "gpu"),
     "fil": ({"treelite": "treelite"}, "fil"),
     "openvino": ({"openvino": "OpenVINO"}, "openvino"),

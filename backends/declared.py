@@ -1,10 +1,11 @@
 """Tensors that a configuration declares, for comparison with those of the model file."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.config.model_config import dims_text
 from app.core.errors import InferError, invalid_arg
 
 _BOOLEAN_CONTROLS: Final = {
@@ -65,3 +66,47 @@ def check_tensors(config: mc.ModelConfig, inputs: Tensors, outputs: Tensors, req
     missing = sorted(set(required) - {tensor.name for tensor in config.input})
     if missing:
         raise invalid_arg(f"unable to load model '{config.name}', input '{missing[0]}' is missing")
+
+
+def declared_dims(tensor: mc.ModelInput | mc.ModelOutput) -> tuple[int, ...]:
+    """Return the dimensions in which the framework sees a tensor, without the batch dimension."""
+    return tuple(tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
+
+
+def check_dims(
+    config: mc.ModelConfig,
+    name: str,
+    dims: tuple[int, ...],
+    shape: tuple[int, ...],
+    fits: Callable[[int, int], bool],
+) -> None:
+    """Compare the declared dimensions of a tensor with its shape in the model.
+
+    Args:
+        config: the configuration.
+        name: the tensor.
+        dims: as declared, without the batch dimension.
+        shape: the model's, batch dimension included, -1 for a variable size.
+        fits: whether a size of the model allows a declared one.
+
+    Raises:
+        InferError: INVALID_ARG with Triton's text (CompareDims of its backends).
+    """
+    where = f"model '{config.name}', tensor '{name}'"
+    specified = f"(shape {dims_text(dims)})"
+    if config.max_batch_size:
+        if shape[:1] != (-1,):
+            raise invalid_arg(
+                f"{where}: for the model to support batching the shape should have at least 1 dimension and"
+                f" the first dimension must be -1; but shape expected by the model is {dims_text(shape)}"
+            )
+        dims = (-1, *dims)
+        specified = (
+            "(an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape,"
+            f" making complete shape {dims_text(dims)})"
+        )
+    if len(shape) != len(dims) or not all(map(fits, shape, dims)):
+        raise invalid_arg(
+            f"{where}: the model expects {len(shape)} dimensions (shape {dims_text(shape)}) but the model"
+            f" configuration specifies {len(dims)} dimensions {specified}"
+        )

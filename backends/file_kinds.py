@@ -157,14 +157,15 @@ KINDS: Final = (
     ),
     Kind(
         "a Keras model",
-        f"convert it: keras.models.load_model(FILE).export('saved'), then {_TF2ONNX} --saved-model saved "
-        "--output model.onnx",
+        "export a SavedModel: keras.models.load_model(FILE).export('model.savedmodel'), for the backend "
+        f"'tensorflow'; or convert that: {_TF2ONNX} --saved-model model.savedmodel --output model.onnx",
         lambda file: file.ends(".keras", ".h5", ".hdf5") or file.begins(b"\x89HDF\r\n"),
     ),
     Kind(
         "a TensorFlow SavedModel",
-        f"convert it: {_TF2ONNX} --saved-model DIRECTORY --output model.onnx",
+        "name its directory model.savedmodel",
         lambda file: file.ends(".savedmodel", "saved_model.pb") or file.holds("saved_model.pb"),
+        serves="tensorflow",
     ),
     Kind(
         "a TensorFlow Lite model",
@@ -173,8 +174,9 @@ KINDS: Final = (
     ),
     Kind(
         "a TensorFlow graph",
-        f"convert it: {_TF2ONNX} --graphdef FILE --inputs NAME:0 --outputs NAME:0 --output model.onnx",
+        "name it model.graphdef and declare its inputs and outputs in config.pbtxt",
         lambda file: file.ends(".graphdef", ".pb"),
+        serves="tensorflow",
     ),
     Kind(
         "a GGUF file of llama.cpp",

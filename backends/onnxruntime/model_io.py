@@ -13,7 +13,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.config.model_config import dims_text
 from app.core.errors import internal, invalid_arg, unsupported
 from backends.base import Model
-from backends.declared import controls, unexpected
+from backends.declared import check_dims, controls, declared_dims, unexpected
 from backends.signature import Shape
 
 # ONNX's own number for bfloat16 (TensorProto.DataType), which numpy does not have.
@@ -223,37 +223,16 @@ def _find(
 def _check_shape(
     config: mc.ModelConfig, tensor: mc.ModelInput | mc.ModelOutput, shape: Shape, is_output: bool
 ) -> None:
-    dims = tuple(tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
+    dims = declared_dims(tensor)
     if not shape:
         _check_scalar(config, tensor.name, dims)
         return
-    where = f"model '{config.name}', tensor '{tensor.name}'"
-    if config.max_batch_size:
-        if shape[0] != -1:
-            raise invalid_arg(
-                f"{where}: for the model to support batching the shape should have at least 1 dimension and"
-                f" the first dimension must be -1; but shape expected by the model is {dims_text(shape)}"
-            )
-        dims = (-1, *dims)
-    if _compatible(shape, dims, is_output):
-        return
-    specified = f"(shape {dims_text(dims)})"
-    if config.max_batch_size:
-        specified = (
-            "(an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape,"
-            f" making complete shape {dims_text(dims)})"
-        )
-    raise invalid_arg(
-        f"{where}: the model expects {len(shape)} dimensions (shape {dims_text(shape)}) but the model"
-        f" configuration specifies {len(dims)} dimensions {specified}"
-    )
 
+    def fits(size: int, dim: int) -> bool:
+        """Whether a size allows a declared one; an output may be of any size where -1 is declared."""
+        return size in (-1, dim) or (is_output and dim == -1)
 
-def _compatible(shape: Shape, dims: Shape, is_output: bool) -> bool:
-    """Whether the model's shape allows the configuration's; an output may be of any size where one has -1."""
-    if len(shape) != len(dims):
-        return False
-    return all(size in (-1, dim) or (is_output and dim == -1) for size, dim in zip(shape, dims, strict=True))
+    check_dims(config, tensor.name, dims, shape, fits)
 
 
 def _check_scalar(config: mc.ModelConfig, name: str, dims: Shape) -> None:

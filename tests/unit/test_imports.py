@@ -74,6 +74,7 @@ backends.pytorch: app.core app.core.config backends backends.cuda
 backends.pytorch.eager: backends
 backends.teaching: app.core app.core.config backends backends.python.api
 backends.rtsp: app.core backends
+backends.tensorflow: app.core app.core.config backends
 backends.tensorrt: app.core app.core.config backends backends.cuda
 deployments: app.core app.core.observability app.transport backends
 deployments.bls: app.core app.ensemble app.ray_adapter app.rollout app.routing app.transport backends
