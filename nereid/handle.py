@@ -33,7 +33,7 @@ class ModelHandle:
 
         Args:
             inputs: arrays by input name, batch dimension included; strings or bytes for BYTES, uint16
-                patterns for BF16.
+                patterns or `ml_dtypes.bfloat16` for BF16.
             outputs: names of the outputs wanted; all of them by default.
             parameters: custom parameters.
             request_id: the name of the request in logs and traces.

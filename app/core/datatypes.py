@@ -2,7 +2,7 @@
 
 Wire layout is little-endian and row-major. BYTES elements are a u32 length followed by that many bytes
 (Open Inference Protocol, binary tensor data extension). numpy has no bfloat16: BF16 arrays are the raw
-16-bit patterns as uint16.
+16-bit patterns as uint16; arrays of `ml_dtypes.bfloat16`, as tritonclient has them, are accepted.
 """
 
 from collections.abc import Iterable
@@ -53,7 +53,7 @@ _BY_DTYPE: Final[dict[np.dtype[np.generic], str]] = {
 
 
 def datatype_of(array: npt.NDArray[np.generic]) -> str:
-    """Return the v2 name for an array's dtype; object, `S` and `U` arrays are BYTES.
+    """Return the v2 name for an array's dtype; object, `S` and `U` are BYTES, `ml_dtypes.bfloat16` is BF16.
 
     Raises:
         InferError: INVALID_ARG when no v2 data type corresponds.
@@ -63,7 +63,14 @@ def datatype_of(array: npt.NDArray[np.generic]) -> str:
         return name
     if array.dtype.kind in "OSU":
         return "BYTES"
+    if is_bfloat16(array):
+        return "BF16"
     raise invalid_arg(f"no data type corresponds to numpy dtype '{array.dtype}'")
+
+
+def is_bfloat16(array: npt.NDArray[np.generic]) -> bool:
+    """Return whether an array has the type that `ml_dtypes` adds to numpy."""
+    return array.dtype.name == "bfloat16"
 
 
 def pack_bytes(elements: Iterable[bytes | str]) -> bytes:

@@ -60,7 +60,7 @@ class HandleCalls:
 
         Args:
             inputs: arrays by input name, batch dimension included; strings or bytes for BYTES, uint16
-                bit patterns for BF16.
+                bit patterns or `ml_dtypes.bfloat16` for BF16.
             outputs: names of the requested outputs; all of them by default.
             parameters: custom parameters.
             request_id: the request's id in logs and traces.

@@ -7,9 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from app.core.buffers import OwnedArray, writable_copy
-from app.core.datatypes import datatype_of, pack_bytes
+from app.core.datatypes import datatype_of, is_bfloat16, pack_bytes
 from app.core.tensors import Tensor as WireTensor
 from app.core.tensors import flat_bytes
+from backends.python.api.dlpack import CPU, Capsule, bfloat16_capsule, read_bfloat16
 from backends.python.api.errors import TritonModelException
 from backends.python.api.text import as_text
 
@@ -39,14 +40,15 @@ _NOT_CONTIGUOUS: Final = (
     "DLPack tensor is not contiguous."
     " Only contiguous DLPack tensors that are stored in C-Order are supported."
 )
-_CPU: Final = (1, 0)  # DLPack: kDLCPU, device 0
+_CONVERTED: Final = frozenset(("BYTES", "BF16"))
+"""Data types whose arrays have other bytes, or bytes that numpy does not show."""
 
 
 class Tensor:
     """A tensor of a request or a response.
 
-    numpy has no bfloat16: the array of a BF16 tensor holds the 16-bit patterns as uint16. DLPack carries
-    the type itself.
+    numpy has no bfloat16: the array of a BF16 tensor holds the 16-bit patterns as uint16, unless a model has
+    made it of an array of `ml_dtypes.bfloat16`. DLPack carries the type itself.
     """
 
     __slots__ = ("_array", "_device", "_name", "_wire")
@@ -56,7 +58,7 @@ class Tensor:
             raise TypeError(
                 f"tensor '{name}' must be made from a numpy.ndarray, found type '{type(numpy_array)}'"
             )
-        if numpy_array.dtype.kind in "UVcmM":
+        if numpy_array.dtype.kind in "UVcmM" and not is_bfloat16(numpy_array):
             raise TritonModelException("NumPy dtype is not supported.")
         self._name = name if name.__class__ is str else as_text(name)
         self._array: Array | None = numpy_array
@@ -123,18 +125,21 @@ class Tensor:
         if self._device is not None:
             return self._device.__dlpack__(stream=stream)
         if self._is_bf16():
-            return _as_bfloat16(self.as_numpy()).__dlpack__()
+            patterns = self.as_numpy()
+            return bfloat16_capsule(patterns if patterns.flags.writeable else patterns.copy())
         array = self.as_numpy()
         # No read-only flag of DLPack is known to every framework, so a read-only view is copied.
         return (array if array.flags.writeable else array.copy()).__dlpack__()
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return _CPU if self._device is None else self._device.__dlpack_device__()
+        return CPU if self._device is None else self._device.__dlpack_device__()
 
     def _is_bf16(self) -> bool:
         if self._device is not None:
             return str(self._device.dtype) == "torch.bfloat16"
-        return self._wire is not None and self._wire.datatype == "BF16"
+        if self._wire is not None:
+            return self._wire.datatype == "BF16"
+        return self._array is not None and is_bfloat16(self._array)
 
     def _to_wire(self, expected: str | None = None, viewed: bool = False) -> WireTensor:
         """Return the tensor in the form of requests and responses.
@@ -151,8 +156,9 @@ class Tensor:
             return WireTensor(self._name, datatype, array.shape, _own_bytes(array))
         array = self.as_numpy()
         datatype = datatype_of(array)
-        if datatype == "BYTES":
-            return WireTensor(self._name, "BYTES", array.shape, _packed(array))
+        if datatype in _CONVERTED:
+            packed = _packed(array) if datatype == "BYTES" else array.tobytes()
+            return WireTensor(self._name, datatype, array.shape, packed)
         if expected == "BF16" and datatype == "UINT16":
             datatype = "BF16"
         data = flat_bytes(array) if viewed else _own_bytes(array)
@@ -207,19 +213,6 @@ def _packed(array: Array) -> bytes:
     )
 
 
-class _Capsule:
-    """Adds the two methods that numpy needs to a bare capsule, which must be CPU memory."""
-
-    def __init__(self, capsule: Any) -> None:
-        self._capsule = capsule
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self._capsule
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return _CPU
-
-
 def _imported(name: str | bytes, source: Any) -> Tensor:
     name = as_text(name)
     if type(source) is Tensor and source._wire is not None and source._array is None:
@@ -234,8 +227,11 @@ def _imported(name: str | bytes, source: Any) -> Tensor:
         tensor._device = source.detach()
         return tensor
     try:
-        array = np.from_dlpack(source if hasattr(source, "__dlpack__") else _Capsule(source))
+        array = np.from_dlpack(source if hasattr(source, "__dlpack__") else Capsule(source))
     except (BufferError, RuntimeError, TypeError) as error:
+        patterns = read_bfloat16(source)
+        if patterns is not None:
+            return Tensor._received(_copied_bfloat16(name, patterns))
         readable = _read_by_torch(source)
         if readable is not None:
             return _imported(name, readable)
@@ -246,8 +242,14 @@ def _imported(name: str | bytes, source: Any) -> Tensor:
     return tensor
 
 
+def _copied_bfloat16(name: str, patterns: Array) -> WireTensor:
+    if not patterns.flags.c_contiguous:
+        raise TritonModelException(_NOT_CONTIGUOUS)
+    return WireTensor(name, "BF16", patterns.shape, flat_bytes(patterns.copy()))
+
+
 def _read_by_torch(source: Any) -> Any:
-    """Return the torch tensor of DLPack data that numpy cannot read, such as bfloat16, or None."""
+    """Return the torch tensor of DLPack data that is not in CPU memory, or None."""
     try:
         from torch.utils.dlpack import from_dlpack
 
@@ -264,9 +266,3 @@ def _host_array(source: Any) -> Array:
     if host.dtype == torch.bfloat16:
         return np.asarray(host.view(torch.int16).numpy().view(np.uint16))
     return np.asarray(host.numpy())
-
-
-def _as_bfloat16(patterns: Array) -> Any:
-    import torch
-
-    return torch.from_numpy(patterns.view(np.int16).copy()).view(torch.bfloat16)

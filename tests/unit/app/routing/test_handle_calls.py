@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from google.protobuf import text_format
@@ -102,6 +103,13 @@ async def test_arrays_in_arrays_out(load: Loader, kind: str, values: Any) -> Non
     assert np.array_equal(again, expected)
     assert again.dtype == expected.dtype
     assert load.models[0].statistics.succeeded == 1
+
+
+async def test_bfloat16_of_ml_dtypes_goes_in(load: Loader) -> None:
+    values = np.array([[1.5]], ml_dtypes.bfloat16)
+    outputs = await load(kind="TYPE_BF16").call({"INPUT0": values})
+    assert isinstance(outputs, dict)
+    assert np.array_equal(outputs["OUTPUT0"], values.view(np.uint16))
 
 
 async def test_a_refusal_is_typed_on_the_other_side(load: Loader) -> None:
