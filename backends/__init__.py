@@ -4,6 +4,7 @@ Importing this package imports no framework; a backend's module is imported when
 """
 
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -52,14 +53,19 @@ _FRAMEWORKS: Final[dict[str, tuple[dict[str, str], str]]] = {
     "bytetrack": ({"lap": "lap"}, "video"),
 }
 
+_NO_LIBRARY: Final = frozenset({"python"})
+"""Backends that are ours even where Triton's libraries are: that of `python` starts processes itself."""
 
-def find_backend(name: str, backend_directory: Path | None = None, runtime: str = "") -> "type[Backend]":
+
+def find_backend(
+    name: str, backend_directory: Path | None = None, runtime: str = "", model_folders: Sequence[Path] = ()
+) -> "type[Backend]":
     """Find the class for `backend: "<name>"` and, for a built-in one, `runtime`.
 
     The first of these that has the name: `<backend_directory>/<name>/backend.py`, which defines
-    `TritonBackend`; `<backend_directory>/<name>/model.py`, one of Triton's Python-based backends: it
-    defines `TritonPythonModel`, which executes every model whose `common_file` it is; an installed package's
-    entry point in group `nereid.backends`; the built-in backends.
+    `TritonBackend`; a library, see `library_file`; `<backend_directory>/<name>/model.py`, one of Triton's
+    Python-based backends: it defines `TritonPythonModel`, which executes every model whose `common_file` it
+    is; an installed package's entry point in group `nereid.backends`; the built-in backends.
 
     Raises:
         InferError: INVALID_ARG for an unknown name or one that is no plain file name; UNSUPPORTED when
@@ -69,6 +75,8 @@ def find_backend(name: str, backend_directory: Path | None = None, runtime: str 
         raise invalid_arg(f"backend library name '{name}' escapes backend directory")
     return (
         _from_directory(name, backend_directory)
+        or _from_library(name, backend_directory, model_folders)
+        or _python_based(name, backend_directory)
         or _from_entry_point(name)
         or _from_built_in("python" if (name, runtime) in _PYTHON_RUNTIMES else name)
         or _unknown(name)
@@ -78,7 +86,7 @@ def find_backend(name: str, backend_directory: Path | None = None, runtime: str 
 def backend_names(backend_directory: Path | None = None) -> list[str]:
     """Return the names that `find_backend` finds, without those whose framework is not installed."""
     folders = backend_directory.iterdir() if backend_directory and backend_directory.is_dir() else ()
-    custom = {folder.name for folder in folders if _has_backend(folder)}
+    custom = {folder.name for folder in folders if is_custom(folder.name, backend_directory)}
     offered = {entry_point.name for entry_point in entry_points(group=ENTRY_POINT_GROUP)}
     return sorted({*custom, *offered, *filter(_is_installed, BUILT_IN)})
 
@@ -88,15 +96,32 @@ def extra_of(name: str) -> str:
     return _FRAMEWORKS[name][1] if name in _FRAMEWORKS else ""
 
 
-def is_known(name: str, backend_directory: Path | None = None) -> bool:
+def is_known(name: str, backend_directory: Path | None = None, model_folders: Sequence[Path] = ()) -> bool:
     """Return whether `find_backend` would look for a class of this name; imports nothing."""
-    return name in BUILT_IN or is_custom(name, backend_directory)
+    return name in BUILT_IN or is_custom(name, backend_directory, model_folders)
 
 
-def is_custom(name: str, backend_directory: Path | None = None) -> bool:
-    """Return whether a backend directory or an installed package has this name, which goes before ours."""
+def is_custom(name: str, backend_directory: Path | None = None, model_folders: Sequence[Path] = ()) -> bool:
+    """Return whether a model, a backend directory or a package has a backend that goes before ours."""
     own = backend_directory is not None and _has_backend(backend_directory / name)
-    return own or bool(entry_points(group=ENTRY_POINT_GROUP, name=name))
+    library = library_file(name, backend_directory, model_folders)
+    return own or library is not None or bool(entry_points(group=ENTRY_POINT_GROUP, name=name))
+
+
+def library_file(
+    name: str, backend_directory: Path | None = None, model_folders: Sequence[Path] = ()
+) -> Path | None:
+    """Return the absolute path of `libtriton_<name>.so`, written in C or C++ for Triton; None for none.
+
+    The first in Triton's order: in `model_folders`, a model's version directory and its own, and then in
+    `<backend_directory>/<name>`, unless there is a `backend.py`.
+    """
+    own = backend_directory / name if backend_directory and name else None
+    if not name or name in _NO_LIBRARY or (own and (own / "backend.py").is_file()):
+        return None
+    folders = (*model_folders, *([own] if own else ()))
+    paths = (folder / f"libtriton_{name}.so" for folder in folders)
+    return next((path.absolute() for path in paths if path.is_file()), None)
 
 
 def _has_backend(folder: Path) -> bool:
@@ -111,25 +136,40 @@ def _is_installed(name: str) -> bool:
 def _from_directory(name: str, backend_directory: Path | None) -> "type[Backend] | None":
     path = backend_directory / name / "backend.py" if backend_directory else None
     if path is None or not path.is_file():
-        return _python_based(name, backend_directory)
+        return None
     return _checked(name, getattr(_load_file(name, path), "TritonBackend", None), f"{path} TritonBackend")
+
+
+def _from_library(
+    name: str, backend_directory: Path | None, model_folders: Sequence[Path]
+) -> "type[Backend] | None":
+    path = library_file(name, backend_directory, model_folders)
+    if path is None:
+        return None
+    return _checked(name, import_module("backends.cpp.backend").library_backend(name, path), str(path))
 
 
 def _python_based(name: str, backend_directory: Path | None) -> "type[Backend] | None":
     return _from_built_in("python") if python_based_file(name, backend_directory) else None
 
 
-def python_based_file(name: str, backend_directory: Path | None, runtime: str = "") -> Path | None:
+def python_based_file(
+    name: str, backend_directory: Path | None, runtime: str = "", model_folders: Sequence[Path] = ()
+) -> Path | None:
     """Return the absolute path of a Python-based backend's model.py; None for any other backend."""
+    if library_file(name, backend_directory, model_folders):
+        return None
     folder = backend_directory / name if backend_directory and name else None
     if folder is None or not _has_backend(folder):
         return None if is_custom(name, None) else _PYTHON_RUNTIMES.get((name, runtime))
     return None if (folder / "backend.py").is_file() else (folder / "model.py").absolute()
 
 
-def executes_python(name: str, backend_directory: Path | None, runtime: str = "") -> bool:
+def executes_python(
+    name: str, backend_directory: Path | None, runtime: str = "", model_folders: Sequence[Path] = ()
+) -> bool:
     """Whether a backend's models are executed by a `TritonPythonModel`, theirs or the backend's."""
-    return name == "python" or python_based_file(name, backend_directory, runtime) is not None
+    return name == "python" or python_based_file(name, backend_directory, runtime, model_folders) is not None
 
 
 def _load_file(name: str, path: Path) -> ModuleType:

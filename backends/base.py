@@ -212,8 +212,10 @@ class Request:
         """Whether the client cancelled or disconnected; may become True at any time."""
         return self._is_cancelled()
 
-    def report_activity(self, name: str) -> None:
-        """Add an activity to the request's trace with the current time; does nothing if it is not traced.
+    def report_activity(self, name: str, time_ns: int = 0) -> None:
+        """Add an activity to the request's trace; does nothing if it is not traced.
+
+        `time_ns` is that of `time.monotonic_ns`; 0 for now.
 
         In mode opentelemetry, `<span>_START` begins a span and `<span>_END` ends it, as with Triton's
         TRITONSERVER_InferenceTraceReportActivity.

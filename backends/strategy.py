@@ -21,13 +21,15 @@ class as `TritonBatchStrategy`:
             return True
 
 The file is the one that the parameter TRITON_BATCH_STRATEGY_PATH names (absolute, or relative to the model's
-directory), else the first `batchstrategy.py` in the version's, the model's and the backend's directory.
-With links resolved, it must lie inside the model repository or the backend directory.
+directory), else the first `batchstrategy.so` or `batchstrategy.py` in the version's, the model's and the
+backend's directory. With links resolved, it must lie inside the model repository or the backend directory. A
+library of Triton's (`.so`) is used as it is, by `backends/cpp/strategy.py`.
 """
 
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, Final
@@ -38,7 +40,7 @@ from backends.base import Model, Request
 logger = logging.getLogger(__name__)
 
 PATH_PARAMETER: Final = "TRITON_BATCH_STRATEGY_PATH"
-FILE_NAME: Final = "batchstrategy.py"
+FILE_NAMES: Final = ("batchstrategy.so", "batchstrategy.py")
 
 
 class BatchStrategy(ABC):
@@ -106,10 +108,13 @@ def _present(model: Model, backend_directory: Path | None) -> Iterator[Path]:
     folders = [model.version_directory, model.directory]
     if backend_directory:
         folders.append(backend_directory / model.config.backend)
-    return (folder / FILE_NAME for folder in folders if (folder / FILE_NAME).is_file())
+    return (folder / name for folder in folders for name in FILE_NAMES if (folder / name).is_file())
 
 
 def _load(model: Model, path: Path) -> BatchStrategy:
+    if path.suffix == ".so":
+        strategy: BatchStrategy = import_module("backends.cpp.strategy").LibraryStrategy(path)
+        return strategy
     spec = spec_from_file_location(f"nereid_batch_strategy_{model.name}", path)
     if spec is None or spec.loader is None:
         raise internal(f"unable to load batching strategy '{path.name}' of model '{model.name}'")

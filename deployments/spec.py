@@ -111,6 +111,11 @@ class ModelSpec(msgspec.Struct, frozen=True):
         """`backend_directory` as a path; None for none."""
         return Path(self.backend_directory) if self.backend_directory else None
 
+    @property
+    def model_folders(self) -> tuple[Path, Path]:
+        """The version's directory and the model's."""
+        return Path(self.directory) / str(self.version), Path(self.directory)
+
     def settings(self, *backends: str) -> dict[str, str]:
         """Merge the `--backend-config` settings of all backends and of these; earlier ones come first."""
         names = ("", *reversed(backends))

@@ -10,7 +10,7 @@ from app.core.config.normalise import ENSEMBLE, normalise
 from app.core.config.validation import validate
 from app.core.errors import InferError, invalid_arg
 from app.settings.settings import ServerSettings
-from backends import executes_python, find_backend, is_custom
+from backends import executes_python, find_backend, is_custom, library_file
 from backends.base import Instance, Model
 from deployments.manager.catalog import Candidate, Catalog
 from deployments.model_store.layout import ModelEntry
@@ -67,9 +67,11 @@ class Trial:
         model = Model(config, version, candidate.entry.directory, spec.settings(config.backend))
         if config.backend == "python" and not is_custom("python", spec.backend_path):
             _check_code(model.artifact("model.py"))
-        kind = find_backend(config.backend, spec.backend_path, config.runtime)
-        runs_code = executes_python(config.backend, spec.backend_path, config.runtime)
-        runs_code |= config.platform == "torch_aoti"  # native code
+        folders = (model.version_directory, model.directory)
+        where = (config.backend, spec.backend_path, config.runtime, folders)
+        kind = find_backend(*where)
+        runs_code = executes_python(*where) or config.platform == "torch_aoti"  # native code
+        runs_code |= library_file(config.backend, spec.backend_path, folders) is not None
         loads = config.backend in _LOADED and not runs_code and not spec.origin
         if loads and spec.auto_complete:
             model.config = normalise(kind.auto_complete(model), self._catalog.gpus)

@@ -78,11 +78,11 @@ class QueuedRequest(Request):
     def is_cancelled(self) -> bool:
         return self.cancelled
 
-    def report_activity(self, name: str) -> None:
+    def report_activity(self, name: str, time_ns: int = 0) -> None:
         if self.infer.trace:
             if self.activity is None:
                 self.activity = RequestActivity()
-            self.activity.report(name)
+            self.activity.report(name, time_ns)
 
     def reply(self, response: InferResponse) -> None:
         if self.answered:

@@ -35,10 +35,10 @@ class RequestActivity:
         self._name = self._name or uuid.uuid4().hex
         return self._name
 
-    def report(self, name: str) -> None:
-        """Record an activity that takes place now; from any thread."""
+    def report(self, name: str, time_ns: int = 0) -> None:
+        """Record an activity that takes place now, or at another `time.monotonic_ns`; from any thread."""
         if len(self.activities) < MAX_CALLS:
-            self.activities.append((name, monotonic_ns()))
+            self.activities.append((name, time_ns or monotonic_ns()))
 
     def cancel(self) -> None:
         """Cancel the calls that no other request waits for."""

@@ -67,10 +67,11 @@ def check_model(
     directory = entry.directory / str(version)
     if not config.backend:
         raise _unknown_platform(config)
-    if not is_known(config.backend, backends):
+    folders = (directory, entry.directory)
+    if not is_known(config.backend, backends, folders):
         raise _unknown_backend(config.backend, files_in(directory), backends)
-    ours = config.backend in _MODEL_FILES and not is_custom(config.backend, backends)
-    if python_based_file(config.backend, backends, config.runtime):
+    ours = config.backend in _MODEL_FILES and not is_custom(config.backend, backends, folders)
+    if python_based_file(config.backend, backends, config.runtime, folders):
         return  # its code chooses among several files
     if ours and not config.cc_model_filenames:
         _check_file(directory, config, remote)

@@ -6,6 +6,7 @@ changes nothing. A replica on another node fetches the files from the manager.
 
 import os
 import posixpath
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +23,10 @@ CHUNK_BYTES: Final = 16 << 20
 
 NAME_BYTES: Final = 255
 """Bytes of one component of a path on Linux file systems (NAME_MAX)."""
+
+
+_LIBRARY: Final = re.compile(r"libtriton_.*\.so|batchstrategy\.so")
+"""What is loaded by name into the process of a model."""
 
 
 class Bundle(NamedTuple):
@@ -48,6 +53,11 @@ def checked_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
             )
         if any(len(part.encode("utf-8", "surrogatepass")) > NAME_BYTES for part in path.split("/")):
             raise invalid_arg(f"Invalid file path: a component of 'file:{name[:32]}...' is too long")
+        if _LIBRARY.fullmatch(posixpath.basename(path)):
+            raise invalid_arg(
+                f"Invalid file parameter 'file:{path}': a library of native code is loaded from the model "
+                "repository only, not from a request"
+            )
         checked[path] = content
     for path in checked:
         if any(folder in checked for folder in _folders(path)):

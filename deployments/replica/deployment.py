@@ -171,7 +171,7 @@ class ModelVersion:
 def _model_calls(spec: ModelSpec, plane: LoopThread) -> "ModelCalls | None":
     """Return the server API of a Python model; nothing of it is imported for other backends."""
     config = mc.ModelConfig.FromString(spec.config)
-    if not executes_python(config.backend, spec.backend_path, config.runtime):
+    if not executes_python(config.backend, spec.backend_path, config.runtime, spec.model_folders):
         return None
     from backends.python.api import server_api
     from deployments.bls.service import ModelCalls

@@ -48,8 +48,8 @@ def load_model(spec: ModelSpec, plane: LoopThread, batched: MakeBatched = serve_
     """
     declared = mc.ModelConfig.FromString(spec.config)
     check_agents(declared, Path(spec.directory), spec.version)
-    kind = find_backend(declared.backend, spec.backend_path, declared.runtime)
-    common_file = python_based_file(declared.backend, spec.backend_path, declared.runtime)
+    where = (declared.backend, spec.backend_path, declared.runtime, spec.model_folders)
+    kind, common_file = find_backend(*where), python_based_file(*where)
     settings = spec.settings(declared.backend, *(("python",) if common_file else ()))
     model = Model(declared, spec.version, Path(spec.directory), settings)
     model.common_file = common_file

@@ -61,6 +61,7 @@ app.transport.memory: app.core app.transport
 app.transport.wire: app.core app.transport app.transport.memory
 backends: app.core app.core.config
 backends.bytetrack: app.core app.core.config backends
+backends.cpp: app.core app.core.config backends
 backends.cuda: app.core backends
 backends.fil: app.core app.core.config backends
 backends.onnxruntime: app.core app.core.config backends backends.cuda backends.openvino

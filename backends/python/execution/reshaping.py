@@ -28,8 +28,8 @@ class Reshaped(Request):
     def is_cancelled(self) -> bool:
         return self._request.is_cancelled()
 
-    def report_activity(self, name: str) -> None:
-        self._request.report_activity(name)
+    def report_activity(self, name: str, time_ns: int = 0) -> None:
+        self._request.report_activity(name, time_ns)
 
     def reply(self, response: InferResponse) -> None:
         outputs = tuple(self._to_client(tensor) for tensor in response.outputs)

@@ -168,6 +168,38 @@ def test_python_based_backend_executes_python(tmp_path: Path) -> None:
     assert not backends.executes_python("scaled", tmp_path), "backend.py comes first"
 
 
+def test_library_is_found_in_tritons_order(tmp_path: Path) -> None:
+    """The version's directory, the model's, the backend's; there before model.py and built-in backends."""
+    own = tmp_path / "backends" / "identity"
+    folders = (tmp_path / "m" / "1", tmp_path / "m")
+    for folder in (own, *reversed(folders)):
+        folder.mkdir(parents=True)
+        (folder / "libtriton_identity.so").write_text("")
+    (own / "model.py").write_text("")
+
+    for folder in (*folders, own):
+        path = folder / "libtriton_identity.so"
+        assert backends.library_file("identity", own.parent, folders) == path
+        assert backends.find_backend("identity", own.parent, model_folders=folders).__dict__["path"] == path
+        assert backends.python_based_file("identity", own.parent, model_folders=folders) is None
+        assert backends.is_custom("identity", own.parent, folders)
+        path.unlink()
+    assert backends.library_file("identity", own.parent, folders) is None
+    assert backends.python_based_file("identity", own.parent, model_folders=folders) == own / "model.py"
+
+
+def test_backend_in_python_goes_before_its_library(custom: Path) -> None:
+    (custom / "identity" / "libtriton_identity.so").write_text("")
+    assert backends.find_backend("identity", custom).answer == 42  # type: ignore[attr-defined]
+
+
+def test_library_of_tritons_python_backend_is_not_loaded(tmp_path: Path) -> None:
+    (tmp_path / "python").mkdir()
+    (tmp_path / "python" / "libtriton_python.so").write_text("")
+    assert backends.find_backend("python", tmp_path) is backends.find_backend("python")
+    assert not backends.is_custom("python", tmp_path)
+
+
 @pytest.mark.parametrize("name", ["../x", "a/b", "/etc", "..", "", "a\\b", "a\0b"])
 def test_names_cannot_leave_the_backend_directory(name: str, custom: Path) -> None:
     with pytest.raises(InferError) as caught:

@@ -66,6 +66,13 @@ def test_file_used_as_a_directory_is_refused() -> None:
         checked_files({"1": b"", "1/model.py": b""})
 
 
+@pytest.mark.parametrize("name", ["1/libtriton_x.so", "libtriton_x.so", "/batchstrategy.so"])
+def test_native_code_is_refused(name: str) -> None:
+    with pytest.raises(InferError, match="a library of native code is loaded from the model repository only"):
+        checked_files({name: b""})
+    assert checked_files({"1/model.so": b""})  # what another backend's model may be
+
+
 @pytest.mark.parametrize("model", ["..", "a/b", ""])
 def test_bad_model_name_is_refused(overrides: Overrides, root: Path, model: str) -> None:
     with pytest.raises(InferError):

@@ -1,0 +1,77 @@
+"""Compilation of `libtritonserver.so`, the library that C++ backends are linked with, from `shim/`.
+
+It is compiled when it is first needed on a machine, within seconds, and kept in a directory that only this
+user may enter. Nothing but the files of this package is ever compiled.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from hashlib import blake2b
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from app.core.errors import internal, unsupported
+from app.core.installation import install_command
+from app.core.private_files import private_directory, private_root
+
+SOURCES: Final = Path(__file__).parent / "shim"
+NAME: Final = "libtritonserver.so"
+"""What backends are linked with."""
+FLAGS: Final = (
+    *("-std=c++17", "-O2", "-g1", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"),
+    *("-Wall", "-Wextra", "-Wshadow", f"-Wl,-soname,{NAME}"),
+)
+EXTRA: Final = "cpp"
+_TIMEOUT_S: Final = 300
+
+
+def built_library(flags: tuple[str, ...] = (), root: Path | None = None) -> Path:
+    """Return the compiled library; compile it if this version of it is not there.
+
+    Args:
+        flags: more arguments for the compiler.
+        root: the directory of compiled libraries; by default this user's.
+
+    Raises:
+        InferError: UNSUPPORTED without a compiler; INTERNAL with what the compiler said.
+    """
+    digest = blake2b(repr((FLAGS, flags)).encode(), digest_size=12)
+    for path in sorted(SOURCES.iterdir()):
+        digest.update(path.name.encode() + path.read_bytes())
+    directory = (root or Path(private_root())) / "cpp_backends" / digest.hexdigest()
+    private_directory(str(directory))
+    library = directory / NAME
+    if not library.exists():
+        _compile(library, flags)
+    return library
+
+
+def compiler() -> list[str]:
+    """Return the command of a C++ compiler: the system's, or the one of the package `ziglang`.
+
+    Raises:
+        InferError: UNSUPPORTED when there is none.
+    """
+    found = shutil.which(os.environ.get("CXX") or "c++") or shutil.which("g++") or shutil.which("clang++")
+    if found:
+        return [found]
+    if find_spec("ziglang") is not None:
+        return [sys.executable, "-m", "ziglang", "c++"]
+    raise unsupported(
+        "C++ backends need a C++ compiler once, to compile the library that they are linked with; install g++"
+        f" or clang++, or the extra: {install_command(EXTRA)}"
+    )
+
+
+def _compile(library: Path, flags: tuple[str, ...]) -> None:
+    with tempfile.TemporaryDirectory(dir=library.parent) as directory:
+        made = Path(directory) / NAME
+        command = [*compiler(), *FLAGS, *flags, str(SOURCES / "shim.cpp"), "-o", str(made), "-ldl"]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        if result.returncode:
+            raise internal(f"unable to compile {NAME} ({command[0]}): {result.stderr.strip()[-2000:]}")
+        os.replace(made, library)  # another process may have done the same meanwhile

@@ -1,0 +1,180 @@
+// Backends, models, instances, requests and the way back to the server.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <unordered_map>
+
+#include "abi.h"
+#include "msgpack.h"
+
+constexpr size_t INLINE_BYTES = 4096;         // smaller outputs are copied into the message
+constexpr size_t QUEUE_BYTES = 64 << 20;      // a sender waits while so much is queued
+constexpr size_t MAX_QUEUED_LOGS = 4096;      // later lines are dropped, and counted
+
+// What a message to the server tells, and what follows the number; `backends/cpp/events.py` has the same numbers.
+//   RESPONSE     token, final, error code or -1, its text, parameters, outputs [name, data type, shape, data]
+//   CLOSED       token, whether there was no final response
+//   RESCHEDULED  token
+//   STATE        token, name, data type, shape, bytes
+//   LOG          level, file, line, text
+//   ACTIVITY     token, time in ns, name
+//   WATCH        token: a backend asks whether the request is cancelled
+enum Event : int { RESPONSE, CLOSED, RESCHEDULED, STATE, LOG, ACTIVITY, WATCH };
+
+// Carries events that are no part of an execution's result: late responses, log lines. Any thread adds to it; one
+// thread of the server waits for the descriptor and takes everything.
+class Queue {
+ public:
+  static Queue& global();
+  int descriptor();
+  void put(const std::string& event);
+  void log(int level, const char* file, int line, const char* text);
+  const std::string& take();  // valid until the next call, by one thread
+ private:
+  std::mutex mutex_;
+  std::condition_variable space_;
+  std::string events_, taken_;
+  size_t count_ = 0, logs_ = 0, dropped_ = 0;
+  int descriptor_ = -1;
+  void append(const std::string& event);
+};
+
+// An array of MessagePack in two parts: the number of events, and the events.
+std::string message_of(size_t count, const std::string& events);
+
+struct TRITONBACKEND_MemoryManager {};
+struct TRITONSERVER_Server {};
+
+using BackendFunction = Error* (*)(void*);
+
+struct TRITONBACKEND_Backend {
+  std::string name, location;
+  TRITONSERVER_Message config;
+  TRITONBACKEND_MemoryManager memory;
+  TRITONSERVER_Server server;
+  int execution_policy = 0;
+  bool parallel_loading = false;
+  void* state = nullptr;
+  void* library = nullptr;
+  BackendFunction initialize = nullptr, finalize = nullptr;
+  BackendFunction model_initialize = nullptr, model_finalize = nullptr;
+  BackendFunction instance_initialize = nullptr, instance_finalize = nullptr, instance_ready = nullptr;
+  Error* (*instance_execute)(void*, void**, uint32_t) = nullptr;
+  Error* (*attributes)(void*, void*) = nullptr;
+};
+
+struct TRITONBACKEND_Model {
+  TRITONBACKEND_Backend* backend = nullptr;
+  std::string name, directory, config;
+  uint64_t version = 0;
+  bool auto_complete = false, decoupled = false;
+  std::vector<std::string> states;  // names of outputs that the sequence's next request gets as inputs
+  void* state = nullptr;
+};
+
+struct Execution;
+struct TRITONBACKEND_Request;
+
+struct TRITONBACKEND_ModelInstance {
+  TRITONBACKEND_Model* model = nullptr;
+  std::string name;
+  int kind = 0, device_id = 0;
+  bool passive = false;
+  std::vector<std::string> profiles;
+  std::vector<std::pair<std::string, int64_t>> secondary_devices;
+  TRITONSERVER_Message host_policy;
+  void* state = nullptr;
+  std::mutex mutex;
+  std::shared_ptr<Execution> current;
+  std::string reply;  // of the last execution
+};
+
+struct TRITONBACKEND_State {
+  std::string name;
+  int datatype = 0;
+  std::vector<int64_t> shape;
+  std::vector<char> data;
+  TRITONSERVER_BufferAttributes attributes;
+  struct Exchange* exchange = nullptr;
+};
+
+// One call of TRITONBACKEND_ModelInstanceExecute. Events of its requests are collected here until it returns.
+struct Execution {
+  std::mutex mutex;
+  bool open = true;
+  std::string events;
+  size_t count = 0;
+  std::vector<TRITONBACKEND_Request*> requests;  // null once released
+  char* arena = nullptr;                         // the server's memory for large outputs
+  size_t arena_size = 0, arena_used = 0, wanted = 0;
+  uint64_t compute_start_ns = 0, compute_end_ns = 0;
+
+  char* allocate(size_t size);  // null if there is no room, or the execution has returned
+};
+
+// What a request, its responses and their factories share. The server hears of the end of the last of them.
+struct Exchange {
+  TRITONBACKEND_Model* model = nullptr;
+  uint64_t token = 0;
+  std::string id;
+  std::shared_ptr<Execution> execution;
+  std::atomic<bool> cancelled{false}, watched{false};
+  std::atomic<bool> finished{false};  // answered, or the server answers it
+  std::mutex mutex;
+  std::map<std::string, TRITONBACKEND_State> states;
+
+  ~Exchange();
+  void put(const std::string& event, bool with_execution);
+  bool is_cancelled();
+  std::string prefix() const;  // of error texts
+};
+
+// Marks the request as cancelled; does nothing if no backend asks whether it is.
+void cancel(uint64_t token);
+
+struct TRITONSERVER_InferenceTrace {
+  Exchange* exchange = nullptr;
+};
+
+struct TRITONBACKEND_Input {
+  std::string name;
+  int datatype = 0;
+  std::vector<int64_t> shape;
+  const void* data = nullptr;
+  uint64_t size = 0;
+  std::unique_ptr<char[]> copy;
+  TRITONSERVER_BufferAttributes attributes;
+};
+
+struct TRITONBACKEND_Request {
+  std::shared_ptr<Exchange> exchange;
+  size_t index = 0;  // in its execution
+  uint64_t correlation_id = 0, timeout_us = 0;
+  std::string correlation_text;
+  bool correlation_is_text = false, traced = false;
+  uint32_t flags = 0;
+  std::vector<TRITONSERVER_Parameter> parameters;
+  std::vector<TRITONBACKEND_Input> inputs;
+  std::vector<std::string> outputs;
+  TRITONSERVER_InferenceTrace trace;
+};
+
+// Reads what `backends/cpp/requests.py` writes.
+std::unique_ptr<TRITONBACKEND_Request> read_request(Reader& reader, TRITONBACKEND_Model* model, uint64_t token);
+
+// Libraries stay loaded: their threads may outlive the model.
+inline Error* load_library(const char* path, void** library) {
+  *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  return *library == nullptr ? error(NOT_FOUND, std::string("unable to load shared library: ") + dlerror()) : nullptr;
+}
+
+template <class Function>
+bool find(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  return function != nullptr;
+}

@@ -1,0 +1,270 @@
+// TRITONBACKEND_Request*, Input*, State*: what a backend reads of a request, and what it keeps for the next one.
+#include "core.h"
+
+using Request = TRITONBACKEND_Request;
+using Input = TRITONBACKEND_Input;
+using State = TRITONBACKEND_State;
+
+namespace {
+TRITONSERVER_Parameter read_parameter(Reader& reader) {
+  TRITONSERVER_Parameter parameter;
+  parameter.name = reader.text();
+  if (reader.is_text()) {
+    parameter.text = reader.text();
+  } else if (reader.is_boolean()) {
+    parameter.type = PARAMETER_BOOL;
+    parameter.flag = reader.boolean();
+  } else if (reader.is_real()) {
+    parameter.type = PARAMETER_DOUBLE;
+    parameter.real = reader.real();
+  } else {
+    parameter.type = PARAMETER_INT;
+    parameter.number = reader.integer();
+  }
+  return parameter;
+}
+
+void read_input(Reader& reader, Input& input) {
+  reader.array();
+  input.name = reader.text();
+  input.datatype = datatype_number(reader.text());
+  const size_t rank = reader.array();
+  for (size_t axis = 0; axis < rank; ++axis) input.shape.push_back(reader.integer());
+  if (reader.is_binary()) {
+    const std::string_view data = reader.binary();
+    input.size = data.size();
+    input.copy = std::make_unique<char[]>(data.size() + 1);
+    std::memcpy(input.copy.get(), data.data(), data.size());
+    input.data = input.copy.get();
+  } else {  // the server keeps that memory until it hears CLOSED
+    reader.array();
+    input.data = reinterpret_cast<const void*>(reader.unsigned_integer());
+    input.size = reader.unsigned_integer();
+  }
+  input.attributes.byte_size = input.size;
+}
+
+Error* out_of_bounds(const Request* self, uint32_t index, size_t count, const char* what) {
+  return error(INVALID_ARG, self->exchange->prefix() + "out of bounds index " + std::to_string(index) +
+                                ": request has " + std::to_string(count) + " " + what);
+}
+}  // namespace
+
+std::unique_ptr<Request> read_request(Reader& reader, TRITONBACKEND_Model* model, uint64_t token) {
+  auto request = std::make_unique<Request>();
+  request->exchange = std::make_shared<Exchange>();
+  request->exchange->model = model;
+  reader.array();
+  request->exchange->id = reader.text();
+  if ((request->correlation_is_text = reader.is_text())) {
+    request->correlation_text = reader.text();
+  } else {
+    request->correlation_id = reader.unsigned_integer();
+  }
+  request->flags = static_cast<uint32_t>(reader.integer());
+  request->timeout_us = reader.unsigned_integer();
+  request->traced = reader.boolean();
+  const size_t parameters = reader.map();
+  for (size_t index = 0; index < parameters; ++index) request->parameters.push_back(read_parameter(reader));
+  request->inputs.resize(reader.array());
+  for (Input& input : request->inputs) read_input(reader, input);
+  const size_t outputs = reader.array();
+  for (size_t index = 0; index < outputs; ++index) request->outputs.push_back(reader.text());
+  request->trace.exchange = request->exchange.get();
+  request->exchange->token = token;  // last: from now on the server must hear of its end
+  return request;
+}
+
+API Error* TRITONBACKEND_RequestId(Request* self, const char** id) {
+  *id = self->exchange->id.c_str();
+  return nullptr;
+}
+API Error* TRITONBACKEND_RequestIsCancelled(Request* self, bool* is_cancelled) {
+  *is_cancelled = self->exchange->is_cancelled();
+  return nullptr;
+}
+API Error* TRITONBACKEND_RequestCorrelationId(Request* self, uint64_t* id) {
+  if (self->correlation_is_text)
+    return error(INVALID_ARG, self->exchange->prefix() + "correlation ID in request is not an unsigned int");
+  *id = self->correlation_id;
+  return nullptr;
+}
+API Error* TRITONBACKEND_RequestCorrelationIdString(Request* self, const char** id) {
+  if (!self->correlation_is_text)
+    return error(INVALID_ARG, self->exchange->prefix() + "correlation ID in request is not a string");
+  *id = self->correlation_text.c_str();
+  return nullptr;
+}
+API Error* TRITONBACKEND_InferenceRequestTimeoutMicroseconds(Request* self, uint64_t* timeout) {
+  *timeout = self->timeout_us;
+  return nullptr;
+}
+API Error* TRITONBACKEND_RequestFlags(Request* self, uint32_t* flags) {
+  *flags = self->flags;
+  return nullptr;
+}
+API Error* TRITONBACKEND_RequestTrace(Request* self, TRITONSERVER_InferenceTrace** trace) {
+  *trace = self->traced ? &self->trace : nullptr;
+  return nullptr;
+}
+
+API Error* TRITONBACKEND_RequestParameterCount(Request* self, uint32_t* count) {
+  *count = static_cast<uint32_t>(self->parameters.size());
+  return nullptr;
+}
+API Error* TRITONBACKEND_RequestParameter(
+    Request* self, uint32_t index, const char** key, int* type, const void** value) {
+  if (index >= self->parameters.size()) return out_of_bounds(self, index, self->parameters.size(), "parameters");
+  const TRITONSERVER_Parameter& parameter = self->parameters[index];
+  *key = parameter.name.c_str();
+  *type = parameter.type;
+  *value = parameter.value();
+  return nullptr;
+}
+
+API Error* TRITONBACKEND_RequestInputCount(Request* self, uint32_t* count) {
+  *count = static_cast<uint32_t>(self->inputs.size());
+  return nullptr;
+}
+API Error* TRITONBACKEND_RequestInputName(Request* self, uint32_t index, const char** name) {
+  *name = nullptr;
+  if (index >= self->inputs.size()) return out_of_bounds(self, index, self->inputs.size(), "inputs");
+  *name = self->inputs[index].name.c_str();
+  return nullptr;
+}
+API Error* TRITONBACKEND_RequestInput(Request* self, const char* name, Input** input) {
+  *input = nullptr;
+  for (Input& each : self->inputs)
+    if (each.name == name) *input = &each;
+  if (*input != nullptr) return nullptr;
+  return error(INVALID_ARG, self->exchange->prefix() + "unknown request input name " + name);
+}
+API Error* TRITONBACKEND_RequestInputByIndex(Request* self, uint32_t index, Input** input) {
+  *input = nullptr;
+  if (index >= self->inputs.size()) return out_of_bounds(self, index, self->inputs.size(), "inputs");
+  *input = &self->inputs[index];
+  return nullptr;
+}
+
+API Error* TRITONBACKEND_RequestOutputCount(Request* self, uint32_t* count) {
+  *count = static_cast<uint32_t>(self->outputs.size());
+  return nullptr;
+}
+API Error* TRITONBACKEND_RequestOutputName(Request* self, uint32_t index, const char** name) {
+  *name = nullptr;
+  if (index >= self->outputs.size()) return out_of_bounds(self, index, self->outputs.size(), "requested outputs");
+  *name = self->outputs[index].c_str();
+  return nullptr;
+}
+API Error* TRITONBACKEND_RequestOutputBufferProperties(
+    Request*, const char*, size_t*, int* memory_type, int64_t* memory_type_id) {
+  *memory_type = MEMORY_CPU;
+  *memory_type_id = 0;
+  return nullptr;
+}
+
+API Error* TRITONBACKEND_RequestRelease(Request* self, uint32_t flags) {
+  const std::unique_ptr<Request> request(self);
+  const std::shared_ptr<Exchange> exchange = self->exchange;
+  {
+    const std::lock_guard lock(exchange->execution->mutex);
+    exchange->execution->requests[self->index] = nullptr;
+  }
+  if ((flags & RELEASE_RESCHEDULE) != 0) {
+    Writer event;
+    event.array(2);
+    event.integer(RESCHEDULED);
+    event.unsigned_integer(exchange->token);
+    exchange->finished = true;
+    exchange->put(event.bytes, true);
+  }
+  return nullptr;
+}
+
+API Error* TRITONBACKEND_InputPropertiesForHostPolicy(
+    Input* self, const char*, const char** name, int* datatype, const int64_t** shape, uint32_t* rank,
+    uint64_t* size, uint32_t* buffers) {
+  if (name != nullptr) *name = self->name.c_str();
+  if (datatype != nullptr) *datatype = self->datatype;
+  if (shape != nullptr) *shape = self->shape.data();
+  if (rank != nullptr) *rank = static_cast<uint32_t>(self->shape.size());
+  if (size != nullptr) *size = self->size;
+  if (buffers != nullptr) *buffers = 1;
+  return nullptr;
+}
+API Error* TRITONBACKEND_InputProperties(
+    Input* self, const char** name, int* datatype, const int64_t** shape, uint32_t* rank, uint64_t* size,
+    uint32_t* buffers) {
+  return TRITONBACKEND_InputPropertiesForHostPolicy(self, nullptr, name, datatype, shape, rank, size, buffers);
+}
+API Error* TRITONBACKEND_InputBufferForHostPolicy(
+    Input* self, const char*, uint32_t index, const void** buffer, uint64_t* size, int* memory_type,
+    int64_t* memory_type_id) {
+  if (index > 0) {
+    *buffer = nullptr;
+    *size = 0;
+    return error(INVALID_ARG, "out of bounds index " + std::to_string(index) + ": input has 1 buffer");
+  }
+  *buffer = self->data;
+  *size = self->size;
+  *memory_type = MEMORY_CPU;
+  *memory_type_id = 0;
+  return nullptr;
+}
+API Error* TRITONBACKEND_InputBuffer(
+    Input* self, uint32_t index, const void** buffer, uint64_t* size, int* memory_type, int64_t* memory_type_id) {
+  return TRITONBACKEND_InputBufferForHostPolicy(self, nullptr, index, buffer, size, memory_type, memory_type_id);
+}
+API Error* TRITONBACKEND_InputBufferAttributes(
+    Input* self, uint32_t index, const void** buffer, TRITONSERVER_BufferAttributes** attributes) {
+  uint64_t size;
+  *attributes = &self->attributes;
+  return TRITONBACKEND_InputBuffer(
+      self, index, buffer, &size, &self->attributes.memory_type, &self->attributes.memory_type_id);
+}
+
+API Error* TRITONBACKEND_StateNew(
+    State** state, Request* request, const char* name, int datatype, const int64_t* shape, uint32_t rank) {
+  Exchange& exchange = *request->exchange;
+  const std::vector<std::string>& names = exchange.model->states;
+  if (names.empty())
+    return error(INVALID_ARG, std::string("unable to add state '") + name +
+                                  "'. State configuration is missing for model '" + exchange.model->name + "'.");
+  bool known = false;
+  for (const std::string& each : names) known = known || each == name;
+  if (!known) return error(INVALID_ARG, std::string("state '") + name + "' is not a valid state name.");
+  const std::lock_guard lock(exchange.mutex);
+  State& into = exchange.states[name];
+  into.name = name;
+  into.datatype = datatype;
+  into.shape.assign(shape, shape + rank);
+  into.exchange = &exchange;
+  *state = &into;
+  return nullptr;
+}
+API Error* TRITONBACKEND_StateBuffer(
+    State* self, void** buffer, uint64_t size, int* memory_type, int64_t* memory_type_id) {
+  self->data.resize(size);
+  self->attributes.byte_size = size;
+  *buffer = self->data.data();
+  *memory_type = MEMORY_CPU;
+  *memory_type_id = 0;
+  return nullptr;
+}
+API Error* TRITONBACKEND_StateBufferAttributes(State* self, TRITONSERVER_BufferAttributes** attributes) {
+  *attributes = &self->attributes;
+  return nullptr;
+}
+API Error* TRITONBACKEND_StateUpdate(State* self) {
+  Writer event;
+  event.array(6);
+  event.integer(STATE);
+  event.unsigned_integer(self->exchange->token);
+  event.text(self->name);
+  event.text(datatype_name(self->datatype));
+  event.array(self->shape.size());
+  for (const int64_t size : self->shape) event.integer(size);
+  event.binary(self->data.data(), self->data.size());
+  self->exchange->put(event.bytes, !self->exchange->model->decoupled);
+  return nullptr;
+}

