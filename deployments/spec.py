@@ -1,7 +1,7 @@
 """The spec of a model version, which the manager gives to its replicas, and their description of the load."""
 
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -127,6 +127,13 @@ class ModelSpec(msgspec.Struct, frozen=True):
         return identifier(self.namespace, self.name)
 
 
+class GpuMemory(NamedTuple):
+    """Bytes that a replica's processes have on a GPU, and bytes that are free there."""
+
+    used: int
+    free: int
+
+
 class ReplicaLoad(msgspec.Struct, frozen=True):
     """What a replica has to do. All but the gauges grow from the load of the model on.
 
@@ -146,6 +153,7 @@ class ReplicaLoad(msgspec.Struct, frozen=True):
         node: the id of the node.
         memory_bytes: the memory of the replica and its processes; 0 where it is not known.
         free_bytes: the memory of the node that new processes may use.
+        gpus: by number of each GPU of the node that it uses; empty where the driver does not tell.
     """
 
     at_ns: int
@@ -163,6 +171,7 @@ class ReplicaLoad(msgspec.Struct, frozen=True):
     node: str
     memory_bytes: int = 0
     free_bytes: int = 0
+    gpus: dict[int, GpuMemory] = {}
 
 
 class Description(msgspec.Struct, frozen=True):

@@ -12,8 +12,9 @@ from app.core.errors import FailureReason, unsupported
 from app.core.processes import own_tree, proportional_memory
 from app.core.statistics import Statistics
 from deployments.execution.queued_request import QueuedRequest
+from deployments.replica.gpus import gpu_memory
 from deployments.replica.served_model import ServedModel
-from deployments.spec import ReplicaLoad
+from deployments.spec import GpuMemory, ReplicaLoad
 
 _MEASURE_S: Final = 10.0
 """Time from one measurement of memory to the next, which walks the page tables."""
@@ -54,7 +55,7 @@ async def replica_load(served: ServedModel, node: str) -> ReplicaLoad:
     counted = served.statistics
     if not isinstance(counted, LoadStatistics):
         raise unsupported(f"model '{served.model.name}' is not scaled by its load")
-    memory_bytes = await counted.memory.measure()
+    memory_bytes, gpus = await counted.memory.measure()
     scheduler, config, counters = served.scheduler, served.config, counted.counters
     batches = bool(config.WhichOneof("scheduling_choice")) and config.max_batch_size > 1
     now = time.monotonic_ns()
@@ -75,6 +76,7 @@ async def replica_load(served: ServedModel, node: str) -> ReplicaLoad:
         node=node,
         memory_bytes=memory_bytes,
         free_bytes=free_memory(),
+        gpus=gpus,
     )
 
 
@@ -92,16 +94,21 @@ class Memory:
     """Measures the memory of this process and those below it, at most every `_MEASURE_S`."""
 
     def __init__(self) -> None:
-        self._bytes = 0
+        self._measured: tuple[int, dict[int, GpuMemory]] = 0, {}
         self._at = -_MEASURE_S
 
-    async def measure(self) -> int:
-        """Return the last measurement in bytes, after a new one where that is due."""
+    async def measure(self) -> tuple[int, dict[int, GpuMemory]]:
+        """Return the last measurement, in bytes and of each GPU, after a new one where that is due."""
         now = time.monotonic()
         if now - self._at >= _MEASURE_S:
             self._at = now
-            self._bytes = await asyncio.to_thread(lambda: proportional_memory(own_tree()))
-        return self._bytes
+            self._measured = await asyncio.to_thread(_memory)
+        return self._measured
+
+
+def _memory() -> tuple[int, dict[int, GpuMemory]]:
+    pids = own_tree()
+    return proportional_memory(pids), gpu_memory(pids)
 
 
 def free_memory() -> int:

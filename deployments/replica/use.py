@@ -3,10 +3,11 @@
 import asyncio
 import time
 import uuid
-from typing import Any, Final
+from typing import Final
 
 from app.core.processes import own_tree, proportional_memory
 from app.core.residency import ReplicaUse
+from deployments.replica.gpus import gpu_memory
 from deployments.replica.served_model import ServedModel
 
 _MEASURE_S: Final = 5.0
@@ -42,19 +43,4 @@ class UseMeter:
 def memory_bytes() -> int:
     """Return the memory of this process and those below it, and what they have on GPUs."""
     pids = own_tree()
-    return proportional_memory(pids) + _gpu_bytes(pids)
-
-
-def _gpu_bytes(pids: set[int]) -> int:
-    """Return the memory that processes have on all GPUs; 0 where the driver does not tell."""
-    try:
-        import pynvml as nvml
-
-        nvml.nvmlInit()
-        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        found: list[Any] = [
-            process for handle in handles for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        ]
-    except Exception:  # no package, no driver, no device, or a driver that keeps it to itself
-        return 0
-    return sum(process.usedGpuMemory or 0 for process in found if process.pid in pids)
+    return proportional_memory(pids) + sum(gpu.used for gpu in gpu_memory(pids).values())

@@ -8,7 +8,10 @@ from deployments.scaling.policy import Sample
 from deployments.spec import ReplicaLoad
 
 _RESERVED: Final = 0.05
-"""Share of a node's free memory that no replica may take: Ray ends processes of a node that has none left."""
+"""Share of the free memory of a node, or of a GPU, that no replica may take.
+
+Ray ends processes of a node that has none left.
+"""
 
 Reports = Mapping[Any, ReplicaLoad]
 """The reports of replicas, each by its channel: a replica that was lost and found starts over."""
@@ -60,8 +63,18 @@ def _active(before: Reports, now: Reports) -> bool:
 
 def _room(now: Reports, nodes: int) -> int | None:
     """Return how many more replicas fit into memory; None where a node has none of them to tell."""
-    free = {report.node: report.free_bytes for report in now.values()}
+    by_node = {report.node: report for report in now.values()}
     largest = max((report.memory_bytes for report in now.values()), default=0)
-    if not largest or len(free) < nodes:
+    if not largest or len(by_node) < nodes:
         return None
-    return sum(max(0, int((1 - _RESERVED) * each) // largest) for each in free.values())
+    on_gpus = Counter[int]()  # by GPU, whose numbers mean the same instances on every node
+    for report in now.values():
+        on_gpus |= Counter({number: gpu.used for number, gpu in report.gpus.items()})
+    return sum(_fitting(report, largest, on_gpus) for report in by_node.values())
+
+
+def _fitting(there: ReplicaLoad, memory_bytes: int, on_gpus: Mapping[int, int]) -> int:
+    """Return how many replicas of this size fit on a node; a further one uses the GPUs of those there."""
+    needs = [(there.free_bytes, memory_bytes)]
+    needs += [(gpu.free, on_gpus[number]) for number, gpu in there.gpus.items()]
+    return min(max(0, int((1 - _RESERVED) * free) // needed) for free, needed in needs)

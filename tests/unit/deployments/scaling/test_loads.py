@@ -3,7 +3,7 @@
 import msgspec
 
 from deployments.scaling.loads import sample
-from deployments.spec import ReplicaLoad
+from deployments.spec import GpuMemory, ReplicaLoad
 
 SECOND = 1_000_000_000
 FIRST = ReplicaLoad(
@@ -76,3 +76,16 @@ def test_room_is_what_fits_into_the_memory_of_each_node() -> None:
     assert sample({}, {"a": FIRST}, 1, 2).room is None, "the other node's memory is not known"
     assert sample({}, {"a": msgspec.structs.replace(FIRST, memory_bytes=0)}, 1, 1).room is None
     assert sample({}, {}, 0, 1).room is None
+
+
+def test_room_is_what_fits_into_the_gpus_that_a_replica_uses() -> None:
+    def on(*gpus: tuple[int, int, int], **changes: object) -> ReplicaLoad:
+        used = {number: GpuMemory(nbytes, free) for number, nbytes, free in gpus}
+        return later(FIRST, gpus=used, **changes)
+
+    assert sample({}, {"a": on((0, 100, 350))}, 1, 1).room == 3
+    assert sample({}, {"a": on((0, 100, 350), (1, 100, 210))}, 1, 1).room == 1, "it needs both"
+    assert sample({}, {"a": on((0, 100, 5000))}, 1, 1).room == 9, "the node's memory is less"
+    other = on((0, 300, 700), node="o")
+    assert sample({}, {"a": on((0, 100, 350)), "b": other}, 2, 2).room == 1 + 2, "by the largest"
+    assert sample({}, {"a": on((0, 100, 50))}, 1, 1).room == 0
