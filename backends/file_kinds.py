@@ -90,6 +90,7 @@ _PICKLED: Final = re.compile(rb"\x80[\x02-\x05]")
 _EXPORTED: Final = "torch.export.save(torch.export.export(model.eval(), (example,)), 'model.pt2')"
 _SCRIPTED: Final = "torch.jit.trace(model.eval(), example).save('model.pt')"
 _XGBOOST: Final = re.compile(rb'\{L\x00{7}\x07learner|\{\s*"learner"')
+_BY_OPENVINO: Final = "name it in 'default_model_filename' of the configuration"
 _TF2ONNX: Final = "python -m tf2onnx.convert"
 
 
@@ -169,8 +170,9 @@ KINDS: Final = (
     ),
     Kind(
         "a TensorFlow Lite model",
-        f"convert it: {_TF2ONNX} --tflite FILE --output model.onnx",
+        _BY_OPENVINO,
         lambda file: file.ends(".tflite") or (file.head or b"")[4:8] == b"TFL3",
+        serves="openvino",
     ),
     Kind(
         "a TensorFlow graph",
@@ -239,9 +241,9 @@ KINDS: Final = (
     ),
     Kind(
         "a Paddle model",
-        "convert it: paddle2onnx --model_dir DIRECTORY --model_filename FILE.pdmodel --params_filename "
-        "FILE.pdiparams --save_file model.onnx",
+        _BY_OPENVINO,
         lambda file: file.ends(".pdmodel", ".pdiparams", ".pdparams", "inference.json"),
+        serves="openvino",
     ),
     Kind(
         "a TorchServe archive",

@@ -28,7 +28,10 @@ from benchmarks.report import table
 
 Call = Callable[[], object]
 
-ROWS: Final = {"pytorch": "benchmarks.backend_rows.pytorch"}
+ROWS: Final = {
+    "openvino": "benchmarks.backend_rows.openvino",
+    "pytorch": "benchmarks.backend_rows.pytorch",
+}
 """Backend: the module whose `rows()` yields its rows."""
 
 _ROUNDS: Final = 7

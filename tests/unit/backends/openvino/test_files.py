@@ -1,5 +1,6 @@
 """Files that OpenVINO reads: other formats, and files that refer to what is not theirs."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from onnx import TensorProto, helper
 from app.core.errors import ErrorCode, InferError
 from backends.openvino.backend import OpenVinoBackend
 from tests.unit.backend_harness import Served, infer
+from tests.unit.backends.openvino import other_formats
 from tests.unit.backends.openvino.networks import model, parameters, sums
 
 ONNX = """
@@ -47,6 +49,27 @@ def test_onnx_by_default_model_filename(tmp_path: Path, location: str) -> None:
     served = Served(OpenVinoBackend, model(write_onnx(tmp_path, location), ONNX))
     (call,) = served(infer({"x": np.ones((2, 4), np.float32)}))
     assert call.arrays["y"].tolist() == [[1, 2, 3, 4]] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "names"),
+    [
+        ("model.tflite", other_formats.tflite, "xy"),
+        ("model.pdmodel", other_formats.paddle, "xy"),
+        ("model.savedmodel", other_formats.savedmodel, "xy"),
+        ("model.pb", other_formats.graphdef, ("x:0", "y:0")),
+    ],
+)
+def test_files_of_other_frameworks(
+    tmp_path: Path, name: str, write: Callable[[Path], None], names: Sequence[str]
+) -> None:
+    (tmp_path / "1").mkdir()
+    write(tmp_path / "1" / name)
+    completed = model(tmp_path, f'default_model_filename: "{name}"')
+    completed.config.CopyFrom(OpenVinoBackend.auto_complete(completed))
+    served = Served(OpenVinoBackend, completed)
+    (call,) = served(infer({names[0]: np.array([[-1, 2, -3, 4]], np.float32)}))
+    assert call.arrays[names[1]].tolist() == [[0, 2, 0, 4]]
 
 
 @pytest.mark.parametrize("location", ["../secret.bin", "./x/../../secret.bin", "{}/secret.bin"])
