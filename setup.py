@@ -7,6 +7,6 @@ found = find_packages(include=[pattern for name in INTERNALS for pattern in (nam
 
 setup(
     py_modules=["triton_python_backend_utils"],
-    packages=["nereid", *(f"nereid._server.{name}" for name in found)],
+    packages=["nereid", "nereid.vision", *(f"nereid._server.{name}" for name in found)],
     package_dir={f"nereid._server.{name}": name for name in INTERNALS},
 )

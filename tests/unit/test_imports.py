@@ -108,6 +108,7 @@ deployments.scheduling.sequence: app.core app.core.config deployments.execution 
     deployments.scheduling.dynamic
 nereid:
 nereid.backend: app.core backends
+nereid.vision:
 """
 """What each folder may import, besides itself; a module with a row of its own follows that instead."""
 

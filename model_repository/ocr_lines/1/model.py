@@ -8,7 +8,8 @@ import json
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from PIL import Image
+
+from nereid.vision import normalise, resize
 
 HEIGHT = 48
 SHORTEST = 32
@@ -32,8 +33,7 @@ class TritonPythonModel:
         boxes = text_boxes(probability, picture.shape[:2])
         largest = sorted(boxes, key=lambda box: (box[2] - box[0]) * (box[3] - box[1]))[-self._max_lines :]
         boxes = reading_order(largest)
-        image = Image.fromarray(picture)
-        lines = [self._line(image, box) for box in boxes] or [np.ones((3, HEIGHT, SHORTEST), np.float32)]
+        lines = [self._line(picture, box) for box in boxes] or [np.ones((3, HEIGHT, SHORTEST), np.float32)]
         return pb_utils.InferenceResponse(
             [
                 pb_utils.Tensor("lines", side_by_side(lines)),
@@ -41,13 +41,12 @@ class TritonPythonModel:
             ]
         )
 
-    def _line(self, image, box):
+    def _line(self, picture, box):
         """A line as recognition expects it, FP32 [3, 48, width] from -1 to 1."""
         left, top, right, bottom = box
         width = round((right - left) * HEIGHT / (bottom - top))
         width = min(max(width, SHORTEST), self._max_width)
-        line = image.resize((width, HEIGHT), Image.Resampling.BILINEAR, box=box)
-        return np.asarray(line, np.float32).transpose(2, 0, 1) / 127.5 - 1
+        return normalise(resize(picture, (HEIGHT, width), box=box), mean=127.5, scale=127.5)
 
 
 def side_by_side(lines):

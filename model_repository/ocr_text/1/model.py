@@ -1,4 +1,4 @@
-"""Best path of CTC: the likeliest class at each place, repeats and blanks left out.
+"""Text of lines, by the best path of CTC.
 
 Class k is line k of characters.txt, from 1; class 0 is the blank.
 """
@@ -7,6 +7,8 @@ import os
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
+
+from nereid.vision import ctc_best_path
 
 
 class TritonPythonModel:
@@ -20,15 +22,10 @@ class TritonPythonModel:
     def _respond(self, request):
         scores = pb_utils.get_input_tensor_by_name(request, "scores").as_numpy()
         count = len(pb_utils.get_input_tensor_by_name(request, "boxes").as_numpy())
-        best = scores[:count].argmax(axis=2)  # of a picture without text, none
-        lines = [self._read(*line) for line in zip(best, scores, strict=False)]
-        text = np.array([text.encode() for text, _ in lines], dtype=object)
-        confidence = np.array([confidence for _, confidence in lines], np.float32)
+        readings = [ctc_best_path(line) for line in scores[:count]]  # of a picture without text, none
+        lines = ["".join(self._alphabet[reading.classes]) for reading in readings]
+        text = np.array([line.encode() for line in lines], dtype=object)
+        confidence = np.array([reading.confidence for reading in readings], np.float32)
         return pb_utils.InferenceResponse(
             [pb_utils.Tensor("text", text), pb_utils.Tensor("confidence", confidence)]
         )
-
-    def _read(self, best, scores):
-        kept = (best != 0) & (best != np.concatenate([[0], best[:-1]]))
-        text = "".join(self._alphabet[best[kept]])
-        return text, scores[np.flatnonzero(kept), best[kept]].mean() if text else 0.0

@@ -197,7 +197,8 @@ def test_ocr_of_a_blank_page(load_python: Load, run_onnx: Run) -> None:
 
 def test_ocr_refuses_what_is_no_picture(load_python: Load) -> None:
     model = load_python("ocr_preprocess", max_bytes=100, max_pixels=1 << 24, max_side=960)
-    for file, text in ((b"no picture", "cannot identify"), (b"x" * 101, "101 bytes exceed the limit of 100")):
+    refusals = {b"no picture": "expected a JPEG or PNG file", b"x" * 101: "101 bytes exceed the limit of 100"}
+    for file, text in refusals.items():
         (response,) = model.execute([Request(image=images(file)[0])])
         assert response.error is not None
         assert text in response.error.message

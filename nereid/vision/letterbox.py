@@ -1,0 +1,68 @@
+"""Pictures of any size in one of fixed size, with their proportions kept and bars at the sides."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nereid.vision.pictures import resize
+
+Array = npt.NDArray[Any]
+
+
+class Letterbox(NamedTuple):
+    """Where a picture lies in the one with bars.
+
+    Attributes:
+        scale_x, scale_y: size of the picture in it, by its own; they differ by less than a pixel.
+        left, top: the picture's corner in it, in pixels.
+        height, width: the picture's own size.
+    """
+
+    scale_x: float
+    scale_y: float
+    left: int
+    top: int
+    height: int
+    width: int
+
+    def to_picture(self, boxes: Array) -> Array:
+        """Convert boxes FP32 [n, 4] from the picture with bars to the picture, and cut them at its edges."""
+        moved = (boxes - self._shift()) / self._scale()
+        return moved.clip(0, np.array([self.width, self.height] * 2, np.float32)).astype(np.float32)
+
+    def from_picture(self, boxes: Array) -> Array:
+        """Convert boxes FP32 [n, 4] from the picture to the one with bars."""
+        return (boxes * self._scale() + self._shift()).astype(np.float32)
+
+    def _shift(self) -> Array:
+        return np.array([self.left, self.top] * 2, np.float32)
+
+    def _scale(self) -> Array:
+        return np.array([self.scale_x, self.scale_y] * 2, np.float32)
+
+
+def letterbox(
+    pixels: Array, size: tuple[int, int], fill: int = 114, enlarge: bool = True
+) -> tuple[Array, Letterbox]:
+    """Fit a picture into (height, width), in the middle, with bars of one colour.
+
+    Args:
+        pixels: UINT8 [height, width, 3].
+        size: height and width of the result.
+        fill: the value of the bars; 114 is what YOLO networks have been trained with.
+        enlarge: whether a smaller picture is enlarged.
+
+    Returns:
+        The picture with bars, and what converts boxes between the two.
+    """
+    height, width = pixels.shape[:2]
+    scale = min(size[0] / height, size[1] / width)
+    if not enlarge:
+        scale = min(scale, 1)
+    inner = max(1, round(height * scale)), max(1, round(width * scale))
+    top, left = (size[0] - inner[0]) // 2, (size[1] - inner[1]) // 2
+    result = np.full((*size, pixels.shape[2]), fill, np.uint8)
+    fitted = pixels if inner == (height, width) else resize(pixels, inner)
+    result[top : top + inner[0], left : left + inner[1]] = fitted
+    return result, Letterbox(inner[1] / width, inner[0] / height, left, top, height, width)

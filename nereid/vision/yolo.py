@@ -1,0 +1,105 @@
+"""Outputs of YOLO networks to detections.
+
+`anchor_head` and `anchor_free_head` decode networks that were exported without their last step; most exports
+have it, and go to `detect` as they are.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nereid.vision.boxes import Detections, nms, to_corners
+
+Array = npt.NDArray[Any]
+
+
+def detect(
+    rows: Array,
+    objectness: bool = False,
+    score_threshold: float = 0.25,
+    iou_threshold: float = 0.45,
+    max_detections: int = 300,
+) -> Detections:
+    """Return the detections in the output of a network for one picture.
+
+    Args:
+        rows: [n, 4 + classes] of centre, size and scores, as of YOLOv8 and later (transposed: its output is
+            [4 + classes, n]); or [n, 5 + classes] with objectness before the classes, as of YOLOv5 and YOLOX.
+        objectness: whether it has that column; scores are multiplied by it.
+        score_threshold: boxes with lower scores go first.
+        iou_threshold: as for `nms`, of each class alone.
+        max_detections: at most so many are returned.
+    """
+    scores = rows[:, 5:] * rows[:, 4:5] if objectness else rows[:, 4:]
+    classes = scores.argmax(axis=1)
+    best = scores[np.arange(len(scores)), classes]
+    likely = np.flatnonzero(best >= score_threshold)
+    boxes, best, classes = to_corners(rows[likely, :4]), best[likely], classes[likely]
+    kept = nms(boxes, best, classes, iou_threshold, max_detections)
+    return Detections(
+        boxes[kept].astype(np.float32), best[kept].astype(np.float32), classes[kept].astype(np.int64)
+    )
+
+
+def anchor_head(outputs: Sequence[Array], anchors: Sequence[Sequence[tuple[float, float]]]) -> Array:
+    """Decode the maps of a network with anchors (YOLOv5, v7) for one picture of the network's size.
+
+    Centre (2 s - 0.5 + cell) * stride, size (2 s)^2 * anchor, with s the sigmoid of the output; the stride is
+    8 for the first map, and for each other one twice that of the map before.
+
+    Args:
+        outputs: for each stride [anchors, height, width, 5 + classes], before the sigmoid.
+        anchors: for each stride the width and height of its anchors, in pixels.
+
+    Returns:
+        FP32 [n, 5 + classes], for `detect(..., objectness=True)`.
+    """
+    decoded = []
+    for level, (output, sizes) in enumerate(zip(outputs, anchors, strict=True)):
+        values = _sigmoid(output.astype(np.float32))
+        cells = _cells(output.shape[1], output.shape[2])
+        values[..., :2] = (values[..., :2] * 2 - 0.5 + cells) * (8 << level)
+        values[..., 2:4] = (values[..., 2:4] * 2) ** 2 * np.array(sizes, np.float32)[:, None, None]
+        decoded.append(values.reshape(-1, values.shape[-1]))
+    return np.concatenate(decoded)
+
+
+def anchor_free_head(output: Array, size: tuple[int, int], strides: Sequence[int] = (8, 16, 32)) -> Array:
+    """Decode the rows of a network without anchors (YOLOX) for one picture: scores are probabilities already.
+
+    Centre (t + cell) * stride, size e^t * stride.
+
+    Args:
+        output: [n, 5 + classes], the cells of each stride in rows, the strides one after the other.
+        size: height and width of the network's input, multiples of the strides.
+        strides: pixels of a cell.
+
+    Returns:
+        FP32 [n, 5 + classes], for `detect(..., objectness=True)`.
+
+    Raises:
+        ValueError: n is not the number of cells.
+    """
+    grids = [_cells(size[0] // stride, size[1] // stride).reshape(-1, 2) for stride in strides]
+    cells = np.concatenate(grids)
+    if len(cells) != len(output):
+        raise ValueError(f"a picture of {size} has {len(cells)} cells, but the output {len(output)} rows")
+    pixels = np.repeat(np.array(strides, np.float32), [len(grid) for grid in grids])[:, None]
+    decoded = output.astype(np.float32)
+    decoded[:, :2] = (decoded[:, :2] + cells) * pixels
+    decoded[:, 2:4] = np.exp(decoded[:, 2:4]) * pixels
+    return decoded
+
+
+def _cells(height: int, width: int) -> Array:
+    """Return x and y of each cell, FP32 [height, width, 2]."""
+    y, x = np.indices((height, width), np.float32)
+    return np.stack([x, y], axis=-1)
+
+
+def _sigmoid(values: Array) -> Array:
+    # By tanh, which does not overflow.
+    result: Array = (np.tanh(values / 2) + 1) / 2
+    return result
