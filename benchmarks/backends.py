@@ -29,6 +29,7 @@ from benchmarks.report import table
 Call = Callable[[], object]
 
 ROWS: Final = {
+    "fil": "benchmarks.backend_rows.fil",
     "openvino": "benchmarks.backend_rows.openvino",
     "pytorch": "benchmarks.backend_rows.pytorch",
 }

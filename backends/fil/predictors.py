@@ -101,7 +101,7 @@ def probes(forest: Forest) -> Array:
     values = [_around(part) for part in np.split(forest.threshold[order], starts[1:])]
     longest = max((len(value) for value in values), default=1)
     affordable = _PROBE_STEPS // max(len(forest.tree), forest.features, 1)
-    rows = np.zeros((max(16, min(longest, _MAX_PROBES, affordable)), forest.features), np.float32)
+    rows = np.zeros((max(16, min(2 * longest, _MAX_PROBES, affordable)), forest.features), np.float32)
     for feature, value in zip(features, values, strict=False):
         rows[:, feature] = np.resize(random.permutation(value), len(rows))
     rows[random.random(rows.shape) < _MISSING] = np.nan
