@@ -161,6 +161,10 @@ def check(config: mc.ModelConfig, ports: Ports, reshapes: bool) -> None:
     """
     extra = [name for name, _ in controls(config)]
     states = config.sequence_batching.state
+    if ragged := [tensor.name for tensor in config.input if tensor.allow_ragged_batch]:
+        raise invalid_arg(
+            f"unable to load model '{config.name}', ragged input '{ragged[0]}' is not supported by OpenVINO"
+        )
     expected = len(config.input) + len(extra) + len(states)
     if len(ports.inputs) != expected:
         raise invalid_arg(

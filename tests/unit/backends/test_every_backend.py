@@ -38,6 +38,17 @@ def write_onnx(folder: Path) -> None:
     (folder / "model.onnx").write_bytes(model.SerializeToString())
 
 
+def write_openvino(folder: Path) -> None:
+    import openvino as ov
+    from openvino import opset13 as op
+
+    value = op.parameter([-1, -1], np.float32, name="INPUT0")
+    value.output(0).get_tensor().set_names({"INPUT0"})
+    same = op.abs(value)
+    same.output(0).get_tensor().set_names({"OUTPUT0"})
+    ov.save_model(ov.Model([same], [value], "m"), folder / "model.xml")
+
+
 def write_torch(folder: Path) -> None:
     import torch
 
@@ -58,6 +69,7 @@ BACKENDS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "identity": ("numpy", write_nothing),
     "python": ("numpy", write_python),
     "onnxruntime": ("onnxruntime", write_onnx),
+    "openvino": ("openvino", write_openvino),
     "pytorch": ("torch", write_torch),
 }
 

@@ -61,6 +61,12 @@ def test_default_max_batch_size(tmp_path: Path, default: str, size: int, schedul
     assert (config.max_batch_size, config.WhichOneof("scheduling_choice")) == (size, scheduler)
 
 
+def test_layouts_of_some_tensors_are_not_enough(tmp_path: Path) -> None:
+    value = parameter("A", (1, 4), layout="NC")
+    save(tmp_path, [value], [result("OUT", op.relu(value)), result("ALL", op.abs(value), "NC")])
+    assert completed(tmp_path).max_batch_size == 0
+
+
 def test_max_batch_size_of_the_user_stays_and_takes_the_first_dimension(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -113,6 +119,12 @@ def test_unsupported_type_of_a_configuration_is_named(tmp_path: Path, kind: str,
     name = "A" if direction == "input" else "SUM"
     assert error.code == ErrorCode.INTERNAL
     assert error.message == f"unsupported datatype TYPE_{kind} for {direction} '{name}' for model 'm'"
+
+
+def test_ragged_inputs_are_refused(tmp_path: Path) -> None:
+    text = TENSORS.replace("dims: 4 }", "dims: -1 allow_ragged_batch: true }", 1)
+    error = load_error(sums(tmp_path), f"max_batch_size: 4 {text}")
+    assert error.message == "unable to load model 'm', ragged input 'A' is not supported by OpenVINO"
 
 
 def test_number_of_inputs(tmp_path: Path) -> None:
