@@ -2,8 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from deployments.scheduling.sequence.sequences import Sequence
+
+LEFT_S: Final = 0.1
+"""How long a sequence may be idle whose client has left without an answer, while others wait for a slot.
+
+Under overload most clients that leave do not come back; the slot of each would execute nothing meanwhile."""
 
 
 class IdleTimeouts:
@@ -12,24 +18,40 @@ class IdleTimeouts:
     Args:
         timeout_s: how long a sequence may be idle.
         expired: called on the loop for each sequence whose timeout has ended.
+        others_wait: whether there are sequences without a slot.
     """
 
-    def __init__(self, timeout_s: float, expired: Callable[[Sequence], None]) -> None:
+    def __init__(
+        self, timeout_s: float, expired: Callable[[Sequence], None], others_wait: Callable[[], bool]
+    ) -> None:
         self._timeout_s = timeout_s
         self._expired = expired
+        self._others_wait = others_wait
         self._since: dict[Sequence, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def mark_idle(self, sequence: Sequence) -> None:
-        """Start the timeout of a sequence that has no request."""
+    def mark_idle(self, sequence: Sequence, left: bool) -> None:
+        """Start the timeout of a sequence without a request; `left`: its client did not await the answer."""
         loop = asyncio.get_running_loop()
-        self._since[sequence] = loop.time()
+        since = self._since[sequence] = loop.time()
+        if left:
+            loop.call_later(LEFT_S, self._end_left, sequence, since)
         if self._timer is None:
             self._timer = loop.call_later(self._timeout_s, self._expire)
 
     def mark_active(self, sequence: Sequence) -> None:
         """Stop the timeout of a sequence that has a request again, or has ended."""
         self._since.pop(sequence, None)
+
+    def _end_left(self, sequence: Sequence, since: float) -> None:
+        """End a sequence that has been idle since then as soon as others wait for a slot."""
+        if self._since.get(sequence) != since:
+            return
+        if self._others_wait():
+            del self._since[sequence]
+            self._expired(sequence)
+        else:
+            asyncio.get_running_loop().call_later(LEFT_S, self._end_left, sequence, since)
 
     def _expire(self) -> None:
         loop = asyncio.get_running_loop()

@@ -45,7 +45,7 @@ class SequenceScheduler(Scheduler):
 
     The queued requests of all sequences count against one quota. When a queued request is cancelled or
     expires, its sequence ends: later requests would meet a state that lacks it. Under overload only requests
-    that start a sequence are refused or dropped.
+    that start a sequence are refused or dropped; a sequence whose client has left may end (`IdleTimeouts`).
 
     Args:
         config: the complete configuration.
@@ -74,7 +74,7 @@ class SequenceScheduler(Scheduler):
         self._states = States(config, directory)
         self._make_slots = slots_factory(config, self._controls.uses_ready)
         self._idle_s = batching.max_sequence_idle_microseconds / 1e6
-        self._idle = IdleTimeouts(self._idle_s, self._expire)
+        self._idle = IdleTimeouts(self._idle_s, self._expire, lambda: len(self._backlog) > 0)
         self._slots: dict[InstanceThread, InstanceSlots] = {}
         self._closing: dict[InstanceSlots, tuple[InstanceThread, asyncio.Future[None]]] = {}
         self._live: dict[SequenceId, Sequence] = {}
@@ -329,7 +329,7 @@ class SequenceScheduler(Scheduler):
         elif sequence.closed:
             self._end(sequence)
         else:
-            self._idle.mark_idle(sequence)
+            self._idle.mark_idle(sequence, left=request.cancelled)
 
     def _deliver_after_execution(self, request: SequenceRequest, sink: Sink, response: InferResponse) -> None:
         """Deliver a response that a decoupled model sends after its execution."""

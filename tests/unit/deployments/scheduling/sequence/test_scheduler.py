@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from app.core.errors import ErrorCode, InferError
+from deployments.scheduling.sequence import idle_timeouts
 from tests.unit.deployments.scheduling.sequence.sequence_bench import (
     CONTROLS,
     STATE,
@@ -301,6 +302,36 @@ def test_idle_sequence_loses_its_slot(bench: SequenceBench) -> None:
         "inference request for sequence 1 to model 'm' must specify the START flag on the first request of"
         " the sequence"
     )
+
+
+@pytest.fixture
+def abandoned(bench: SequenceBench) -> SequenceBench:
+    """A model with one slot, whose sequence 1 has it and was left by its client during an execution."""
+    bench.load(config(LONG + "direct {}" + CONTROLS + STATE, max_batch_size=0))
+    bench.backend.gate.clear()
+    answer, cancel = bench.submit(1, 1, start=True)
+    assert bench.backend.entered.acquire(timeout=5)
+    cancel()
+    bench.backend.gate.set()
+    answer.result(5)
+    return bench
+
+
+def test_a_sequence_whose_client_left_makes_room_for_others(abandoned: SequenceBench) -> None:
+    """Its slot was idle for the whole timeout, under overload too."""
+    assert abandoned.infer(2, 2, start=True, end=True) == 2
+    assert "must specify the START flag" in refusal(abandoned, 1, 1).message
+
+
+def test_a_sequence_whose_client_comes_back_goes_on(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setattr(idle_timeouts, "LEFT_S", 30.0)
+    abandoned: SequenceBench = request.getfixturevalue("abandoned")
+    waiting = abandoned.submit(2, 2, start=True)[0]
+    assert abandoned.infer(1, 1) == 2
+    assert abandoned.infer(1, 1, end=True) == 3
+    waiting.result(5)
 
 
 def test_refusals(bench: SequenceBench) -> None:
