@@ -284,14 +284,16 @@ class RepositoryManager:
     async def _load_at_start(self, on_disk: Mapping[str, ModelEntry], lost: Collection[str]) -> None:
         seen = await asyncio.to_thread(self._catalog.fingerprints, on_disk)
         poller = Poller({**dict.fromkeys(self.lifecycle.entries, "served"), **seen})
-        wanted = self._on_demand.wanted({*self._catalog.startup_models(on_disk)} - self._overridden())
+        startup = {*self._catalog.startup_models(on_disk)}
+        wanted = self._on_demand.wanted(startup - self._overridden())
         names = sorted({*wanted, *lost, *self._unreachable()})
         progress = asyncio.create_task(load_messages.report_progress(names, self.lifecycle.entries))
         try:
             await asyncio.gather(*(self.lifecycle.load_quietly(name) for name in names))
         finally:
             progress.cancel()
-        self.lifecycle.all_loaded = all(entry.loaded for entry in self.lifecycle.effective)
+        started = {*startup, *names}  # not those that clients load meanwhile, which may fail, or take longer
+        self.lifecycle.all_loaded = all(e.loaded for e in self.lifecycle.effective if e.name in started)
         # An ingress that says "ready" speaks for all: others may share its port, or stand behind a balancer.
         await self.lifecycle.publish_and_wait()
         self.lifecycle.initialised = True
