@@ -5,6 +5,7 @@ It answers OPTIONS, DESCRIBE, SETUP, PLAY and TEARDOWN, and sends RTP packets th
 
 import re
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ class RtspServer:
         rounds: int = 1,
         holds: bool = False,
         override: Override | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """Listen on a free port of 127.0.0.1.
 
@@ -44,9 +46,11 @@ class RtspServer:
             rounds: how often to send the clip, with later times each; then the connection ends.
             holds: keep the connection open after the last packet.
             override: answers in place of the server.
+            tls: have clients connect with TLS.
         """
         self._packets = list(timed(list(packets)))
         self._speed, self._rounds, self._holds, self._override = speed, rounds, holds, override
+        self._tls = tls
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.played = 0
@@ -57,7 +61,7 @@ class RtspServer:
     @property
     def url(self) -> str:
         """The address of its stream."""
-        return f"rtsp://127.0.0.1:{self.port}/stream"
+        return f"{'rtsps' if self._tls else 'rtsp'}://127.0.0.1:{self.port}/stream"
 
     @property
     def clients(self) -> int:
@@ -90,7 +94,14 @@ class RtspServer:
             except OSError:
                 return
             self._clients.add(client)
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+            threading.Thread(target=self._receive, args=(client,), daemon=True).start()
+
+    def _receive(self, client: socket.socket) -> None:
+        try:
+            self._serve(self._tls.wrap_socket(client, server_side=True) if self._tls else client)
+        except OSError:  # the client does not trust the certificate
+            client.close()
+        self._clients.discard(client)
 
     def _serve(self, client: socket.socket) -> None:
         udp: tuple[str, int] | None = None
@@ -108,7 +119,6 @@ class RtspServer:
                     self._send(client, udp)
                     if not self._holds:
                         break
-        self._clients.discard(client)
 
     def _answer(self, client: socket.socket, line: str, headers: Mapping[str, str]) -> None:
         self.requests.append(line)

@@ -113,9 +113,7 @@ class Relay:
                     self._client = client
                     if self._closed:
                         return
-                # Waits in a write while the decoder is behind: then the camera's window closes.
-                client.settimeout(None)
-                self._camera.settimeout(None)
+                # A write waits while the decoder is behind: then the camera's window closes.
                 self._copy(client, self._camera)
 
     def _copy(self, client: socket.socket, camera: socket.socket) -> None:
@@ -133,9 +131,14 @@ class Relay:
 
 def _pass_on(source: socket.socket, target: socket.socket) -> bool:
     """Copy what can be read without waiting; return False at the end."""
-    while data := source.recv(_CHUNK):
+    # What poll has seen of TLS may be no data, and what TLS has decrypted already poll does not see.
+    source.settimeout(0)
+    target.settimeout(None)
+    try:
+        data = source.recv(_CHUNK)
         target.sendall(data)
-        # TLS may have decrypted more than was asked for, of which poll knows nothing.
-        if not (isinstance(source, ssl.SSLSocket) and source.pending()):
-            return True
-    return False
+        while isinstance(source, ssl.SSLSocket) and source.pending():
+            target.sendall(source.recv(_CHUNK))
+    except (BlockingIOError, ssl.SSLWantReadError):
+        return True
+    return bool(data)
