@@ -32,6 +32,7 @@ ROWS: Final = {
     "fil": "benchmarks.backend_rows.fil",
     "openvino": "benchmarks.backend_rows.openvino",
     "pytorch": "benchmarks.backend_rows.pytorch",
+    "rtsp": "benchmarks.backend_rows.video",
 }
 """Backend: the module whose `rows()` yields its rows."""
 
