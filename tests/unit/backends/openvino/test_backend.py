@@ -1,7 +1,8 @@
 """Models executed by OpenVINO: batches, memory, threads, formats, failures."""
 
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -204,11 +205,21 @@ def test_variables_are_reset_for_each_execution(tmp_path: Path) -> None:
         assert served(infer({"A": rows(1, 3)}))[0].arrays["OUT"].tolist() == [[3] * 4]
 
 
+@pytest.fixture
+def gil_is_given_up_freely_only() -> Iterator[None]:
+    """No thread is made to release the GIL: others run only while one waits, or in code that releases it."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("gil_is_given_up_freely_only")
 def test_an_instance_executes_while_another_one_does(tmp_path: Path) -> None:
     """Counted inside one call of OpenVINO: with the GIL held, nothing else could run meanwhile."""
-    weights = np.full((1000, 1000), 1 / 1000, np.float32)
-    value = node = parameter("A", (-1, 1000))
-    for _ in range(10):
+    weights = np.full((400, 400), 1 / 400, np.float32)
+    value = node = parameter("A", (-1, 400))
+    for _ in range(4):
         node = op.matmul(node, op.constant(weights), False, False)
     save(tmp_path, [value], [result("OUT", node)])
     served = serve(tmp_path, parameters(INFERENCE_NUM_THREADS="1"))
@@ -220,7 +231,7 @@ def test_an_instance_executes_while_another_one_does(tmp_path: Path) -> None:
 
     def execute() -> None:
         while not stop.is_set():
-            found = second.state.run({"A": np.ones((1, 1000), np.float32)}, ["OUT"])
+            found = second.state.run({"A": np.ones((1, 400), np.float32)}, ["OUT"])
             assert np.allclose(found["OUT"], 1, atol=1e-4)
             executions[0] += 1
             warm.set()
@@ -228,7 +239,7 @@ def test_an_instance_executes_while_another_one_does(tmp_path: Path) -> None:
     other = threading.Thread(target=execute)
     other.start()
     assert warm.wait(10)
-    array = np.ones((1024, 1000), np.float32)
+    array = np.ones((4096, 400), np.float32)
     tensors = {0: ov.Tensor(array, array.shape, ov.Type.f32)}
 
     def executions_meanwhile() -> int:
@@ -236,8 +247,9 @@ def test_an_instance_executes_while_another_one_does(tmp_path: Path) -> None:
         served.instance.state._infer(tensors, True, False)
         return executions[0] - before
 
-    # On a busy machine the other thread may have no processor for as long as one call takes.
-    beside = any(executions_meanwhile() > 2 for _ in range(50))
+    # On a busy machine the other thread may have no processor for as long as one call takes. The second
+    # execution that ends inside the call has begun there.
+    beside = any(executions_meanwhile() > 1 for _ in range(50))
     stop.set()
     other.join()
     assert beside
