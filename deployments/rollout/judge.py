@@ -26,7 +26,10 @@ from app.core.rollout.status import Verdict
 LATENCY_FROM: Final = 200
 """Answers of the stable version from which on its quantile is good enough to compare with."""
 _COLD_US: Final = 1000.0
-"""What an execution may take longer because few come before it: caches and clocks of a processor are cold."""
+"""What an execution may take longer because few come before it, and caches are cold.
+
+A product of 160 x 160 matrices took 94 us after another, and 220 us after a pause of 0.1 s.
+"""
 _MOST: Final = math.log(1e300)
 """JSON has no infinity."""
 

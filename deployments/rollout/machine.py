@@ -116,13 +116,14 @@ def found(split: Split, spec: RolloutSpec, fingerprint: str, now: float) -> Reco
     """
     percent, was = split.weight / WHOLE * 100, RolloutState(split.state)
     text = "the cluster's store has lost this rollout: the weight is that of an ingress, counters begin anew"
-    spec = msgspec.structs.replace(
-        spec,
-        sticky=split.sticky,
-        match=split.match,
-        mirror=split.mirror / WHOLE * 100,
-        on_error="stable" if split.stable_on_error else "none",
-    )
+    if was is not RolloutState.LOADING:  # when no requests are mirrored, nor sent by header rules
+        spec = msgspec.structs.replace(
+            spec,
+            sticky=split.sticky,
+            match=split.match,
+            mirror=split.mirror / WHOLE * 100,
+            on_error="stable" if split.stable_on_error else "none",
+        )
     status = RolloutStatus(
         name_of(split.name),
         split.rollout,

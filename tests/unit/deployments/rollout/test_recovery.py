@@ -227,6 +227,23 @@ async def test_a_rollout_that_the_store_has_lost_is_paused_as_the_ingresses_rout
     assert again.table.ready_versions("m") == [1, 2] and rollouts.bench.serve.deployed == ["m:1", "m:2"]
 
 
+async def test_a_lost_rollout_whose_candidate_was_loading_loads_it_when_a_person_says_so(
+    rollouts: RolloutBench,
+) -> None:
+    made = await rollouts.serving(POLICY + "mirror: 20\n")
+    gate = rollouts.bench.serve.gates["m"] = asyncio.Event()
+    task = asyncio.create_task(made.load("m", None, {}))
+    await until(lambda: made.table.splits != ())
+    again = await forgetful(rollouts, made)
+    gate.set()
+    await asyncio.gather(task, return_exceptions=True)
+    lost = await status(again)
+    assert state(lost) == (RolloutState.PAUSED, 0) and lost.reason == LOST and lost.spec.mirror == 20
+    await act(again, "resume")
+    assert state(await rollouts.after(again)) == (RolloutState.SHADOW, 0)
+    assert again.table.ready_versions("m") == [1, 2]
+
+
 async def test_a_lost_rollout_goes_on_when_a_person_says_so(rollouts: RolloutBench) -> None:
     made = await forgetful(rollouts, await second_step(rollouts))
     assert state(await act(made, "resume")) == (RolloutState.STEP, 50)
