@@ -6,10 +6,10 @@ from typing import Final
 
 import msgspec
 
-LATENCY_RATIO: Final = 2**0.25
+_BUCKETS_A_DOUBLING: Final = 4
+LATENCY_RATIO: Final = 2 ** (1 / _BUCKETS_A_DOUBLING)
 """The ratio of the bounds of a latency bucket: n is of durations up to `LATENCY_RATIO ** n` microseconds."""
 
-_BUCKETS_A_DOUBLING: Final = 1 / log2(LATENCY_RATIO)
 
 Executions = dict[int, dict[int, int]]
 """Numbers of executions by bucket of their rows, then of their duration in microseconds, see `log_bucket`."""

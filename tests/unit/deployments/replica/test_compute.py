@@ -7,6 +7,10 @@ from deployments.replica.compute import ComputeMeter
 from tests.unit.deployments.served_model_bench import Bench, request
 
 
+def test_powers_of_two_are_bounds_of_buckets() -> None:
+    assert [log_bucket(rows) for rows in (0, 1, 2, 3, 4, 7, 8, 9)] == [0, 0, 4, 7, 8, 12, 12, 13]
+
+
 async def test_executions_are_kept_while_somebody_asks_for_them() -> None:
     statistics = Statistics()
     meter = ComputeMeter(statistics)
