@@ -91,16 +91,20 @@ def compare(row: Row, seconds: float) -> list[str]:
 
 
 def rows(only: str) -> Iterable[Row]:
-    """Return the rows of the backends whose name contains `only`."""
+    """Return the rows with `only` in their name or their backend's."""
     for backend, module in ROWS.items():
-        if only in backend:
-            yield from import_module(module).rows()
+        try:
+            every = import_module(module).rows()
+        except ImportError as error:
+            print(f"{backend}: {error}")
+            continue
+        yield from (row for row in every if only in f"{backend} {row.name}")
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="backends whose name contains this")
+    parser.add_argument("--only", default="", help="rows with this in their name or their backend's")
     parser.add_argument("--seconds", type=float, default=4, help="for each row")
     arguments = parser.parse_args()
     lines = [compare(row, arguments.seconds) for row in rows(arguments.only)]

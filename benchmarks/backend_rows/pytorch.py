@@ -1,4 +1,7 @@
-"""EfficientNet-Lite0 in each form that PyTorch has, and a small layer, where the overhead of a call shows."""
+"""EfficientNet-Lite0 in each form that PyTorch has, and a small layer, where the overhead of a call shows.
+
+One thread within an operator on both sides: several wait for each other on a busy machine.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from backends.cpus import available_cpus
 from benchmarks.backends import Call, Row, served
 from model_repository.build import efficientnet_lite0
 
 CONFIG: Final = """
     name: "m" backend: "pytorch" max_batch_size: 8
     input {{ name: "INPUT__0" data_type: TYPE_FP32 dims: {dims} }}
-    output {{ name: "OUTPUT__0" data_type: TYPE_FP32 dims: [ -1 ] }} {extra}
+    output {{ name: "OUTPUT__0" data_type: TYPE_FP32 dims: [ -1 ] }}
+    parameters {{ key: "INTRA_OP_THREAD_COUNT" value {{ string_value: "1" }} }} {extra}
 """
 EAGER: Final = """
 import torch
@@ -34,6 +37,7 @@ class Net(torch.nn.Module):
 """
 COMPILED_NOT: Final = """
     runtime: "model.py"
+    parameters { key: "NUM_THREADS" value { string_value: "1" } }
     parameters { key: "TORCH_COMPILE_OPTIONAL_PARAMETERS" value { string_value: "{\\"disable\\": true}" } }
 """
 
@@ -94,7 +98,6 @@ def _pair(
     write(folder / "1")
     array = np.random.default_rng(0).standard_normal((1, *shape), dtype=np.float32)
     ours = served(CONFIG.format(dims=list(shape), extra=extra), folder, {"INPUT__0": array})
-    torch.set_num_threads(available_cpus())
     tensor = torch.from_numpy(array)
 
     def call() -> Any:
