@@ -1,4 +1,4 @@
-"""Backend of TensorRT engines (`model.plan`), with PyTorch's streams and memory."""
+"""Backend of TensorRT engines: `model.plan`, or built from `model.onnx`; PyTorch's streams and memory."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -20,35 +20,16 @@ from backends.base import Instance, Model
 from backends.cuda.device import LOADING, CudaDevice, cuda_device
 from backends.cuda.graphs import GraphSpec, GraphTable, Shapes, graph_shapes, graph_specs
 from backends.signature import Shape
+from backends.tensorrt.builder import built_plan
 from backends.tensorrt.engine import EngineIO, check, complete, read_io
 from backends.tensorrt.profiles import Profile, choose, profiles_of
+from backends.tensorrt.runtime import LOG, NO_CORE, deserialise
 
 logger = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 
-
-class _Log(trt.ILogger):  # type: ignore[misc]
-    """Writes TensorRT's messages to the server's log and keeps the last error, found nowhere else."""
-
-    _LEVELS: Final = {"VERBOSE": logging.DEBUG, "INFO": logging.DEBUG, "WARNING": logging.WARNING}
-
-    def __init__(self) -> None:
-        trt.ILogger.__init__(self)
-        self.last_error = ""
-
-    def log(self, severity: Any, message: str) -> None:
-        """Log a message; called by TensorRT on any thread."""
-        level = self._LEVELS.get(severity.name, logging.ERROR)
-        if level == logging.ERROR:
-            self.last_error = message
-        logger.log(level, "%s", message)
-
-
-_NO_CORE: Final = -1
-
-# One for the process, because it has to outlive the engines.
-_LOG: Final = _Log()
+_STRATEGY: Final = "execution_context_allocation_strategy"
 
 
 class _Engines:
@@ -66,7 +47,7 @@ class _Engines:
         with LOADING:
             key = device.index, core
             if key not in self._by_device:
-                runtime, engine = _deserialise(_plan(model, device), device, core)
+                runtime, engine = deserialise(_plan(model, device), device, model.backend_config, core)
                 self._by_device[key] = runtime, engine, read_io(engine)
             _, engine, io = self._by_device[key]
             return engine, io
@@ -76,26 +57,11 @@ def _plan(model: Model, device: torch.device) -> Path:
     capability = "{}.{}".format(*torch.cuda.get_device_capability(device))
     names = model.config.cc_model_filenames
     path = model.artifact("model.plan", names.get(capability, ""))
+    if path.suffix == ".onnx" and path.is_file():
+        return built_plan(model, path, device)
     if not path.is_file():
         raise unavailable(f"unable to find '{path}' for model instance '{model.name}'")
     return path
-
-
-def _deserialise(path: Path, device: torch.device, core: int = _NO_CORE) -> tuple[Any, Any]:
-    with torch.cuda.device(device):
-        trt.init_libnvinfer_plugins(None, "")
-        runtime = trt.Runtime(_LOG)
-        if core != _NO_CORE:
-            if core >= runtime.num_DLA_cores:
-                raise invalid_arg(
-                    f"unable to create TensorRT runtime with DLA Core ID: {core}, available number of DLA"
-                    f" cores: {runtime.num_DLA_cores}"
-                )
-            runtime.DLA_core = core
-        engine = runtime.deserialize_cuda_engine(path.read_bytes())
-    if engine is None:
-        raise internal(f"unable to create TensorRT engine: {_LOG.last_error}")
-    return runtime, engine
 
 
 class _Grown(trt.IOutputAllocator):  # type: ignore[misc]
@@ -131,13 +97,16 @@ class _Context:
     def __init__(self, buffers: "_Buffers", engine: Any, profile: Profile) -> None:
         self._buffers = buffers
         self._device = buffers.device
-        strategy = trt.ExecutionContextAllocationStrategy.USER_MANAGED
-        self._context = engine.create_execution_context(strategy)
+        strategies, scratch = trt.ExecutionContextAllocationStrategy, buffers.scratch
+        self._context = engine.create_execution_context(
+            strategies.ON_PROFILE_CHANGE if scratch is None else strategies.USER_MANAGED
+        )
         if self._context is None:
-            raise internal(f"unable to create TensorRT context: {_LOG.last_error}")
-        self._context.set_device_memory(buffers.scratch.data_ptr(), buffers.scratch.numel())
+            raise internal(f"unable to create TensorRT context: {LOG.last_error}")
+        if scratch is not None:
+            self._context.set_device_memory(scratch.data_ptr(), scratch.numel())
         if not self._context.set_optimization_profile_async(profile.number, self._device.stream):
-            raise internal(f"unable to set optimization profile {profile.number}: {_LOG.last_error}")
+            raise internal(f"unable to set optimization profile {profile.number}: {LOG.last_error}")
         self._device.wait()
         self._grown: dict[str, _Grown] = {}
         for name in buffers.io.inputs:
@@ -152,7 +121,7 @@ class _Context:
         context, outputs = self._context, self._buffers.io.outputs
         for name, shape in shapes.items():
             if not context.set_input_shape(name, shape):
-                raise internal(f"trt failed to set binding dimension for input '{name}': {_LOG.last_error}")
+                raise internal(f"trt failed to set binding dimension for input '{name}': {LOG.last_error}")
         if missing := context.infer_shapes():
             raise internal(f"failed to specify the dimensions of all input bindings: {', '.join(missing)}")
         return {name: self._bind_output(name, tuple(context.get_tensor_shape(name))) for name in outputs}
@@ -174,7 +143,7 @@ class _Context:
             InferError: INTERNAL with TensorRT's message.
         """
         if not self._context.execute_async_v3(self._device.stream):
-            raise internal(f"failed to run TensorRT inference: {_LOG.last_error}")
+            raise internal(f"failed to run TensorRT inference: {LOG.last_error}")
 
     def _set_address(self, name: str, memory: torch.Tensor) -> None:
         if not self._context.set_tensor_address(name, memory.data_ptr()):
@@ -187,15 +156,17 @@ class _Buffers:
     Attributes:
         memory: uint8[n] by tensor: inputs for the largest shape of any profile in use, outputs for the
             largest so far.
-        scratch: TensorRT's temporary memory.
+        scratch: TensorRT's temporary memory; None where each context has its own.
     """
 
-    def __init__(self, device: CudaDevice, engine: Any, io: EngineIO, profiles: Sequence[Profile]) -> None:
+    def __init__(
+        self, device: CudaDevice, io: EngineIO, profiles: Sequence[Profile], scratch: int | None
+    ) -> None:
         self.device = device
         self.io = io
         self.tensors = {**io.inputs, **io.outputs}
         self.dtypes = {name: BY_CONFIG_NAME[known.config_type].dtype for name, known in self.tensors.items()}
-        self.scratch = device.allocate(max(1, engine.device_memory_size_v2))
+        self.scratch = None if scratch is None else device.allocate(max(1, scratch))
         self.memory: dict[str, torch.Tensor] = {}
         for profile in profiles:
             for name, allowed in profile.shapes.items():
@@ -244,7 +215,8 @@ class _Loaded:
         config = instance.model.config
         self._engine = engine
         self._profiles = profiles_of(instance.profiles, io.profiles, config.name)
-        self.buffers = _Buffers(device, engine, io, self._profiles)
+        scratch = int(engine.device_memory_size_v2) if _shares_scratch(instance) else None
+        self.buffers = _Buffers(device, io, self._profiles, scratch)
         self._contexts = {profile.number: self._context(profile) for profile in self._profiles}
         self._graphs: GraphTable[_Recorded] = GraphTable()
         self._record(graph_specs(config), instance)
@@ -322,7 +294,7 @@ class TensorRtBackend(ArrayBackend):
     def load(self, instance: Instance) -> _Loaded:
         _refuse_other_kinds(instance.model.config, instance.kind)
         device = CudaDevice(instance)
-        core = next((each.device_id for each in instance.secondary_devices), _NO_CORE)
+        core = next((each.device_id for each in instance.secondary_devices), NO_CORE)
         engine, io = instance.model.state.get(instance.model, device.device, core)
         check(instance.model.config, io)
         instance.merged_inputs = device.inputs
@@ -344,10 +316,27 @@ class TensorRtBackend(ArrayBackend):
         group = model.config.instance_group[0]
         _refuse_other_kinds(model.config, mc.ModelInstanceGroup.Kind.Name(group.kind).removeprefix("KIND_"))
         device = cuda_device(Instance(model, group.name, "GPU", group.gpus[0] if group.gpus else 0))
-        _, engine = _deserialise(_plan(model, device), device)
+        _, engine = deserialise(_plan(model, device), device, model.backend_config)
         return complete(model.config, read_io(engine))
 
 
 def _refuse_other_kinds(config: mc.ModelConfig, kind: str) -> None:
     if kind != "GPU":
         raise invalid_arg(f"unable to load model '{config.name}', TensorRT backend supports only GPU device")
+
+
+def _shares_scratch(instance: Instance) -> bool:
+    """Return whether the contexts of an instance share temporary memory that is enough for every profile.
+
+    Otherwise TensorRT allocates that of each context, for its profile. The texts are Triton's.
+
+    Raises:
+        InferError: INVALID_ARG for another strategy than Triton's two.
+    """
+    strategy = instance.model.parameter(_STRATEGY, "STATIC")
+    if strategy not in ("STATIC", "ON_PROFILE_CHANGE"):
+        raise invalid_arg(
+            f"Invalid value for '{_STRATEGY}': '{strategy}' for model instance '{instance.name}'. Supported"
+            " values are 'STATIC' and 'ON_PROFILE_CHANGE'"
+        )
+    return strategy == "STATIC"

@@ -114,6 +114,7 @@ def _exported(program: Any, path: Path) -> Callable[[Any], Any]:
 
 
 def _package(program: Any, path: Path) -> Callable[[Any], Any]:
+    torch.set_num_threads(1)  # compiled in
     torch._inductor.aoti_compile_and_package(program, package_path=str(path))
     loaded: Callable[[Any], Any] = torch._inductor.aoti_load_package(str(path))
     return loaded

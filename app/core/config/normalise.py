@@ -39,8 +39,9 @@ KNOWN_MODELS: Final = (
     KnownModel("pytorch_libtorch", "pytorch", "model.pt", False),
     KnownModel("torch_aoti", "pytorch", "model.pt2", False),
     KnownModel("", "python", "model.py", None),
+    KnownModel("tensorrt_plan", "tensorrt", "model.onnx", False),  # for `backend: "tensorrt"` alone
 )
-"""In the order in which Triton looks for the files."""
+"""In the order in which Triton looks for the files, which has no last one."""
 
 _PYTHON_FILE: Final = "model.py"
 _OLD_PLATFORM_NAMES: Final = {"libtorch": "pytorch_libtorch"}

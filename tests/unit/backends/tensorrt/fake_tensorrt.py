@@ -7,6 +7,7 @@ import ctypes
 from collections.abc import Sequence
 from enum import Enum
 from math import prod
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,8 +37,19 @@ class DataType(Enum):
     FP8 = 6
 
 
+class BuilderFlag(Enum):
+    FP16 = 0
+    INT8 = 1
+    BF16 = 17
+
+
+class MemoryPoolType(Enum):
+    WORKSPACE = 0
+
+
 class ExecutionContextAllocationStrategy(Enum):
     STATIC = 0
+    ON_PROFILE_CHANGE = 1
     USER_MANAGED = 2
 
 
@@ -127,8 +139,10 @@ class ICudaEngine:
         return [list(values) for values in self.tensors[name].values or ()]
 
     def create_execution_context(self, strategy: ExecutionContextAllocationStrategy) -> "IExecutionContext":
-        assert strategy is ExecutionContextAllocationStrategy.USER_MANAGED
+        assert strategy is not ExecutionContextAllocationStrategy.STATIC
         self.contexts.append(IExecutionContext(self))
+        if strategy is ExecutionContextAllocationStrategy.ON_PROFILE_CHANGE:
+            self.contexts[-1].owns_memory = True
         return self.contexts[-1]
 
 
@@ -143,10 +157,11 @@ class IExecutionContext:
         self._memory = 0
         self.profile = 0
         self.executions = 0
+        self.owns_memory = False
         self.fails = False
 
     def set_device_memory(self, memory: int, size: int) -> None:
-        assert size >= self._engine.device_memory_size_v2
+        assert size >= self._engine.device_memory_size_v2 and not self.owns_memory
         self._memory = memory
 
     def set_optimization_profile_async(self, index: int, stream: int) -> bool:
@@ -176,7 +191,7 @@ class IExecutionContext:
     def execute_async_v3(self, stream: int) -> bool:
         if self.fails:
             return False
-        assert self._memory
+        assert self._memory or self.owns_memory
         self.executions += 1
         shape = self._shapes["X"]
         source = _floats(self._addresses["X"], shape)
@@ -204,6 +219,8 @@ class Runtime:
     cores: list[int] = []
     num_DLA_cores = 2
     DLA_core = -1
+    engine_host_code_allowed = False
+    host_code: list[bool] = []
 
     def __init__(self, log: Any) -> None:
         self._log = log
@@ -211,10 +228,136 @@ class Runtime:
     def deserialize_cuda_engine(self, data: bytes) -> ICudaEngine | None:
         Runtime.read += 1
         Runtime.cores.append(self.DLA_core)
+        Runtime.host_code.append(self.engine_host_code_allowed)
         if data not in self.engines:
             severity = Severity.ERROR
             self._log.log(severity, "magicTag does not match")
         return self.engines.get(data)
+
+
+__version__ = "10.13.0"
+
+
+class IProgressMonitor:
+    """Base class of progress monitors."""
+
+
+class INetworkDefinition:
+    """The inputs of the last ONNX file that was parsed."""
+
+    def __init__(self) -> None:
+        self.inputs: list[tuple[str, Shape]] = []
+
+    @property
+    def num_inputs(self) -> int:
+        return len(self.inputs)
+
+    def get_input(self, index: int) -> Any:
+        name, shape = self.inputs[index]
+        return SimpleNamespace(name=name, shape=shape)
+
+
+class OnnxParser:
+    """Reads files of lines `NAME SIZE SIZE ..`, and refuses others."""
+
+    num_errors = 1
+
+    def __init__(self, network: INetworkDefinition, log: Any) -> None:
+        self._network = network
+
+    def parse_from_file(self, path: str) -> bool:
+        with open(path) as file:
+            rows = [line.split() for line in file]
+        self._network.inputs = [(name, tuple(map(int, sizes))) for name, *sizes in rows if sizes]
+        return bool(self._network.inputs)
+
+    def get_error(self, index: int) -> str:
+        return "In node 0: Unsupported operator"
+
+
+class IOptimizationProfile:
+    """An optimization profile."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[str, tuple[Shape, Shape, Shape]] = {}
+
+    def set_shape(self, name: str, low: Shape, best: Shape, high: Shape) -> None:
+        self.shapes[name] = low, best, high
+
+
+class ITimingCache:
+    """Counts the builds that it was part of."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def serialize(self) -> bytes:
+        return self.data + b"build "
+
+
+class IBuilderConfig:
+    """What a builder was told."""
+
+    def __init__(self) -> None:
+        self.flags: list[BuilderFlag] = []
+        self.pools: dict[MemoryPoolType, int] = {}
+        self.profiles: list[IOptimizationProfile] = []
+        self.builder_optimization_level = 3
+        self.progress_monitor: Any = None
+        self._cache = ITimingCache(b"")
+
+    def set_flag(self, flag: BuilderFlag) -> None:
+        self.flags.append(flag)
+
+    def set_memory_pool_limit(self, pool: MemoryPoolType, size: int) -> None:
+        self.pools[pool] = size
+
+    def add_optimization_profile(self, profile: IOptimizationProfile) -> int:
+        self.profiles.append(profile)
+        return len(self.profiles) - 1
+
+    def create_timing_cache(self, data: bytes) -> ITimingCache:
+        return ITimingCache(data)
+
+    def set_timing_cache(self, cache: ITimingCache, ignore_mismatch: bool) -> bool:
+        self._cache = cache
+        return True
+
+    def get_timing_cache(self) -> ITimingCache:
+        return self._cache
+
+
+class Builder:
+    """Builds `add_one` for the rows of its profile; keeps what it was told."""
+
+    builds: list[IBuilderConfig] = []
+    fails = False
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+
+    def create_network(self, flags: int) -> INetworkDefinition:
+        return INetworkDefinition()
+
+    def create_builder_config(self) -> IBuilderConfig:
+        return IBuilderConfig()
+
+    def create_optimization_profile(self) -> IOptimizationProfile:
+        return IOptimizationProfile()
+
+    def build_serialized_network(self, network: INetworkDefinition, config: IBuilderConfig) -> bytes | None:
+        Builder.builds.append(config)
+        monitor = config.progress_monitor
+        monitor.phase_start("Tactics", None, 2)
+        assert monitor.step_complete("Tactics", 0)
+        monitor.phase_finish("Tactics")
+        if self.fails:
+            self._log.log(Severity.ERROR, "Could not find any implementation")
+            return None
+        low, best, high = config.profiles[0].shapes["X"]
+        data = f"built {len(Runtime.engines)}".encode()
+        Runtime.engines[data] = add_one(low[0], best[0], high[0], width=high[1])
+        return data
 
 
 def init_libnvinfer_plugins(log: Any, namespace: str) -> bool:

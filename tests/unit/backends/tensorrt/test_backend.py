@@ -1,9 +1,7 @@
 """The tensorrt backend over a stand-in for TensorRT and for the GPU; `tests/gpu` has the real ones."""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from importlib import import_module
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,33 +18,17 @@ from backends.cuda.host_buffers import HostBuffers  # noqa: E402
 from tests.unit.backend_harness import Served, config, infer  # noqa: E402
 from tests.unit.backends.host_device import HostDevice  # noqa: E402
 from tests.unit.backends.tensorrt import fake_tensorrt as trt  # noqa: E402
+from tests.unit.backends.tensorrt.conftest import OF_TENSORRT  # noqa: E402
 from tests.unit.backends.tensorrt.fake_tensorrt import Io, TensorIOMode  # noqa: E402
 
-MODULE = "backends.tensorrt.backend"
 X3 = """
     name: "m" backend: "tensorrt" max_batch_size: 8
     input { name: "X" data_type: TYPE_FP32 dims: 3 } output { name: "Y" data_type: TYPE_FP32 dims: 3 }
 """
+STRATEGY = 'parameters {{ key: "execution_context_allocation_strategy" value {{ string_value: "{}" }} }}'
 GRAPHS = X3 + "optimization { cuda { graphs: true %s } }"
 
 Serve = Callable[..., Served]
-
-
-@pytest.fixture
-def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The backend's module, with the stand-ins where TensorRT and the GPU would be."""
-    monkeypatch.setitem(sys.modules, "tensorrt", trt)
-    monkeypatch.delitem(sys.modules, MODULE, raising=False)
-    module = import_module(MODULE)
-    monkeypatch.setattr(module, "CudaDevice", HostDevice)
-    monkeypatch.setattr(module, "cuda_device", lambda instance: torch.device("cpu", instance.device_id))
-    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(trt.Runtime, "engines", {})
-    monkeypatch.setattr(trt.Runtime, "read", 0)
-    monkeypatch.setattr(trt.Runtime, "cores", [])
-    yield module
-    sys.modules.pop(MODULE, None)
 
 
 def plan(folder: Path, engine: trt.ICudaEngine, name: str = "model.plan") -> Path:
@@ -287,11 +269,43 @@ def test_a_missing_file_and_one_that_is_no_engine(backend: Any, tmp_path: Path) 
     assert caught.value.message == "unable to create TensorRT engine: magicTag does not match"
 
 
+@pytest.mark.parametrize(("strategy", "owns"), [("STATIC", False), ("ON_PROFILE_CHANGE", True)])
+def test_temporary_memory_is_that_of_the_strategy(strategy: str, owns: bool, serve: Serve) -> None:
+    engine = trt.add_one()
+    served = serve(engine, X3 + STRATEGY.format(strategy))
+    assert (served(infer({"X": rows(2)}))[0].arrays["Y"] == rows(2) + 1).all()
+    assert [context.owns_memory for context in engine.contexts] == [owns]
+
+
+def test_unknown_strategy(serve: Serve) -> None:
+    with pytest.raises(InferError) as caught:
+        serve(text=X3 + STRATEGY.format("DYNAMIC"))
+    assert caught.value.message == (
+        "Invalid value for 'execution_context_allocation_strategy': 'DYNAMIC' for model instance 'm_0_0'."
+        " Supported values are 'STATIC' and 'ON_PROFILE_CHANGE'"
+    )
+
+
+@pytest.mark.parametrize(("value", "allowed"), [("true", True), ("false", False), ("", False)])
+def test_host_code_of_a_plan_must_be_allowed(value: str, allowed: bool, serve: Serve) -> None:
+    serve(settings={"version-compatible": value})
+    assert trt.Runtime.host_code == [allowed]
+
+
+def test_plugins_are_loaded(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    serve(settings={"plugins": "libc.so.6;libm.so.6"})
+    assert "loaded TensorRT plugins of 'libm.so.6'" in caplog.messages
+    with pytest.raises(InferError, match="unable to load TensorRT plugin library '/nowhere"):
+        serve(settings={"plugins": "/nowhere.so"})
+
+
 @pytest.mark.parametrize(("module", "title"), [("tensorrt", "TensorRT"), ("torch", "PyTorch")])
 def test_missing_packages_name_the_extra(module: str, title: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorrt", trt)
     monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.delitem(sys.modules, MODULE, raising=False)
+    for name in OF_TENSORRT:
+        monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(InferError) as caught:
         find_backend("tensorrt")
     assert caught.value.code is ErrorCode.UNSUPPORTED
@@ -309,8 +323,14 @@ def test_fake_has_no_name_that_tensorrt_lacks() -> None:
         "IExecutionContext",
         "Runtime",
         "IOutputAllocator",
+        "IBuilderConfig",
+        "OnnxParser",
     }
-    own = {"ICudaEngine": {"tensors", "data_dependent", "contexts"}, "Runtime": {"engines", "read", "cores"}}
+    own = {
+        "ICudaEngine": {"tensors", "data_dependent", "contexts"},
+        "Runtime": {"engines", "read", "cores", "host_code"},
+        "Builder": {"builds", "fails"},
+    }
     for kind in kinds:
         for name in vars(kind):
             if not name.startswith("_") and name not in own.get(kind.__name__, ()):
