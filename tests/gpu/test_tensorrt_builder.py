@@ -3,6 +3,7 @@
 Never run so far: no GPU was there when they were written.
 """
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import pytest
 pytest.importorskip("tensorrt")
 onnx = pytest.importorskip("onnx")
 
-from app.core import private_files  # noqa: E402
 from app.core.config.normalise import normalise  # noqa: E402
 from backends import find_backend  # noqa: E402
 from backends.base import Model  # noqa: E402
@@ -27,7 +27,7 @@ HALF = 'parameters { key: "precision_mode" value { string_value: "FP16" } }'
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model Y = X + X; engines are kept below the test's folder."""
-    monkeypatch.setattr(private_files.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     kind = onnx.TensorProto.FLOAT
     tensors = [onnx.helper.make_tensor_value_info(name, kind, ["rows", 16]) for name in ("X", "Y")]
     node = onnx.helper.make_node("Add", ["X", "X"], ["Y"])

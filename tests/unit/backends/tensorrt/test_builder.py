@@ -1,6 +1,7 @@
 """Engines that are built from ONNX files: what the builder is told, and what is kept."""
 
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ import pytest
 
 pytest.importorskip("torch")
 
-from app.core import private_files
 from app.core.errors import ErrorCode, InferError
 from backends.base import Model
 from backends.tensorrt.build_options import build_options, engine_key, profile
@@ -42,7 +42,7 @@ def model(text: str = "", folder: Path = Path("nowhere")) -> Model:
 @pytest.fixture
 def serve(backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serve:
     """Load an ONNX file of these lines; engines are kept below the test's folder."""
-    monkeypatch.setattr(private_files.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
 
     def load(content: str = "X -1 3", text: str = X3, **options: Any) -> Served:
         (tmp_path / "1").mkdir(exist_ok=True)
