@@ -17,6 +17,7 @@ NO_ANSWER: Final = "no answer"
 _KEPT: Final = 40
 _TRANSIENT: Final = re.compile(
     "connection to (its|model) replica lost|is not at ready state|stream is no longer in valid state"
+    "|version [0-9]+ is loading|models are loading"
 )
 
 

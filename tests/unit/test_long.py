@@ -51,6 +51,8 @@ def test_what_a_client_tries_again() -> None:
     assert Refusal("503", "anything").transient
     assert Refusal(NO_ANSWER, "ConnectionResetError()").transient
     assert Refusal("", "model 'm': connection to its replica lost: closed").transient
+    assert Refusal("", "model 'm' has no available versions: version 1 is loading").transient
+    assert Refusal("", "model 'm' is not found: models are loading").transient
     assert not Refusal("", "client reads responses too slowly: send buffer limit exceeded").transient
     assert not Refusal("500", "is not at ready state").transient
     assert not Refusal("400", "").transient
