@@ -17,7 +17,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models test lint types test-unit test-contract test-slow test-backends test-remote test-peer test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror zipf fuzz clean
+.PHONY: serve models test lint types test-unit test-contract test-slow test-backends test-sanitizers test-remote test-peer test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror zipf fuzz clean
 
 serve: models
 	exec $(BIN)/nereid-serve serve_config.yaml
@@ -60,6 +60,14 @@ test-slow: $(VENV)/.installed-test models
 BACKENDS_VENV := .venv-backends
 test-backends: $(BACKENDS_VENV)/.installed models
 	$(BACKENDS_VENV)/bin/python -m pytest -rs tests/backends
+
+# The library that C++ backends are linked with, under the sanitizers of GCC. Python's own leaks are not of interest.
+test-sanitizers: export TMPDIR := $(abspath build/sanitizers)
+test-sanitizers: export CXX := $(abspath tests/unit/backends/cpp/sanitized.sh)
+test-sanitizers: export ASAN_OPTIONS := detect_leaks=0
+test-sanitizers: $(VENV)/.installed-test
+	@mkdir -p -m 700 $(TMPDIR)
+	LD_PRELOAD=$$(c++ -print-file-name=libasan.so) $(BIN)/python -m pytest tests/unit/backends/cpp -k 'not test_build'
 
 # Needs TRITONSERVER, the command of a tritonserver that has the Python backend.
 test-peer: $(VENV)/.installed-test models

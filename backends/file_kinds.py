@@ -191,6 +191,11 @@ KINDS: Final = (
         "transformers",
         _safetensors,
     ),
+    Kind(
+        "a C++ backend, written for Triton",
+        'name it in config.pbtxt, backend: "NAME" for libtriton_NAME.so',
+        lambda file: re.fullmatch(r"libtriton_.+\.so", file.name) is not None,
+    ),
     Kind("an ONNX model", "name it model.onnx", lambda file: file.ends(".onnx"), serves="onnxruntime"),
     Kind(
         "a TensorRT engine, which runs only with the version of TensorRT and the kind of GPU that built it",

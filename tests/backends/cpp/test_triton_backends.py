@@ -128,7 +128,9 @@ def controls(kinds: Mapping[str, str]) -> str:
 
 
 def test_identity(load: Any) -> None:
-    served = load("identity", "max_batch_size: 8" + tensors("TYPE_FP32", {"INPUT0": "-1"}, {"OUTPUT0": "-1"}))
+    served = load(
+        "identity", "max_batch_size: 8 " + tensors("TYPE_FP32", {"INPUT0": "-1"}, {"OUTPUT0": "-1"})
+    )
     values = np.random.default_rng(0).random((2, 3000), np.float32)
 
     calls = served(infer({"INPUT0": values}), infer({"INPUT0": values[:, :3] + 1}))
@@ -141,9 +143,8 @@ def test_identity(load: Any) -> None:
 
 
 def test_repeat(load: Any) -> None:
-    inputs = 'input { name: "IN" data_type: TYPE_INT32 dims: [ -1 ] }'
-    inputs += "".join(
-        f'input {{ name: "{n}" data_type: TYPE_UINT32 dims: [ -1 ] }}' for n in ("DELAY", "WAIT")
+    inputs = tensors("TYPE_INT32", {"IN": "-1"}, {}) + tensors(
+        "TYPE_UINT32", {"DELAY": "-1", "WAIT": "1"}, {}
     )
     outputs = tensors("TYPE_INT32", {}, {"OUT": "1"}) + tensors("TYPE_UINT32", {}, {"IDX": "1"})
     served = load("repeat", f"{DECOUPLED} {inputs} {outputs}")
@@ -173,7 +174,7 @@ def test_square(load: Any) -> None:
 
 @pytest.mark.parametrize("backend", ["minimal", "recommended"])
 def test_examples(load: Any, backend: str) -> None:
-    served = load(backend, "max_batch_size: 8" + tensors("TYPE_INT32", {"IN0": "4"}, {"OUT0": "4"}))
+    served = load(backend, "max_batch_size: 8 " + tensors("TYPE_INT32", {"IN0": "4"}, {"OUT0": "4"}))
 
     calls = served(*(infer({"IN0": int32(1, 2, 3, i)}) for i in range(3)))
 
@@ -183,7 +184,7 @@ def test_examples(load: Any, backend: str) -> None:
 def test_sequence(load: Any) -> None:
     text = f"sequence_batching {{ {controls({'START': 'START', 'READY': 'READY'})} }}"
     served = load(
-        "sequence", f"max_batch_size: 2 {text}" + tensors("TYPE_INT32", {"INPUT": "1"}, {"OUTPUT": "1"})
+        "sequence", f"max_batch_size: 2 {text} " + tensors("TYPE_INT32", {"INPUT": "1"}, {"OUTPUT": "1"})
     )
 
     def step(value: int, start: int) -> Any:
@@ -199,7 +200,7 @@ def test_dyna_sequence(load: Any) -> None:
     correlation = (
         'control_input { name: "CORRID" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } }'
     )
-    text = f"sequence_batching {{ oldest {{ }} {controls(kinds)} control_input {{ {correlation} }} }}"
+    text = f"sequence_batching {{ oldest {{ }} {controls(kinds)} {correlation} }}"
     io = tensors("TYPE_INT32", {"INPUT": "1"}, {"OUTPUT": "1"})
     served = load("dyna_sequence", f"max_batch_size: 2 {text} {io}")
 

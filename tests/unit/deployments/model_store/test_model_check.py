@@ -112,6 +112,14 @@ def check(entry: ModelEntry, backends: Path | None = None, remote: bool = False)
     check_model(entry, normalise(read_config(entry)), 1, backends, remote)
 
 
+def test_library_beside_a_model_is_its_backend(tmp_path: Path) -> None:
+    entry = write(tmp_path, "libtriton_x.so", bytes_of(b"\x7fELF"), 'backend: "x"')
+    check(entry)
+    (tmp_path / "m" / "config.pbtxt").write_text('backend: "y"')
+    error = fault(entry)
+    assert "'libtriton_x.so' is a C++ backend, written for Triton. Name it in config.pbtxt" in error.message
+
+
 @pytest.mark.parametrize(("name", "make", "what", "advice"), UNSERVED)
 def test_file_of_another_framework_is_named_with_a_way(
     tmp_path: Path, name: str, make: Callable[[Path], None], what: str, advice: str
