@@ -26,7 +26,7 @@ FLAGS: Final = (
     *("-Wall", "-Wextra", "-Wshadow", f"-Wl,-soname,{NAME}"),
 )
 EXTRA: Final = "cpp"
-_TIMEOUT_S: Final = 300
+_TIMEOUT_S: Final = 600
 
 
 def built_library(flags: tuple[str, ...] = (), root: Path | None = None) -> Path:
