@@ -33,6 +33,7 @@ ROWS: Final = {
     "openvino": "benchmarks.backend_rows.openvino",
     "pytorch": "benchmarks.backend_rows.pytorch",
     "rtsp": "benchmarks.backend_rows.video",
+    "tensorflow": "benchmarks.backend_rows.tensorflow",
 }
 """Backend: the module whose `rows()` yields its rows."""
 

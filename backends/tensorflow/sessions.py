@@ -18,6 +18,7 @@ from backends.tensorflow.signature import TensorNames
 Array = npt.NDArray[Any]
 
 _V1: Final = tf.compat.v1
+tf.get_logger().setLevel("ERROR")  # it warns of the interface for sessions, at each load
 
 
 class TfSession:
