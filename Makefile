@@ -59,7 +59,7 @@ test-slow: $(VENV)/.installed-test models
 # Backends whose frameworks are large, in an environment of their own: several GB, and minutes to install.
 BACKENDS_VENV := .venv-backends
 test-backends: $(BACKENDS_VENV)/.installed models
-	$(BACKENDS_VENV)/bin/python -m pytest -rs tests/backends
+	XDG_DATA_HOME=$(CURDIR)/$(BACKENDS_VENV)/data $(BACKENDS_VENV)/bin/python -m pytest -rs tests/backends
 
 # The library that C++ backends are linked with, under the sanitizers of GCC. Python's own leaks are not of interest.
 test-sanitizers: export TMPDIR := $(abspath build/sanitizers)
@@ -175,6 +175,7 @@ $(BACKENDS_VENV)/.installed: $(INSTALL_INPUTS)
 	@echo "installing into $(BACKENDS_VENV)"
 	@$(PYTHON) -m venv $(BACKENDS_VENV)
 	@$(subst $(BIN),$(BACKENDS_VENV)/bin,$(PIP)) -e '.[test,test-backends]'
+	@XDG_DATA_HOME=$(CURDIR)/$(BACKENDS_VENV)/data $(BACKENDS_VENV)/bin/nereid backends install paddle
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed

@@ -41,6 +41,9 @@ BUILT_IN: Final[dict[str, str]] = {
 # Built-in backend and `runtime`: the file whose `TritonPythonModel` executes such models.
 _PYTHON_RUNTIMES: Final = {("pytorch", "model.py"): Path(__file__).parent / "pytorch" / "eager" / "model.py"}
 
+PACKAGED: Final = {name: Path(__file__).parent / "packaged" / name / "model.py" for name in ("paddle",)}
+"""Backends with an environment of their own: the file whose `TritonPythonModel` executes their models."""
+
 # Built-in backend: (module it needs: title of that module in errors), and the extra that installs it.
 _FRAMEWORKS: Final[dict[str, tuple[dict[str, str], str]]] = {
     "onnxruntime": ({"onnxruntime": "ONNX Runtime"}, "onnxruntime"),
@@ -78,7 +81,7 @@ def find_backend(
         or _from_library(name, backend_directory, model_folders)
         or _python_based(name, backend_directory)
         or _from_entry_point(name)
-        or _from_built_in("python" if (name, runtime) in _PYTHON_RUNTIMES else name)
+        or _from_built_in("python" if _python_file(name, runtime) else name)
         or _unknown(name)
     )
 
@@ -88,7 +91,7 @@ def backend_names(backend_directory: Path | None = None) -> list[str]:
     folders = backend_directory.iterdir() if backend_directory and backend_directory.is_dir() else ()
     custom = {folder.name for folder in folders if is_custom(folder.name, backend_directory)}
     offered = {entry_point.name for entry_point in entry_points(group=ENTRY_POINT_GROUP)}
-    return sorted({*custom, *offered, *filter(_is_installed, BUILT_IN)})
+    return sorted({*custom, *offered, *PACKAGED, *filter(_is_installed, BUILT_IN)})
 
 
 def extra_of(name: str) -> str:
@@ -98,7 +101,7 @@ def extra_of(name: str) -> str:
 
 def is_known(name: str, backend_directory: Path | None = None, model_folders: Sequence[Path] = ()) -> bool:
     """Return whether `find_backend` would look for a class of this name; imports nothing."""
-    return name in BUILT_IN or is_custom(name, backend_directory, model_folders)
+    return name in BUILT_IN or name in PACKAGED or is_custom(name, backend_directory, model_folders)
 
 
 def is_custom(name: str, backend_directory: Path | None = None, model_folders: Sequence[Path] = ()) -> bool:
@@ -161,8 +164,12 @@ def python_based_file(
         return None
     folder = backend_directory / name if backend_directory and name else None
     if folder is None or not _has_backend(folder):
-        return None if is_custom(name, None) else _PYTHON_RUNTIMES.get((name, runtime))
+        return None if is_custom(name, None) else _python_file(name, runtime)
     return None if (folder / "backend.py").is_file() else (folder / "model.py").absolute()
+
+
+def _python_file(name: str, runtime: str) -> Path | None:
+    return PACKAGED.get(name) or _PYTHON_RUNTIMES.get((name, runtime))
 
 
 def executes_python(

@@ -11,8 +11,6 @@ Archives are unpacked and packages installed once per node for the same content.
 
 import os
 import posixpath
-import subprocess
-import sys
 import tarfile
 from hashlib import blake2b, file_digest
 from pathlib import Path
@@ -20,16 +18,16 @@ from typing import Final
 
 import msgspec
 
-from app.core.errors import InferError, internal, invalid_arg, unavailable
+from app.core.errors import InferError, internal, invalid_arg, unavailable, unsupported
+from backends import PACKAGED
 from backends.base import Model
-from deployments.environments.requirements import contents
+from deployments.environments.install import environment_key, install
+from deployments.environments.packaged import PackagedEnvironments
 from deployments.model_store.cache import Lease, NodeCache, private_root
 
 _DIRECTORY: Final = "$$TRITON_MODEL_DIRECTORY"
 _PATH: Final = "EXECUTION_ENV_PATH"
 _SETTING: Final = "--backend-config=python,requirements"
-_OUTPUT_CHARACTERS: Final = 4000
-_INSTALL_S: Final = 600.0
 
 
 class Environment(msgspec.Struct):
@@ -79,7 +77,7 @@ def prepare(model: Model, cache_bytes: int) -> Environment:
     if declared:
         return _declared(model, declared, cache, cache_bytes)
     folders = [model.version_directory, model.directory]
-    if model.common_file is not None:
+    if model.common_file is not None and not _is_packaged(model):
         folders.append(model.common_file.parent)
     for folder in folders:
         if (folder / "venv" / "pyvenv.cfg").is_file():
@@ -88,7 +86,7 @@ def prepare(model: Model, cache_bytes: int) -> Environment:
         if (folder / "requirements.txt").is_file():
             inside = model.directory if folder.is_relative_to(model.directory) else folder
             return _required(model, folder / "requirements.txt", inside, cache)
-    return Environment()
+    return _packaged(model) if _is_packaged(model) else Environment()
 
 
 def _declared(model: Model, declared: str, cache: NodeCache, cache_bytes: int) -> Environment:
@@ -113,14 +111,39 @@ def _required(model: Model, requirements: Path, inside: Path, cache: NodeCache) 
         raise invalid_arg(f"{_SETTING} must be 'install' or 'ignore', got '{choice}'")
     if choice == "ignore":
         return Environment(unused=requirements)
-    content = f"{sys.version} {sys.platform}\n".encode() + contents(requirements, inside)
-    key = blake2b(content, digest_size=16).hexdigest()
+    key = environment_key(requirements, inside)
 
     def write(root: Path) -> None:
-        _install(model.name, requirements, root)
-        _relocate(root, root.parent / key)
+        install(f"model '{model.name}'", requirements, root, root.parent / key)
 
     return _leased(cache.lease(key) or cache.fill(key, 0, write))
+
+
+def _is_packaged(model: Model) -> bool:
+    return model.common_file is not None and PACKAGED.get(model.config.backend) == model.common_file
+
+
+def _packaged(model: Model) -> Environment:
+    """Return the environment of a backend of ours, as `--backend-config=<backend>,environment` chooses it.
+
+    Raises:
+        InferError: UNSUPPORTED with the command that installs it; INTERNAL for a path without interpreter.
+    """
+    name, choice = model.config.backend, model.backend_config.get("environment", "own")
+    if choice == "server":
+        return Environment()
+    if choice != "own":
+        return Environment(_interpreter(Path(choice)))
+    environments = PackagedEnvironments()
+    lease = environments.lease(name)
+    if lease is None and model.backend_config.get("requirements") == "install":
+        lease = environments.install(name)
+    if lease is None:
+        raise unsupported(
+            f"backend '{name}' needs an environment of its own, which is not installed: 'nereid backends"
+            f" install {name}' installs it, as does --backend-config={name},requirements=install at a load"
+        )
+    return _leased(lease)
 
 
 def _leased(lease: Lease) -> Environment:
@@ -194,37 +217,3 @@ def _passes(path: str, links: set[str]) -> bool:
     """Return whether the path or one of its parents is a link."""
     parts = path.split("/")
     return any("/".join(parts[:end]) in links for end in range(1, len(parts) + 1))
-
-
-def _install(name: str, requirements: Path, root: Path) -> None:
-    python = root / "bin" / "python"
-    _run(name, requirements, [sys.executable, "-m", "venv", str(root)], python)
-    pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-    _run(name, requirements, [*pip, "-r", requirements.name, "numpy"], python)
-
-
-def _run(name: str, requirements: Path, command: list[str], python: Path) -> None:
-    from backends.python.worker.activation import environment_variables  # few models need it
-
-    try:
-        done = subprocess.run(
-            command,
-            cwd=requirements.parent,
-            env=environment_variables(python, os.environ),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_INSTALL_S,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise internal(f"installing '{requirements}' of model '{name}' took over {_INSTALL_S:g} s") from error
-    if done.returncode:
-        output = done.stdout.decode(errors="replace")[-_OUTPUT_CHARACTERS:].strip()
-        raise internal(f"installing '{requirements}' of model '{name}' failed: {output}")
-
-
-def _relocate(root: Path, final: Path) -> None:
-    """Replace the path of the interpreter in the programs of the environment by its final one."""
-    for program in (root / "bin").iterdir():
-        if program.is_file() and not program.is_symlink():
-            program.write_bytes(program.read_bytes().replace(os.fsencode(root), os.fsencode(final)))

@@ -16,7 +16,7 @@ TABLE = """
 app.access: app.core app.core.observability app.protocol
 app.cache: app.core
 app.commands: app.access app.console app.core app.core.config app.core.rollout app.settings backends
-    deployments.manager deployments.model_store nereid
+    deployments.environments deployments.manager deployments.model_store nereid
 app.console: app.core app.core.config app.ray_adapter app.routing app.settings
 app.core:
 app.core.config: app.core
@@ -66,6 +66,8 @@ backends.cuda: app.core backends
 backends.fil: app.core app.core.config backends
 backends.onnxruntime: app.core app.core.config backends backends.cuda backends.openvino
 backends.openvino: app.core app.core.config backends
+backends.packaged: backends
+backends.packaged.paddle: backends.packaged
 backends.python: app.core app.core.config backends backends.python.api backends.python.execution
     backends.python.worker
 backends.python.api: app.core backends

@@ -208,11 +208,11 @@ def test_installed_environment_depends_on_the_requirements(
 ) -> None:
     installed: list[Path] = []
 
-    def install(name: str, requirements: Path, root: Path) -> None:
+    def install(name: str, requirements: Path, root: Path, final: Path) -> None:
         make(root)
         installed.append(requirements)
 
-    monkeypatch.setattr(prepare_module, "_install", install)
+    monkeypatch.setattr(prepare_module, "install", install)
     (folder / "requirements.txt").write_text("-c versions.txt\n")
     pythons = []
     for versions in ("a==1\n", "a==1\n", "a==2\n"):

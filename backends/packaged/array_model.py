@@ -1,0 +1,96 @@
+"""Base of packaged backends that map named arrays to named arrays: requests are joined and split for them.
+
+An environment needs numpy and the framework, and none of our packages.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from backends.cpus import available_cpus
+
+Array = Any
+
+
+class ArrayModel:
+    """One instance of a model; subclasses write `load` and `run`.
+
+    Attributes:
+        config: the configuration, as JSON has it.
+        name: the model's.
+        directory: the version's directory.
+        outputs: the names of the outputs.
+        kind: "CPU", "GPU" or "MODEL".
+        device_id: CUDA ordinal for kind GPU.
+    """
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Load the model and run it once, because a first run takes longer."""
+        self.config: dict[str, Any] = json.loads(args["model_config"])
+        self.name = args["model_name"]
+        self.directory = os.path.join(args["model_repository"], args["model_version"])
+        self.inputs = [tensor["name"] for tensor in self.config["input"]]
+        self.outputs = [tensor["name"] for tensor in self.config["output"]]
+        self.kind, self.device_id = args["model_instance_kind"], int(args["model_instance_device_id"])
+        self.load()
+        try:
+            self.run({tensor["name"]: self._zeros(tensor) for tensor in self.config["input"]})
+        except Exception as error:  # -1 is taken for 1, which may be no size that the model has
+            pb_utils.Logger.log_info(f"'{self.name}' did not run with inputs of zeros: {error}")
+
+    def load(self) -> None:
+        """Load the model's files."""
+        raise NotImplementedError
+
+    def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Return all outputs by name, in memory of their own."""
+        raise NotImplementedError
+
+    def threads(self) -> int:
+        """Return an instance's equal share of the CPUs."""
+        groups = [group for group in self.config.get("instance_group", ()) if group.get("kind") != "KIND_GPU"]
+        return max(1, available_cpus() // max(1, sum(int(group.get("count", 1)) for group in groups)))
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Execute requests joined along axis 0; if that fails, each alone: only one may be at fault."""
+        if len(requests) > 1:
+            try:
+                return self._together(requests)
+            except Exception as error:
+                pb_utils.Logger.log_verbose(
+                    f"a batch of '{self.name}' is executed request by request: {error}"
+                )
+        return [self._alone(request) for request in requests]
+
+    def _together(self, requests: Sequence[Any]) -> list[Any]:
+        rows = [self._arrays(request) for request in requests]
+        found = self.run({name: np.concatenate([row[name] for row in rows]) for name in self.inputs})
+        ends = np.cumsum([len(row[self.inputs[0]]) for row in rows])
+        for name in self.outputs:
+            if len(found[name]) != ends[-1]:
+                raise ValueError(f"output '{name}' has {len(found[name])} rows for a batch of {ends[-1]}")
+        parts = {name: np.split(found[name], ends[:-1]) for name in self.outputs}
+        return [self._response({name: parts[name][index] for name in parts}) for index in range(len(rows))]
+
+    def _alone(self, request: Any) -> Any:
+        try:
+            return self._response(self.run(self._arrays(request)))
+        except Exception as error:
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
+
+    def _arrays(self, request: Any) -> dict[str, Array]:
+        return {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self.inputs}
+
+    def _response(self, found: Mapping[str, Array]) -> Any:
+        return pb_utils.InferenceResponse([pb_utils.Tensor(name, found[name]) for name in self.outputs])
+
+    def _zeros(self, tensor: dict[str, Any]) -> Array:
+        reshape = tensor.get("reshape")
+        dims = tensor["dims"] if reshape is None else reshape.get("shape", [])
+        batch = [1] if int(self.config["max_batch_size"]) > 0 else []
+        dtype = pb_utils.triton_string_to_numpy(tensor["data_type"])
+        return np.zeros([*batch, *(max(1, int(dim)) for dim in dims)], dtype)

@@ -1,0 +1,105 @@
+"""Paddle models in the environment of the packaged backend, against Paddle's own answers."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import backends
+from app.core.errors import InferError
+from backends.base import Model
+from deployments.environments.packaged import PackagedEnvironments
+from deployments.environments.prepare import prepare
+from tests.unit.backend_harness import Served, config, infer
+
+DENSE = """
+    max_batch_size: 8 input { name: "x" data_type: TYPE_FP32 dims: 16 }
+    output { name: "%s" data_type: TYPE_FP32 dims: 4 }
+"""
+TWO = """
+    max_batch_size: 8
+    input { name: "b" data_type: TYPE_INT64 dims: 2 } input { name: "a" data_type: TYPE_INT64 dims: 2 }
+    output { name: "SUM" data_type: TYPE_INT64 dims: 2 }
+    output { name: "DIFFERENCE" data_type: TYPE_INT64 dims: 2 }
+"""
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    lease = PackagedEnvironments().lease("paddle")
+    if lease is None:
+        pytest.skip("'nereid backends install paddle' has not been run")
+    root = tmp_path_factory.mktemp("models")
+    python = lease.directory / "bin" / "python"
+    writer = Path(__file__).with_name("write_models.py")
+    subprocess.run([python, "-s", writer, root], check=True, capture_output=True, timeout=100)
+    lease.release()
+    return root
+
+
+@pytest.fixture
+def serve(repository: Path, request: pytest.FixtureRequest) -> Callable[[str, str], Served]:
+    def load(name: str, text: str) -> Served:
+        model = Model(config(f'name: "{name}" backend: "paddle" {text}'), 1, repository / name)
+        model.common_file = backends.python_based_file("paddle", None)
+        environment = prepare(model, 1 << 30)
+        model.interpreter = environment.python
+        request.addfinalizer(environment.release)
+        served = Served(backends.find_backend("paddle"), model)
+        request.addfinalizer(served.close)
+        return served
+
+    return load
+
+
+@pytest.mark.parametrize("output", ["fetch_name_0", "probabilities"])
+def test_answers_are_those_of_paddle(
+    repository: Path, serve: Callable[[str, str], Served], output: str
+) -> None:
+    """Outputs are found by order too: Paddle loses their names."""
+    expected = np.load(repository / "dense" / "expected.npz")
+    x, y = expected["x"], expected["y"]
+    calls = serve("dense", DENSE % output)(infer({"x": x[:2]}), infer({"x": x[2:]}))
+    found = np.concatenate([call.arrays[output] for call in calls])
+    np.testing.assert_allclose(found, y, rtol=1e-5, atol=1e-5)
+
+
+def test_several_inputs_and_outputs(serve: Callable[[str, str], Served]) -> None:
+    a, b = np.array([[5, 7]]), np.array([[1, 2]])
+    (call,) = serve("two", TWO)(infer({"a": a, "b": b}))
+    assert call.arrays["SUM"].tolist() == [[6, 9]] and call.arrays["DIFFERENCE"].tolist() == [[4, 5]]
+
+
+def test_accelerator_leaves_the_answers(repository: Path, serve: Callable[[str, str], Served]) -> None:
+    expected = np.load(repository / "dense" / "expected.npz")
+    threads = accelerator('name: "mkldnn" parameters { key: "cpu_threads" value: "2" }')
+    served = serve("dense", DENSE % "y" + threads)
+    (call,) = served(infer({"x": expected["x"]}))
+    np.testing.assert_allclose(call.arrays["y"], expected["y"], rtol=1e-4, atol=1e-4)
+
+
+def accelerator(text: str) -> str:
+    return f"optimization {{ execution_accelerators {{ cpu_execution_accelerator {{ {text} }} }} }}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            DENSE % "y" + accelerator('name: "openvino"'),
+            "unknown cpu_execution_accelerator name 'openvino' is provided. Available choices are"
+            " [mkldnn, ort]",
+        ),
+        (DENSE.replace('"x"', '"z"') % "y", "unexpected inference input 'z', allowed inputs are: x"),
+        (
+            DENSE % "y" + 'default_model_filename: "net.pdmodel"',
+            "Paddle model should be named as 'model.pdmodel'",
+        ),
+    ],
+)
+def test_model_that_cannot_be_served(serve: Callable[[str, str], Served], text: str, message: str) -> None:
+    with pytest.raises(InferError) as caught:
+        serve("dense", text)
+    assert message in caught.value.message
