@@ -4,6 +4,7 @@ Triton builds ONNX Runtime with a provider of that name. The usual wheel has non
 """
 
 import logging
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,13 +38,11 @@ def wants_openvino(instance: Instance) -> bool:
     wanted = any(accelerator.name == OPENVINO for accelerator in accelerators)
     if instance.kind != "CPU" or not wanted or PROVIDER in ort.get_available_providers():
         return False
-    try:
-        import openvino  # noqa: F401
-    except ImportError as error:
+    if find_spec("openvino") is None:
         raise unsupported(
             f"model '{instance.model.name}' asks for the execution accelerator '{OPENVINO}', which needs"
             f" OpenVINO, which is not installed; install the extra: {install_command('openvino')}"
-        ) from error
+        )
     return True
 
 
