@@ -126,7 +126,7 @@ def _find(model: Model) -> tuple[Path, str]:
     """Return a model's file and its format."""
     folder = model.version_directory
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    path = model.artifact(file_name(model.config, names))
+    path = model.artifact("", file_name(model.config, names))
     if not path.is_file():
         raise unavailable(f"unable to find '{path}' for model instance '{model.name}'")
     return path, model_type(model.config, names)

@@ -44,14 +44,21 @@ def model_type(config: mc.ModelConfig, names: Collection[str]) -> str:
         if chosen not in FILES:
             raise unsupported(f"{chosen} not recognized as a valid serialization format.")
         return chosen
-    wanted = [config.default_model_filename] if config.default_model_filename else names
+    named = _named(config, names)
+    wanted = [named] if named else names
     found = [kind for kind, file in FILES.items() if file in wanted]
     return found[0] if len(found) == 1 else "xgboost"
 
 
 def file_name(config: mc.ModelConfig, names: Collection[str]) -> str:
     """Return the name of a model's file in its version directory."""
-    return config.default_model_filename or FILES[model_type(config, names)]
+    return _named(config, names) or FILES[model_type(config, names)]
+
+
+def _named(config: mc.ModelConfig, names: Collection[str]) -> str:
+    """Return the file that the configuration names; "" also for model.fil, which a model's name implies."""
+    named: str = config.default_model_filename
+    return named if named != "model.fil" or named in names else ""
 
 
 def seems(head: bytes) -> str:

@@ -16,8 +16,6 @@ logger = logging.getLogger(__name__)
 Predictor = Callable[[Array], Array]
 """Answers rows, float32[n, features], by float32[n, classes]."""
 
-_SMALL: Final = 256
-"""Rows that one thread answers sooner than several: OpenMP's barrier takes milliseconds on busy CPUs."""
 _PART: Final = 1024
 _MAX_PROBES: Final = 1024
 _PROBE_STEPS: Final = 50_000_000
@@ -26,31 +24,37 @@ _MISSING: Final = 0.1
 
 
 class Gtil:
-    """Treelite's General Tree Inference Library, by which Triton answers on a CPU."""
+    """Treelite's General Tree Inference Library, by which Triton answers on a CPU.
 
-    def __init__(self, model: treelite.Model, threads: int) -> None:
+    It uses one thread: Ray sets OMP_NUM_THREADS to 1, beyond which treelite refuses to go, and a barrier of
+    OpenMP takes milliseconds on busy CPUs.
+    """
+
+    def __init__(self, model: treelite.Model) -> None:
         self._model = model
-        self._threads = threads
 
     def __call__(self, rows: Array) -> Array:
-        threads = 1 if len(rows) < _SMALL else self._threads
-        answer = treelite.gtil.predict(self._model, rows, nthread=threads)
+        answer = treelite.gtil.predict(self._model, rows, nthread=1)
         return np.asarray(answer[:, 0, :], np.float32)
 
 
 class InParts:
-    """Has several threads answer many rows, each a part, by a predictor that uses one thread."""
+    """Has several threads answer many rows, each a part, by a predictor that uses one thread.
+
+    Attributes:
+        predictor: that predictor.
+    """
 
     def __init__(self, predictor: Predictor, threads: int) -> None:
-        self._predictor = predictor
+        self.predictor = predictor
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "trees")
 
     def __call__(self, rows: Array) -> Array:
         parts = min(self._threads, len(rows) // _PART)
         if parts < 2:
-            return self._predictor(rows)
-        return np.concatenate(list(self._pool.map(self._predictor, np.array_split(rows, parts))))
+            return self.predictor(rows)
+        return np.concatenate(list(self._pool.map(self.predictor, np.array_split(rows, parts))))
 
 
 def fastest(name: str, model: treelite.Model, forest: Forest, threads: int) -> Predictor:
@@ -62,17 +66,19 @@ def fastest(name: str, model: treelite.Model, forest: Forest, threads: int) -> P
         forest: its trees.
         threads: for batches of many rows.
     """
-    reference = Gtil(model, threads)
+    chosen = _checked(name, Gtil(model), forest)
+    return InParts(chosen, threads) if threads > 1 else chosen
+
+
+def _checked(name: str, reference: Gtil, forest: Forest) -> Predictor:
     converted = _converted(forest)
     if converted is None:
         return reference
     rows = probes(forest)
-    if not agree(converted(rows), reference(rows)):
-        logger.warning(
-            "model '%s': ONNX Runtime answers its trees differently, so treelite answers them", name
-        )
-        return reference
-    return InParts(converted, threads) if threads > 1 else converted
+    if agree(converted(rows), reference(rows)):
+        return converted
+    logger.warning("model '%s': ONNX Runtime answers its trees differently, so treelite answers them", name)
+    return reference
 
 
 def _converted(forest: Forest) -> Predictor | None:

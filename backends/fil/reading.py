@@ -15,14 +15,16 @@ from backends.fil.formats import seems
 
 _PARSER: Final = Path(__file__).with_name("parse.py")
 _MEMORY: Final = 1 << 30
-_MEMORY_PER_BYTE: Final = 32
-"""Address space of the parser: of a byte of XGBoost's UBJSON it makes up to 12 (measured)."""
+_MEMORY_PER_BYTE: Final = 16
+"""Address space for each byte of the file: good files take up to 8, those of UBJSON and LightGBM most."""
 _SECONDS: Final = 60
 _BYTES_PER_SECOND: Final = 1 << 20
 _MAX_TEXT: Final = 500
 _ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """Each thread of numpy's and scipy's libraries reserves address space."""
 _NO_MEMORY: Final = ("bad_alloc", "expand buffer", "_M_replace_aux", "length_error")
+_VERSION: Final = 12
+"""Bytes of a checkpoint that say which version of treelite wrote it."""
 _PLACE: Final = re.compile(r"^\[[\d:]+\] \S+:\d+: ")
 """Time and line of treelite's source, before its text."""
 
@@ -47,9 +49,23 @@ def read_model(name: str, path: Path, model_type: str, allow_unknown_field: bool
     done = subprocess.run(
         command, env={**os.environ, **_ONE_THREAD}, stdin=subprocess.DEVNULL, capture_output=True, check=False
     )
-    if done.returncode == 0:
-        return treelite.Model.deserialize_bytes(done.stdout)
-    raise _refused(name, path, model_type, _reason(done, memory, seconds))
+    reason = (
+        _cut_off(path, model_type, done.stdout) if done.returncode == 0 else _reason(done, memory, seconds)
+    )
+    if reason:
+        raise _refused(name, path, model_type, reason)
+    return treelite.Model.deserialize_bytes(done.stdout)
+
+
+def _cut_off(path: Path, model_type: str, checkpoint: bytes) -> str:
+    """Return what tells that a file lacks its end, which treelite may not notice."""
+    content = path.read_bytes() if model_type in ("lightgbm", "treelite_checkpoint") else b""
+    if model_type == "lightgbm" and b"\ntree_sizes=" in content and b"\nend of trees" not in content:
+        return "it is truncated: 'end of trees' is missing"
+    own_version = content[:_VERSION] == checkpoint[:_VERSION]
+    if model_type == "treelite_checkpoint" and own_version and len(content) < len(checkpoint):
+        return f"it is truncated: {len(checkpoint) - len(content)} bytes are missing"
+    return ""
 
 
 def _reason(done: "subprocess.CompletedProcess[bytes]", memory: int, seconds: int) -> str:

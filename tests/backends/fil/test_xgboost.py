@@ -79,7 +79,8 @@ def test_answers_and_contributions_are_xgboosts(tmp_path: Path, name: str, file:
     contributions = booster.predict(matrix, pred_contribs=True)[:100].reshape(found.shape)
     largest = np.abs(contributions).max()
     np.testing.assert_allclose(found, contributions, rtol=1e-4, atol=1e-5 * largest)
-    assert isinstance(served.instance.state.predict, Gtil) == (name == "categories")
+    predictor = served.instance.state.predict
+    assert isinstance(getattr(predictor, "predictor", predictor), Gtil) == (name == "categories")
 
 
 def test_unknown_field_is_refused_unless_allowed(tmp_path: Path) -> None:

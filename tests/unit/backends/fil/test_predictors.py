@@ -54,7 +54,7 @@ def test_probes_try_each_threshold_from_both_sides(wine: tuple[treelite.Model, F
 def test_converted_trees_agree_on_probes(wine: tuple[treelite.Model, Forest]) -> None:
     model, forest = wine
     rows = probes(forest)
-    assert agree(OnnxTrees(forest)(rows), Gtil(model, 1)(rows))
+    assert agree(OnnxTrees(forest)(rows), Gtil(model)(rows))
     assert isinstance(fastest("m", model, forest, 1), OnnxTrees)
 
 
@@ -76,7 +76,7 @@ def test_wrong_way_of_missing_values_is_found(wine: tuple[treelite.Model, Forest
     model, forest = wine
     turned = OnnxTrees(forest._replace(default_left=~forest.default_left))
     rows = probes(forest)
-    assert not agree(turned(rows), Gtil(model, 1)(rows))
+    assert not agree(turned(rows), Gtil(model)(rows))
 
 
 def test_treelite_answers_without_onnxruntime(

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lightgbm
 import numpy as np
 import pytest
 import treelite
@@ -13,7 +14,7 @@ from treelite.model_builder import Metadata, ModelBuilder, PostProcessorFunc, Tr
 from app.core.errors import ErrorCode, InferError
 from backends.fil import reading
 from backends.fil.forest import Damaged, read_forest
-from backends.fil.formats import FILES, model_type, seems
+from backends.fil.formats import FILES, file_name, model_type, seems
 from backends.fil.reading import read_model
 from tests.unit.backend_harness import config
 
@@ -61,6 +62,7 @@ leaf_value=1
 """
 BAD = {
     "truncated": ("treelite_checkpoint", CHECKPOINT[:300], ""),
+    "last bytes missing": ("treelite_checkpoint", CHECKPOINT[:-20], "it is truncated: 20 bytes are missing."),
     "another": ("xgboost_json", b"tree\nversion=v4\n", "It seems to be of model_type 'lightgbm'."),
     "binary as text": ("xgboost_json", b"\xff" * 4096, "it is not a text file."),
     "empty": ("lightgbm", b"", "need max_feature_idx."),
@@ -175,6 +177,26 @@ def test_cycle_of_nodes_is_refused() -> None:
     tree("cright", ints(2, 2, -1))(model)
     with pytest.raises(Damaged):
         read_forest(model)
+
+
+def test_lightgbm_without_its_last_trees_is_refused(tmp_path: Path) -> None:
+    """Treelite reads the trees that are left, and answers by them."""
+    rows = np.random.default_rng(0).random((200, 3))
+    options = {"objective": "regression", "verbose": -1, "num_threads": 1}
+    path = tmp_path / "model.txt"
+    booster = lightgbm.train(options, lightgbm.Dataset(rows, rows[:, 0]), 5)
+    text = booster.model_to_string()
+    path.write_text(text[: text.index("\nTree=3")])
+    assert "it is truncated: 'end of trees' is missing." in refusal(path, "lightgbm")
+    path.write_text(text)
+    assert read_model("m", path, "lightgbm", False).num_tree == 5
+
+
+def test_name_of_the_model_does_not_name_its_file() -> None:
+    """A model `x.fil` without a configuration gets model.fil for its file, as in Triton."""
+    implied = config('name: "x.fil" default_model_filename: "model.fil"')
+    assert file_name(implied, ["xgboost.ubj"]) == "xgboost.ubj"
+    assert file_name(implied, ["model.fil"]) == "model.fil"
 
 
 @pytest.mark.parametrize("kind", FILES)
