@@ -74,7 +74,7 @@ backends.python.api: app.core backends
 backends.python.execution: app.core backends backends.python.api
 backends.python.worker: app.core backends backends.python.api backends.python.execution
 backends.pytorch: app.core app.core.config backends backends.cuda
-backends.pytorch.eager: backends
+backends.pytorch.eager: app.core backends
 backends.teaching: app.core app.core.config backends backends.python.api
 backends.rtsp: app.core backends
 backends.tensorflow: app.core app.core.config backends

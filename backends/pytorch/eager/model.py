@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import triton_python_backend_utils as pb_utils
 
+from app.core.private_files import private_root
 from backends.cpus import available_cpus
 
 try:
@@ -79,6 +80,8 @@ class TritonPythonModel:
             text = f"no C++ compiler '{compiler}': '{self._name}' is executed eagerly, not by 'torch.compile'"
             self._log.log_warn(text)
             return module
+        # By default the compiled code lies where another user of this machine may have put files before.
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(private_root(), "inductor"))
         return torch.compile(module, **options)
 
     def _warm_up(self, config: dict[str, Any]) -> None:

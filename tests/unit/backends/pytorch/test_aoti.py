@@ -172,6 +172,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_compiled_package(package: Path) -> None:
     for inputs, outputs in ((INPUTS, OUTPUTS), (BY_POSITION[:4], BY_POSITION[4:])):
         served = serve(text(inputs[::-1], outputs, 'platform: "torch_aoti"'), package)

@@ -232,6 +232,7 @@ def test_process_of_its_own(tmp_path: Path, load: Load) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++")
 def test_compiled_module(tmp_path: Path, load: Load) -> None:
     code = CODE.replace("assert not self.training and torch.is_inference_mode_enabled()", "")
