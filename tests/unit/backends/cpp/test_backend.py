@@ -1,6 +1,7 @@
 """A backend written in C against Triton's API (probe/probe.c), loaded and executed."""
 
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -293,6 +294,22 @@ def test_instance_is_as_ready_as_its_backend_says(libraries: Path) -> None:
     assert model.backend.instance_ready(model.instance)
     assert not model.backend.instance_ready(tired)
     model.backend.instance_finalize(tired)
+    model.close()
+
+
+def test_instances_execute_at_the_same_time(libraries: Path) -> None:
+    model = served(libraries, BATCHED)
+    other = Instance(model.model, "m_0_1")
+    model.backend.instance_initialize(other)
+    calls = [Call(ask("meet")), Call(ask("meet"))]
+
+    thread = threading.Thread(target=model.backend.instance_execute, args=(other, calls[:1]))
+    thread.start()
+    model.backend.instance_execute(model.instance, calls[1:])
+    thread.join()
+
+    assert [call.arrays["OUT"].tolist() for call in calls] == [[[2]], [[2]]]
+    model.backend.instance_finalize(other)
     model.close()
 
 

@@ -317,6 +317,17 @@ static Error* use_server(Object* instance, Object* request, Object* response) {
   return answer(request, response);
 }
 
+/* Answers once two executions have met here. */
+static Error* meet(Object* request, Object* response) {
+  static _Atomic int present = 0;
+  ++present;
+  for (int waited_ms = 0; present < 2; ++waited_ms) {
+    if (waited_ms == 5000) return TRITONSERVER_ErrorNew(INTERNAL, "nobody came");
+    usleep(1000);
+  }
+  return answer(request, response);
+}
+
 /* Answers and releases a request, or leaves that to a thread. */
 static Error* execute_one(Object* instance, Object* request) {
   Object *response, *trace;
@@ -334,6 +345,7 @@ static Error* execute_one(Object* instance, Object* request) {
   Error* failed = strcmp(mode, "fail") == 0 ? TRITONSERVER_ErrorNew(INVALID_ARG, "probe was asked to fail")
                   : strcmp(mode, "describe") == 0 ? describe(request, response)
                   : strcmp(mode, "state") == 0    ? accumulate(request, response)
+                  : strcmp(mode, "meet") == 0     ? meet(request, response)
                   : strcmp(mode, "server") == 0   ? use_server(instance, request, response)
                                                   : answer(request, response);
   if (failed) {
