@@ -186,6 +186,35 @@ def characters(target: Path) -> None:
     target.write_text(metadata["character"] + "\n \n", encoding="utf-8")
 
 
+def wine_forest(target: Path) -> None:
+    """A random forest of scikit-learn, as treelite's checkpoint."""
+    import treelite.sklearn
+    from sklearn.datasets import load_wine
+    from sklearn.ensemble import RandomForestClassifier
+
+    forest = RandomForestClassifier(50, max_depth=6, random_state=0).fit(*load_wine(return_X_y=True))
+    treelite.sklearn.import_model(forest).serialize(str(target))
+
+
+def language(target: Path) -> None:
+    """Weights of the language model, by gradient descent on its corpus: sums of its rows, so many of each."""
+    import numpy as np
+
+    spec = importlib.util.spec_from_file_location("language", REPOSITORY / "language/1/model.py")
+    assert spec is not None and spec.loader is not None
+    model = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(model)
+    lines = (REPOSITORY / "language/corpus.txt").read_text(encoding="utf-8").splitlines()
+    languages, texts = zip(*(line.split("\t") for line in lines), strict=True)
+    names, which = np.unique(languages, return_inverse=True)
+    rows, wanted = np.stack([model.features(text) for text in texts]), np.eye(len(names))[which]
+    alike, shares = rows @ rows.T, np.zeros(wanted.shape)
+    for _ in range(300):
+        shares += wanted - model.softmax(alike @ shares)
+    with target.open("wb") as file:
+        np.savez(file, names=names, weights=(rows.T @ shares).astype(np.float32))
+
+
 RECIPES: Final[dict[str, Callable[[Path], None]]] = {
     "simple/1/model.onnx": sum_and_difference("INT32"),
     "simple_int8/1/model.onnx": sum_and_difference("INT8"),
@@ -212,6 +241,8 @@ RECIPES: Final[dict[str, Callable[[Path], None]]] = {
         "data/silero_vad.onnx",
         "1a153a22f4509e292a94e67d6f9b85e8deb25b4988682b7e174c65279d8788e3",
     ),
+    "wine_forest/1/checkpoint.tl": wine_forest,
+    "language/1/weights.npz": language,
     "magika/1/model.onnx": copy_of(
         "magika",
         "models/standard_v3_3/model.onnx",

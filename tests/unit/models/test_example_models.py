@@ -12,9 +12,14 @@ import pytest
 import torch
 from google.protobuf import text_format
 from PIL import Image, ImageDraw, ImageFont
+from sklearn.datasets import load_wine
 from tritonclient.grpc import model_config_pb2 as mc
 
-from tests.unit.models.conftest import REPOSITORY, ROOT, Run, labels
+from backends.base import Model
+from backends.fil.backend import FilBackend
+from tests.unit.backend_harness import Served, infer
+from tests.unit.models import fake_pb_utils
+from tests.unit.models.conftest import REPOSITORY, ROOT, Load, Run, labels
 from tests.voice import CHUNK, CONTEXT, RATE, voice
 
 Pixels = Callable[[str], npt.NDArray[np.float32]]
@@ -101,6 +106,40 @@ def test_efficientnets_agree(run_onnx: Run, pixels: Pixels) -> None:
     np.testing.assert_allclose(second, first, atol=1e-3)
     alone = [run_onnx("efficientnet_lite0_onnx/1", input=batch[i : i + 1])[0][0] for i in range(2)]
     np.testing.assert_allclose(np.stack(alone), first, atol=1e-5)
+
+
+def test_forest_knows_the_wines() -> None:
+    rows, wines = load_wine(return_X_y=True)
+    model = Model(config_of("wine_forest"), 1, REPOSITORY / "wine_forest")
+    (call,) = Served(FilBackend, model)(infer({"input__0": rows.astype(np.float32)}))
+    shares, reasons = call.arrays["output__0"], call.arrays["treeshap_output"]
+    assert (shares.argmax(axis=1) == wines).mean() > 0.99
+    np.testing.assert_allclose(reasons.sum(axis=2), shares, atol=1e-5)
+
+
+PHRASES = [
+    ("English", "Where can I buy a ticket for the train?"),
+    ("German", "Wo kann ich eine Fahrkarte kaufen?"),
+    ("French", "Je voudrais un billet pour Paris, merci."),
+    ("Spanish", "¿A qué hora sale el tren de la mañana?"),
+    ("Italian", "Vorrei un biglietto per Roma."),
+    ("Dutch", "Ik wil graag een kaartje naar Utrecht."),
+]
+
+
+def test_language_is_recognised_in_sentences_it_was_not_trained_on(load_python: Load) -> None:
+    corpus = (REPOSITORY / "language/corpus.txt").read_text(encoding="utf-8")
+    texts = np.array([[text.encode()] for _, text in PHRASES], dtype=object)
+    (response,) = load_python("language").execute([fake_pb_utils.Request(text=texts)])
+    assert response.outputs["language"].ravel().tolist() == [name for name, _ in PHRASES]
+    assert response.outputs["probability"].shape == (len(PHRASES), 1)
+    assert not any(text in corpus for _, text in PHRASES)
+
+
+def test_language_of_what_is_no_text_is_some_language(load_python: Load) -> None:
+    texts = np.array([[b""], [b"\xff\xfe 123"], [b"x" * 100_000]], dtype=object)
+    (response,) = load_python("language").execute([fake_pb_utils.Request(text=texts)])
+    assert np.isfinite(response.outputs["probability"]).all()
 
 
 def picture_of(text: str, height: int, width: int) -> npt.NDArray[np.float32]:
