@@ -26,10 +26,10 @@ Resolve = Callable[[str, int], Sequence[str]]
 
 
 class Endpoint(NamedTuple):
-    """A checked place in the network: what to connect to, and what the URL calls it."""
+    """A checked place in the network: addresses to connect to, in turn, and what the URL calls it."""
 
     scheme: str
-    address: str
+    addresses: tuple[str, ...]
     host: str
     port: int
 
@@ -126,20 +126,20 @@ class AllowList:
         if literal is not None:
             if not _contains(rules, literal):
                 raise _denied(host, port)
-            return Endpoint(parts.scheme, str(literal), host, port)
+            return Endpoint(parts.scheme, (str(literal),), host, port)
         if not host or not any(rule.names(host) for rule in rules):
             raise _denied(host, port)
-        return Endpoint(parts.scheme, self._address(host, port, rules), host, port)
+        return Endpoint(parts.scheme, self._addresses(host, port, rules), host, port)
 
-    def _address(self, host: str, port: int, rules: Sequence[_Rule]) -> str:
+    def _addresses(self, host: str, port: int, rules: Sequence[_Rule]) -> tuple[str, ...]:
         try:
             found = self._resolve(host, port)
         except OSError as error:
             raise unavailable(f"host '{host}' cannot be resolved: {error.strerror or error}") from None
-        for text in found:
-            address = _ip(text)
-            if address is not None and (not _is_special(address) or _contains(rules, address)):
-                return str(address)
+        addresses = [address for address in map(_ip, found) if address is not None]
+        allowed = [each for each in addresses if not _is_special(each) or _contains(rules, each)]
+        if allowed:
+            return tuple(str(address) for address in allowed)
         raise invalid_arg(
             f"host '{host}' resolves to {', '.join(found) or 'nothing'}, which the model's allowed_hosts must"
             " list as an address"

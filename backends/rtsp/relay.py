@@ -33,17 +33,31 @@ class Connection:
         """Connect, and shake hands for TLS: the certificate must be valid for the URL's host.
 
         Raises:
-            OSError: it failed, took too long or was aborted; ssl.SSLError is one.
+            OSError: it failed at every address, took too long or was aborted; ssl.SSLError is one.
         """
-        family = socket.AF_INET6 if ":" in self._endpoint.address else socket.AF_INET
+        *others, last = self._endpoint.addresses
+        for address in others:
+            try:
+                return self._connect(address)
+            except OSError:
+                if self._aborted:
+                    raise
+        return self._connect(last)
+
+    def _connect(self, address: str) -> socket.socket:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
             sock.settimeout(self._timeout)
             self._adopt(sock)
-            sock.connect((self._endpoint.address, self._endpoint.port))
+            sock.connect((address, self._endpoint.port))
             if self._endpoint.scheme in ("rtsps", "https"):
-                sock = ssl.create_default_context().wrap_socket(sock, server_hostname=self._endpoint.host)
+                context = ssl.create_default_context()
+                sock = context.wrap_socket(
+                    sock, do_handshake_on_connect=False, server_hostname=self._endpoint.host
+                )
                 self._adopt(sock)
+                sock.do_handshake()
         except BaseException:
             sock.close()
             raise

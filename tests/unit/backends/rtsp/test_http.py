@@ -1,5 +1,6 @@
 """Streams of an HTTP server: ranges, redirects, live JPEG, a server that breaks off."""
 
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.certificates import Authority
 from tests.unit.backends.rtsp.conftest import FRAMES, Serve, failure, values
 from tests.waiting import block_until
 
@@ -153,6 +155,27 @@ def test_user_name_and_password_are_sent(serve: Serve, server: Server) -> None:
     url = server.url.replace("http://", "http://me:se%20cret@")
     values(serve().start(f"{url}/ranges"), "INDEX")
     assert server.asked[0][2] == "Basic bWU6c2UgY3JldA=="
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_https_checks_the_certificate(
+    serve: Serve, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: bool
+) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("store")
+    if trusted:
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.root))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.cert, pair.key)
+    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    # By name: what the certificate must be for is the URL's host, not the address that it resolves to.
+    cameras = serve(allowed_hosts="localhost:*,127.0.0.1:*")
+    call = cameras.start(f"https://localhost:{server.server_port}/ranges")
+    if trusted:
+        assert len(values(call, "INDEX")) == FRAMES
+    else:
+        assert "certificate verify failed" in failure(call)
+        assert server.asked == []
 
 
 def test_cancelling_ends_a_read_that_waits(serve: Serve, server: Server) -> None:

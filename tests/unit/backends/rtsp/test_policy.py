@@ -53,7 +53,7 @@ def endpoint(url: str, *hosts: str, schemes: Sequence[str] = SCHEMES) -> Endpoin
 )
 def test_what_is_listed_is_allowed(url: str, hosts: list[str], expected: tuple[str, int]) -> None:
     found = endpoint(url, *hosts)
-    assert (found.address, found.port) == expected
+    assert (*found.addresses, found.port) == expected
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_entries_that_are_no_hosts_fail_the_load(entry: str) -> None:
 def test_a_name_is_resolved_for_each_stream_anew_and_once(tmp_path: Path) -> None:
     answers = iter([["10.1.2.3"], ["127.0.0.1"]])
     allowed = AllowList(SCHEMES, ["camera.lan"], None, lambda host, port: next(answers))
-    assert allowed.endpoint(allowed.split("rtsp://camera.lan/x")).address == "10.1.2.3"
+    assert allowed.endpoint(allowed.split("rtsp://camera.lan/x")).addresses == ("10.1.2.3",)
     with pytest.raises(InferError, match=r"resolves to 127\.0\.0\.1"):
         allowed.endpoint(allowed.split("rtsp://camera.lan/x"))
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from backends.rtsp.policy import Endpoint
+from backends.rtsp.relay import Connection
 from tests.certificates import Authority
 from tests.rtsp_server import Answer, RtspServer
 from tests.unit.backends.rtsp.conftest import FRAMES, Serve, failure, values
@@ -92,17 +94,21 @@ def test_a_stream_that_falls_silent_is_given_up(serve: Serve, packets: list[byte
     assert text == f"'{server.url}' sent nothing for 0.3 s"
 
 
-def test_opening_a_silent_server_can_be_cancelled(serve: Serve) -> None:
+@pytest.mark.parametrize("scheme", ["rtsp", "rtsps"])
+def test_opening_a_silent_server_can_be_cancelled(serve: Serve, scheme: str) -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        call = serve().start(f"rtsp://127.0.0.1:{silent.getsockname()[1]}/x")
-        block_until(lambda: len(call.responses) == 0)
-        silent.accept()[0].close()
-        call.cancelled = True
-        began = time.monotonic()
-        call.wait()
-        assert time.monotonic() - began < 1.0
+        call = serve().start(f"{scheme}://127.0.0.1:{silent.getsockname()[1]}/x")
+        connection, _ = silent.accept()
+        with connection:
+            assert connection.recv(1)  # it has begun to ask
+            call.cancelled = True
+            began = time.monotonic()
+            call.wait()
+            assert time.monotonic() - began < 1.0
+            while connection.recv(4096):  # until it is closed
+                pass
 
 
 @pytest.mark.parametrize("method", ["OPTIONS", "DESCRIBE", "SETUP"])
@@ -158,6 +164,13 @@ def test_a_size_that_changes_within_a_stream_is_checked(serve: Serve, packets: l
         call.wait()
     shapes = {response.outputs[0].shape for response in call.responses if response.outputs}
     assert shapes == {(180, 320, 3)}
+
+
+def test_the_next_address_of_a_name_is_tried(packets: list[bytes]) -> None:
+    with RtspServer(packets) as server:
+        endpoint = Endpoint("rtsp", ("127.0.0.2", "127.0.0.1"), "camera.lan", server.port)
+        with Connection(endpoint, 5.0).connect() as connected:
+            assert connected.getpeername() == ("127.0.0.1", server.port)
 
 
 def test_udp_is_used_where_the_model_allows_it(serve: Serve, packets: list[bytes]) -> None:
