@@ -70,7 +70,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def onnx_served(text: str, folder: Path) -> Served:
     served = test_onnxruntime.serve(text, folder, kind="GPU")
-    assert served.instance.state.on_gpu is not None
+    assert served.instance.state.runs is not None
     return served
 
 
@@ -119,7 +119,7 @@ def test_onnx_tensors_are_bound(gpu: None, tmp_path: Path) -> None:
         calls = served(*(infer({"INPUT0": a, "INPUT1": a}) for a in arrays))
         assert [call.arrays["OUTPUT0"][0, 0] for call in calls] == [2, 4]
         assert all(not call.arrays["OUTPUT1"].any() for call in calls)
-    assert served.instance.state.on_gpu.device.waits == 3
+    assert served.instance.state.runs.device.waits == 3
 
 
 def test_onnx_outputs_that_are_not_requested_are_not_bound(gpu: None, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_onnx_graphs_write_to_memory_that_stays(gpu: None, tmp_path: Path) -> No
     spec = "graph_spec { batch_size: 2 } graph_spec { batch_size: 4 graph_lower_bound { batch_size: 3 } }"
     text = test_onnxruntime.one("TYPE_FP32", "dims: 16", 8, GRAPHS.format(spec))
     served = onnx_served(text, test_onnxruntime.identity(tmp_path))
-    runs = served.instance.state.on_gpu
+    runs = served.instance.state.runs
     assert len(runs._graphs) == 2
     for rows in (2, 3, 4, 1, 5, 2):
         array = np.arange(16 * rows, dtype=np.float32).reshape(rows, 16) + rows
@@ -177,7 +177,7 @@ def test_onnx_scalars_of_a_batch(gpu: None, tmp_path: Path) -> None:
 def test_onnx_strings_stay_on_the_host(gpu: None, tmp_path: Path) -> None:
     folder = test_onnxruntime.identity(tmp_path, TensorProto.STRING, ("batch", 1))
     served = test_onnxruntime.serve(test_onnxruntime.one("TYPE_STRING", "dims: 1"), folder, kind="GPU")
-    assert served.instance.state.on_gpu is None
+    assert served.instance.state.runs is None
     assert served(infer({"I": np.array([[b"word"]], object)}))[0].arrays["O"].tolist() == [[b"word"]]
 
 
