@@ -22,7 +22,7 @@ def shortened(text: str, limit: int = MAX_MESSAGE) -> str:
 
 
 class ErrorCode(str, Enum):
-    """Transport-neutral error codes, spelled as in Triton's C API; the last three are gRPC's, for clients."""
+    """Error codes, spelled and ordered as in Triton's C API; the last three are gRPC's, for clients."""
 
     UNKNOWN = "UNKNOWN"
     INTERNAL = "INTERNAL"
@@ -35,6 +35,10 @@ class ErrorCode(str, Enum):
     UNAUTHENTICATED = "UNAUTHENTICATED"
     PERMISSION_DENIED = "PERMISSION_DENIED"
     RESOURCE_EXHAUSTED = "RESOURCE_EXHAUSTED"
+
+
+TRITON_CODES: Final = tuple(ErrorCode)[:8]
+"""The codes by their numbers in TRITONSERVER_Error_Code."""
 
 
 class FailureReason(str, Enum):

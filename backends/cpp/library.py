@@ -9,20 +9,8 @@ from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_size_t, c_uint64, 
 from functools import cache
 from typing import Any, Final
 
-from app.core.errors import ErrorCode, Failure, FailureReason
+from app.core.errors import TRITON_CODES, Failure, FailureReason
 from backends.cpp.build import built_library
-
-ERROR_CODES: Final = (
-    ErrorCode.UNKNOWN,
-    ErrorCode.INTERNAL,
-    ErrorCode.NOT_FOUND,
-    ErrorCode.INVALID_ARG,
-    ErrorCode.UNAVAILABLE,
-    ErrorCode.UNSUPPORTED,
-    ErrorCode.ALREADY_EXISTS,
-    ErrorCode.CANCELLED,
-)
-"""By their numbers in TRITONSERVER_Error_Code."""
 
 _OBJECT, _ERROR, _TEXT, _RESULT = c_void_p, c_void_p, c_char_p, POINTER(c_void_p)
 _MESSAGE: Final = (c_char_p, c_size_t)
@@ -97,8 +85,8 @@ def check(error: int | None) -> None:
 
 def failure_of(code: int, text: str) -> Failure:
     """Return the failure of an error code of Triton's."""
-    known = 0 <= code < len(ERROR_CODES)
-    return Failure(ERROR_CODES[code if known else 0], text, FailureReason.BACKEND)
+    known = 0 <= code < len(TRITON_CODES)
+    return Failure(TRITON_CODES[code if known else 0], text, FailureReason.BACKEND)
 
 
 def make(function: Any, *arguments: Any) -> int:

@@ -4,19 +4,7 @@ import traceback
 from types import TracebackType
 from typing import Final
 
-from app.core.errors import ErrorCode, Failure, FailureReason, InferError, internal
-
-# The positions are the numbers of TRITONSERVER_Error_Code.
-_CODES: Final = (
-    ErrorCode.UNKNOWN,
-    ErrorCode.INTERNAL,
-    ErrorCode.NOT_FOUND,
-    ErrorCode.INVALID_ARG,
-    ErrorCode.UNAVAILABLE,
-    ErrorCode.UNSUPPORTED,
-    ErrorCode.ALREADY_EXISTS,
-    ErrorCode.CANCELLED,
-)
+from app.core.errors import TRITON_CODES, ErrorCode, Failure, FailureReason, InferError, internal
 
 
 class TritonError:
@@ -34,14 +22,14 @@ class TritonError:
     __slots__ = ("_code", "_message")
 
     def __init__(self, message: str, code: int = INTERNAL) -> None:
-        if not 0 <= code < len(_CODES):
+        if not 0 <= code < len(TRITON_CODES):
             raise ValueError(f"unknown error code {code}")
         self._message = message
         self._code = code
 
     @classmethod
     def _from_failure(cls, failure: Failure) -> "TritonError":
-        return cls(failure.message, _CODES.index(failure.code))
+        return cls(failure.message, TRITON_CODES.index(failure.code))
 
     def message(self) -> str:
         """Return the text."""
@@ -52,7 +40,7 @@ class TritonError:
         return self._code
 
     def _failure(self) -> Failure:
-        return Failure(_CODES[self._code], self._message, FailureReason.BACKEND)
+        return Failure(TRITON_CODES[self._code], self._message, FailureReason.BACKEND)
 
     def __str__(self) -> str:
         return self._message
