@@ -12,7 +12,7 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from tests.server import Server
+from tests.server import Server, wait_until
 
 CONFIG = """
 backend: "identity"
@@ -133,5 +133,7 @@ def server(
         "--rate-limit=execution_count",
     ]
     started = Server(arguments, log, {"TMPDIR": str(private)}).start()
+    # The banner counts the models that are served when it is printed: not one that a test has loaded by then.
+    wait_until(lambda: "A first request:" in started.output(), 30.0, "the banner is printed")
     yield started
     started.stop()

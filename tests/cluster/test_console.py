@@ -4,13 +4,12 @@ import re
 
 import pytest
 
-from tests.server import Server, wait_until
+from tests.server import Server
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 
 def test_banner_ends_the_start(server: Server) -> None:
-    wait_until(lambda: "A first request:" in server.output(), 30.0, "the banner is printed")
     lines = server.output().splitlines()
     banner = next(number for number, line in enumerate(lines) if " models are ready after " in line)
     assert lines[0].startswith("Nereid ") and " is starting with the models of " in lines[0]
@@ -20,7 +19,6 @@ def test_banner_ends_the_start(server: Server) -> None:
 
 
 def test_messages_of_ray_are_in_a_file(server: Server) -> None:
-    wait_until(lambda: "A first request:" in server.output(), 30.0, "the banner is printed")
     text = server.output()
     assert "ServeController" not in text and "ServeReplica" not in text
     path = re.search(r"Ray's log +(\S+)", text)
