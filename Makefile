@@ -103,10 +103,12 @@ faults: $(VENV)/.installed-test models
 scaling: $(VENV)/.installed-test
 	$(BIN)/python -m tests.long.scaling
 
-# Tables of candidates that are bad in different ways, and of managers killed in each state of a rollout.
+# Tables of candidates that are bad in different ways, of managers killed in each state of a rollout, and of what a
+# rollout costs the stable version's requests.
 rollouts: $(VENV)/.installed-test models
 	$(BIN)/python -m tests.long.rollouts
 	$(BIN)/python -m tests.long.rollout_kills
+	$(BIN)/python -m tests.long.rollout_latency
 
 # `ray up cluster/cluster.yaml` between network namespaces; needs root, sshd and rsync.
 ray-up: $(VENV)/.installed-test models
