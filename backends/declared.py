@@ -68,6 +68,19 @@ def check_tensors(config: mc.ModelConfig, inputs: Tensors, outputs: Tensors, req
         raise invalid_arg(f"unable to load model '{config.name}', input '{missing[0]}' is missing")
 
 
+def with_completed(config: mc.ModelConfig, completed: mc.ModelConfig) -> mc.ModelConfig:
+    """Return a copy with what a backend's code may complete, but for the scheduler."""
+    result = mc.ModelConfig()
+    result.CopyFrom(config)
+    result.max_batch_size = completed.max_batch_size
+    for field in ("input", "output"):
+        result.ClearField(field)
+        getattr(result, field).extend(getattr(completed, field))
+    if completed.HasField("model_transaction_policy"):
+        result.model_transaction_policy.CopyFrom(completed.model_transaction_policy)
+    return result
+
+
 def declared_dims(tensor: mc.ModelInput | mc.ModelOutput) -> tuple[int, ...]:
     """Return the dimensions in which the framework sees a tensor, without the batch dimension."""
     return tuple(tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from backends.bytetrack import kalman
 from backends.bytetrack.kalman import Array
+from nereid.vision import iou
 
 _LOW_LIMIT: Final = 0.5
 """Largest IoU distance at which a box of low score continues a track."""
@@ -191,16 +192,6 @@ class Tracker:
             classes[detections].astype(np.int32),
             detections,
         )
-
-
-def iou(first: Array, second: Array) -> Array:
-    """Return the intersection over union of boxes [n, 4] and [m, 4]: [n, m]."""
-    left_top = np.maximum(first[:, None, :2], second[None, :, :2])
-    right_bottom = np.minimum(first[:, None, 2:], second[None, :, 2:])
-    common = np.prod(np.clip(right_bottom - left_top, 0, None), axis=2)
-    areas = [np.prod(boxes[:, 2:] - boxes[:, :2], axis=1) for boxes in (first, second)]
-    overlaps: Array = common / np.maximum(areas[0][:, None] + areas[1][None, :] - common, 1e-12)
-    return overlaps
 
 
 def _predict(tracks: Sequence[_Track]) -> None:

@@ -24,6 +24,7 @@ from backends.base import Backend, Instance, Model, Request
 from backends.cpp.events import Events
 from backends.cpp.library import check, failure_of, make, read, shim
 from backends.cpp.requests import RequestEncoder, address_of
+from backends.declared import with_completed
 
 logger = logging.getLogger(__name__)
 
@@ -256,17 +257,10 @@ def _merged(config: mc.ModelConfig, completed: mc.ModelConfig) -> mc.ModelConfig
     Raises:
         InferError: INTERNAL for another scheduler than the configuration's.
     """
-    result = mc.ModelConfig()
-    result.CopyFrom(config)
-    result.max_batch_size = completed.max_batch_size
-    for field in ("input", "output"):
-        result.ClearField(field)
-        getattr(result, field).extend(getattr(completed, field))
+    result = with_completed(config, completed)
     present, wanted = (each.WhichOneof("scheduling_choice") for each in (config, completed))
     if present is None and wanted is not None:
         getattr(result, wanted).CopyFrom(getattr(completed, wanted))
     elif present != wanted:
         raise internal(f"Cannot update scheduling choice from {present} to {wanted} when auto-completing.")
-    if completed.HasField("model_transaction_policy"):
-        result.model_transaction_policy.CopyFrom(completed.model_transaction_policy)
     return result

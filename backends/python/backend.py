@@ -19,6 +19,7 @@ from app.core.config.json import config_to_json
 from app.core.errors import invalid_arg
 from app.core.tensors import SequenceId
 from backends.base import Backend, Instance, Model, Request
+from backends.declared import with_completed
 from backends.python.api import metrics
 from backends.python.api.errors import loading_failed
 from backends.python.execution import loader
@@ -158,14 +159,7 @@ def _described(model: Model, instance: Instance | None = None) -> PythonInstance
 def _merged(declared: mc.ModelConfig, returned: dict[str, Any]) -> mc.ModelConfig:
     """Return the configuration with the fields that `auto_complete_config` may change."""
     parsed = json_format.ParseDict(returned, mc.ModelConfig())
-    config = mc.ModelConfig()
-    config.CopyFrom(declared)
-    config.max_batch_size = parsed.max_batch_size
-    for field in ("input", "output"):
-        config.ClearField(field)
-        getattr(config, field).extend(getattr(parsed, field))
+    config = with_completed(declared, parsed)
     if parsed.HasField("dynamic_batching") and not config.WhichOneof("scheduling_choice"):
         config.dynamic_batching.CopyFrom(parsed.dynamic_batching)
-    if parsed.HasField("model_transaction_policy"):
-        config.model_transaction_policy.CopyFrom(parsed.model_transaction_policy)
     return config

@@ -11,6 +11,7 @@ import numpy as np
 from av import VideoFrame
 
 from app.core.errors import InferError, internal, unavailable
+from app.core.pauses import growing_pause
 from app.core.tensors import InferResponse, Tensor, failed
 from backends.base import Model, Request
 from backends.rtsp.frames import Converter, Decoded, FrameQueue, FrameRate, PresentationTimes, Window
@@ -125,7 +126,7 @@ class Stream:
                     f"'{self._source.name}' was lost, and {self._settings.reconnects} attempts to open it"
                     f" again failed: {reason}"
                 )
-            pause = min(self._settings.pause * 2.0 ** (failures - 1), self._settings.max_pause)
+            pause = growing_pause(failures, self._settings.pause, self._settings.max_pause)
             logger.warning("'%s' was lost; opening it again in %g s", self._source.name, pause)
             if self._stopped.wait(pause):
                 return

@@ -60,7 +60,7 @@ app.transport.channel: app.core app.transport app.transport.memory app.transport
 app.transport.memory: app.core app.transport
 app.transport.wire: app.core app.transport app.transport.memory
 backends: app.core app.core.config
-backends.bytetrack: app.core app.core.config backends
+backends.bytetrack: app.core app.core.config backends nereid.vision
 backends.cpp: app.core app.core.config backends
 backends.cuda: app.core backends
 backends.fil: app.core app.core.config backends

@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from backends.bytetrack.tracker import Parameters, Tracked, Tracker, iou
+from backends.bytetrack.tracker import Parameters, Tracked, Tracker
+from nereid.vision import iou
 
 Box = Sequence[float]
 
