@@ -38,6 +38,33 @@ class Duration(msgspec.Struct, gc=False):
         return Duration(self.count + other.count, self.ns + other.ns)
 
 
+_RECENT: Final = 16
+"""Moving means give the last value a weight of 1/16."""
+
+_OUTLIER: Final = 4
+"""A duration counts for at most so many times the mean."""
+_MILLISECOND: Final = 1e6
+
+
+class MovingMean:
+    """A mean of the last values; the first value counts for nothing once there are others."""
+
+    __slots__ = ("_count", "value")
+
+    def __init__(self, value: float = 0.0) -> None:
+        self.value = value
+        self._count = 0
+
+    def add(self, value: float) -> None:
+        """Add a value."""
+        # A first execution often takes far longer than the others: frameworks prepare something then.
+        if self._count > 1:  # nor does one that the operating system interrupted say much
+            value = min(value, _OUTLIER * self.value + _MILLISECOND)
+        if self._count < _RECENT:
+            self._count += 1
+        self.value += (value - self.value) / max(self._count - 1, 1)
+
+
 class BatchDurations(msgspec.Struct):
     """The executions of one batch size."""
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from app.core.errors import ErrorCode, Failure, FailureReason
+from app.core.statistics import MovingMean
 from deployments.execution.queued_request import QueuedRequest
 
 SAFETY: Final = 0.75
@@ -20,11 +21,7 @@ LATEST: Final = 0.9
 """A queued request is dropped if its answer is expected after this share: the answer has its way to go."""
 
 _RECENT: Final = 16
-"""Moving means give the last value a weight of 1/16."""
-
-_OUTLIER: Final = 4
-"""A duration counts for at most so many times the mean."""
-_MILLISECOND: Final = 1e6
+"""The last client that left has a weight of 1/16."""
 
 _ABANDONED: Final = 0.5
 """Share of requests whose clients left before the answer from which the model counts as overloaded."""
@@ -39,25 +36,6 @@ _GROWTH: Final = 1.01
 """While nobody leaves, clients are believed to wait so much longer after each time that they waited."""
 _MEMORY: Final = 30
 """So many times the time that they waited, after which it is forgotten."""
-
-
-class MovingMean:
-    """A mean of the last values; the first value counts for nothing once there are others."""
-
-    __slots__ = ("_count", "value")
-
-    def __init__(self, value: float = 0.0) -> None:
-        self.value = value
-        self._count = 0
-
-    def add(self, value: float) -> None:
-        """Add a value."""
-        # A first execution often takes far longer than the others: frameworks prepare something then.
-        if self._count > 1:  # nor does one that the operating system interrupted say much
-            value = min(value, _OUTLIER * self.value + _MILLISECOND)
-        if self._count < _RECENT:
-            self._count += 1
-        self.value += (value - self.value) / max(self._count - 1, 1)
 
 
 class Patience:

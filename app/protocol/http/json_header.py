@@ -66,50 +66,6 @@ class InferHeader(msgspec.Struct, gc=False):
     parameters: Parameters = {}
 
 
-class _InputData(msgspec.Struct, gc=False):
-    """The data of an input as it was sent."""
-
-    data: msgspec.Raw = msgspec.Raw()
-
-
-class _Data(msgspec.Struct, gc=False):
-    inputs: list[_InputData]
-
-
-_read_data: Final = msgspec.json.Decoder(_Data).decode
-_LONG: Final = 4096
-_SEARCHED: Final = 256
-"""Bytes of a long tensor that are searched for: a search for all of them takes longer than their decoding."""
-
-
-def has_equal_keys(data: bytes, header: InferHeader) -> bool:
-    """Return whether a member of the JSON that a header was decoded from has the name of another one.
-
-    Of those msgspec reads the last. The JSON of tensors, which may be long, is hardly looked at.
-    """
-    if data.count(b":") == _fewest_members(header):
-        return False  # there is none but those that were read
-    for entry in _read_data(data).inputs:
-        tensor = bytes(entry.data)
-        if len(tensor) > _LONG and tensor[:1] == b"[":
-            start = data.find(tensor[:_SEARCHED])
-            if data.startswith(tensor, start):
-                data = data[:start] + b"0" + data[start + len(tensor) :]
-    return strict_json.has_equal_keys(data)
-
-
-def _fewest_members(header: InferHeader) -> int:
-    """Return how many members of objects a header has at least, if each input has a source of data."""
-    count = 1 + bool(header.outputs) + bool(header.id)
-    if header.parameters:
-        count += 1 + len(header.parameters)
-    for entry in header.inputs:
-        count += 4 if entry.parameters is _UNSET else 5
-    for output in header.outputs:
-        count += 1 if output.parameters is _UNSET else 3
-    return count
-
-
 def read_header(document: Any) -> InferHeader:
     """Read a decoded JSON document in the order in which Triton does, with its error texts."""
     identifier, parameters, outputs = "", {}, []

@@ -8,7 +8,8 @@ from itertools import islice
 from typing import Final
 
 from app.core.errors import ErrorCode, Failure, FailureReason
-from deployments.scheduling.admission import Admission, MovingMean
+from app.core.statistics import MovingMean
+from deployments.scheduling.admission import Admission
 from deployments.scheduling.queue import TIMEOUT
 from deployments.scheduling.sequence.sequences import InstanceSlots, Sequence, SequenceRequest
 

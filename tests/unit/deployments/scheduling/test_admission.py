@@ -6,7 +6,8 @@ import pytest
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, FailureReason
-from deployments.scheduling.admission import Admission, MovingMean, Patience
+from app.core.statistics import MovingMean
+from deployments.scheduling.admission import Admission, Patience
 from deployments.scheduling.dynamic.policy_queue import PolicyQueue, QueuePolicies
 from tests.unit.deployments.scheduling.overload_simulation import MANY, Clients, S, Simulation
 from tests.unit.scheduling_fakes import Answers, pending
