@@ -3,6 +3,7 @@
 Importing this package imports no framework; a backend's module is imported when a model first asks for it.
 """
 
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -56,6 +57,12 @@ _FRAMEWORKS: Final[dict[str, tuple[dict[str, str], str]]] = {
     "bytetrack": ({"lap": "lap"}, "video"),
 }
 
+_PYTHON: Final = "model.py"
+"""The `runtime` of a model whose backend is Python-based."""
+
+LIBRARY: Final = re.compile(r"libtriton_[^/]*\.so")
+"""Libraries that `runtime` may name. Triton takes any file; a load request may bring others than these."""
+
 _NO_LIBRARY: Final = frozenset({"python"})
 """Backends that are ours even where Triton's libraries are: that of `python` starts processes itself."""
 
@@ -78,10 +85,10 @@ def find_backend(
         raise invalid_arg(f"backend library name '{name}' escapes backend directory")
     return (
         _from_directory(name, backend_directory)
-        or _from_library(name, backend_directory, model_folders)
+        or _from_library(name, backend_directory, runtime, model_folders)
         or _python_based(name, backend_directory)
         or _from_entry_point(name)
-        or _from_built_in("python" if _python_file(name, runtime) else name)
+        or _from_built_in("python" if _python_file(name, runtime) else _unless_library(name, runtime))
         or _unknown(name)
     )
 
@@ -99,32 +106,50 @@ def extra_of(name: str) -> str:
     return _FRAMEWORKS[name][1] if name in _FRAMEWORKS else ""
 
 
-def is_known(name: str, backend_directory: Path | None = None, model_folders: Sequence[Path] = ()) -> bool:
+def is_known(
+    name: str, backend_directory: Path | None = None, runtime: str = "", model_folders: Sequence[Path] = ()
+) -> bool:
     """Return whether `find_backend` would look for a class of this name; imports nothing."""
-    return name in BUILT_IN or name in PACKAGED or is_custom(name, backend_directory, model_folders)
+    ours = name in BUILT_IN or name in PACKAGED
+    return ours or is_custom(name, backend_directory, runtime, model_folders)
 
 
-def is_custom(name: str, backend_directory: Path | None = None, model_folders: Sequence[Path] = ()) -> bool:
+def is_custom(
+    name: str, backend_directory: Path | None = None, runtime: str = "", model_folders: Sequence[Path] = ()
+) -> bool:
     """Return whether a model, a backend directory or a package has a backend that goes before ours."""
     own = backend_directory is not None and _has_backend(backend_directory / name)
-    library = library_file(name, backend_directory, model_folders)
+    library = library_file(name, backend_directory, runtime, model_folders)
     return own or library is not None or bool(entry_points(group=ENTRY_POINT_GROUP, name=name))
 
 
 def library_file(
-    name: str, backend_directory: Path | None = None, model_folders: Sequence[Path] = ()
+    name: str, backend_directory: Path | None = None, runtime: str = "", model_folders: Sequence[Path] = ()
 ) -> Path | None:
-    """Return the absolute path of `libtriton_<name>.so`, written in C or C++ for Triton; None for none.
+    """Return the absolute path of a backend's library, written in C or C++ for Triton; None for none.
 
-    The first in Triton's order: in `model_folders`, a model's version directory and its own, and then in
-    `<backend_directory>/<name>`, unless there is a `backend.py`.
+    It is called `runtime`, or `libtriton_<name>.so`. The first in Triton's order: in `model_folders`, a
+    model's version directory and its own, and then in `<backend_directory>/<name>`, unless there is a
+    `backend.py`.
     """
     own = backend_directory / name if backend_directory and name else None
     if not name or name in _NO_LIBRARY or (own and (own / "backend.py").is_file()):
         return None
+    if names_library(name, runtime) and not LIBRARY.fullmatch(runtime):
+        return None
     folders = (*model_folders, *([own] if own else ()))
-    paths = (folder / f"libtriton_{name}.so" for folder in folders)
-    return next((path.absolute() for path in paths if path.is_file()), None)
+    paths = (folder / (runtime or f"libtriton_{name}.so") for folder in folders)
+    return next((path.absolute() for path in paths if runtime != _PYTHON and path.is_file()), None)
+
+
+def names_library(name: str, runtime: str) -> bool:
+    """Return whether `runtime` of a configuration names a library that is not the backend's usual one."""
+    return runtime not in ("", _PYTHON, f"libtriton_{name}.so")
+
+
+def _unless_library(name: str, runtime: str) -> str:
+    """Return the name, or "" for a model that wants a library, which no built-in backend stands for."""
+    return "" if names_library(name, runtime) else name
 
 
 def _has_backend(folder: Path) -> bool:
@@ -144,9 +169,9 @@ def _from_directory(name: str, backend_directory: Path | None) -> "type[Backend]
 
 
 def _from_library(
-    name: str, backend_directory: Path | None, model_folders: Sequence[Path]
+    name: str, backend_directory: Path | None, runtime: str, model_folders: Sequence[Path]
 ) -> "type[Backend] | None":
-    path = library_file(name, backend_directory, model_folders)
+    path = library_file(name, backend_directory, runtime, model_folders)
     if path is None:
         return None
     return _checked(name, import_module("backends.cpp.backend").library_backend(name, path), str(path))
@@ -160,7 +185,7 @@ def python_based_file(
     name: str, backend_directory: Path | None, runtime: str = "", model_folders: Sequence[Path] = ()
 ) -> Path | None:
     """Return the absolute path of a Python-based backend's model.py; None for any other backend."""
-    if library_file(name, backend_directory, model_folders):
+    if library_file(name, backend_directory, runtime, model_folders):
         return None
     folder = backend_directory / name if backend_directory and name else None
     if folder is None or not _has_backend(folder):

@@ -71,7 +71,7 @@ class Trial:
         where = (config.backend, spec.backend_path, config.runtime, folders)
         kind = find_backend(*where)
         runs_code = executes_python(*where) or config.platform == "torch_aoti"  # native code
-        runs_code |= library_file(config.backend, spec.backend_path, folders) is not None
+        runs_code |= library_file(*where) is not None
         loads = config.backend in _LOADED and not runs_code and not spec.origin
         if loads and spec.auto_complete:
             model.config = normalise(kind.auto_complete(model), self._catalog.gpus)

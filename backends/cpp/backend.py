@@ -20,6 +20,7 @@ from app.core.buffers import allocate
 from app.core.config.json import config_to_json
 from app.core.config.text import parse_config_json
 from app.core.errors import InferError, internal
+from app.core.tensors import SequenceId
 from backends.base import Backend, Instance, Model, Request
 from backends.cpp.events import Events
 from backends.cpp.library import check, failure_of, make, read, shim
@@ -67,7 +68,10 @@ class _LoadedModel:
     def configure(self, model: Model) -> None:
         """Tell the library the final configuration."""
         self.encoder = RequestEncoder(model)
-        states = [state.output_name for state in model.config.sequence_batching.state]
+        states = [
+            (state.output_name, state.input_name if state.use_same_buffer_for_input_output else "")
+            for state in model.config.sequence_batching.state
+        ]
         decoupled = model.config.model_transaction_policy.decoupled
         message = _encode((_config_text(model.config), decoupled, states))
         check(self._library.nereid_model_configure(self.handle, message, len(message)))
@@ -119,6 +123,11 @@ class _LoadedInstance:
             raise failure_of(code, text).error()
         if not instance.model.config.model_transaction_policy.decoupled:
             known.detach(tokens)
+
+    def end_sequence(self, sequence_id: SequenceId) -> None:
+        """Drop the buffers of a sequence's states; the library names it by such a text."""
+        name = (f"t{sequence_id}" if isinstance(sequence_id, str) else str(sequence_id)).encode()
+        self._library.nereid_sequence_end(self.handle, name, len(name))
 
     def ready(self) -> bool:
         """Whether the backend says that the instance could execute."""
@@ -195,6 +204,10 @@ class CppBackend(Backend):
     def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
         loaded: _LoadedInstance = instance.state
         loaded.execute(instance, requests)
+
+    def sequence_finalize(self, instance: Instance, sequence_id: SequenceId) -> None:
+        loaded: _LoadedInstance = instance.state
+        loaded.end_sequence(sequence_id)
 
     def instance_ready(self, instance: Instance) -> bool:
         loaded: _LoadedInstance = instance.state

@@ -43,6 +43,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, Sequence[Any]]]] = {
     "nereid_instance_initialize": _ON_OBJECT,
     "nereid_instance_finalize": _ON_OBJECT,
     "nereid_instance_ready": _ON_OBJECT,
+    "nereid_sequence_end": (None, (_OBJECT, *_MESSAGE)),
     "nereid_execute": (
         c_void_p,
         (_OBJECT, *_MESSAGE, c_uint64, c_void_p, c_size_t, POINTER(c_size_t)),

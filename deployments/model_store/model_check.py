@@ -13,7 +13,15 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.normalise import BACKEND_OF_PLATFORM, ENSEMBLE
 from app.core.errors import InferError, invalid_arg, unavailable
-from backends import backend_names, is_custom, is_known, python_based_file, unknown_backend
+from backends import (
+    LIBRARY,
+    backend_names,
+    is_custom,
+    is_known,
+    names_library,
+    python_based_file,
+    unknown_backend,
+)
 from backends.fil.formats import file_name
 from backends.file_kinds import ModelFile, describe, foreign, read_file
 from deployments.model_store.layout import ModelEntry
@@ -68,10 +76,13 @@ def check_model(
     if not config.backend:
         raise _unknown_platform(config)
     folders = (directory, entry.directory)
-    if not is_known(config.backend, backends, folders):
+    where = (config.backend, backends, config.runtime, folders)
+    if names_library(config.backend, config.runtime) and not is_custom(*where):
+        raise _missing_library(config, (*folders, *([backends / config.backend] if backends else ())))
+    if not is_known(*where):
         raise _unknown_backend(config.backend, files_in(directory), backends)
-    ours = config.backend in _MODEL_FILES and not is_custom(config.backend, backends, folders)
-    if python_based_file(config.backend, backends, config.runtime, folders):
+    ours = config.backend in _MODEL_FILES and not is_custom(*where)
+    if python_based_file(*where):
         return  # its code chooses among several files
     if ours and not config.cc_model_filenames:
         _check_file(directory, config, remote)
@@ -81,6 +92,18 @@ def _unknown_platform(config: mc.ModelConfig) -> InferError:
     known = [*BACKEND_OF_PLATFORM, ENSEMBLE]
     text = f"unexpected platform type '{config.platform}' for {config.name}."
     return invalid_arg(f"{text}{_did_you_mean(config.platform, known)} Platforms: {', '.join(known)}.")
+
+
+def _missing_library(config: mc.ModelConfig, folders: Iterable[Path]) -> InferError:
+    searched = "".join(f"'{folder}' " for folder in folders)
+    text = (
+        f"unable to find backend library '{config.runtime}' for model '{config.name}', searched: {searched}"
+    )
+    if LIBRARY.fullmatch(config.runtime):
+        return invalid_arg(text)
+    return invalid_arg(
+        f"{text}; a library that 'runtime' names is called libtriton_<name>.so, without folders"
+    )
 
 
 def _unknown_backend(name: str, files: list[ModelFile], backends: Path | None) -> InferError:

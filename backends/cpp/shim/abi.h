@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "msgpack.h"
+
 #define API extern "C" __attribute__((visibility("default")))
 
 constexpr uint32_t BACKEND_API_MAJOR = 1, BACKEND_API_MINOR = 19;
@@ -56,6 +58,15 @@ struct TRITONSERVER_Parameter {
   double real = 0;
 
   const void* value() const;
+  void write(Writer& out) const;  // as an entry of a map
+  static TRITONSERVER_Parameter read(Reader& in);
+
+  static TRITONSERVER_Parameter of(const char* name, const char* value) { return {name, PARAMETER_STRING, value}; }
+  static TRITONSERVER_Parameter of(const char* name, int64_t value) { return {name, PARAMETER_INT, "", value}; }
+  static TRITONSERVER_Parameter of(const char* name, bool value) { return {name, PARAMETER_BOOL, "", 0, value}; }
+  static TRITONSERVER_Parameter of(const char* name, double value) {
+    return {name, PARAMETER_DOUBLE, "", 0, false, value};
+  }
 };
 
 const char* datatype_name(int datatype);   // "<invalid>" for none

@@ -10,7 +10,6 @@
 #include <unordered_map>
 
 #include "abi.h"
-#include "msgpack.h"
 
 constexpr size_t INLINE_BYTES = 4096;         // smaller outputs are copied into the message
 constexpr size_t QUEUE_BYTES = 64 << 20;      // a sender waits while so much is queued
@@ -73,12 +72,15 @@ struct TRITONBACKEND_Model {
   std::string name, directory, config;
   uint64_t version = 0;
   bool auto_complete = false, decoupled = false;
-  std::vector<std::string> states;  // names of outputs that the sequence's next request gets as inputs
+  // Names of outputs that the sequence's next request gets as inputs; and of the inputs that share their buffers, or "".
+  std::vector<std::pair<std::string, std::string>> states;
   void* state = nullptr;
 };
 
 struct Execution;
 struct TRITONBACKEND_Request;
+
+using Memory = std::shared_ptr<std::vector<char>>;
 
 struct TRITONBACKEND_ModelInstance {
   TRITONBACKEND_Model* model = nullptr;
@@ -92,13 +94,14 @@ struct TRITONBACKEND_ModelInstance {
   std::mutex mutex;
   std::shared_ptr<Execution> current;
   std::string reply;  // of the last execution
+  std::map<std::string, std::map<std::string, Memory>> shared;  // buffers of states, by sequence and output
 };
 
 struct TRITONBACKEND_State {
   std::string name;
   int datatype = 0;
   std::vector<int64_t> shape;
-  std::vector<char> data;
+  Memory data;
   TRITONSERVER_BufferAttributes attributes;
   struct Exchange* exchange = nullptr;
 };
@@ -127,6 +130,7 @@ struct Exchange {
   std::atomic<bool> finished{false};  // answered, or the server answers it
   std::mutex mutex;
   std::map<std::string, TRITONBACKEND_State> states;
+  std::map<std::string, Memory> shared;  // buffers of states that are one with an input's
 
   ~Exchange();
   void put(const std::string& event, bool with_execution);
@@ -162,10 +166,26 @@ struct TRITONBACKEND_Request {
   std::vector<TRITONBACKEND_Input> inputs;
   std::vector<std::string> outputs;
   TRITONSERVER_InferenceTrace trace;
+
+  // A text for the sequence, by which Python names it too.
+  std::string sequence() const {
+    return correlation_is_text ? "t" + correlation_text : std::to_string(correlation_id);
+  }
 };
+
+Error* out_of_bounds(uint32_t index, size_t count, const char* has, const char* what, const std::string& prefix = "");
 
 // Reads what `backends/cpp/requests.py` writes.
 std::unique_ptr<TRITONBACKEND_Request> read_request(Reader& reader, TRITONBACKEND_Model* model, uint64_t token);
+
+// Reads an array of these fields.
+template <class... T>
+Error* read_fields(const char* data, size_t size, T&... values) try {
+  Reader(data, size).fields(values...);
+  return nullptr;
+} catch (const std::exception& failure) {
+  return error(INTERNAL, std::string("message: ") + failure.what());
+}
 
 // Libraries stay loaded: their threads may outlive the model.
 inline Error* load_library(const char* path, void** library) {

@@ -9,10 +9,6 @@ using Model = TRITONBACKEND_Model;
 using Instance = TRITONBACKEND_ModelInstance;
 using Request = TRITONBACKEND_Request;
 
-namespace {
-Error* unreadable(const std::exception& failure) { return error(INTERNAL, std::string("message: ") + failure.what()); }
-}  // namespace
-
 API int nereid_descriptor() { return Queue::global().descriptor(); }
 API const char* nereid_take(size_t* size) {
   const std::string& message = Queue::global().take();
@@ -31,15 +27,16 @@ API Error* nereid_backend_new(
   backend->config.json = config;
   CHECK(load_library(path, &backend->library));
   void* library = backend->library;
-  find(library, "TRITONBACKEND_Initialize", backend->initialize);
-  find(library, "TRITONBACKEND_Finalize", backend->finalize);
-  find(library, "TRITONBACKEND_ModelInitialize", backend->model_initialize);
-  find(library, "TRITONBACKEND_ModelFinalize", backend->model_finalize);
-  find(library, "TRITONBACKEND_ModelInstanceInitialize", backend->instance_initialize);
-  find(library, "TRITONBACKEND_ModelInstanceFinalize", backend->instance_finalize);
-  find(library, "TRITONBACKEND_ModelInstanceReady", backend->instance_ready);
-  find(library, "TRITONBACKEND_ModelInstanceExecute", backend->instance_execute);
-  find(library, "TRITONBACKEND_GetBackendAttribute", backend->attributes);
+#define FIND(NAME, FIELD) find(library, "TRITONBACKEND_" #NAME, backend->FIELD)
+  FIND(Initialize, initialize);
+  FIND(Finalize, finalize);
+  FIND(ModelInitialize, model_initialize);
+  FIND(ModelFinalize, model_finalize);
+  FIND(ModelInstanceInitialize, instance_initialize);
+  FIND(ModelInstanceFinalize, instance_finalize);
+  FIND(ModelInstanceReady, instance_ready);
+  FIND(ModelInstanceExecute, instance_execute);
+  FIND(GetBackendAttribute, attributes);
   if (backend->instance_execute == nullptr)
     return error(NOT_FOUND, "unable to find required entrypoint 'TRITONBACKEND_ModelInstanceExecute' in shared library");
   if (backend->initialize != nullptr) CHECK(backend->initialize(backend.get()));
@@ -47,91 +44,72 @@ API Error* nereid_backend_new(
   *result = backend.release();
   return nullptr;
 }
-API Error* nereid_backend_finalize(Backend* backend) {
-  return backend->finalize == nullptr ? nullptr : backend->finalize(backend);
-}
 API bool nereid_loads_in_parallel(Backend* backend) { return backend->parallel_loading; }
+API bool nereid_has_readiness(Backend* backend) { return backend->instance_ready != nullptr; }
 
 API void nereid_model_delete(Model* model) { delete model; }
-API Error* nereid_model_new(Backend* backend, const char* data, size_t size, Model** result) try {
+API Error* nereid_model_new(Backend* backend, const char* data, size_t size, Model** result) {
   auto model = std::make_unique<Model>();
   model->backend = backend;
-  Reader reader(data, size);
-  reader.array();
-  model->name = reader.text();
-  model->version = reader.unsigned_integer();
-  model->directory = reader.text();
-  model->config = reader.text();
-  model->auto_complete = reader.boolean();
+  CHECK(read_fields(data, size, model->name, model->version, model->directory, model->config, model->auto_complete));
   *result = model.release();
   return nullptr;
-} catch (const std::exception& failure) {
-  return unreadable(failure);
-}
-API Error* nereid_model_initialize(Model* model) {
-  return model->backend->model_initialize == nullptr ? nullptr : model->backend->model_initialize(model);
-}
-API Error* nereid_model_finalize(Model* model) {
-  return model->backend->model_finalize == nullptr ? nullptr : model->backend->model_finalize(model);
 }
 API const char* nereid_model_config(Model* model) { return model->config.c_str(); }
 
-// Sets the configuration as the server has completed it: its text, whether it is decoupled, names of states.
-API Error* nereid_model_configure(Model* model, const char* data, size_t size) try {
-  Reader reader(data, size);
-  reader.array();
-  model->config = reader.text();
-  model->decoupled = reader.boolean();
-  model->states.resize(reader.array());
-  for (std::string& name : model->states) name = reader.text();
-  return nullptr;
-} catch (const std::exception& failure) {
-  return unreadable(failure);
+// Sets the configuration as the server has completed it: its text, whether it is decoupled, states.
+API Error* nereid_model_configure(Model* model, const char* data, size_t size) {
+  return read_fields(data, size, model->config, model->decoupled, model->states);
 }
 
 API void nereid_instance_delete(Instance* instance) { delete instance; }
-API Error* nereid_instance_new(Model* model, const char* data, size_t size, Instance** result) try {
+API Error* nereid_instance_new(Model* model, const char* data, size_t size, Instance** result) {
   auto instance = std::make_unique<Instance>();
   instance->model = model;
-  Reader reader(data, size);
-  reader.array();
-  instance->name = reader.text();
-  instance->kind = static_cast<int>(reader.integer());
-  instance->device_id = static_cast<int>(reader.integer());
-  instance->passive = reader.boolean();
-  instance->host_policy.json = reader.text();
-  instance->profiles.resize(reader.array());
-  for (std::string& name : instance->profiles) name = reader.text();
-  instance->secondary_devices.resize(reader.array());
-  for (auto& [kind, id] : instance->secondary_devices) {
-    reader.array();
-    kind = reader.text();
-    id = reader.integer();
-  }
+  CHECK(read_fields(
+      data, size, instance->name, instance->kind, instance->device_id, instance->passive, instance->host_policy.json,
+      instance->profiles, instance->secondary_devices));
   *result = instance.release();
   return nullptr;
-} catch (const std::exception& failure) {
-  return unreadable(failure);
 }
-API Error* nereid_instance_initialize(Instance* instance) {
-  const BackendFunction initialize = instance->model->backend->instance_initialize;
-  return initialize == nullptr ? nullptr : initialize(instance);
+API void nereid_sequence_end(Instance* instance, const char* data, size_t size) {
+  instance->shared.erase(std::string(data, size));
 }
-API Error* nereid_instance_finalize(Instance* instance) {
-  const BackendFunction finalize = instance->model->backend->instance_finalize;
-  return finalize == nullptr ? nullptr : finalize(instance);
-}
-API bool nereid_has_readiness(Backend* backend) { return backend->instance_ready != nullptr; }
-API Error* nereid_instance_ready(Instance* instance) { return instance->model->backend->instance_ready(instance); }
+
+// A function of the backend's that it may lack.
+#define STEP(NAME, OBJECT, FUNCTION) \
+  API Error* nereid_##NAME(OBJECT* self) { return FUNCTION == nullptr ? nullptr : FUNCTION(self); }
+STEP(backend_finalize, Backend, self->finalize)
+STEP(model_initialize, Model, self->backend->model_initialize)
+STEP(model_finalize, Model, self->backend->model_finalize)
+STEP(instance_initialize, Instance, self->model->backend->instance_initialize)
+STEP(instance_finalize, Instance, self->model->backend->instance_finalize)
+STEP(instance_ready, Instance, self->model->backend->instance_ready)
 
 namespace {
+// Copies inputs that are states into buffers that stay where they are while their sequence lives, and that the
+// backend gets for the new states too.
+void share_states(Instance* instance, Request& request) {
+  for (const auto& [output, name] : instance->model->states)
+    for (TRITONBACKEND_Input& input : request.inputs) {
+      if (name.empty() || input.name != name) continue;
+      Memory& memory = instance->shared[request.sequence()][output];
+      if (memory == nullptr) memory = std::make_shared<std::vector<char>>();
+      const auto* data = static_cast<const char*>(input.data);
+      memory->assign(data, data + input.size);
+      input.data = memory->data();
+      request.exchange->shared[output] = memory;
+    }
+}
+
 std::vector<std::unique_ptr<Request>> read_requests(
-    Reader& reader, Model* model, uint64_t token, const std::shared_ptr<Execution>& execution) {
+    Reader& reader, Instance* instance, uint64_t token, const std::shared_ptr<Execution>& execution) {
   std::vector<std::unique_ptr<Request>> requests(reader.array());
   for (size_t index = 0; index < requests.size(); ++index) {
-    requests[index] = read_request(reader, model, token + index);
+    requests[index] = read_request(reader, instance->model, token + index);
     requests[index]->index = index;
     requests[index]->exchange->execution = execution;
+    share_states(instance, *requests[index]);
   }
   return requests;
 }
@@ -161,7 +139,7 @@ API const char* nereid_execute(
   execution->arena = arena;
   execution->arena_size = arena_size;
   Reader reader(data, size);
-  auto requests = read_requests(reader, instance->model, token, execution);
+  auto requests = read_requests(reader, instance, token, execution);
   for (auto& request : requests) execution->requests.push_back(request.release());
   std::vector<void*> pointers(execution->requests.begin(), execution->requests.end());
   {
@@ -173,15 +151,13 @@ API const char* nereid_execute(
   if (failure != nullptr) take_back(*execution);
   const std::lock_guard lock(execution->mutex);
   execution->open = false;
-  Writer head;
-  head.array(2);
-  head.array(5);
-  head.integer(failure == nullptr ? -1 : failure->code);
-  head.text(failure == nullptr ? "" : failure->text);
-  head.unsigned_integer(execution->compute_start_ns);
-  head.unsigned_integer(execution->compute_end_ns);
-  head.unsigned_integer(execution->wanted);
-  instance->reply = head.bytes + message_of(execution->count, execution->events);
+  Writer reply;
+  reply.array(2);
+  reply.bytes += Writer::of(
+                     failure == nullptr ? -1 : failure->code, failure == nullptr ? "" : failure->text,
+                     execution->compute_start_ns, execution->compute_end_ns, execution->wanted)
+                     .bytes;
+  instance->reply = reply.bytes + message_of(execution->count, execution->events);
   execution->events.clear();
   *result_size = instance->reply.size();
   return instance->reply.data();

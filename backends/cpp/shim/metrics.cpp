@@ -193,12 +193,10 @@ void write(Writer& out, const MetricValue& value) {
   out.array(5);
   out.map(value.labels.size());
   for (const auto& [name, text] : value.labels) out.text(name), out.text(text);
-  out.real(value.value);
-  out.unsigned_integer(value.set_ns);
-  out.array(value.bounds.size());
-  for (const double bound : value.bounds) out.real(bound);
-  out.array(value.counts.size());
-  for (const uint64_t count : value.counts) out.unsigned_integer(count);
+  out.add(value.value);
+  out.add(value.set_ns);
+  out.add(value.bounds);
+  out.add(value.counts);
 }
 }  // namespace
 
@@ -213,9 +211,9 @@ API const char* nereid_metrics(size_t* size) {
     const std::shared_ptr<MetricFamily> family = held.lock();
     remove_expired(family->values);
     out.array(4);
-    out.text(family->name);
-    out.text(family->description);
-    out.text(KINDS[family->kind]);
+    out.add(family->name);
+    out.add(family->description);
+    out.add(KINDS[family->kind]);
     out.array(family->values.size());
     for (const auto& [labels, value] : family->values) write(out, *value.lock());
   }

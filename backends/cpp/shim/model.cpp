@@ -70,13 +70,20 @@ API Error* TRITONBACKEND_ModelRepository(Model* self, int* type, const char** lo
   *location = self->directory.c_str();
   return nullptr;
 }
+namespace {
+Error* check_config_version(uint32_t version) {
+  if (version == 1) return nullptr;
+  return error(INVALID_ARG, "model configuration version " + std::to_string(version) +
+                                " not supported, supported versions are: 1");
+}
+}  // namespace
 API Error* TRITONBACKEND_ModelConfig(Model* self, uint32_t version, TRITONSERVER_Message** config) {
-  if (version != 1) return error(INVALID_ARG, "model configuration version " + std::to_string(version) + " not supported, supported versions are: 1");
+  CHECK(check_config_version(version));
   *config = new TRITONSERVER_Message{self->config};
   return nullptr;
 }
 API Error* TRITONBACKEND_ModelSetConfig(Model* self, uint32_t version, TRITONSERVER_Message* config) {
-  if (version != 1) return error(INVALID_ARG, "model configuration version " + std::to_string(version) + " not supported, supported versions are: 1");
+  CHECK(check_config_version(version));
   self->config = config->json;
   return nullptr;
 }
@@ -97,8 +104,7 @@ API Error* TRITONBACKEND_ModelInstanceProfileName(Instance* self, uint32_t index
   *name = nullptr;
   const size_t count = self->profiles.size();
   if (index >= count)
-    return error(INVALID_ARG, "out of bounds index " + std::to_string(index) + ": instance is configured with " +
-                                  std::to_string(count) + " profiles");
+    return out_of_bounds(index, count, "instance is configured with", "profiles");
   *name = self->profiles[index].c_str();
   return nullptr;
 }
@@ -106,8 +112,7 @@ API Error* TRITONBACKEND_ModelInstanceSecondaryDeviceProperties(
     Instance* self, uint32_t index, const char** kind, int64_t* id) {
   const size_t count = self->secondary_devices.size();
   if (index >= count)
-    return error(INVALID_ARG, "out of bounds index " + std::to_string(index) + ": instance is configured with " +
-                                  std::to_string(count) + " secondary devices");
+    return out_of_bounds(index, count, "instance is configured with", "secondary devices");
   *kind = self->secondary_devices[index].first.c_str();
   *id = self->secondary_devices[index].second;
   return nullptr;

@@ -6,13 +6,52 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
+
+struct Bytes {
+  const void* data;
+  size_t size;
+};
+
+template <class T>
+struct is_pair : std::false_type {};
+template <class First, class Second>
+struct is_pair<std::pair<First, Second>> : std::true_type {};
 
 // Appends values to a string of bytes.
 class Writer {
  public:
   std::string bytes;
 
-  void nil() { byte(0xc0); }
+  // Returns an array of these values, each in the form of its type.
+  template <class... T>
+  static Writer of(const T&... values) {
+    Writer writer;
+    writer.array(sizeof...(values));
+    (writer.add(values), ...);
+    return writer;
+  }
+  template <class T>
+  void add(const T& value) {
+    if constexpr (std::is_same_v<T, bool>) {
+      boolean(value);
+    } else if constexpr (std::is_enum_v<T> || (std::is_integral_v<T> && std::is_signed_v<T>)) {
+      integer(static_cast<int64_t>(value));
+    } else if constexpr (std::is_integral_v<T>) {
+      unsigned_integer(value);
+    } else if constexpr (std::is_floating_point_v<T>) {
+      real(value);
+    } else if constexpr (std::is_convertible_v<const T&, std::string_view>) {
+      text(value);
+    } else if constexpr (std::is_same_v<T, Bytes>) {
+      binary(value.data, value.size);
+    } else {
+      array(value.size());
+      for (const auto& each : value) add(each);
+    }
+  }
+
   void boolean(bool value) { byte(value ? 0xc3 : 0xc2); }
   void integer(int64_t value) {
     if (value >= 0 && value < 128) {
@@ -66,6 +105,28 @@ class Writer {
 class Reader {
  public:
   Reader(const void* data, size_t size) : at_(static_cast<const uint8_t*>(data)), end_(at_ + size) {}
+
+  // Reads an array of values of these types.
+  template <class... T>
+  void fields(T&... values) {
+    array();
+    (get(values), ...);
+  }
+  template <class T>
+  void get(T& value) {
+    if constexpr (std::is_same_v<T, bool>) {
+      value = boolean();
+    } else if constexpr (std::is_integral_v<T>) {
+      value = static_cast<T>(unsigned_integer());
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      value = text();
+    } else if constexpr (is_pair<T>::value) {
+      fields(value.first, value.second);
+    } else {
+      value.resize(array());
+      for (auto& each : value) get(each);
+    }
+  }
 
   uint8_t peek() const {
     if (at_ == end_) throw std::runtime_error("the message ends early");

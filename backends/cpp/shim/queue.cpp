@@ -36,21 +36,15 @@ void Queue::put(const std::string& event) {
 }
 
 void Queue::log(int level, const char* file, int line, const char* text) {
-  Writer event;
-  event.array(5);
-  event.integer(LOG);
-  event.integer(level);
-  event.text(file);
-  event.integer(line);
   const std::lock_guard lock(mutex_);
   if (logs_ == MAX_QUEUED_LOGS || events_.size() >= QUEUE_BYTES) {
     ++dropped_;
     return;
   }
   ++logs_;
-  event.text(dropped_ == 0 ? text : text + (" (and " + std::to_string(dropped_)) + " lines before that were lost)");
+  const std::string lost = dropped_ == 0 ? "" : " (and " + std::to_string(dropped_) + " lines before that were lost)";
   dropped_ = 0;
-  append(event.bytes);
+  append(Writer::of(LOG, level, file, line, text + lost).bytes);
 }
 
 const std::string& Queue::take() {
@@ -76,15 +70,6 @@ namespace {
 // The requests whose backends ask whether they are cancelled.
 std::mutex watched_mutex;
 std::unordered_map<uint64_t, Exchange*> watched_exchanges;
-
-std::string event_of(int kind, uint64_t token, bool flag = false) {
-  Writer event;
-  event.array(3);
-  event.integer(kind);
-  event.unsigned_integer(token);
-  event.boolean(flag);
-  return std::move(event.bytes);
-}
 }  // namespace
 
 void cancel(uint64_t token) {
@@ -99,7 +84,7 @@ bool Exchange::is_cancelled() {
       const std::lock_guard lock(watched_mutex);
       watched_exchanges[token] = this;
     }
-    Queue::global().put(event_of(WATCH, token));
+    Queue::global().put(Writer::of(WATCH, token).bytes);
   }
   return cancelled;
 }
@@ -109,7 +94,7 @@ Exchange::~Exchange() {
     const std::lock_guard lock(watched_mutex);
     watched_exchanges.erase(token);
   }
-  if (token != 0) put(event_of(CLOSED, token, !finished), !model->decoupled);
+  if (token != 0) put(Writer::of(CLOSED, token, !finished.load()).bytes, !model->decoupled);
 }
 
 void Exchange::put(const std::string& event, bool with_execution) {

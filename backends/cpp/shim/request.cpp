@@ -1,4 +1,6 @@
 // TRITONBACKEND_Request*, Input*, State*: what a backend reads of a request, and what it keeps for the next one.
+#include <algorithm>
+
 #include "core.h"
 
 using Request = TRITONBACKEND_Request;
@@ -6,30 +8,11 @@ using Input = TRITONBACKEND_Input;
 using State = TRITONBACKEND_State;
 
 namespace {
-TRITONSERVER_Parameter read_parameter(Reader& reader) {
-  TRITONSERVER_Parameter parameter;
-  parameter.name = reader.text();
-  if (reader.is_text()) {
-    parameter.text = reader.text();
-  } else if (reader.is_boolean()) {
-    parameter.type = PARAMETER_BOOL;
-    parameter.flag = reader.boolean();
-  } else if (reader.is_real()) {
-    parameter.type = PARAMETER_DOUBLE;
-    parameter.real = reader.real();
-  } else {
-    parameter.type = PARAMETER_INT;
-    parameter.number = reader.integer();
-  }
-  return parameter;
-}
-
 void read_input(Reader& reader, Input& input) {
   reader.array();
   input.name = reader.text();
   input.datatype = datatype_number(reader.text());
-  const size_t rank = reader.array();
-  for (size_t axis = 0; axis < rank; ++axis) input.shape.push_back(reader.integer());
+  reader.get(input.shape);
   if (reader.is_binary()) {
     const std::string_view data = reader.binary();
     input.size = data.size();
@@ -37,18 +20,18 @@ void read_input(Reader& reader, Input& input) {
     std::memcpy(input.copy.get(), data.data(), data.size());
     input.data = input.copy.get();
   } else {  // the server keeps that memory until it hears CLOSED
-    reader.array();
-    input.data = reinterpret_cast<const void*>(reader.unsigned_integer());
-    input.size = reader.unsigned_integer();
+    uint64_t address;
+    reader.fields(address, input.size);
+    input.data = reinterpret_cast<const void*>(address);
   }
   input.attributes.byte_size = input.size;
 }
-
-Error* out_of_bounds(const Request* self, uint32_t index, size_t count, const char* what) {
-  return error(INVALID_ARG, self->exchange->prefix() + "out of bounds index " + std::to_string(index) +
-                                ": request has " + std::to_string(count) + " " + what);
-}
 }  // namespace
+
+Error* out_of_bounds(uint32_t index, size_t count, const char* has, const char* what, const std::string& prefix) {
+  return error(INVALID_ARG, prefix + "out of bounds index " + std::to_string(index) + ": " + has + " " +
+                                std::to_string(count) + " " + what);
+}
 
 std::unique_ptr<Request> read_request(Reader& reader, TRITONBACKEND_Model* model, uint64_t token) {
   auto request = std::make_unique<Request>();
@@ -61,15 +44,14 @@ std::unique_ptr<Request> read_request(Reader& reader, TRITONBACKEND_Model* model
   } else {
     request->correlation_id = reader.unsigned_integer();
   }
-  request->flags = static_cast<uint32_t>(reader.integer());
-  request->timeout_us = reader.unsigned_integer();
-  request->traced = reader.boolean();
+  reader.get(request->flags);
+  reader.get(request->timeout_us);
+  reader.get(request->traced);
   const size_t parameters = reader.map();
-  for (size_t index = 0; index < parameters; ++index) request->parameters.push_back(read_parameter(reader));
+  for (size_t index = 0; index < parameters; ++index) request->parameters.push_back(TRITONSERVER_Parameter::read(reader));
   request->inputs.resize(reader.array());
   for (Input& input : request->inputs) read_input(reader, input);
-  const size_t outputs = reader.array();
-  for (size_t index = 0; index < outputs; ++index) request->outputs.push_back(reader.text());
+  reader.get(request->outputs);
   request->trace.exchange = request->exchange.get();
   request->exchange->token = token;  // last: from now on the server must hear of its end
   return request;
@@ -108,27 +90,36 @@ API Error* TRITONBACKEND_RequestTrace(Request* self, TRITONSERVER_InferenceTrace
   return nullptr;
 }
 
-API Error* TRITONBACKEND_RequestParameterCount(Request* self, uint32_t* count) {
-  *count = static_cast<uint32_t>(self->parameters.size());
-  return nullptr;
-}
+#define COUNT(NAME, LIST)                                                     \
+  API Error* TRITONBACKEND_Request##NAME##Count(Request* self, uint32_t* count) { \
+    *count = static_cast<uint32_t>(self->LIST.size());                        \
+    return nullptr;                                                           \
+  }
+#define BOUNDED(LIST, WHAT)           \
+  if (index >= self->LIST.size()) \
+    return out_of_bounds(index, self->LIST.size(), "request has", WHAT, self->exchange->prefix())
+COUNT(Parameter, parameters)
+COUNT(Input, inputs)
+COUNT(Output, outputs)
+
 API Error* TRITONBACKEND_RequestParameter(
     Request* self, uint32_t index, const char** key, int* type, const void** value) {
-  if (index >= self->parameters.size()) return out_of_bounds(self, index, self->parameters.size(), "parameters");
+  BOUNDED(parameters, "parameters");
   const TRITONSERVER_Parameter& parameter = self->parameters[index];
   *key = parameter.name.c_str();
   *type = parameter.type;
   *value = parameter.value();
   return nullptr;
 }
-
-API Error* TRITONBACKEND_RequestInputCount(Request* self, uint32_t* count) {
-  *count = static_cast<uint32_t>(self->inputs.size());
+API Error* TRITONBACKEND_RequestInputByIndex(Request* self, uint32_t index, Input** input) {
+  *input = nullptr;
+  BOUNDED(inputs, "inputs");
+  *input = &self->inputs[index];
   return nullptr;
 }
 API Error* TRITONBACKEND_RequestInputName(Request* self, uint32_t index, const char** name) {
   *name = nullptr;
-  if (index >= self->inputs.size()) return out_of_bounds(self, index, self->inputs.size(), "inputs");
+  BOUNDED(inputs, "inputs");
   *name = self->inputs[index].name.c_str();
   return nullptr;
 }
@@ -139,20 +130,9 @@ API Error* TRITONBACKEND_RequestInput(Request* self, const char* name, Input** i
   if (*input != nullptr) return nullptr;
   return error(INVALID_ARG, self->exchange->prefix() + "unknown request input name " + name);
 }
-API Error* TRITONBACKEND_RequestInputByIndex(Request* self, uint32_t index, Input** input) {
-  *input = nullptr;
-  if (index >= self->inputs.size()) return out_of_bounds(self, index, self->inputs.size(), "inputs");
-  *input = &self->inputs[index];
-  return nullptr;
-}
-
-API Error* TRITONBACKEND_RequestOutputCount(Request* self, uint32_t* count) {
-  *count = static_cast<uint32_t>(self->outputs.size());
-  return nullptr;
-}
 API Error* TRITONBACKEND_RequestOutputName(Request* self, uint32_t index, const char** name) {
   *name = nullptr;
-  if (index >= self->outputs.size()) return out_of_bounds(self, index, self->outputs.size(), "requested outputs");
+  BOUNDED(outputs, "requested outputs");
   *name = self->outputs[index].c_str();
   return nullptr;
 }
@@ -171,12 +151,8 @@ API Error* TRITONBACKEND_RequestRelease(Request* self, uint32_t flags) {
     exchange->execution->requests[self->index] = nullptr;
   }
   if ((flags & RELEASE_RESCHEDULE) != 0) {
-    Writer event;
-    event.array(2);
-    event.integer(RESCHEDULED);
-    event.unsigned_integer(exchange->token);
     exchange->finished = true;
-    exchange->put(event.bytes, true);
+    exchange->put(Writer::of(RESCHEDULED, exchange->token).bytes, true);
   }
   return nullptr;
 }
@@ -226,27 +202,28 @@ API Error* TRITONBACKEND_InputBufferAttributes(
 API Error* TRITONBACKEND_StateNew(
     State** state, Request* request, const char* name, int datatype, const int64_t* shape, uint32_t rank) {
   Exchange& exchange = *request->exchange;
-  const std::vector<std::string>& names = exchange.model->states;
+  const auto& names = exchange.model->states;
   if (names.empty())
     return error(INVALID_ARG, std::string("unable to add state '") + name +
                                   "'. State configuration is missing for model '" + exchange.model->name + "'.");
-  bool known = false;
-  for (const std::string& each : names) known = known || each == name;
-  if (!known) return error(INVALID_ARG, std::string("state '") + name + "' is not a valid state name.");
+  if (std::none_of(names.begin(), names.end(), [&](const auto& each) { return each.first == name; }))
+    return error(INVALID_ARG, std::string("state '") + name + "' is not a valid state name.");
   const std::lock_guard lock(exchange.mutex);
   State& into = exchange.states[name];
   into.name = name;
   into.datatype = datatype;
   into.shape.assign(shape, shape + rank);
   into.exchange = &exchange;
+  const auto shared = exchange.shared.find(name);
+  into.data = shared == exchange.shared.end() ? std::make_shared<std::vector<char>>() : shared->second;
   *state = &into;
   return nullptr;
 }
 API Error* TRITONBACKEND_StateBuffer(
     State* self, void** buffer, uint64_t size, int* memory_type, int64_t* memory_type_id) {
-  self->data.resize(size);
+  self->data->resize(size);
   self->attributes.byte_size = size;
-  *buffer = self->data.data();
+  *buffer = self->data->data();
   *memory_type = MEMORY_CPU;
   *memory_type_id = 0;
   return nullptr;
@@ -256,15 +233,9 @@ API Error* TRITONBACKEND_StateBufferAttributes(State* self, TRITONSERVER_BufferA
   return nullptr;
 }
 API Error* TRITONBACKEND_StateUpdate(State* self) {
-  Writer event;
-  event.array(6);
-  event.integer(STATE);
-  event.unsigned_integer(self->exchange->token);
-  event.text(self->name);
-  event.text(datatype_name(self->datatype));
-  event.array(self->shape.size());
-  for (const int64_t size : self->shape) event.integer(size);
-  event.binary(self->data.data(), self->data.size());
+  const Writer event = Writer::of(
+      STATE, self->exchange->token, self->name, datatype_name(self->datatype), self->shape,
+      Bytes{self->data->data(), self->data->size()});
   self->exchange->put(event.bytes, !self->exchange->model->decoupled);
   return nullptr;
 }

@@ -35,32 +35,19 @@ using Output = TRITONBACKEND_Output;
 using Response = TRITONBACKEND_Response;
 
 namespace {
-void write(Writer& event, const TRITONSERVER_Parameter& parameter) {
-  event.text(parameter.name);
-  switch (parameter.type) {
-    case PARAMETER_INT: event.integer(parameter.number); break;
-    case PARAMETER_BOOL: event.boolean(parameter.flag); break;
-    case PARAMETER_DOUBLE: event.real(parameter.real); break;
-    default: event.text(parameter.text);
-  }
-}
-
 // Small data go along; large ones as [offset in the arena, size], or as [address, size, 1] of memory to be freed.
 void write(Writer& event, Output& output) {
   event.array(4);
   event.text(output.name);
   event.text(datatype_name(output.datatype));
-  event.array(output.shape.size());
-  for (const int64_t size : output.shape) event.integer(size);
+  event.add(output.shape);
   if (output.size < INLINE_BYTES) {
     event.binary(output.data, output.size);
     return;
   }
   const char* base = output.in_arena ? output.exchange->execution->arena : nullptr;
-  event.array(output.in_arena ? 2 : 3);
-  event.unsigned_integer(static_cast<uint64_t>(output.data - base));
-  event.unsigned_integer(output.size);
-  if (!output.in_arena) event.integer(1);
+  const auto place = static_cast<uint64_t>(output.data - base);
+  event.bytes += (output.in_arena ? Writer::of(place, output.size) : Writer::of(place, output.size, 1)).bytes;
   output.data = nullptr;  // the server's from now on
 }
 
@@ -74,15 +61,15 @@ Error* send(Exchange& exchange, Response* response, uint32_t flags, const Error*
   if (final ? exchange.finished.exchange(true) : exchange.finished.load()) return closed(exchange);
   Writer event;
   event.array(7);
-  event.integer(RESPONSE);
-  event.unsigned_integer(exchange.token);
-  event.boolean(final);
-  event.integer(failure == nullptr ? -1 : failure->code);
-  event.text(failure == nullptr ? "" : failure->text);
+  event.add(RESPONSE);
+  event.add(exchange.token);
+  event.add(final);
+  event.add(failure == nullptr ? -1 : failure->code);
+  event.add(failure == nullptr ? std::string() : failure->text);
   const bool empty = response == nullptr || failure != nullptr;
   event.map(empty ? 0 : response->parameters.size());
   if (!empty)
-    for (const TRITONSERVER_Parameter& parameter : response->parameters) write(event, parameter);
+    for (const TRITONSERVER_Parameter& parameter : response->parameters) parameter.write(event);
   event.array(empty ? 0 : response->outputs.size());
   if (!empty)
     for (const auto& output : response->outputs) write(event, *output);
@@ -127,20 +114,16 @@ API Error* TRITONBACKEND_ResponseSend(Response* response, uint32_t flags, Error*
   return send(*response->exchange, response, flags, failure);
 }
 
-#define PARAMETER_SETTER(NAME, TYPE, KIND, FIELD)                                                            \
+#define PARAMETER_SETTER(NAME, TYPE)                                                                          \
   API Error* TRITONBACKEND_ResponseSet##NAME##Parameter(Response* response, const char* name, TYPE value) { \
-    if (response == nullptr) return error(INVALID_ARG, "response was nullptr");                              \
-    TRITONSERVER_Parameter parameter;                                                                        \
-    parameter.name = name;                                                                                   \
-    parameter.type = KIND;                                                                                   \
-    parameter.FIELD = value;                                                                                 \
-    response->parameters.push_back(std::move(parameter));                                                    \
-    return nullptr;                                                                                          \
+    if (response == nullptr) return error(INVALID_ARG, "response was nullptr");                             \
+    response->parameters.push_back(TRITONSERVER_Parameter::of(name, value));                                \
+    return nullptr;                                                                                         \
   }
-PARAMETER_SETTER(String, const char*, PARAMETER_STRING, text)
-PARAMETER_SETTER(Int, int64_t, PARAMETER_INT, number)
-PARAMETER_SETTER(Bool, bool, PARAMETER_BOOL, flag)
-PARAMETER_SETTER(Double, double, PARAMETER_DOUBLE, real)
+PARAMETER_SETTER(String, const char*)
+PARAMETER_SETTER(Int, int64_t)
+PARAMETER_SETTER(Bool, bool)
+PARAMETER_SETTER(Double, double)
 
 API Error* TRITONBACKEND_ResponseOutput(
     Response* response, Output** output, const char* name, int datatype, const int64_t* shape, uint32_t rank) {
@@ -194,8 +177,6 @@ API Error* TRITONBACKEND_InferenceResponseOutputByName(
 API Error* TRITONBACKEND_InferenceResponseOutput(
     Response* response, uint32_t index, const char** name, int* datatype, const int64_t** shape, uint64_t* rank) {
   const size_t count = response->outputs.size();
-  if (index >= count)
-    return error(INVALID_ARG, "out of bounds index " + std::to_string(index) + ": response has " +
-                                  std::to_string(count) + " outputs");
+  if (index >= count) return out_of_bounds(index, count, "response has", "outputs");
   return describe(*response->outputs[index], name, datatype, shape, rank);
 }

@@ -2,136 +2,54 @@
 // They take any arguments, as C functions may, and say so; a backend that refers to them loads.
 #include "abi.h"
 
-#define NOT_THERE(NAME)                                                                             \
+#define NOT_THERE(NAME)                                                                               \
   API Error* TRITONSERVER_##NAME() {                                                                \
     return error(UNSUPPORTED, "TRITONSERVER_" #NAME " is not supported for backends of this server"); \
   }
-
-NOT_THERE(InferenceRequestAddInput)
-NOT_THERE(InferenceRequestAddRawInput)
-NOT_THERE(InferenceRequestAddRequestedOutput)
-NOT_THERE(InferenceRequestAppendInputData)
-NOT_THERE(InferenceRequestAppendInputDataWithBufferAttributes)
-NOT_THERE(InferenceRequestAppendInputDataWithHostPolicy)
-NOT_THERE(InferenceRequestCancel)
-NOT_THERE(InferenceRequestCorrelationId)
-NOT_THERE(InferenceRequestCorrelationIdString)
-NOT_THERE(InferenceRequestDelete)
-NOT_THERE(InferenceRequestFlags)
-NOT_THERE(InferenceRequestId)
-NOT_THERE(InferenceRequestIsCancelled)
-NOT_THERE(InferenceRequestNew)
-NOT_THERE(InferenceRequestPriority)
-NOT_THERE(InferenceRequestPriorityUInt64)
-NOT_THERE(InferenceRequestRemoveAllInputData)
-NOT_THERE(InferenceRequestRemoveAllInputs)
-NOT_THERE(InferenceRequestRemoveAllRequestedOutputs)
-NOT_THERE(InferenceRequestRemoveInput)
-NOT_THERE(InferenceRequestRemoveRequestedOutput)
-NOT_THERE(InferenceRequestSetBoolParameter)
-NOT_THERE(InferenceRequestSetCorrelationId)
-NOT_THERE(InferenceRequestSetCorrelationIdString)
-NOT_THERE(InferenceRequestSetDoubleParameter)
-NOT_THERE(InferenceRequestSetFlags)
-NOT_THERE(InferenceRequestSetId)
-NOT_THERE(InferenceRequestSetIntParameter)
-NOT_THERE(InferenceRequestSetPriority)
-NOT_THERE(InferenceRequestSetPriorityUInt64)
-NOT_THERE(InferenceRequestSetReleaseCallback)
-NOT_THERE(InferenceRequestSetResponseCallback)
-NOT_THERE(InferenceRequestSetStringParameter)
-NOT_THERE(InferenceRequestSetTimeoutMicroseconds)
-NOT_THERE(InferenceRequestTimeoutMicroseconds)
-NOT_THERE(InferenceResponseDelete)
-NOT_THERE(InferenceResponseError)
-NOT_THERE(InferenceResponseId)
-NOT_THERE(InferenceResponseModel)
-NOT_THERE(InferenceResponseOutput)
-NOT_THERE(InferenceResponseOutputClassificationLabel)
-NOT_THERE(InferenceResponseOutputCount)
-NOT_THERE(InferenceResponseParameter)
-NOT_THERE(InferenceResponseParameterCount)
-NOT_THERE(InferenceTraceContext)
-NOT_THERE(InferenceTraceDelete)
-NOT_THERE(InferenceTraceId)
-NOT_THERE(InferenceTraceModelName)
-NOT_THERE(InferenceTraceModelVersion)
-NOT_THERE(InferenceTraceNew)
-NOT_THERE(InferenceTraceParentId)
-NOT_THERE(InferenceTraceRequestId)
-NOT_THERE(InferenceTraceSetContext)
-NOT_THERE(InferenceTraceSpawnChildTrace)
-NOT_THERE(InferenceTraceTensorNew)
-NOT_THERE(MetricsDelete)
-NOT_THERE(MetricsFormatted)
-NOT_THERE(ResponseAllocatorDelete)
-NOT_THERE(ResponseAllocatorNew)
-NOT_THERE(ResponseAllocatorSetBufferAttributesFunction)
-NOT_THERE(ResponseAllocatorSetQueryFunction)
-NOT_THERE(ServerDelete)
-NOT_THERE(ServerInferAsync)
-NOT_THERE(ServerIsLive)
-NOT_THERE(ServerIsReady)
-NOT_THERE(ServerLoadModel)
-NOT_THERE(ServerLoadModelWithParameters)
-NOT_THERE(ServerMetadata)
-NOT_THERE(ServerMetrics)
-NOT_THERE(ServerModelBatchProperties)
-NOT_THERE(ServerModelConfig)
-NOT_THERE(ServerModelIndex)
-NOT_THERE(ServerModelIsReady)
-NOT_THERE(ServerModelMetadata)
-NOT_THERE(ServerModelStatistics)
-NOT_THERE(ServerModelTransactionProperties)
-NOT_THERE(ServerNew)
-NOT_THERE(ServerOptionsAddRateLimiterResource)
-NOT_THERE(ServerOptionsDelete)
-NOT_THERE(ServerOptionsNew)
-NOT_THERE(ServerOptionsSetBackendConfig)
-NOT_THERE(ServerOptionsSetBackendDirectory)
-NOT_THERE(ServerOptionsSetBufferManagerThreadCount)
-NOT_THERE(ServerOptionsSetCacheConfig)
-NOT_THERE(ServerOptionsSetCacheDirectory)
-NOT_THERE(ServerOptionsSetCpuMetrics)
-NOT_THERE(ServerOptionsSetCudaMemoryPoolByteSize)
-NOT_THERE(ServerOptionsSetCudaVirtualAddressSize)
-NOT_THERE(ServerOptionsSetEnablePeerAccess)
-NOT_THERE(ServerOptionsSetExitOnError)
-NOT_THERE(ServerOptionsSetExitTimeout)
-NOT_THERE(ServerOptionsSetGpuMetrics)
-NOT_THERE(ServerOptionsSetHostPolicy)
-NOT_THERE(ServerOptionsSetLogError)
-NOT_THERE(ServerOptionsSetLogFile)
-NOT_THERE(ServerOptionsSetLogFormat)
-NOT_THERE(ServerOptionsSetLogInfo)
-NOT_THERE(ServerOptionsSetLogVerbose)
-NOT_THERE(ServerOptionsSetLogWarn)
-NOT_THERE(ServerOptionsSetMetrics)
-NOT_THERE(ServerOptionsSetMetricsConfig)
-NOT_THERE(ServerOptionsSetMetricsInterval)
-NOT_THERE(ServerOptionsSetMinSupportedComputeCapability)
-NOT_THERE(ServerOptionsSetModelConfigName)
-NOT_THERE(ServerOptionsSetModelControlMode)
-NOT_THERE(ServerOptionsSetModelLoadDeviceLimit)
-NOT_THERE(ServerOptionsSetModelLoadRetryCount)
-NOT_THERE(ServerOptionsSetModelLoadThreadCount)
-NOT_THERE(ServerOptionsSetModelNamespacing)
-NOT_THERE(ServerOptionsSetModelRepositoryPath)
-NOT_THERE(ServerOptionsSetPinnedMemoryPoolByteSize)
-NOT_THERE(ServerOptionsSetRateLimiterMode)
-NOT_THERE(ServerOptionsSetRepoAgentDirectory)
-NOT_THERE(ServerOptionsSetResponseCacheByteSize)
-NOT_THERE(ServerOptionsSetServerId)
-NOT_THERE(ServerOptionsSetStartupModel)
-NOT_THERE(ServerOptionsSetStrictModelConfig)
-NOT_THERE(ServerOptionsSetStrictReadiness)
-NOT_THERE(ServerPollModelRepository)
-NOT_THERE(ServerRegisterModelRepository)
-NOT_THERE(ServerSetExitTimeout)
-NOT_THERE(ServerStop)
-NOT_THERE(ServerUnloadModel)
-NOT_THERE(ServerUnloadModelAndDependents)
-NOT_THERE(ServerUnregisterModelRepository)
+#define EACH(X) \
+  X(InferenceRequestAddInput) X(InferenceRequestAddRawInput) X(InferenceRequestAddRequestedOutput) \
+  X(InferenceRequestAppendInputData) X(InferenceRequestAppendInputDataWithBufferAttributes) \
+  X(InferenceRequestAppendInputDataWithHostPolicy) X(InferenceRequestCancel) X(InferenceRequestCorrelationId) \
+  X(InferenceRequestCorrelationIdString) X(InferenceRequestDelete) X(InferenceRequestFlags) \
+  X(InferenceRequestId) X(InferenceRequestIsCancelled) X(InferenceRequestNew) X(InferenceRequestPriority) \
+  X(InferenceRequestPriorityUInt64) X(InferenceRequestRemoveAllInputData) X(InferenceRequestRemoveAllInputs) \
+  X(InferenceRequestRemoveAllRequestedOutputs) X(InferenceRequestRemoveInput) \
+  X(InferenceRequestRemoveRequestedOutput) X(InferenceRequestSetBoolParameter) \
+  X(InferenceRequestSetCorrelationId) X(InferenceRequestSetCorrelationIdString) \
+  X(InferenceRequestSetDoubleParameter) X(InferenceRequestSetFlags) X(InferenceRequestSetId) \
+  X(InferenceRequestSetIntParameter) X(InferenceRequestSetPriority) X(InferenceRequestSetPriorityUInt64) \
+  X(InferenceRequestSetReleaseCallback) X(InferenceRequestSetResponseCallback) \
+  X(InferenceRequestSetStringParameter) X(InferenceRequestSetTimeoutMicroseconds) \
+  X(InferenceRequestTimeoutMicroseconds) X(InferenceResponseDelete) X(InferenceResponseError) \
+  X(InferenceResponseId) X(InferenceResponseModel) X(InferenceResponseOutput) \
+  X(InferenceResponseOutputClassificationLabel) X(InferenceResponseOutputCount) X(InferenceResponseParameter) \
+  X(InferenceResponseParameterCount) X(InferenceTraceContext) X(InferenceTraceDelete) X(InferenceTraceId) \
+  X(InferenceTraceModelName) X(InferenceTraceModelVersion) X(InferenceTraceNew) X(InferenceTraceParentId) \
+  X(InferenceTraceRequestId) X(InferenceTraceSetContext) X(InferenceTraceSpawnChildTrace) \
+  X(InferenceTraceTensorNew) X(MetricsDelete) X(MetricsFormatted) X(ResponseAllocatorDelete) \
+  X(ResponseAllocatorNew) X(ResponseAllocatorSetBufferAttributesFunction) X(ResponseAllocatorSetQueryFunction) \
+  X(ServerDelete) X(ServerInferAsync) X(ServerIsLive) X(ServerIsReady) X(ServerLoadModel) \
+  X(ServerLoadModelWithParameters) X(ServerMetadata) X(ServerMetrics) X(ServerModelBatchProperties) \
+  X(ServerModelConfig) X(ServerModelIndex) X(ServerModelIsReady) X(ServerModelMetadata) X(ServerModelStatistics) \
+  X(ServerModelTransactionProperties) X(ServerNew) X(ServerOptionsAddRateLimiterResource) X(ServerOptionsDelete) \
+  X(ServerOptionsNew) X(ServerOptionsSetBackendConfig) X(ServerOptionsSetBackendDirectory) \
+  X(ServerOptionsSetBufferManagerThreadCount) X(ServerOptionsSetCacheConfig) X(ServerOptionsSetCacheDirectory) \
+  X(ServerOptionsSetCpuMetrics) X(ServerOptionsSetCudaMemoryPoolByteSize) \
+  X(ServerOptionsSetCudaVirtualAddressSize) X(ServerOptionsSetEnablePeerAccess) X(ServerOptionsSetExitOnError) \
+  X(ServerOptionsSetExitTimeout) X(ServerOptionsSetGpuMetrics) X(ServerOptionsSetHostPolicy) \
+  X(ServerOptionsSetLogError) X(ServerOptionsSetLogFile) X(ServerOptionsSetLogFormat) X(ServerOptionsSetLogInfo) \
+  X(ServerOptionsSetLogVerbose) X(ServerOptionsSetLogWarn) X(ServerOptionsSetMetrics) \
+  X(ServerOptionsSetMetricsConfig) X(ServerOptionsSetMetricsInterval) \
+  X(ServerOptionsSetMinSupportedComputeCapability) X(ServerOptionsSetModelConfigName) \
+  X(ServerOptionsSetModelControlMode) X(ServerOptionsSetModelLoadDeviceLimit) \
+  X(ServerOptionsSetModelLoadRetryCount) X(ServerOptionsSetModelLoadThreadCount) \
+  X(ServerOptionsSetModelNamespacing) X(ServerOptionsSetModelRepositoryPath) \
+  X(ServerOptionsSetPinnedMemoryPoolByteSize) X(ServerOptionsSetRateLimiterMode) \
+  X(ServerOptionsSetRepoAgentDirectory) X(ServerOptionsSetResponseCacheByteSize) X(ServerOptionsSetServerId) \
+  X(ServerOptionsSetStartupModel) X(ServerOptionsSetStrictModelConfig) X(ServerOptionsSetStrictReadiness) \
+  X(ServerPollModelRepository) X(ServerRegisterModelRepository) X(ServerSetExitTimeout) X(ServerStop) \
+  X(ServerUnloadModel) X(ServerUnloadModelAndDependents) X(ServerUnregisterModelRepository)
+EACH(NOT_THERE)
 
 API const char* TRITONSERVER_InferenceTraceActivityString(int) { return "<not supported>"; }
 API const char* TRITONSERVER_InferenceTraceLevelString(int) { return "<not supported>"; }

@@ -46,6 +46,24 @@ const void* TRITONSERVER_Parameter::value() const {
   }
 }
 
+void TRITONSERVER_Parameter::write(Writer& out) const {
+  out.text(name);
+  switch (type) {
+    case PARAMETER_INT: return out.integer(number);
+    case PARAMETER_BOOL: return out.boolean(flag);
+    case PARAMETER_DOUBLE: return out.real(real);
+    default: return out.text(text);
+  }
+}
+
+TRITONSERVER_Parameter TRITONSERVER_Parameter::read(Reader& in) {
+  const std::string name = in.text();
+  if (in.is_text()) return of(name.c_str(), in.text().c_str());
+  if (in.is_boolean()) return of(name.c_str(), in.boolean());
+  if (in.is_real()) return of(name.c_str(), in.real());
+  return of(name.c_str(), in.integer());
+}
+
 API Error* TRITONSERVER_ApiVersion(uint32_t* major, uint32_t* minor) {
   *major = SERVER_API_MAJOR;
   *minor = SERVER_API_MINOR;
@@ -68,24 +86,17 @@ API const char* TRITONSERVER_ParameterTypeString(int type) { return name_of(PARA
 API const char* TRITONSERVER_InstanceGroupKindString(int kind) { return name_of(INSTANCE_KINDS, kind); }
 
 API TRITONSERVER_Parameter* TRITONSERVER_ParameterNew(const char* name, int type, const void* value) {
-  auto parameter = std::make_unique<TRITONSERVER_Parameter>();
-  parameter->name = name;
-  parameter->type = type;
+  using Parameter = TRITONSERVER_Parameter;
   switch (type) {
-    case PARAMETER_STRING: parameter->text = static_cast<const char*>(value); break;
-    case PARAMETER_INT: parameter->number = *static_cast<const int64_t*>(value); break;
-    case PARAMETER_BOOL: parameter->flag = *static_cast<const bool*>(value); break;
-    case PARAMETER_DOUBLE: parameter->real = *static_cast<const double*>(value); break;
+    case PARAMETER_STRING: return new Parameter(Parameter::of(name, static_cast<const char*>(value)));
+    case PARAMETER_INT: return new Parameter(Parameter::of(name, *static_cast<const int64_t*>(value)));
+    case PARAMETER_BOOL: return new Parameter(Parameter::of(name, *static_cast<const bool*>(value)));
+    case PARAMETER_DOUBLE: return new Parameter(Parameter::of(name, *static_cast<const double*>(value)));
     default: return nullptr;
   }
-  return parameter.release();
 }
 API TRITONSERVER_Parameter* TRITONSERVER_ParameterBytesNew(const char* name, const void* data, uint64_t size) {
-  auto* parameter = new TRITONSERVER_Parameter;
-  parameter->name = name;
-  parameter->type = PARAMETER_BYTES;
-  parameter->text.assign(static_cast<const char*>(data), size);
-  return parameter;
+  return new TRITONSERVER_Parameter{name, PARAMETER_BYTES, std::string(static_cast<const char*>(data), size)};
 }
 API void TRITONSERVER_ParameterDelete(TRITONSERVER_Parameter* parameter) { delete parameter; }
 
@@ -135,12 +146,6 @@ API Error* TRITONSERVER_LogMessage(int level, const char* file, int line, const 
 API Error* TRITONSERVER_InferenceTraceReportActivity(
     TRITONSERVER_InferenceTrace* trace, uint64_t time_ns, const char* name) {
   if (trace == nullptr || name == nullptr) return error(INVALID_ARG, "a trace and a name are needed to report an activity");
-  Writer event;
-  event.array(4);
-  event.integer(ACTIVITY);
-  event.unsigned_integer(trace->exchange->token);
-  event.unsigned_integer(time_ns);
-  event.text(name);
-  trace->exchange->put(event.bytes, true);
+  trace->exchange->put(Writer::of(ACTIVITY, trace->exchange->token, time_ns, name).bytes, true);
   return nullptr;
 }

@@ -42,6 +42,7 @@ BACKENDS = {
     "sequence": f"{TESTS}/sequence/src/sequence.cc",
     "dyna_sequence": f"{TESTS}/dyna_sequence/src/dyna_sequence.cc",
     "implicit_state": f"{TESTS}/implicit_state/src/implicit_state.cc",
+    "query": f"{TESTS}/query_backend/src/query.cc",
     "iterative_sequence": f"{TESTS}/iterative_sequence/src/iterative_sequence.cc",
 }
 STRATEGY = "backend/examples/batching_strategies/volume_batching/src/volume_batching.cc"
@@ -181,6 +182,15 @@ def test_examples(load: Any, backend: str) -> None:
     assert [call.arrays["OUT0"].tolist() for call in calls] == [[[1, 2, 3, i]] for i in range(3)]
 
 
+def test_query(load: Any) -> None:
+    outputs = tensors("TYPE_UINT8", {}, {"OUTPUT0": "2", "OUTPUT1": "2"})
+    served = load("query", tensors("TYPE_UINT8", {"INPUT": "1"}, {}) + outputs)
+
+    (call,) = served(infer({"INPUT": np.zeros(1, np.uint8)}))
+
+    assert {name: array.shape for name, array in call.arrays.items()} == {"OUTPUT0": (2,), "OUTPUT1": (2,)}
+
+
 def test_sequence(load: Any) -> None:
     text = f"sequence_batching {{ {controls({'START': 'START', 'READY': 'READY'})} }}"
     served = load(
@@ -234,6 +244,20 @@ def test_implicit_state(load: Any, case: int, text: str) -> None:
     (call,) = served(infer({name: int32(value)[0] for name, value in arrays.items()}, sequence_id=3))
 
     assert call.error.endswith(text)
+
+
+def test_implicit_state_of_one_buffer(load: Any) -> None:
+    """The backend fails a sequence whose states are not where it has written the last."""
+    names = 'input_name: "INPUT_STATE" output_name: "OUTPUT_STATE"'
+    state = f"state {{ {names} data_type: TYPE_INT32 dims: [ 1 ] use_same_buffer_for_input_output: true }}"
+    kinds = {"START": "START", "READY": "READY", "END": "END"}
+    io = tensors("TYPE_INT32", {"INPUT": "1", "TEST_CASE": "1"}, {"OUTPUT": "1"})
+    served = load("implicit_state", f"{io} sequence_batching {{ {controls(kinds)} {state} }}")
+    arrays = {"INPUT": 3, "TEST_CASE": 2, "START": 0, "READY": 1, "END": 0, "INPUT_STATE": 4}
+
+    for _ in range(2):
+        (call,) = served(infer({name: int32(value)[0] for name, value in arrays.items()}, sequence_id=3))
+        assert not call.arrays  # and no error
 
 
 def test_iterative_sequence(load: Any) -> None:

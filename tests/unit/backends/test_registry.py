@@ -179,13 +179,53 @@ def test_library_is_found_in_tritons_order(tmp_path: Path) -> None:
 
     for folder in (*folders, own):
         path = folder / "libtriton_identity.so"
-        assert backends.library_file("identity", own.parent, folders) == path
+        assert backends.library_file("identity", own.parent, "", folders) == path
         assert backends.find_backend("identity", own.parent, model_folders=folders).__dict__["path"] == path
         assert backends.python_based_file("identity", own.parent, model_folders=folders) is None
-        assert backends.is_custom("identity", own.parent, folders)
+        assert backends.is_custom("identity", own.parent, "", folders)
         path.unlink()
-    assert backends.library_file("identity", own.parent, folders) is None
+    assert backends.library_file("identity", own.parent, "", folders) is None
     assert backends.python_based_file("identity", own.parent, model_folders=folders) == own / "model.py"
+
+
+def test_runtime_names_the_library(tmp_path: Path) -> None:
+    """In the same folders; then neither the usual library nor a built-in backend is what is wanted."""
+    own = tmp_path / "backends" / "identity"
+    folders = (tmp_path / "m" / "1", tmp_path / "m")
+    where = ("identity", own.parent, "libtriton_fast.so", folders)
+    for folder in (own, *reversed(folders)):
+        folder.mkdir(parents=True)
+        for name in ("fast", "identity"):
+            (folder / f"libtriton_{name}.so").write_text("")
+
+    for folder in (*folders, own):
+        path = folder / "libtriton_fast.so"
+        assert backends.library_file(*where) == path
+        assert backends.find_backend(*where).__dict__["path"] == path
+        path.unlink()
+    assert backends.library_file(*where) is None
+    with pytest.raises(InferError, match="unable to find backend library"):
+        backends.find_backend(*where)
+    usual = backends.find_backend("identity", own.parent, "libtriton_identity.so", folders)
+    assert usual.__dict__["path"] == folders[0] / "libtriton_identity.so"
+
+
+@pytest.mark.parametrize(
+    "runtime", ["../libtriton_x.so", "/libtriton_x.so", "a/libtriton_x.so", "weights.so"]
+)
+def test_runtime_is_the_name_of_a_library_in_those_folders(runtime: str, tmp_path: Path) -> None:
+    (tmp_path / "identity" / "a").mkdir(parents=True)
+    for name in ("libtriton_x.so", "identity/a/libtriton_x.so", "identity/weights.so"):
+        (tmp_path / name).write_text("")
+    assert backends.library_file("identity", tmp_path, runtime) is None
+
+
+def test_runtime_in_python_is_no_library(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    for name in ("libtriton_mine.so", "model.py"):
+        (tmp_path / "mine" / name).write_text("")
+    assert backends.python_based_file("mine", tmp_path) is None
+    assert backends.python_based_file("mine", tmp_path, "model.py") == tmp_path / "mine" / "model.py"
 
 
 def test_backend_in_python_goes_before_its_library(custom: Path) -> None:

@@ -176,6 +176,31 @@ def test_state_of_a_sequence_is_part_of_the_response(libraries: Path) -> None:
     (call,) = model(infer({"IN": row(3), "STATE_IN": row(4)}, parameters={"mode": "state"}))
 
     assert {name: array.item() for name, array in call.arrays.items()} == {"OUT": 14, "STATE_OUT": 7}
+    assert call.responses[0].parameters["shared"] == 0
+    model.close()
+
+
+def test_state_may_have_one_buffer_for_input_and_output(libraries: Path) -> None:
+    """It stays where it is until its sequence ends."""
+    names = 'input_name: "STATE_IN" output_name: "STATE_OUT"'
+    state = f"state {{ {names} data_type: TYPE_FP32 dims: [ 1 ] use_same_buffer_for_input_output: true }}"
+    model = served(libraries, f"{BATCHED} sequence_batching {{ {state} }}")
+
+    def step(sequence: int | str, before: float) -> tuple[float, int]:
+        request = infer(
+            {"IN": row(1), "STATE_IN": row(before)}, parameters={"mode": "state"}, sequence_id=sequence
+        )
+        (call,) = model(request)
+        return call.arrays["STATE_OUT"].item(), int(call.responses[0].parameters["shared"])
+
+    assert step(5, 7)[0] == 8
+    buffers = [step(5, 8), step("5", 3), step(5, 9)]
+    assert [value for value, _ in buffers] == [9, 4, 10]
+    assert buffers[0][1] == buffers[2][1] != buffers[1][1]
+    assert all(address for _, address in buffers)
+    for sequence in (5, "5", 6):
+        model.backend.sequence_finalize(model.instance, sequence)
+    assert step(5, 1)[0] == 2
     model.close()
 
 

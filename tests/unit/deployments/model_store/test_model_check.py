@@ -120,6 +120,18 @@ def test_library_beside_a_model_is_its_backend(tmp_path: Path) -> None:
     assert "'libtriton_x.so' is a C++ backend, written for Triton. Name it in config.pbtxt" in error.message
 
 
+def test_library_that_runtime_names_must_be_there(tmp_path: Path) -> None:
+    entry = write(tmp_path, "libtriton_x.so", bytes_of(b""), 'backend: "y" runtime: "libtriton_x.so"')
+    check(entry)
+    (tmp_path / "m" / "config.pbtxt").write_text('backend: "onnxruntime" runtime: "libtriton_z.so"')
+    assert fault(entry, tmp_path / "b").message == (
+        f"unable to find backend library 'libtriton_z.so' for model 'm', searched: '{tmp_path}/m/1' "
+        f"'{tmp_path}/m' '{tmp_path}/b/onnxruntime' "
+    )
+    (tmp_path / "m" / "config.pbtxt").write_text('backend: "y" runtime: "../m/1/libtriton_x.so"')
+    assert fault(entry).message.endswith("is called libtriton_<name>.so, without folders")
+
+
 @pytest.mark.parametrize(("name", "make", "what", "advice"), UNSERVED)
 def test_file_of_another_framework_is_named_with_a_way(
     tmp_path: Path, name: str, make: Callable[[Path], None], what: str, advice: str

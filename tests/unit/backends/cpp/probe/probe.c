@@ -294,6 +294,7 @@ static Error* accumulate(Object* request, Object* response) {
   CHECK(read_input(request, "STATE_IN", &before));
   CHECK(TRITONBACKEND_StateNew(&state, request, "STATE_OUT", FP32, in.shape, in.rank));
   CHECK(TRITONBACKEND_StateBuffer(state, (void**)&data, in.size, &type, &id));
+  CHECK(TRITONBACKEND_ResponseSetIntParameter(response, "shared", data == before.data ? (int64_t)data : 0));
   data[0] = before.data[0] + in.data[0];
   CHECK(add_output(response, "OUT", data, in.shape, in.rank, in.size));
   CHECK(TRITONBACKEND_ResponseSend(response, FINAL, NULL));
