@@ -17,15 +17,22 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models test lint types test-unit test-contract test-slow test-backends test-sanitizers test-remote test-peer test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror zipf fuzz clean
+.PHONY: serve models native test lint types test-unit test-contract test-slow test-backends test-sanitizers test-remote test-peer test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror zipf fuzz clean
 
 serve: models
 	exec $(BIN)/nereid-serve serve_config.yaml
 
 # Each replica would compile what has changed, where Python may write no bytecode.
-models: $(VENV)/.installed
+models: $(VENV)/.installed native
 	@$(BIN)/python -m compileall -q app backends deployments nereid
 	@$(BIN)/python model_repository/build.py
+
+# The compiled part of the data plane, beside its source. It is optional: without a compiler this warns.
+NATIVE_INPUTS := setup.py $(wildcard app/native/*.c app/native/*.h)
+native: build/.native
+build/.native: $(VENV)/.installed $(NATIVE_INPUTS)
+	@$(BIN)/python setup.py -q build_ext --inplace
+	@touch $@
 
 # In processes of their own: the server of the contract suite must not idle beside those of the cluster suite.
 # Only the tests without a server run beside each other: those of a server depend on how long things take, and of them
@@ -61,12 +68,13 @@ BACKENDS_VENV := .venv-backends
 test-backends: $(BACKENDS_VENV)/.installed models
 	XDG_DATA_HOME=$(CURDIR)/$(BACKENDS_VENV)/data $(BACKENDS_VENV)/bin/python -m pytest -rs tests/backends
 
-# The library that C++ backends are linked with, under the sanitizers of GCC. Python's own leaks are not of interest.
+# What is compiled, under the sanitizers of GCC. Python's own leaks are not of interest.
 test-sanitizers: export TMPDIR := $(abspath build/sanitizers)
 test-sanitizers: export CXX := $(abspath tests/unit/backends/cpp/sanitized.sh)
 test-sanitizers: export ASAN_OPTIONS := detect_leaks=0
-test-sanitizers: $(VENV)/.installed-test
+test-sanitizers: $(VENV)/.installed-test native
 	@mkdir -p -m 700 $(TMPDIR)
+	tests/unit/app/native/sanitized.sh $(TMPDIR) $(abspath $(BIN)/python)
 	LD_PRELOAD=$$(c++ -print-file-name=libasan.so) $(BIN)/python -m pytest tests/unit/backends/cpp -k 'not test_build'
 
 # Needs TRITONSERVER, the command of a tritonserver that has the Python backend.
@@ -143,6 +151,7 @@ fuzz: $(VENV)/.installed-test
 	done
 
 clean:
+	rm -f app/native/*.so
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
 	rm -f model_repository/*/*/model.onnx model_repository/*/*/model.pt model_repository/*/*/characters.txt
 

@@ -1,12 +1,42 @@
-"""Puts the server's packages into `nereid` in a wheel, so that it installs none named `app`."""
+"""Puts the server's packages into `nereid` in a wheel, so that it installs none named `app`, and compiles
+`app/native` where there is a compiler: the server works without, so a failure is a warning.
 
-from setuptools import find_packages, setup
+    python setup.py build_ext --inplace     compiles it for this checkout
+"""
+
+import os
+import shlex
+import sys
+from hashlib import blake2b
+from pathlib import Path
+
+from setuptools import Extension, find_packages, setup
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT))
+from app.core.compilers import compiler_while_installing  # noqa: E402
 
 INTERNALS = ("app", "backends", "deployments")
 found = find_packages(include=[pattern for name in INTERNALS for pattern in (name, f"{name}.*")])
+
+sources = [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("app/native/*.c"))]
+headers = [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("app/native/*.h"))]
+digest = blake2b(b"".join((ROOT / path).read_bytes() for path in sources + headers), digest_size=12)
+extension = Extension(
+    "nereid._server.app.native.extension",
+    sources,
+    depends=headers,
+    define_macros=[("SOURCES", f'"{digest.hexdigest()}"')],
+    extra_compile_args=["-std=c11", "-O2", "-g1", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wshadow"],
+    optional=True,
+)
+compiler = compiler_while_installing()
+if compiler is not None:  # Python names the one that it was compiled with, which need not be here
+    os.environ["CC"] = shlex.join(compiler)
 
 setup(
     py_modules=["triton_python_backend_utils"],
     packages=["nereid", "nereid.vision", *(f"nereid._server.{name}" for name in found)],
     package_dir={f"nereid._server.{name}": name for name in INTERNALS},
+    ext_modules=[extension],
 )

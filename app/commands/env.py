@@ -23,6 +23,7 @@ def main(argv: Sequence[str]) -> int:
     for name, value in server.environment.items():
         print(f"export {name}={shlex.quote(value)}")
     print(_PATH % shlex.quote(str(ROOT)))
+    print(f"# data plane: {server.data_plane}")
     if not server.dashboard:
         print(_NO_DASHBOARD, file=sys.stderr)
     return 0

@@ -49,6 +49,7 @@ def _addresses(server: ServerRecord) -> Iterator[tuple[str, str]]:
     named = {"HTTP": server.http, "gRPC": server.grpc, "Metrics": server.metrics}
     yield from ((title, text) for title, text in named.items() if text)
     yield "Models", ", ".join(server.repositories)
+    yield "Data plane", server.data_plane
     yield "Ray", f"{server.ray} ('nereid env' prints how to reach it)"
     if server.dashboard:
         yield "", f"{server.dashboard} is its dashboard"

@@ -13,6 +13,7 @@ from typing import Final
 from app.console import messages
 from app.console.server_record import ServerRecord, birth_of, write_record
 from app.core.installation import server_version
+from app.native.choice import described
 from app.ray_adapter.cluster_environment import cluster_addresses, cluster_environment
 from app.ray_adapter.worker_output import divert_ray_output, open_ray_log
 from app.routing.table import RoutingTable
@@ -83,6 +84,7 @@ class Console:
             grpc=messages.grpc_address(settings),
             metrics=messages.metrics_url(settings),
             repositories=settings.repository.paths,
+            data_plane=described(settings.cluster.data_plane),
             ray=ray,
             dashboard=dashboard,
             environment=cluster_environment(),

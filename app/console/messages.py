@@ -5,6 +5,7 @@ from typing import Final
 
 from app.console.first_request import first_request
 from app.core.installation import server_version
+from app.native.choice import described
 from app.routing.table import RoutingTable, VersionEntry
 from app.settings.settings import ServerSettings
 
@@ -38,7 +39,8 @@ def ready(settings: ServerSettings, table: RoutingTable, seconds: float, log: st
         log: the file with the messages of Ray; "" when they are printed.
         pid: the process to stop.
     """
-    rows = [*_addresses(settings), ("Models", _repositories(settings))]
+    plane = described(settings.cluster.data_plane)
+    rows = [*_addresses(settings), ("Models", _repositories(settings)), ("Data plane", plane)]
     if log:
         rows.append(("Ray's log", log))
     rows.append(("Stop", f"Ctrl-C, or kill {pid}"))

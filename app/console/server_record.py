@@ -19,6 +19,7 @@ class ServerRecord(msgspec.Struct, frozen=True, kw_only=True):
         grpc: address of the gRPC API.
         metrics: address of the metrics.
         repositories: where its models are.
+        data_plane: "native", or "python" with the reason.
         ray: address of Ray's cluster.
         dashboard: address of Ray's dashboard; "" without one.
         environment: variables with which Ray's commands reach its cluster.
@@ -32,6 +33,7 @@ class ServerRecord(msgspec.Struct, frozen=True, kw_only=True):
     grpc: str = ""
     metrics: str = ""
     repositories: tuple[str, ...] = ()
+    data_plane: str = ""
     ray: str = ""
     dashboard: str = ""
     environment: dict[str, str] = {}

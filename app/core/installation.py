@@ -30,5 +30,13 @@ def install_command(extra: str) -> str:
     return f"{_quoted(sys.executable)} -m pip install {what}"
 
 
+def compile_command() -> str:
+    """Return the command that compiles the extension of this server again, with what is installed now."""
+    if (_ROOT / "setup.py").is_file():  # a checkout
+        return f"cd {_quoted(_ROOT)} && {_quoted(sys.executable)} setup.py build_ext --inplace"
+    anew = "--force-reinstall --no-deps --no-cache-dir"
+    return f"{_quoted(sys.executable)} -m pip install {anew} {DISTRIBUTION}"
+
+
 def _quoted(path: str | Path) -> str:
     return shlex.quote(str(path))

@@ -14,6 +14,7 @@ from app.core.config.rate_limit import ResourceCounts, parse_resources
 from app.core.observability.log import LOG_FORMATS, LogConfig
 from app.core.observability.metrics_config import MetricsConfig
 from app.core.observability.trace_settings import TraceSetting
+from app.native import choice
 from app.settings import parsers
 from app.settings.clouds import CloudSettings
 from app.settings.flags import NEREID, Flag, Section, table
@@ -267,6 +268,14 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
             "Address for the channels between nodes; 'node' for each node's address in the cluster.",
         ),
     ] = "127.0.0.1"
+    data_plane: A[
+        str,
+        Flag(
+            "data_plane",
+            "native: the data plane's compiled parts; python: none; auto: native where they are installed.",
+            choices=choice.CHOICES,
+        ),
+    ] = "auto"
     arena_bytes: A[
         int, Flag("arena_bytes", "Shared memory for tensors on each channel; 0 sends them inline.", low=0)
     ] = 256 * MIB
@@ -298,6 +307,7 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     def transport(self) -> TransportSettings:
         """The limits of channels that these settings give."""
         return TransportSettings(
+            data_plane=self.data_plane,
             arena_bytes=self.arena_bytes,
             arena_threshold=self.arena_threshold,
             heartbeat=self.heartbeat_s,

@@ -1,6 +1,8 @@
 """Checks of settings against each other."""
 
+from app.core.errors import InferError
 from app.core.identifiers import SEPARATOR
+from app.native.choice import is_native
 from app.settings.errors import SettingsError
 from app.settings.fronts import GrpcSettings, HttpSettings
 from app.settings.settings import MetricsSettings, RepositorySettings, ServerSettings
@@ -16,6 +18,10 @@ def check(settings: ServerSettings) -> None:
     if settings.http.max_input_size <= 0:
         raise SettingsError("Error: --http-max-input-size must be greater than 0.")
     _check_listeners(settings)
+    try:
+        is_native(settings.cluster.data_plane)
+    except InferError as error:
+        raise SettingsError(error.message) from error
 
 
 def exposure(settings: ServerSettings) -> list[str]:

@@ -13,6 +13,8 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True):
     Sizes are bytes, durations seconds.
     """
 
+    data_plane: str = "auto"
+    """One of `app.native.choice.CHOICES`; see `is_native` there."""
     arena_bytes: int = 256 * MIB
     """Shared memory for tensors that this end sends, per connection; 0 sends everything inline."""
     arena_threshold: int = 32 * KIB

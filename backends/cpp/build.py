@@ -5,15 +5,13 @@ user may enter. Nothing but the files of this package is ever compiled.
 """
 
 import os
-import shutil
 import subprocess
-import sys
 import tempfile
 from hashlib import blake2b
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from app.core import compilers
 from app.core.errors import internal, unsupported
 from app.core.installation import install_command
 from app.core.private_files import private_directory, private_root
@@ -51,20 +49,18 @@ def built_library(flags: tuple[str, ...] = (), root: Path | None = None) -> Path
 
 
 def compiler() -> list[str]:
-    """Return the command of a C++ compiler: the system's, or the one of the package `ziglang`.
+    """Return the command of a C++ compiler; see `app.core.compilers.compiler`.
 
     Raises:
         InferError: UNSUPPORTED when there is none.
     """
-    found = shutil.which(os.environ.get("CXX") or "c++") or shutil.which("g++") or shutil.which("clang++")
-    if found:
-        return [found]
-    if find_spec("ziglang") is not None:
-        return [sys.executable, "-m", "ziglang", "c++"]
-    raise unsupported(
-        "C++ backends need a C++ compiler once, to compile the library that they are linked with; install g++"
-        f" or clang++, or the extra: {install_command(EXTRA)}"
-    )
+    found = compilers.compiler("c++")
+    if found is None:
+        raise unsupported(
+            "C++ backends need a C++ compiler once, to compile the library that they are linked with; install"
+            f" g++ or clang++, or the extra: {install_command(EXTRA)}"
+        )
+    return found
 
 
 def _compile(library: Path, flags: tuple[str, ...]) -> None:

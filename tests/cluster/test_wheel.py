@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from app.core.compilers import compiler
 from tests.cluster.test_composition import cluster_address
 from tests.server import ROOT, Server
 from tests.unit.test_imports import modules
@@ -62,8 +63,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The distribution, built from a copy: `build/` of this tree may have modules of the past."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
+    built_here = shutil.ignore_patterns("__pycache__", "*.so")
     for package in ("app", "backends", "deployments", "nereid"):
-        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / package, source / package, ignore=built_here)
     for file in ("README.md", "pyproject.toml", "setup.py", "triton_python_backend_utils.py"):
         shutil.copy(ROOT / file, source)
     build = ["wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), str(source)]
@@ -118,7 +120,9 @@ def test_wheel_has_every_module_and_no_other_package(wheel: Path) -> None:
     expected = {str(path if path.parts[0] == "nereid" else Path("nereid/_server", path)) for path in product}
     assert expected <= names
     assert "nereid/py.typed" in names
-    information = wheel.name.split("-py3")[0] + ".dist-info"
+    extension = f"nereid/_server/app/native/extension{sysconfig.get_config_var('EXT_SUFFIX')}"
+    assert (extension in names) == (compiler("cc") is not None)
+    information = "-".join(wheel.name.split("-")[:2]) + ".dist-info"
     top = {name.split("/")[0] for name in names}
     assert top == {"nereid", "triton_python_backend_utils.py", information}
 

@@ -17,7 +17,7 @@ app.access: app.core app.core.observability app.protocol
 app.cache: app.core
 app.commands: app.access app.console app.core app.core.config app.core.rollout app.settings backends
     deployments.environments deployments.manager deployments.model_store nereid
-app.console: app.core app.core.config app.ray_adapter app.routing app.settings
+app.console: app.core app.core.config app.native app.ray_adapter app.routing app.settings
 app.core:
 app.core.config: app.core
 app.core.observability: app.core
@@ -45,6 +45,7 @@ app.ingress.rest: app.core app.core.config app.core.observability app.ingress.ac
 app.ingress.service: app.access app.cache app.core app.core.config app.core.rollout app.ensemble
     app.ingress.client_memory app.rollout app.routing app.settings app.transport app.transport.channel
 app.ingress.tracing: app.core app.core.observability app.ingress.service app.routing
+app.native: app.core
 app.protocol: app.core app.core.rollout
 app.protocol.grpc: app.core app.core.rollout app.protocol app.protocol.http
 app.protocol.http: app.core app.core.config app.core.rollout app.protocol
@@ -54,7 +55,8 @@ app.ray_adapter.local: app.core
 app.rollout: app.core app.core.config app.core.rollout app.routing app.transport.channel
 app.routing: app.core app.core.config app.core.observability app.core.rollout app.ray_adapter app.transport
     app.transport.channel app.transport.memory nereid
-app.settings: app.access app.core app.core.config app.core.observability app.protocol app.transport
+app.settings: app.access app.core app.core.config app.core.observability app.native app.protocol
+    app.transport
 app.transport:
 app.transport.channel: app.core app.transport app.transport.memory app.transport.wire
 app.transport.memory: app.core app.transport

@@ -56,6 +56,7 @@ def record(pid: int = 0, http: str = "", dashboard: str = "", **environment: str
         version="1.2",
         http=http,
         repositories=("/models",),
+        data_plane="python: no compiler",
         ray="127.0.0.1:6379",
         dashboard=dashboard,
         environment={"RAY_ADDRESS": "127.0.0.1:6379", **environment},
@@ -84,6 +85,7 @@ def test_status_shows_state_models_and_processes(address: str, capsys: pytest.Ca
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"Nereid 1.2, process {os.getpid()}: ready"
     assert f"  HTTP       {address}" in lines and "  Models     /models" in lines
+    assert "  Data plane python: no compiler" in lines
     models = lines.index("model   version  state       reason")
     assert lines[models + 1 : models + 3] == ["simple  1        READY", "bad     -        not loaded  first"]
     assert any(line.startswith(f"{os.getpid()} ") for line in lines[models:])
@@ -117,6 +119,7 @@ def test_env_prints_what_a_shell_reads(capsys: pytest.CaptureFixture[str]) -> No
         ["/bin/sh", "-c", script], capture_output=True, text=True, env={"PYTHONPATH": "/own"}
     )
     assert read.stdout.splitlines() == ["127.0.0.1:6379", "/a b/token", f"/own:{ROOT}"]
+    assert "# data plane: python: no compiler" in shown.out.splitlines()
 
 
 def test_env_without_a_dashboard_says_what_it_lacks(capsys: pytest.CaptureFixture[str]) -> None:

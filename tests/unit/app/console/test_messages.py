@@ -11,6 +11,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.console.first_request import first_request
 from app.console.messages import failed, http_url, ready, starting
 from app.core.installation import server_version
+from app.native.choice import described
 from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
 from app.settings.settings import RepositorySettings, ServerSettings
 
@@ -55,6 +56,7 @@ def test_banner_has_what_a_newcomer_needs() -> None:
             "  gRPC       127.0.0.1:8001",
             "  Metrics    http://127.0.0.1:8002/metrics",
             "  Models     /models, s3://bucket",
+            f"  Data plane {described('auto')}",
             "  Ray's log  /private/ray.log",
             "  Stop       Ctrl-C, or kill 42",
             "A first request:",

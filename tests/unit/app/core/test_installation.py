@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.core import installation
-from app.core.installation import install_command, server_version
+from app.core.installation import compile_command, install_command, server_version
 from tests.server import ROOT
 
 
@@ -29,3 +29,11 @@ def test_no_text_names_a_distribution_by_itself() -> None:
     sources = [path for tree in ("app", "backends", "deployments") for path in (ROOT / tree).rglob("*.py")]
     guilty = [path for path in sources if "pip install" in path.read_text()]
     assert guilty == [ROOT / "app" / "core" / "installation.py"]
+
+
+def test_extension_is_compiled_again_by_the_way_it_was_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert compile_command() == f"cd {ROOT} && {sys.executable} setup.py build_ext --inplace"
+    monkeypatch.setattr(installation, "_ROOT", tmp_path)
+    assert compile_command().endswith("--force-reinstall --no-deps --no-cache-dir nereid-server")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from app.core import compilers
 from app.core.errors import ErrorCode, InferError
 from backends.cpp import build
 
@@ -63,7 +64,7 @@ def test_what_the_compiler_says_is_in_the_error(tmp_path: Path, monkeypatch: pyt
 def test_compiler_may_be_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(build, "find_spec", lambda name: name)
+    monkeypatch.setattr(compilers, "find_spec", lambda name: name)
 
     assert build.compiler() == [sys.executable, "-m", "ziglang", "c++"]
 
@@ -71,7 +72,7 @@ def test_compiler_may_be_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_missing_compiler_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(build, "find_spec", lambda name: None)
+    monkeypatch.setattr(compilers, "find_spec", lambda name: None)
 
     with pytest.raises(InferError, match=r"install g\+\+ or clang\+\+, or the extra: .*\[cpp\]") as raised:
         build.compiler()

@@ -1,0 +1,23 @@
+/* The module `app.native.extension`. */
+#include "module.h"
+
+static int execute(PyObject *module)
+{
+    if (PyModule_AddStringConstant(module, "SOURCES", SOURCES) < 0)
+        return -1;
+    return add_mapping(module);
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, execute}, {0, NULL}};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "extension",
+    .m_doc = "The compiled part of the data plane.",
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit_extension(void)
+{
+    return PyModuleDef_Init(&definition);
+}
