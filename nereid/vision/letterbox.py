@@ -26,20 +26,29 @@ class Letterbox(NamedTuple):
     height: int
     width: int
 
-    def to_picture(self, boxes: Array) -> Array:
-        """Convert boxes FP32 [n, 4] from the picture with bars to the picture, and cut them at its edges."""
-        moved = (boxes - self._shift()) / self._scale()
-        return moved.clip(0, np.array([self.width, self.height] * 2, np.float32)).astype(np.float32)
+    def to_picture(self, places: Array) -> Array:
+        """Convert boxes [.., 4] or points [.., 2] from the picture with bars to FP32 in the picture.
 
-    def from_picture(self, boxes: Array) -> Array:
-        """Convert boxes FP32 [n, 4] from the picture to the one with bars."""
-        return (boxes * self._scale() + self._shift()).astype(np.float32)
+        What lies outside of the picture moves to its edge.
+        """
+        moved = (_points(places) - self._shift()) / self._scale()
+        inside = moved.clip(0, np.array([self.width, self.height], np.float32))
+        return inside.reshape(places.shape).astype(np.float32)
+
+    def from_picture(self, places: Array) -> Array:
+        """Convert boxes [.., 4] or points [.., 2] from the picture to FP32 in the one with bars."""
+        return (_points(places) * self._scale() + self._shift()).reshape(places.shape).astype(np.float32)
 
     def _shift(self) -> Array:
-        return np.array([self.left, self.top] * 2, np.float32)
+        return np.array([self.left, self.top], np.float32)
 
     def _scale(self) -> Array:
-        return np.array([self.scale_x, self.scale_y] * 2, np.float32)
+        return np.array([self.scale_x, self.scale_y], np.float32)
+
+
+def _points(places: Array) -> Array:
+    """Return points, or the two corners of boxes, [.., 2]."""
+    return places.reshape(*places.shape[:-1], places.shape[-1] // 2, 2)
 
 
 def letterbox(

@@ -63,6 +63,16 @@ def test_a_picture_to_its_text(client: Driver, lines: tuple[str, ...]) -> None:
     assert response.array("boxes").shape == (len(lines), 4)
 
 
+@pytest.mark.parametrize(("name", "faces"), [("astronaut.jpg", 1), ("cat.jpg", 0)])
+def test_a_picture_to_its_faces(client: Driver, name: str, faces: int) -> None:
+    """By a model that decodes and calls the network, not by an ensemble."""
+    image = Input("image", np.array([(PICTURES / name).read_bytes()], dtype=np.object_), "BYTES")
+    response = client.infer("faces", [image])
+    found = [response.array(output) for output in ("boxes", "scores", "classes", "landmarks")]
+    assert [array.shape for array in found] == [(faces, 4), (faces,), (faces,), (faces, 5, 2)]
+    assert np.allclose(found[0], [[180, 58, 271, 176]], atol=3) or not faces
+
+
 def test_descriptions(client: Driver) -> None:
     metadata = client.describe("get_model_metadata", ENSEMBLE)
     assert (metadata["platform"], metadata["versions"]) == ("ensemble", ["1"])

@@ -27,7 +27,7 @@ PYTHON = [(code, printed) for language, code, printed in examples() if language 
 
 
 def test_examples_are_found() -> None:
-    assert (len(SHELL), len(PYTHON)) == (5, 3)
+    assert (len(SHELL), len(PYTHON)) == (5, 4)
 
 
 def moved(code: str, server: Addresses) -> str:

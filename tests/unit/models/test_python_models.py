@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
+from nereid.vision import letterbox, normalise
 from tests.unit.models.conftest import DATA, Load, Run
 from tests.unit.models.fake_pb_utils import Request
 
@@ -215,3 +216,36 @@ def test_ocr_regions_touch_at_corners_and_join_late(load_python: Load) -> None:
         (50, 3, 60, 11),
         (5, 30, 9, 40),
     ]
+
+
+def faces_of(load_python: Load, run_onnx: Run, picture: npt.NDArray[np.uint8]) -> Any:
+    """What `faces` makes of a picture: detections and landmarks, in pixels of it."""
+    model = load_python("faces", max_bytes=1, max_pixels=1, score_threshold=0.5, iou_threshold=0.3)
+    inside, place = letterbox(picture, (640, 640), fill=0)
+    maps = run_onnx("centerface/1", pixels=normalise(inside, scale=1)[np.newaxis])
+    found, landmarks = model.execute.__globals__["faces"](*(each[0] for each in maps), 0.5, 0.3)
+    return found._replace(boxes=place.to_picture(found.boxes)), place.to_picture(landmarks)
+
+
+def test_faces_are_where_they_were_put(load_python: Load, run_onnx: Run) -> None:
+    with Image.open(DATA / "astronaut.jpg") as opened:
+        face = opened.crop((140, 30, 310, 200))  # whose box in it is 40, 28, 131, 146
+    image = Image.new("RGB", (500, 300), "gray")
+    image.paste(face, (10, 20))
+    image.paste(face.resize((85, 85)), (350, 150))
+    found, landmarks = faces_of(load_python, run_onnx, np.array(image))
+    order = found.boxes[:, 0].argsort()
+    expected = np.array([[50, 48, 141, 166], [370, 164, 415.5, 223]])
+    np.testing.assert_allclose(found.boxes[order], expected, atol=6)
+    assert (found.scores > 0.7).all() and found.classes.tolist() == [0, 0]
+    for (left, top, right, bottom), points in zip(found.boxes, landmarks, strict=True):
+        assert ((points > (left, top)) & (points < (right, bottom))).all()
+        left_eye, right_eye, nose, left_corner, right_corner = points
+        assert left_eye[0] < nose[0] < right_eye[0] and left_corner[0] < right_corner[0]
+        assert max(left_eye[1], right_eye[1]) < nose[1] < min(left_corner[1], right_corner[1])
+
+
+def test_no_faces_are_empty_arrays(load_python: Load, run_onnx: Run) -> None:
+    found, landmarks = faces_of(load_python, run_onnx, np.zeros((64, 48, 3), np.uint8))
+    shapes = [found.boxes.shape, found.scores.shape, found.classes.shape, landmarks.shape]
+    assert shapes == [(0, 4), (0,), (0,), (0, 5, 2)]

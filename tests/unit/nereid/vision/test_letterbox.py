@@ -50,6 +50,20 @@ def test_boxes_are_cut_at_the_edges_of_the_picture() -> None:
     assert place.to_picture(np.array([[-5, 0, 300, 200]], np.float32)).tolist() == [[0, 0, 200, 100]]
 
 
+def test_points_convert_as_corners_of_boxes_do() -> None:
+    _, place = letterbox(np.zeros((333, 517, 3), np.uint8), (640, 480))
+    boxes = np.array([[[30, 200, 300, 220], [0, 0, 480, 640]]], np.float32)
+    points = boxes.reshape(2, 2, 2)
+    assert np.array_equal(place.to_picture(points).ravel(), place.to_picture(boxes).ravel())
+    assert np.array_equal(place.from_picture(points).ravel(), place.from_picture(boxes).ravel())
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (0, 5, 2)])
+def test_nothing_converts_to_nothing(shape: tuple[int, ...]) -> None:
+    _, place = letterbox(np.zeros((10, 20, 3), np.uint8), (20, 20))
+    assert place.to_picture(np.zeros(shape)).shape == place.from_picture(np.zeros(shape)).shape == shape
+
+
 def test_small_picture_may_stay_small() -> None:
     picture = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
     result, place = letterbox(picture, (6, 6), enlarge=False)
