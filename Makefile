@@ -186,6 +186,7 @@ $(BACKENDS_VENV)/.installed: $(INSTALL_INPUTS)
 	@echo "installing into $(BACKENDS_VENV)"
 	@$(PYTHON) -m venv $(BACKENDS_VENV)
 	@$(subst $(BIN),$(BACKENDS_VENV)/bin,$(PIP)) -e '.[test,test-backends]'
+	@XDG_DATA_HOME=$(CURDIR)/$(BACKENDS_VENV)/data $(BACKENDS_VENV)/bin/nereid backends install dali
 	@XDG_DATA_HOME=$(CURDIR)/$(BACKENDS_VENV)/data $(BACKENDS_VENV)/bin/nereid backends install paddle
 	@touch $@
 

@@ -42,7 +42,8 @@ BUILT_IN: Final[dict[str, str]] = {
 # Built-in backend and `runtime`: the file whose `TritonPythonModel` executes such models.
 _PYTHON_RUNTIMES: Final = {("pytorch", "model.py"): Path(__file__).parent / "pytorch" / "eager" / "model.py"}
 
-PACKAGED: Final = {name: Path(__file__).parent / "packaged" / name / "model.py" for name in ("paddle",)}
+_PACKAGED_FOLDER: Final = Path(__file__).parent / "packaged"
+PACKAGED: Final = {name: _PACKAGED_FOLDER / name / "model.py" for name in ("dali", "paddle")}
 """Backends with an environment of their own: the file whose `TritonPythonModel` executes their models."""
 
 # Built-in backend: (module it needs: title of that module in errors), and the extra that installs it.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from app.core.installation import install_command
-from backends import extra_of
+from backends import PACKAGED, extra_of
 
 HEAD_BYTES: Final = 512
 """How much of a file is looked at."""
@@ -72,7 +72,7 @@ class Kind(NamedTuple):
         title: "a pickle", say.
         advice: the shortest way to serve it, as an imperative sentence without full stop.
         matches: whether a file is one.
-        serves: the built-in backend that serves it; "" for none.
+        serves: the built-in or packaged backend that serves it; "" for none.
     """
 
     title: str
@@ -251,6 +251,12 @@ KINDS: Final = (
         serves="openvino",
     ),
     Kind(
+        "a DALI pipeline",
+        "name it model.dali if it is serialized, dali.py if it is Python",
+        lambda file: file.ends(".dali") or file.name == "dali.py",
+        serves="dali",
+    ),
+    Kind(
         "a TorchServe archive",
         "unpack it (it is a ZIP archive) and serve the TorchScript in it, or its handler as a Python model",
         lambda file: file.ends(".mar"),
@@ -303,5 +309,6 @@ def _served_by(kind: Kind) -> str:
     if not kind.serves:
         return ""
     extra = extra_of(kind.serves)
-    install = f" (to install it: {install_command(extra)})" if extra else ""
+    command = install_command(extra) if extra else f"nereid backends install {kind.serves}"
+    install = f" (to install it: {command})" if extra or kind.serves in PACKAGED else ""
     return f", which the backend '{kind.serves}' serves{install}"

@@ -25,10 +25,12 @@ from app.core.tensors import InferRequest, InferResponse, Tensor
 from backends import find_backend, python_based_file
 from backends.base import Instance, Model, Request
 from benchmarks.report import table
+from deployments.environments.prepare import prepare
 
 Call = Callable[[], object]
 
 ROWS: Final = {
+    "dali": "benchmarks.backend_rows.dali",
     "fil": "benchmarks.backend_rows.fil",
     "openvino": "benchmarks.backend_rows.openvino",
     "pytorch": "benchmarks.backend_rows.pytorch",
@@ -53,6 +55,7 @@ def served(config: str, folder: Path, inputs: Mapping[str, np.ndarray[Any, Any]]
     kind = find_backend(declared.backend, None, declared.runtime)
     model = Model(declared, 1, folder)
     model.common_file = python_based_file(declared.backend, None, declared.runtime)
+    model.interpreter = prepare(model, 0).python
     backend, instance = kind(), Instance(model, f"{declared.name}_0_0")
     backend.initialize({})
     backend.model_initialize(model)

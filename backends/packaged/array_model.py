@@ -16,6 +16,19 @@ from backends.cpus import available_cpus
 Array = Any
 
 
+def file_of(directory: str, name: str) -> str:
+    """Return the path of a file in a version's directory.
+
+    Raises:
+        TritonModelException: it is outside of the model's directory, perhaps by a link.
+    """
+    root, path = os.path.realpath(os.path.dirname(directory)), os.path.join(directory, name)
+    if os.path.commonpath([root, os.path.realpath(path)]) != root:
+        model = os.path.basename(os.path.dirname(directory))
+        raise pb_utils.TritonModelException(f"'{path}' escapes the directory of model '{model}'")
+    return path
+
+
 class ArrayModel:
     """One instance of a model; subclasses write `load` and `run`.
 
@@ -50,6 +63,20 @@ class ArrayModel:
         """Return all outputs by name, in memory of their own."""
         raise NotImplementedError
 
+    def run_together(self, requests: Sequence[Mapping[str, Array]]) -> Sequence[Mapping[str, Array]]:
+        """Run the inputs of several requests as one batch; return the outputs of each."""
+        found = self.run({name: np.concatenate([each[name] for each in requests]) for name in self.inputs})
+        ends = np.cumsum([len(each[self.inputs[0]]) for each in requests])
+        for name in self.outputs:
+            if len(found[name]) != ends[-1]:
+                raise ValueError(f"output '{name}' has {len(found[name])} rows for a batch of {ends[-1]}")
+        parts = {name: np.split(found[name], ends[:-1]) for name in self.outputs}
+        return [{name: parts[name][index] for name in parts} for index in range(len(requests))]
+
+    def parameter(self, key: str) -> str:
+        """Return an entry `parameters { key value { string_value } }` of the configuration; "" for none."""
+        return str(self.config.get("parameters", {}).get(key, {}).get("string_value", ""))
+
     def threads(self) -> int:
         """Return an instance's equal share of the CPUs."""
         groups = [group for group in self.config.get("instance_group", ()) if group.get("kind") != "KIND_GPU"]
@@ -67,14 +94,7 @@ class ArrayModel:
         return [self._alone(request) for request in requests]
 
     def _together(self, requests: Sequence[Any]) -> list[Any]:
-        rows = [self._arrays(request) for request in requests]
-        found = self.run({name: np.concatenate([row[name] for row in rows]) for name in self.inputs})
-        ends = np.cumsum([len(row[self.inputs[0]]) for row in rows])
-        for name in self.outputs:
-            if len(found[name]) != ends[-1]:
-                raise ValueError(f"output '{name}' has {len(found[name])} rows for a batch of {ends[-1]}")
-        parts = {name: np.split(found[name], ends[:-1]) for name in self.outputs}
-        return [self._response({name: parts[name][index] for name in parts}) for index in range(len(rows))]
+        return list(map(self._response, self.run_together([self._arrays(request) for request in requests])))
 
     def _alone(self, request: Any) -> Any:
         try:

@@ -141,8 +141,9 @@ def _described(model: Model, instance: Instance | None = None) -> PythonInstance
         raise invalid_arg(f"model file '{file.name}' escapes the directory of model '{model.name}'")
     config = json.dumps(config_to_json(model.config))
     about = (model.name, model.version_text, str(model.directory.absolute()), str(file), config)
+    settings = model.backend_config if model.common_file else None
     if instance is None:
-        return PythonInstance(*about, name=model.name)
+        return PythonInstance(*about, name=model.name, backend_config=settings)
     outputs = model.signature.outputs
     return PythonInstance(
         *about,
@@ -153,6 +154,7 @@ def _described(model: Model, instance: Instance | None = None) -> PythonInstance
         states=tuple(state.output_name for state in model.config.sequence_batching.state),
         bf16=tuple(output.name for output in outputs if output.datatype == "BF16"),
         decoupled=model.config.model_transaction_policy.decoupled,
+        backend_config=settings,
     )
 
 

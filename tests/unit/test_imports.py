@@ -69,6 +69,7 @@ backends.fil: app.core app.core.config backends
 backends.onnxruntime: app.core app.core.config backends backends.cuda backends.openvino
 backends.openvino: app.core app.core.config backends
 backends.packaged: backends
+backends.packaged.dali: backends.packaged
 backends.packaged.paddle: backends.packaged
 backends.python: app.core app.core.config backends backends.python.api backends.python.execution
     backends.python.worker

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import triton_python_backend_utils as pb_utils
 
-from backends.packaged.array_model import Array, ArrayModel
+from backends.packaged.array_model import Array, ArrayModel, file_of
 
 try:
     import paddle.inference as paddle
@@ -55,12 +55,7 @@ class TritonPythonModel(ArrayModel):
         if found is None:
             raise pb_utils.TritonModelException("Paddle model should be named as 'model.pdmodel'")
         weights = os.path.splitext(found)[0] + ".pdiparams"
-        root = os.path.realpath(os.path.dirname(self.directory))
-        paths = [os.path.join(self.directory, name) for name in (found, weights)]
-        for path in paths:
-            if os.path.commonpath([root, os.path.realpath(path)]) != root:
-                raise pb_utils.TritonModelException(f"'{path}' escapes the directory of model '{self.name}'")
-        return paths[0], paths[1]
+        return file_of(self.directory, found), file_of(self.directory, weights)
 
     def _accelerate(self, config: Any) -> None:
         """Turn on the accelerators that the configuration names."""

@@ -1,6 +1,7 @@
 """`pb_utils.ModelConfig`: the changes that `auto_complete_config` may make, with Triton's texts."""
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 _INPUT_PROPERTIES: Final = ("name", "data_type", "dims", "optional")
@@ -13,10 +14,14 @@ class ModelConfig:
     """A model configuration that is being completed.
 
     Methods that change it raise ValueError for a contradiction of the configuration file.
+
+    Attributes:
+        backend_config: the settings of `--backend-config` for the model's backend; Triton has no such thing.
     """
 
-    def __init__(self, model_config: str) -> None:
+    def __init__(self, model_config: str, backend_config: Mapping[str, str] | None = None) -> None:
         self._model_config: Properties = json.loads(model_config)
+        self.backend_config = dict(backend_config or {})
 
     def as_dict(self) -> Properties:
         """Return the configuration."""

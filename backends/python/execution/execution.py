@@ -187,7 +187,7 @@ def completed(instance: PythonInstance) -> dict[str, Any] | None:
         if complete is None:
             return None
         with server_api.no_calls("'auto_complete_config'"):
-            returned = complete(ModelConfig(instance.config))
+            returned = complete(ModelConfig(instance.config, instance.backend_config))
         if not isinstance(returned, ModelConfig):
             raise ContractError(
                 f"auto_complete_config function in model '{instance.model_name}' must return a valid"

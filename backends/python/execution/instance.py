@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 
@@ -23,6 +24,7 @@ class PythonInstance:
         states: names of the outputs that are a sequence's state.
         bf16: names of the outputs that the configuration declares BF16.
         decoupled: whether a request has any number of responses.
+        backend_config: the settings of `--backend-config` for a Python-based backend; None for Python models.
     """
 
     model_name: str
@@ -37,6 +39,7 @@ class PythonInstance:
     states: tuple[str, ...] = ()
     bf16: tuple[str, ...] = ()
     decoupled: bool = False
+    backend_config: dict[str, str] | None = None
 
     @property
     def returned(self) -> tuple[str, ...]:
@@ -44,8 +47,12 @@ class PythonInstance:
         return self.outputs + self.states
 
     def initialize_arguments(self) -> dict[str, str]:
-        """Return the argument of `initialize`; `model_repository` is the model's directory, as in Triton."""
-        return {
+        """Return the argument of `initialize`; `model_repository` is the model's directory, as in Triton.
+
+        Python-based backends also find their settings there, as JSON, which Triton does not give them.
+        """
+        settings = {} if self.backend_config is None else {"backend_config": json.dumps(self.backend_config)}
+        return settings | {
             "model_config": self.config,
             "model_instance_kind": self.kind,
             "model_instance_device_id": str(self.device_id),

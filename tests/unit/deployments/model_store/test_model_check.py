@@ -142,6 +142,14 @@ def test_file_of_another_framework_is_named_with_a_way(
     assert "Backends here: " in error.message and "onnxruntime" in error.message
 
 
+@pytest.mark.parametrize("name", ["dali.py", "preprocess.dali"])
+def test_file_of_a_packaged_backend_is_named_with_its_command(tmp_path: Path, name: str) -> None:
+    error = fault(write(tmp_path, name, bytes_of(b"\x08\x01")))
+    assert error.message.startswith("Invalid model name: Could not determine backend for model 'm'")
+    assert "a DALI pipeline" in error.message
+    assert "which the backend 'dali' serves (to install it: nereid backends install dali)" in error.message
+
+
 FOREIGN = [
     ("pytorch", "model.pt", state_dict, "saved by torch.save"),
     ("pytorch", "model.pt", old_state_dict, "saved by torch.save"),
