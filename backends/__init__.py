@@ -5,7 +5,7 @@ Importing this package imports no framework; a backend's module is imported when
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -45,6 +45,15 @@ _PYTHON_RUNTIMES: Final = {("pytorch", "model.py"): Path(__file__).parent / "pyt
 _PACKAGED_FOLDER: Final = Path(__file__).parent / "packaged"
 PACKAGED: Final = {name: _PACKAGED_FOLDER / name / "model.py" for name in ("dali", "paddle")}
 """Backends with an environment of their own: the file whose `TritonPythonModel` executes their models."""
+
+ENVIRONMENT: Final = "environment"
+"""The setting that says where a backend executes models: the path of an environment, "own" or `SERVER`."""
+
+SERVER: Final = "server"
+"""The replica."""
+
+HOSTED: Final = ("fil", "onnxruntime", "openvino", "pytorch", "tensorflow")
+"""Built-in backends that a process of another environment can execute too."""
 
 # Built-in backend: (module it needs: title of that module in errors), and the extra that installs it.
 _FRAMEWORKS: Final[dict[str, tuple[dict[str, str], str]]] = {
@@ -92,6 +101,43 @@ def find_backend(
         or _from_built_in("python" if _python_file(name, runtime) else _unless_library(name, runtime))
         or _unknown(name)
     )
+
+
+def runs_elsewhere(
+    name: str,
+    backend_directory: Path | None,
+    runtime: str,
+    model_folders: Sequence[Path],
+    settings: Mapping[str, str],
+) -> bool:
+    """Whether a process of another environment executes models of a built-in backend, by `environment`.
+
+    Raises:
+        InferError: INVALID_ARG where that is asked of a backend that cannot.
+    """
+    choice = settings.get(ENVIRONMENT, SERVER)
+    if choice == SERVER:
+        return False
+    custom = is_custom(name, backend_directory, runtime, model_folders)
+    if custom or (name not in PACKAGED and name not in HOSTED):
+        raise invalid_arg(
+            f"--backend-config={name},{ENVIRONMENT}={choice}: only backends of 'nereid backends list' have"
+            " environments"
+        )
+    return _python_file(name, runtime) is None
+
+
+def hosted_backend(name: str) -> "type[Backend]":
+    """Return the class that executes a backend of `HOSTED` in a process of another environment."""
+    from backends.hosted.backend import hosted
+
+    return hosted(name, BUILT_IN[name], {**_FRAMEWORKS[name][0], "google": "protobuf"}, requirements_of(name))
+
+
+def requirements_of(name: str) -> Path:
+    """Return the file of the packages, all pinned, of a backend of ours in an environment of its own."""
+    folder = PACKAGED[name].parent if name in PACKAGED else Path(__file__).parent / name
+    return folder / "requirements.txt"
 
 
 def backend_names(backend_directory: Path | None = None) -> list[str]:

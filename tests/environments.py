@@ -2,9 +2,25 @@
 
 import sys
 import venv
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+
+
+def borrow(folder: Path, *modules: str) -> Path:
+    """An environment with these modules, and their libraries, of the one that runs the tests."""
+    python = make(folder, borrow_numpy=False)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for name in modules:
+        module = find_spec(name)
+        assert module is not None
+        folders = module.submodule_search_locations
+        source = Path(folders[0] if folders else str(module.origin))
+        for found in (source, source.with_name(f"{name}.libs")):
+            if found.exists():
+                (packages / found.name).symlink_to(found)
+    return python
 
 
 def make(folder: Path, borrow_numpy: bool = True) -> Path:

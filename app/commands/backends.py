@@ -10,8 +10,7 @@ from typing import Final
 
 from app.commands.columns import columns
 from app.core.errors import InferError
-from backends import PACKAGED
-from deployments.environments.packaged import PackagedEnvironments, is_current
+from deployments.environments.packaged import PackagedEnvironments, is_current, names
 
 _ABOUT: Final = "Install, list and remove backends that run in an environment of their own."
 
@@ -35,9 +34,7 @@ def _parser() -> argparse.ArgumentParser:
         ("remove", _remove, "remove a backend's environments"),
     ):
         command = commands.add_parser(name, help=text)
-        command.add_argument(
-            "name", metavar="NAME", choices=sorted(PACKAGED), help=", ".join(sorted(PACKAGED))
-        )
+        command.add_argument("name", metavar="NAME", choices=names(), help=", ".join(names()))
         command.set_defaults(run=run)
     commands.add_parser("list", help="list backends and their environments").set_defaults(run=_list)
     return parser
@@ -61,7 +58,7 @@ def _list(arguments: argparse.Namespace, environments: PackagedEnvironments) -> 
         state = "installed" if is_current(key) else "of another version"
         rows.append((key.rpartition("-")[0], state, f"{_bytes(directory) / 1e6:.0f}", str(directory)))
     present = {key.rpartition("-")[0] for key in installed if is_current(key)}
-    rows += [(name, "not installed", "-", "-") for name in sorted(PACKAGED) if name not in present]
+    rows += [(name, "not installed", "-", "-") for name in names() if name not in present]
     print(columns(rows))
     return 0
 

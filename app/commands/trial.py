@@ -10,7 +10,7 @@ from app.core.config.normalise import ENSEMBLE, normalise
 from app.core.config.validation import validate
 from app.core.errors import InferError, invalid_arg
 from app.settings.settings import ServerSettings
-from backends import executes_python, find_backend, is_custom, library_file
+from backends import executes_python, find_backend, hosted_backend, is_custom, library_file, runs_elsewhere
 from backends.base import Instance, Model
 from deployments.manager.catalog import Candidate, Catalog
 from deployments.model_store.layout import ModelEntry
@@ -69,10 +69,11 @@ class Trial:
             _check_code(model.artifact("model.py"))
         folders = (model.version_directory, model.directory)
         where = (config.backend, spec.backend_path, config.runtime, folders)
-        kind = find_backend(*where)
+        elsewhere = runs_elsewhere(*where, model.backend_config)
+        kind = hosted_backend(config.backend) if elsewhere else find_backend(*where)
         runs_code = executes_python(*where) or config.platform == "torch_aoti"  # native code
         runs_code |= library_file(*where) is not None
-        loads = config.backend in _LOADED and not runs_code and not spec.origin
+        loads = config.backend in _LOADED and not (runs_code or spec.origin or elsewhere)
         if loads and spec.auto_complete:
             model.config = normalise(kind.auto_complete(model), self._catalog.gpus)
         if loads or (config.input and config.output):

@@ -1,12 +1,15 @@
 """Base of packaged backends that map named arrays to named arrays: requests are joined and split for them.
 
-An environment needs numpy and the framework, and none of our packages.
+An environment needs numpy and the framework, and none of our packages. With the model's parameter
+INSTANCES_SHARE_PROCESS, the instances are threads of one process, and may share what one of them has loaded.
 """
 
 import json
 import os
+import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakSet
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -41,6 +44,9 @@ class ArrayModel:
         device_id: CUDA ordinal for kind GPU.
     """
 
+    _loading: ClassVar[threading.Lock] = threading.Lock()
+    _loaded: ClassVar["WeakSet[ArrayModel]"] = WeakSet()
+
     def initialize(self, args: Mapping[str, str]) -> None:
         """Load the model and run it once, because a first run takes longer."""
         self.config: dict[str, Any] = json.loads(args["model_config"])
@@ -49,7 +55,10 @@ class ArrayModel:
         self.inputs = [tensor["name"] for tensor in self.config["input"]]
         self.outputs = [tensor["name"] for tensor in self.config["output"]]
         self.kind, self.device_id = args["model_instance_kind"], int(args["model_instance_device_id"])
-        self.load()
+        with self._loading:
+            other = next((each for each in self._loaded if each._place() == self._place()), None)
+            self.load() if other is None else self.share(other)
+            self._loaded.add(self)
         try:
             self.run({tensor["name"]: self._zeros(tensor) for tensor in self.config["input"]})
         except Exception as error:  # -1 is taken for 1, which may be no size that the model has
@@ -58,6 +67,13 @@ class ArrayModel:
     def load(self) -> None:
         """Load the model's files."""
         raise NotImplementedError
+
+    def share(self, other: Any) -> None:
+        """Take what is needed from an instance of this process on the same device, which may be executing.
+
+        By default nothing is shared: another copy is loaded.
+        """
+        self.load()
 
     def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """Return all outputs by name, in memory of their own."""
@@ -76,6 +92,9 @@ class ArrayModel:
     def parameter(self, key: str) -> str:
         """Return an entry `parameters { key value { string_value } }` of the configuration; "" for none."""
         return str(self.config.get("parameters", {}).get(key, {}).get("string_value", ""))
+
+    def _place(self) -> tuple[type, str, str, int]:
+        return type(self), self.directory, self.kind, self.device_id
 
     def threads(self) -> int:
         """Return an instance's equal share of the CPUs."""

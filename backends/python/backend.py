@@ -2,8 +2,8 @@
 
 Triton starts a stub process for each instance. Here the replica process executes a model's only instance
 itself, so that nothing crosses a process boundary between the scheduler and the model. Several instances, and
-those of a model with an environment of its own, have worker processes, of that environment. Interface and
-error texts are Triton's.
+those of a model with an environment of its own, have worker processes, of that environment: one each or, with
+the parameter INSTANCES_SHARE_PROCESS, one for all with a thread each. Interface and error texts are Triton's.
 """
 
 import json
@@ -17,8 +17,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.json import config_to_json
 from app.core.errors import invalid_arg
-from app.core.tensors import SequenceId
-from backends.base import Backend, Instance, Model, Request
+from backends.base import Instance, Model, Request
 from backends.declared import with_completed
 from backends.python.api import metrics
 from backends.python.api.errors import loading_failed
@@ -27,23 +26,18 @@ from backends.python.execution.event_loop_safety import is_safe_on_event_loop
 from backends.python.execution.execution import Execution, completed
 from backends.python.execution.instance import PythonInstance
 from backends.python.execution.reshaping import Reshaped
-from backends.python.worker.process import Process
-from backends.python.worker.supervisor import Supervisor, Supervisors
-
-_COMPLETED_S: Final = 5.0
-
+from backends.python.worker.backend import WorkerBackend, completed_there
+from backends.python.worker.supervisor import Supervisor
 
 _INVALID_NAME: Final = re.compile(r"""[;|&$`<>()\[\]{}\\"'*?~#!]""")
 """INVALID_CHARS of Triton's Python backend, which runs a shell command with the model's name in it."""
 
 
-class PythonBackend(Backend):
+class PythonBackend(WorkerBackend):
     """Executes Python models."""
 
-    def __init__(self) -> None:
-        self._supervisors = Supervisors()
-
     def model_initialize(self, model: Model) -> None:
+        super().model_initialize(model)
         if _INVALID_NAME.search(model.name):
             raise invalid_arg("Invalid stub name: contains invalid characters")
         value = model.parameter("FORCE_CPU_ONLY_INPUT_TENSORS", "yes")
@@ -56,32 +50,10 @@ class PythonBackend(Backend):
         if model.interpreter is None:
             instance.state = Execution(described)
         else:
-            instance.state = Supervisor(
-                described, model.interpreter, _start_seconds(model), instance, self._supervisors
-            )
-            self._supervisors.add(instance.state)
-
-    def instance_finalize(self, instance: Instance) -> None:
-        state, instance.state = instance.state, None
-        self._supervisors.remove(state)
-        if state is not None:
-            state.close()
-
-    def instance_ready(self, instance: Instance) -> bool:
-        return instance.state is not None and instance.state.is_ready()
+            self.supervise(instance, described)
 
     def readiness_varies(self, instance: Instance) -> bool:
         return isinstance(instance.state, Supervisor) or hasattr(instance.state.model, "is_ready")
-
-    def sequence_finalize(self, instance: Instance, sequence_id: SequenceId) -> None:
-        if instance.state is not None:
-            instance.state.finalize_sequence(sequence_id)
-
-    def interrupt(self, instance: Instance) -> bool:
-        state = instance.state
-        if isinstance(state, Supervisor):
-            state.kill()
-        return isinstance(state, Supervisor)
 
     def runs_on_event_loop(self, instance: Instance) -> bool:
         state = instance.state
@@ -97,7 +69,7 @@ class PythonBackend(Backend):
         instance.state.execute(requests, instance)
 
     def metrics(self) -> list[Any]:
-        return [*metrics.snapshot(), *self._supervisors.metrics()]
+        return [*metrics.snapshot(), *super().metrics()]
 
     @classmethod
     def auto_complete(cls, model: Model) -> mc.ModelConfig:
@@ -111,22 +83,11 @@ class PythonBackend(Backend):
 
 
 def _completed(model: Model) -> dict[str, Any] | None:
+    described = _described(model)
     if model.interpreter is None:
-        return completed(_described(model))
-    process = Process(_described(model), model.interpreter, _start_seconds(model))
-    try:
-        return process.complete()
-    finally:
-        process.stop(_COMPLETED_S)
-
-
-def _start_seconds(model: Model) -> float:
-    key = "stub-timeout-seconds"
-    value = model.backend_config.get(key, "30")
-    try:
-        return float(value)
-    except ValueError:
-        raise invalid_arg(f"--backend-config=python,{key} must be a number, got '{value}'") from None
+        return completed(described)
+    there: dict[str, Any] | None = completed_there(model, described)
+    return there
 
 
 def _described(model: Model, instance: Instance | None = None) -> PythonInstance:

@@ -1,10 +1,10 @@
-"""The environments of backends that run in one of their own, in a directory of this user."""
+"""The environments of backends of ours that run in one of their own, in a directory of this user."""
 
 import os
 from pathlib import Path
 from typing import Final
 
-from backends import PACKAGED
+from backends import HOSTED, PACKAGED, requirements_of
 from deployments.environments.install import environment_key, install
 from deployments.model_store.cache import Lease, NodeCache
 
@@ -14,6 +14,11 @@ _UNLIMITED: Final = 1 << 62
 def data_directory() -> Path:
     """Return where they are kept, by the XDG Base Directory Specification."""
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "nereid" / "backends"
+
+
+def names() -> list[str]:
+    """Return the backends that may have one."""
+    return sorted({*PACKAGED, *HOSTED})
 
 
 class PackagedEnvironments:
@@ -37,7 +42,7 @@ class PackagedEnvironments:
         Raises:
             InferError: INTERNAL with pip's output when it fails.
         """
-        key, requirements = _key(name), _requirements(name)
+        key, requirements = _key(name), requirements_of(name)
 
         def write(root: Path) -> None:
             install(f"backend '{name}'", requirements, root, root.parent / key, shown)
@@ -57,13 +62,9 @@ class PackagedEnvironments:
 def is_current(key: str) -> bool:
     """Whether the backends of this version use an environment."""
     name = key.rpartition("-")[0]
-    return name in PACKAGED and key == _key(name)
-
-
-def _requirements(name: str) -> Path:
-    return PACKAGED[name].parent / "requirements.txt"
+    return requirements_of(name).is_file() and key == _key(name)
 
 
 def _key(name: str) -> str:
-    requirements = _requirements(name)
+    requirements = requirements_of(name)
     return f"{name}-{environment_key(requirements, requirements.parent)}"

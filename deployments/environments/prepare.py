@@ -6,6 +6,7 @@ The first of these that exists:
 - a `requirements.txt` there, if the server is configured to install packages.
 
 The last two may also be beside the model.py of a Python-based backend, for all its models without their own.
+A backend of ours has the environment that `--backend-config=<backend>,environment` chooses.
 Archives are unpacked and packages installed once per node for the same content.
 """
 
@@ -19,7 +20,7 @@ from typing import Final
 import msgspec
 
 from app.core.errors import InferError, internal, invalid_arg, unavailable, unsupported
-from backends import PACKAGED
+from backends import ENVIRONMENT, PACKAGED, SERVER, python_based_file
 from backends.base import Model
 from deployments.environments.install import environment_key, install
 from deployments.environments.packaged import PackagedEnvironments
@@ -77,7 +78,7 @@ def prepare(model: Model, cache_bytes: int) -> Environment:
     if declared:
         return _declared(model, declared, cache, cache_bytes)
     folders = [model.version_directory, model.directory]
-    if model.common_file is not None and not _is_packaged(model):
+    if model.common_file is not None and not _is_ours(model):
         folders.append(model.common_file.parent)
     for folder in folders:
         if (folder / "venv" / "pyvenv.cfg").is_file():
@@ -86,7 +87,7 @@ def prepare(model: Model, cache_bytes: int) -> Environment:
         if (folder / "requirements.txt").is_file():
             inside = model.directory if folder.is_relative_to(model.directory) else folder
             return _required(model, folder / "requirements.txt", inside, cache)
-    return _packaged(model) if _is_packaged(model) else Environment()
+    return chosen(model) if _is_ours(model) else Environment()
 
 
 def _declared(model: Model, declared: str, cache: NodeCache, cache_bytes: int) -> Environment:
@@ -119,24 +120,41 @@ def _required(model: Model, requirements: Path, inside: Path, cache: NodeCache) 
     return _leased(cache.lease(key) or cache.fill(key, 0, write))
 
 
-def _is_packaged(model: Model) -> bool:
-    return model.common_file is not None and PACKAGED.get(model.config.backend) == model.common_file
+def _is_ours(model: Model) -> bool:
+    """Whether a Python-based backend is one of ours."""
+    name, file = model.config.backend, model.common_file
+    return file is not None and file == python_based_file(name, None, model.config.runtime)
 
 
-def _packaged(model: Model) -> Environment:
+def chosen(model: Model) -> Environment:
     """Return the environment of a backend of ours, as `--backend-config=<backend>,environment` chooses it.
 
+    `server` is the replica's own, the default of built-in backends; `own` has the packages of the backend's
+    requirements.txt, the default of packaged ones; a path is that of an environment, or of its interpreter.
+
     Raises:
-        InferError: UNSUPPORTED with the command that installs it; INTERNAL for a path without interpreter.
+        InferError: INVALID_ARG for another value; UNSUPPORTED with the command that installs the environment;
+            INTERNAL for a path without interpreter.
     """
-    name, choice = model.config.backend, model.backend_config.get("environment", "own")
-    if choice == "server":
+    name = model.config.backend
+    choice = model.backend_config.get(ENVIRONMENT, "own" if name in PACKAGED else SERVER)
+    if choice == SERVER:
         return Environment()
-    if choice != "own":
-        return Environment(_interpreter(Path(choice)))
+    if choice == "own":
+        return _own(name, model.backend_config.get("requirements") == "install")
+    if not os.path.isabs(choice):
+        raise invalid_arg(
+            f"--backend-config={name},{ENVIRONMENT} must be 'server', 'own' or the absolute path of an"
+            f" environment or its interpreter, got '{choice}'"
+        )
+    path = Path(choice)
+    return Environment(path if path.is_file() and os.access(path, os.X_OK) else _interpreter(path))
+
+
+def _own(name: str, installs: bool) -> Environment:
     environments = PackagedEnvironments()
     lease = environments.lease(name)
-    if lease is None and model.backend_config.get("requirements") == "install":
+    if lease is None and installs:
         lease = environments.install(name)
     if lease is None:
         raise unsupported(

@@ -15,9 +15,9 @@ from app.core.installation import SERVER_PYTHON
 from app.core.statistics import Statistics
 from app.transport.event_loop_thread import LoopThread
 from app.transport.memory.shared_pool import allocate
-from backends import find_backend, python_based_file
+from backends import find_backend, hosted_backend, python_based_file, runs_elsewhere
 from backends.base import Backend, Model
-from deployments.environments.prepare import Environment, prepare
+from deployments.environments.prepare import Environment, chosen, prepare
 from deployments.execution.instance_groups import placements
 from deployments.model_store.agents import check_agents
 from deployments.model_store.layout import ModelEntry
@@ -49,11 +49,13 @@ def load_model(spec: ModelSpec, plane: LoopThread, batched: MakeBatched = serve_
     declared = mc.ModelConfig.FromString(spec.config)
     check_agents(declared, Path(spec.directory), spec.version)
     where = (declared.backend, spec.backend_path, declared.runtime, spec.model_folders)
-    kind, common_file = find_backend(*where), python_based_file(*where)
-    settings = spec.settings(declared.backend, *(("python",) if common_file else ()))
+    common_file = python_based_file(*where)
+    elsewhere = runs_elsewhere(*where, spec.settings(declared.backend))
+    kind = hosted_backend(declared.backend) if elsewhere else find_backend(*where)
+    settings = spec.settings(declared.backend, *(("python",) if common_file or elsewhere else ()))
     model = Model(declared, spec.version, Path(spec.directory), settings)
     model.common_file = common_file
-    environment = prepare(model, spec.cache_bytes)
+    environment = chosen(model) if elsewhere else prepare(model, spec.cache_bytes)
     model.interpreter = environment.python or (SERVER_PYTHON if len(placements(declared)) > 1 else None)
     try:
         backend = _initialize_backend(spec, model, kind)

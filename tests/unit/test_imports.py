@@ -66,6 +66,7 @@ backends.bytetrack: app.core app.core.config backends nereid.vision
 backends.cpp: app.core app.core.config backends
 backends.cuda: app.core backends
 backends.fil: app.core app.core.config backends
+backends.hosted: app.core backends backends.python.execution backends.python.worker
 backends.onnxruntime: app.core app.core.config backends backends.cuda backends.openvino
 backends.openvino: app.core app.core.config backends
 backends.packaged: backends

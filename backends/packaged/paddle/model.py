@@ -1,7 +1,8 @@
 """Executes Paddle models: `model.pdmodel`, or Paddle 3's `model.json`, with `model.pdiparams`.
 
-In a process of its own, because `run` holds the interpreter's lock. Names and texts are those of Triton's
-paddle backend; a configuration declares all inputs and outputs.
+In a process of its own, and each instance in one, because `run` holds the interpreter's lock. Instances that
+share a process (INSTANCES_SHARE_PROCESS) have the weights once, and execute one after the other. Names and
+texts are those of Triton's paddle backend; a configuration declares all inputs and outputs.
 """
 
 import os
@@ -36,6 +37,11 @@ class TritonPythonModel(ArrayModel):
         self._predictor = paddle.create_predictor(config)
         self._check("input", self.inputs, self._predictor.get_input_names())
         self._fetched = self._outputs_by_name()
+
+    def share(self, other: "TritonPythonModel") -> None:
+        """Clone the predictor, which has the weights of the other."""
+        self._predictor = other._predictor.clone()
+        self._fetched = other._fetched
 
     def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """Run the predictor, whose outputs are copied."""

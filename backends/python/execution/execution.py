@@ -55,7 +55,8 @@ class Execution:
             instance.model_name, instance.version, instance.returned, instance.bf16, instance.config
         )
         self._context = Context(self._encoder, instance.outputs, instance.decoupled)
-        self._decoupled = instance.decoupled
+        self.decoupled = instance.decoupled
+        self.tells_readiness = hasattr(self.model, "is_ready")
         self._loop = EventLoop(f"{instance.name} asyncio")
         self.is_ready = Readiness(self.model, self._loop, instance.name)
 
@@ -91,7 +92,7 @@ class Execution:
         try:
             returned = self._execute_model(received)
             if returned.__class__ is not list and asyncio.iscoroutine(returned):
-                if self._decoupled:
+                if self.decoupled:
                     self._loop.start(returned, _Background(self.instance.name, requests))
                     return
                 returned = server_api.current().run(returned, self._loop)
@@ -115,12 +116,12 @@ class Execution:
 
     def _checked(self, received: list[ReceivedRequest], returned: Any) -> Sequence[InferenceResponse | None]:
         """Return the checked result of `execute`, with None for requests that are answered otherwise."""
-        if self._decoupled and returned is not None:
+        if self.decoupled and returned is not None:
             raise ContractError(
                 f"Python model '{self.instance.name}' is using the decoupled mode and the execute"
                 " function must return None."
             )
-        if returned is None and (self._decoupled or all(map(_answers_itself, received))):
+        if returned is None and (self.decoupled or all(map(_answers_itself, received))):
             responses: Sequence[Any] = [None] * len(received)
         else:
             responses = returned
@@ -134,7 +135,7 @@ class Execution:
             )
         for request, response in zip(received, responses, strict=True):
             if response.__class__ is not InferenceResponse or request._release_flags == RELEASE_RESCHEDULE:
-                _check_unusual(request, response, self._decoupled)
+                _check_unusual(request, response, self.decoupled)
         return responses
 
     def _fail(
@@ -173,6 +174,12 @@ class _Background:
         for request in self._requests:
             if not request.answered:
                 request.reply(failed(failure, request.infer.id))
+
+
+def described(fields: dict[str, Any]) -> PythonInstance:
+    """Return an instance by the fields that another process has sent."""
+    tuples = {name: tuple(fields[name]) for name in ("outputs", "states", "bf16")}
+    return PythonInstance(**{**fields, **tuples})
 
 
 def completed(instance: PythonInstance) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,9 @@ class PythonInstance:
         decoupled: whether a request has any number of responses.
         backend_config: the settings of `--backend-config` for a Python-based backend; None for Python models.
     """
+
+    MODULE: ClassVar[str] = "backends.python.execution.execution"
+    """The module by which a worker process executes it."""
 
     model_name: str
     version: str

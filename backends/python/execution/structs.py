@@ -1,7 +1,16 @@
-"""Replacement of `msgspec.Struct` in worker processes, whose environment may have no msgspec."""
+"""Replacement of `msgspec` in worker processes, whose environment may have none."""
 
+import sys
+import threading
 from dataclasses import dataclass, field
-from typing import Any
+from importlib import import_module
+from types import ModuleType, SimpleNamespace
+from typing import Any, Final
+
+structs: Final = SimpleNamespace(force_setattr=setattr)  # nothing is frozen here
+
+
+_importing = threading.RLock()
 
 
 class Struct:
@@ -12,3 +21,19 @@ class Struct:
             if isinstance(value, dict | list | set) and name in cls.__annotations__:
                 setattr(cls, name, field(default_factory=value.copy))
         dataclass(cls)
+
+
+def import_ours(name: str) -> ModuleType:
+    """Import one of our modules, which uses this one as `msgspec`; by one thread at a time."""
+    with _importing:
+        if name in sys.modules:
+            return sys.modules[name]
+        original = sys.modules.get("msgspec")
+        sys.modules["msgspec"] = sys.modules[__name__]
+        try:
+            return import_module(name)
+        finally:
+            if original is None:
+                del sys.modules["msgspec"]
+            else:
+                sys.modules["msgspec"] = original

@@ -7,7 +7,9 @@ shrink what the other reads. Data of clients is never unpickled.
 The framing of `app.transport.wire` is not shared: it needs msgspec, which the environment of a worker may
 lack, and it reads ahead, which would separate descriptors from their messages. 30 lines are in common.
 
-    u32 size of the JSON | u64 size of the tensors' bytes | 1: they are in shared memory | JSON | bytes
+    u32 size of the JSON | u64 size of the tensors' bytes | u8 what comes along | JSON | bytes
+
+What comes along is a descriptor: none (0), the shared memory (1), or a socket of a further link (2).
 """
 
 import fcntl
@@ -32,6 +34,7 @@ _ALIGNMENT: Final = 64
 _HEAD: Final = Struct("<IQB")
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 _EMPTY: Final = memoryview(b"")
+_INLINE, _SHARED, _SOCKET = range(3)
 
 
 class LinkClosed(Exception):
@@ -69,6 +72,9 @@ class _Packed(NamedTuple):
 class MessageSocket:
     """One end of a connection. Any thread may send; one at a time receives."""
 
+    takes_sockets = False
+    """Whether the other side may send sockets: a model's code must not fill this process's descriptors."""
+
     def __init__(self, sock: socket.socket) -> None:
         """Use a connected stream socket."""
         self._socket = sock
@@ -84,7 +90,18 @@ class MessageSocket:
             TypeError: the message cannot be written as JSON.
             OSError: shared memory for the tensors cannot be allocated.
         """
-        packed = _packed(message, buffers)
+        self._send(_packed(message, buffers))
+
+    def send_socket(self, message: Message, sock: socket.socket) -> None:
+        """Send a message with a socket, which is then the other side's: its `message["socket"]`.
+
+        Raises:
+            LinkClosed: the other process has ended.
+        """
+        text = json.dumps(message, separators=(",", ":")).encode()
+        self._send(_Packed(_HEAD.pack(len(text), 0, _SOCKET) + text, sock.detach()))
+
+    def _send(self, packed: _Packed) -> None:
         if self._sender == threading.get_ident():  # called by a destructor while this thread is sending
             self._deferred.append(packed)
             return
@@ -111,13 +128,17 @@ class MessageSocket:
             return None
         try:
             head += self._exactly(_HEAD.size - len(head))
-            json_size, size, shared = _HEAD.unpack(head)
-            largest = json_size if shared else max(json_size, size)
-            if largest > _MAX_JSON or bool(shared) != bool(descriptors):
+            json_size, size, along = _HEAD.unpack(head)
+            largest = json_size if along == _SHARED else max(json_size, size)
+            if largest > _MAX_JSON or bool(along) != bool(descriptors):
                 raise ValueError("a message of an impossible size")
+            if along == _SOCKET and not self.takes_sockets:
+                raise ValueError("a message with a socket")
             message = json.loads(self._exactly(json_size))
-            if shared:
+            if along == _SHARED:
                 return message, Payload(_mapped(descriptors[0], size))
+            if along == _SOCKET:
+                message["socket"] = descriptors.pop()
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -170,8 +191,8 @@ def _packed(message: Message, buffers: Sequence[Buffer]) -> _Packed:
     text = json.dumps(message, separators=(",", ":")).encode()
     size = sum(_padded(len(buffer)) for buffer in buffers)
     if size >= SHARED_BYTES:
-        return _Packed(_HEAD.pack(len(text), size, 1) + text, _shared(buffers, size))
-    parts = [_HEAD.pack(len(text), size, 0), text]
+        return _Packed(_HEAD.pack(len(text), size, _SHARED) + text, _shared(buffers, size))
+    parts = [_HEAD.pack(len(text), size, _INLINE), text]
     for buffer in buffers:
         parts += [bytes(buffer), bytes(_padded(len(buffer)) - len(buffer))]
     return _Packed(b"".join(parts), -1)

@@ -14,10 +14,10 @@ from app.core.tensors import SequenceId
 from backends.base import Instance, Request
 from backends.python.api.errors import stub_failed
 from backends.python.execution.execution import Clocked
-from backends.python.execution.instance import PythonInstance
 from backends.python.execution.readiness import LIMIT_S
 from backends.python.worker.framing import LinkClosed
-from backends.python.worker.process import Process, not_healthy
+from backends.python.worker.process import not_healthy
+from backends.python.worker.process_instance import Described, Processes, ProcessInstance
 
 logger = logging.getLogger(__name__)
 
@@ -39,10 +39,12 @@ class Supervisors:
 
     Attributes:
         changed: notified when a process starts or ends.
+        processes: where they get their processes from.
     """
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
+        self.processes = Processes()
         self._all: list[Supervisor] = []
 
     def add(self, supervisor: "Supervisor") -> None:
@@ -60,7 +62,7 @@ class Supervisors:
 
     def metrics(self) -> list[Any]:
         """Return the custom metrics of all processes."""
-        every = list(self._all)
+        every = list({each.pid: each for each in self._all}.values())  # one of those that share a process
         if not every:
             return []
         with ThreadPoolExecutor(len(every)) as threads:  # each may take its time
@@ -75,7 +77,7 @@ class Supervisor:
     """
 
     def __init__(
-        self, described: PythonInstance, python: Path, start_s: float, instance: Instance, others: Supervisors
+        self, described: Described, python: Path, start_s: float, instance: Instance, others: Supervisors
     ) -> None:
         """Start the process and initialise the model; report changes and losses to the instance.
 
@@ -88,7 +90,7 @@ class Supervisor:
         self._instance = instance
         self._others = others
         self._changed = others.changed
-        self._process: Process | None = None
+        self._process: ProcessInstance | None = None
         self._starting = True
         self._closed = False
         self._metrics: list[Any] = []
@@ -104,13 +106,13 @@ class Supervisor:
     def pid(self) -> int:
         """Return the process's id, 0 while there is none."""
         process = self._process
-        return 0 if process is None else process.pid
+        return 0 if process is None else process.process.pid
 
     @property
     def runs(self) -> bool:
         """Whether there is a process."""
         process = self._process
-        return process is not None and not process.ended
+        return process is not None and not process.process.ended
 
     def execute(self, requests: Sequence[Request], clock: Clocked) -> None:
         """Execute one batch; see `Execution.execute`.
@@ -119,7 +121,7 @@ class Supervisor:
             InferError: UNAVAILABLE when there is no process.
         """
         process = self._process
-        if process is None or process.ended:
+        if process is None or process.process.ended:
             process = self._wait_started()
         if process is None:
             failure = stub_failed(self._described.name, not_healthy(self._described.name))
@@ -129,13 +131,13 @@ class Supervisor:
     def finalize_sequence(self, sequence_id: SequenceId) -> None:
         """See `Execution.finalize_sequence`; the state of sequences ends with the process."""
         process = self._process
-        if process is not None and not process.ended:
+        if process is not None and not process.process.ended:
             process.finalize_sequence(sequence_id)
 
     def is_ready(self) -> bool:
         """Whether the model is ready, or its other instances execute while the process is restarted."""
         process = self._process
-        if process is None or process.ended:
+        if process is None or process.process.ended:
             return self._others.runs_another(self)
         return process.is_ready(LIMIT_S)
 
@@ -143,7 +145,7 @@ class Supervisor:
         """Return the custom metrics: the last ones if the process is busy, none without a process."""
         process = self._process
         try:
-            self._metrics = [] if process is None else process.metrics(_METRICS_S)
+            self._metrics = [] if process is None else process.process.metrics(_METRICS_S)
         except TimeoutError:
             pass
         except LinkClosed:
@@ -154,7 +156,7 @@ class Supervisor:
         """Kill the process, which is then restarted."""
         process = self._process
         if process is not None:
-            process.kill()
+            process.process.kill()
 
     def close(self) -> None:
         """Finalize the model and end the process."""
@@ -166,14 +168,14 @@ class Supervisor:
             process.stop(_FINALIZE_S)
         self._thread.join(_FINALIZE_S)
 
-    def _wait_started(self) -> Process | None:
+    def _wait_started(self) -> ProcessInstance | None:
         """Wait for the process; return None when it does not start soon and no other instance has one."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self.runs or not self._is_worth_waiting_for())
             return self._process
 
     def _is_worth_waiting_for(self) -> bool:
-        ending = self._process is not None and self._process.ended
+        ending = self._process is not None and self._process.process.ended
         return self._starting or ending or self._others.runs_another(self)
 
     def _lost(self) -> None:
@@ -188,17 +190,17 @@ class Supervisor:
             if process is None and crashes == 0:
                 return  # the first start failed, and so does the load
             if process is not None:
-                status = process.wait()
+                status = process.process.wait()
                 if self._closed:
                     return
                 logger.error("process of instance '%s' ended with %s", self._described.name, status)
             crashes = 1 if time.monotonic() - began > _STABLE_S else crashes + 1
             self._wait_before_restart(delay(crashes))
 
-    def _start_process(self) -> Process | None:
-        process: Process | None = None
+    def _start_process(self) -> ProcessInstance | None:
+        process: ProcessInstance | None = None
         try:
-            process = Process(self._described, self._python, self._start_s, self._lost)
+            process = self._others.processes.open(self._described, self._python, self._start_s, self._lost)
             process.begin()
         except BaseException as error:
             if process is not None:

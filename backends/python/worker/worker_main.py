@@ -1,7 +1,7 @@
 """The program of a process that executes an instance of a Python model.
 
-`<environment>/bin/python worker_main.py DESCRIPTOR DESCRIPTOR NAME`, where the descriptors are sockets to the
-replica and the name is the instance's, for listings of processes. The environment may have the model's
+`<environment>/bin/python worker_main.py DESCRIPTOR NAME`, where the descriptor is a socket to the replica and
+the name is the first instance's, for listings of processes. The environment may have the model's
 packages and none of ours, so our modules are found by their location, and `sys.path` stays the environment's.
 The syntax here is that of Python 3.6, so that an interpreter that is too old can report it.
 """
@@ -32,18 +32,9 @@ def find_our_modules() -> None:
 
 def import_worker() -> types.ModuleType:
     """Import the worker, with a replacement for `msgspec`, which the environment may not have."""
-    from backends.python.execution import structs
+    from backends.python.execution.structs import import_ours
 
-    original = sys.modules.get("msgspec")
-    sys.modules["msgspec"] = structs
-    try:
-        from backends.python.worker import worker
-    finally:
-        if original is None:
-            del sys.modules["msgspec"]
-        else:
-            sys.modules["msgspec"] = original
-    return worker
+    return import_ours("backends.python.worker.worker")
 
 
 def main() -> None:
@@ -55,8 +46,8 @@ def main() -> None:
     try:
         import numpy  # noqa: F401
     except ImportError as error:
-        fail(f"the environment {sys.prefix} has no numpy, which every Python model needs: {error}")
-    import_worker().run(int(sys.argv[1]), int(sys.argv[2]))
+        fail(f"the environment {sys.prefix} has no numpy, which every model needs: {error}")
+    import_worker().run(int(sys.argv[1]))
 
 
 if __name__ == "__main__":

@@ -257,3 +257,42 @@ def test_processes_see_the_packages_and_variables_of_the_server(
     source.write_text("import msgspec, google.protobuf, nereid, only_of_this_test\n" + MODEL)
     models.load(group(2))
     assert models.about("a")["pid"] != os.getpid()
+
+
+SHARE = 'parameters { key: "INSTANCES_SHARE_PROCESS" value { string_value: "true" } }\n'
+
+
+def test_instances_share_a_process(models: Models) -> None:
+    """With a thread and an object of the model for each, which execute at the same time."""
+    models.load(group(3) + SHARE)
+    (pid,) = models.wrote("made-")
+    held = [models.ask(f"hold {number}") for number in range(2)]
+    assert models.about("answer")["pid"] == pid, "the third executes beside two that hold"
+    models.go()
+    answers = [answer.result(60).parameters for answer in held]
+    assert {answer["pid"] for answer in answers} == {pid}
+    assert max(answer["done"] for answer in answers) == 3, "the module is one"
+    (family,) = models.bench.report().custom
+    assert family.samples == [CustomSample({}, 3.0, 0, [], [])], "counted once"
+
+
+def test_a_shared_process_that_dies_is_started_again_for_all(models: Models) -> None:
+    models.load(group(2) + SHARE)
+    (first,) = models.wrote("made-")
+    held = models.ask("hold 0")
+    block_until(lambda: models.wrote("held-"))
+    for failed in (models.ask("die").result(60), held.result(60)):
+        assert failed.failure is not None and UNHEALTHY in failed.failure.message
+    held = models.ask("hold 1")
+    pid = models.about("answer")["pid"]
+    models.go()
+    assert held.result(60).parameters["pid"] == pid != first
+
+
+def test_instances_are_added_to_a_shared_process_and_removed(models: Models) -> None:
+    model = models.load(group(2) + SHARE)
+    (pid,) = models.wrote("made-")
+    for count in (4, 1):
+        models.bench.control(UPDATE, models.bench.spec(PYTHON + group(count) + SHARE).config)
+        block_until(lambda count=count: len(model.instances.instances) == count)  # type: ignore[misc]
+        assert models.about("answer")["pid"] == pid

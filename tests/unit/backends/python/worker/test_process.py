@@ -229,7 +229,7 @@ for request in requests:
     served = Served(PythonBackend, config(DECOUPLED), write(tmp_path, source), interpreter=python)
     (call,) = served(infer({"I": np.ones((1, 1), np.float32)}))
     assert call.rescheduled and [response.final for response in call.responses] == [False]
-    assert not served.instance.state._process._in_flight
+    assert not served.instance.state._process.process.in_flight
     served.close()
 
 

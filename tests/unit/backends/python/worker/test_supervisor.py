@@ -161,7 +161,7 @@ def test_models_that_do_not_load(python: Path, tmp_path: Path) -> None:
     assert "exit status 4" in message and "a last word" in message
     assert "unable to start" in error_of(folder, tmp_path / "nothing")
     bare = environments.make(tmp_path / "bare", borrow_numpy=False)
-    assert "has no numpy, which every Python model needs" in error_of(folder, bare)
+    assert "has no numpy, which every model needs" in error_of(folder, bare)
     slow = tmp_path / "slow"
     slow.write_text("#!/bin/sh\nsleep 60\n")
     slow.chmod(0o700)

@@ -1,0 +1,167 @@
+"""An instance that a worker process executes: the replica's side."""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from app.core.errors import InferError
+from app.core.tensors import Buffer, SequenceId
+from backends.base import Request
+from backends.python.execution.execution import Clocked
+from backends.python.worker.framing import LinkClosed
+from backends.python.worker.link_codec import read_response, request_fields
+from backends.python.worker.process import Process
+
+logger = logging.getLogger(__name__)
+
+
+class Described(Protocol):
+    """A dataclass of plain values that describes an instance to its worker process.
+
+    Attributes:
+        MODULE: the module with the `Execution` of such instances.
+        model_name: the model.
+        name: the instance's name.
+        decoupled: whether a request has any number of responses.
+    """
+
+    MODULE: ClassVar[str]
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def model_name(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def decoupled(self) -> bool: ...
+
+
+class ProcessInstance:
+    """One instance in one run of a worker process; has most of the interface of an `Execution`.
+
+    Attributes:
+        process: the process.
+    """
+
+    def __init__(self, process: Process, described: Described, on_end: Callable[[], None]) -> None:
+        """Add the instance to a process; `on_end` as for `Process.join`.
+
+        Raises:
+            LinkClosed: the process has ended, or is about to.
+        """
+        self.process = process
+        self._described = described
+        self._tells_readiness = False
+        self._jobs = process.join(described.name, on_end)
+
+    def begin(self) -> None:
+        """Import and initialise the model.
+
+        Raises:
+            InferError: INTERNAL with the model's exception, or when the process ended.
+        """
+        self._tells_readiness = self._request("start")
+
+    def complete(self) -> Any:
+        """Return what `completed` of the description's module returns."""
+        return self._request("complete")
+
+    def execute(self, requests: Sequence[Request], clock: Clocked) -> None:
+        """Execute one batch; see `Execution.execute`. If the process ends, the requests fail."""
+        process, decoupled = self.process, self._described.decoupled
+        numbered = process.number(requests)
+        buffers: list[Buffer] = []
+        sent = [(number, request_fields(request.infer, buffers)) for number, request in numbered.items()]
+        try:
+            value, payload = self._jobs.call({"do": "execute", "requests": sent}, buffers)
+            if decoupled:  # the responses that it has sent came over the other link
+                process.link.request({"do": "flush"})
+        except LinkClosed:
+            process.fail_in_flight()
+            return
+        except BaseException:
+            for number in numbered:
+                process.in_flight.pop(number, None)
+            raise
+        clock.compute_start_ns, clock.compute_end_ns = value["start_ns"], value["end_ns"]
+        for number, detached, rescheduled in value["flags"]:
+            numbered[number].detached = detached
+            numbered[number].rescheduled = rescheduled
+        for number, fields in value["responses"]:
+            process.reply(number, read_response(fields, payload))
+        for number, request in numbered.items():
+            if request.rescheduled or not (decoupled or request.detached):
+                process.in_flight.pop(number, None)
+
+    def finalize_sequence(self, sequence_id: SequenceId) -> None:
+        """Report the end of a sequence to the model, before the next batch."""
+        try:
+            self._jobs.send({"do": "finalize_sequence", "sequence": sequence_id})
+        except LinkClosed:
+            pass
+
+    def is_ready(self, timeout: float) -> bool:
+        """Return the result of the model's `is_ready`; False when the process does not reply in time."""
+        if not self._tells_readiness:
+            return not self.process.ended
+        try:
+            asked = {"do": "ready", "name": self._described.name}
+            return bool(self.process.link.request(asked, timeout=timeout)[0])
+        except (LinkClosed, TimeoutError):
+            return False
+
+    def stop(self, timeout: float) -> None:
+        """Finalize the model; the process ends with its last instance, killed after `timeout` seconds."""
+        unanswered = False
+        try:
+            self._jobs.call({"do": "finalize"}, timeout=timeout)
+        except (LinkClosed, InferError, TimeoutError) as error:
+            unanswered = True
+            logger.warning("process of instance '%s' is killed: %s", self._described.name, error)
+        self.process.leave(self._jobs, at_once=unanswered)
+
+    def _request(self, verb: str) -> Any:
+        described = self._described
+        message = {"do": verb, "module": described.MODULE, "instance": asdict(described)}
+        try:
+            return self._jobs.call(message)[0]
+        except LinkClosed:
+            raise self.process.failed(self.process.wait()) from None
+
+
+class Processes:
+    """Where the instances of a model get their processes from.
+
+    Attributes:
+        shared: whether one process has all of them.
+    """
+
+    def __init__(self, shared: bool = False) -> None:
+        self.shared = shared
+        self._lock = threading.Lock()
+        self._last: Process | None = None
+
+    def open(
+        self, described: Described, python: Path, start_s: float, on_end: Callable[[], None] = lambda: None
+    ) -> ProcessInstance:
+        """Return an instance in a process: a new one, or one that is there.
+
+        Raises:
+            InferError: see `Process`.
+        """
+        with self._lock if self.shared else threading.Lock():
+            if self._last is not None and not self._last.ended:
+                try:
+                    return ProcessInstance(self._last, described, on_end)
+                except LinkClosed:
+                    pass
+            process = Process(described.name, described.model_name, python, start_s)
+            if self.shared:
+                self._last = process
+        try:
+            return ProcessInstance(process, described, on_end)
+        except LinkClosed:
+            raise process.failed(process.wait()) from None
