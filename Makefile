@@ -84,7 +84,8 @@ test-peer: $(VENV)/.installed-test models
 # Needs an NVIDIA GPU and a driver for CUDA 13. The tests skip what is not there, so -rs says what did not run.
 GPU_VENV := .venv-gpu
 test-gpu: $(GPU_VENV)/.installed
-	$(GPU_VENV)/bin/python -m pytest -m gpu -rs tests/gpu tests/unit/app/transport/memory/test_cuda_memory.py
+	$(GPU_VENV)/bin/python -m pytest -m gpu -rs tests/gpu tests/unit/app/transport/memory/test_cuda_memory.py \
+		tests/unit/nereid/vision/test_tensors.py
 
 # The files of cluster/. CRDS names a directory with definitions of KubeRay, KServe, KEDA and Prometheus's operator, in
 # any folders, to check against them too. The package that has Helm is large; without it the tests of the chart skip.

@@ -1,31 +1,41 @@
 """Pre- and post-processing of pictures, for Python models and clients; needs numpy, and Pillow to decode.
 
 Pictures are UINT8 [height, width, 3] in RGB; boxes are (left, top, right, bottom) in pixels, FP32 [n, 4].
+docs/vision.md says which functions take tensors of PyTorch as well, and compute on their device.
 """
 
-from nereid.vision.boxes import Detections, iou, nms, to_corners
+from nereid.vision.boxes import Detections, iou, to_corners
 from nereid.vision.classes import Ranked, top_k
 from nereid.vision.letterbox import Letterbox, letterbox
+from nereid.vision.masks import instance_masks
 from nereid.vision.pictures import PictureError, decode, normalise, resize
+from nereid.vision.suppression import nms
 from nereid.vision.text import Reading, ctc_best_path
-from nereid.vision.yolo import anchor_free_head, anchor_head, detect
+from nereid.vision.text_boxes import TextBoxes, text_boxes
+from nereid.vision.yolo import Keypoints, anchor_free_head, anchor_head, detect, detect_with_extras, keypoints
 
 __all__ = [
     "Detections",
+    "Keypoints",
     "Letterbox",
     "PictureError",
     "Ranked",
     "Reading",
+    "TextBoxes",
     "anchor_free_head",
     "anchor_head",
     "ctc_best_path",
     "decode",
     "detect",
+    "detect_with_extras",
+    "instance_masks",
     "iou",
+    "keypoints",
     "letterbox",
     "nms",
     "normalise",
     "resize",
+    "text_boxes",
     "to_corners",
     "top_k",
 ]

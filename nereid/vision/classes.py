@@ -1,10 +1,9 @@
 """Scores of a classifier to its best classes."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
+from nereid.vision.arrays import Array, as_numpy
 
 
 class Ranked(NamedTuple):
@@ -15,7 +14,8 @@ class Ranked(NamedTuple):
     label: str
 
 
-def top_k(scores: npt.NDArray[Any], k: int = 1, labels: Sequence[str] = ()) -> list[Ranked]:
+def top_k(scores: Array, k: int = 1, labels: Sequence[str] = ()) -> list[Ranked]:
     """Return the k best classes of scores [classes], the best first, of equal ones the first."""
-    order = np.argsort(-scores, kind="stable")[:k]
-    return [Ranked(int(i), float(scores[i]), labels[i] if i < len(labels) else "") for i in order]
+    values = as_numpy(scores)
+    order = (-values).argsort(kind="stable")[:k]
+    return [Ranked(int(i), float(values[i]), labels[i] if i < len(labels) else "") for i in order]

@@ -1,13 +1,9 @@
 """Pictures of any size in one of fixed size, with their proportions kept and bars at the sides."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
+from nereid.vision.arrays import Array, as_type, constant, library
 from nereid.vision.pictures import resize
-
-Array = npt.NDArray[Any]
 
 
 class Letterbox(NamedTuple):
@@ -31,19 +27,20 @@ class Letterbox(NamedTuple):
 
         What lies outside of the picture moves to its edge.
         """
-        moved = (_points(places) - self._shift()) / self._scale()
-        inside = moved.clip(0, np.array([self.width, self.height], np.float32))
-        return inside.reshape(places.shape).astype(np.float32)
+        moved = (_points(places) - self._shift(places)) / self._scale(places)
+        inside = library(places).minimum(moved.clip(0), constant([self.width, self.height], places))
+        return as_type(inside.reshape(places.shape), "float32")
 
     def from_picture(self, places: Array) -> Array:
         """Convert boxes [.., 4] or points [.., 2] from the picture to FP32 in the one with bars."""
-        return (_points(places) * self._scale() + self._shift()).reshape(places.shape).astype(np.float32)
+        moved = _points(places) * self._scale(places) + self._shift(places)
+        return as_type(moved.reshape(places.shape), "float32")
 
-    def _shift(self) -> Array:
-        return np.array([self.left, self.top], np.float32)
+    def _shift(self, like: Array) -> Array:
+        return constant([self.left, self.top], like)
 
-    def _scale(self) -> Array:
-        return np.array([self.scale_x, self.scale_y], np.float32)
+    def _scale(self, like: Array) -> Array:
+        return constant([self.scale_x, self.scale_y], like)
 
 
 def _points(places: Array) -> Array:
@@ -52,7 +49,11 @@ def _points(places: Array) -> Array:
 
 
 def letterbox(
-    pixels: Array, size: tuple[int, int], fill: int = 114, enlarge: bool = True
+    pixels: Array,
+    size: tuple[int, int],
+    fill: int = 114,
+    enlarge: bool = True,
+    backend: str | None = None,
 ) -> tuple[Array, Letterbox]:
     """Fit a picture into (height, width), in the middle, with bars of one colour.
 
@@ -61,6 +62,7 @@ def letterbox(
         size: height and width of the result.
         fill: the value of the bars; 114 is what YOLO networks have been trained with.
         enlarge: whether a smaller picture is enlarged.
+        backend: as for `resize`.
 
     Returns:
         The picture with bars, and what converts boxes between the two.
@@ -71,7 +73,8 @@ def letterbox(
         scale = min(scale, 1)
     inner = max(1, round(height * scale)), max(1, round(width * scale))
     top, left = (size[0] - inner[0]) // 2, (size[1] - inner[1]) // 2
-    result = np.full((*size, pixels.shape[2]), fill, np.uint8)
-    fitted = pixels if inner == (height, width) else resize(pixels, inner)
+    xp = library(pixels)
+    result = xp.full((*size, pixels.shape[2]), fill, dtype=xp.uint8, device=pixels.device)
+    fitted = pixels if inner == (height, width) else resize(pixels, inner, backend=backend)
     result[top : top + inner[0], left : left + inner[1]] = fitted
     return result, Letterbox(inner[1] / width, inner[0] / height, left, top, height, width)

@@ -1,18 +1,20 @@
-"""Outputs of YOLO networks to detections.
+"""Outputs of YOLO networks to detections, and to keypoints and mask coefficients, which `masks.py` needs.
 
 `anchor_head` and `anchor_free_head` decode networks that were exported without their last step; most exports
 have it, and go to `detect` as they are.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from nereid.vision.boxes import Detections, nms, to_corners
+from nereid.vision.arrays import Array, as_type, library
+from nereid.vision.boxes import Detections, to_corners
+from nereid.vision.suppression import nms
 
-Array = npt.NDArray[Any]
+Matrix = npt.NDArray[Any]
 
 
 def detect(
@@ -32,18 +34,58 @@ def detect(
         iou_threshold: as for `nms`, of each class alone.
         max_detections: at most so many are returned.
     """
-    scores = rows[:, 5:] * rows[:, 4:5] if objectness else rows[:, 4:]
-    classes = scores.argmax(axis=1)
-    best = scores[np.arange(len(scores)), classes]
-    likely = np.flatnonzero(best >= score_threshold)
-    boxes, best, classes = to_corners(rows[likely, :4]), best[likely], classes[likely]
+    return detect_with_extras(rows, 0, objectness, score_threshold, iou_threshold, max_detections)[0]
+
+
+def detect_with_extras(
+    rows: Array,
+    extras: int,
+    objectness: bool = False,
+    score_threshold: float = 0.25,
+    iou_threshold: float = 0.45,
+    max_detections: int = 300,
+) -> tuple[Detections, Array]:
+    """Return detections and, FP32 [n, extras], what the last columns say about each; otherwise as `detect`.
+
+    Args:
+        rows: as for `detect`, with as many columns more: coefficients of masks (32 of YOLOv8-seg), for
+            `instance_masks`; or keypoints (51 of YOLOv8-pose), for `keypoints`.
+        extras: their number.
+    """
+    first, last = 4 + objectness, rows.shape[1] - extras
+    scores = rows[:, first:last] * rows[:, 4:5] if objectness else rows[:, first:last]
+    best = library(rows).amax(scores, axis=1)
+    likely = best >= score_threshold
+    rows, best, classes = rows[likely], best[likely], scores[likely].argmax(axis=1)
+    boxes = to_corners(rows[:, :4])
     kept = nms(boxes, best, classes, iou_threshold, max_detections)
-    return Detections(
-        boxes[kept].astype(np.float32), best[kept].astype(np.float32), classes[kept].astype(np.int64)
+    found = Detections(
+        as_type(boxes[kept], "float32"), as_type(best[kept], "float32"), as_type(classes[kept], "int64")
     )
+    return found, as_type(rows[kept, last:], "float32")
 
 
-def anchor_head(outputs: Sequence[Array], anchors: Sequence[Sequence[tuple[float, float]]]) -> Array:
+class Keypoints(NamedTuple):
+    """Points of objects in pixels of the network's input, FP32 [n, points, 2], scores FP32 [n, points]."""
+
+    points: Array
+    scores: Array
+
+
+def keypoints(extras: Array, scored: bool = True) -> Keypoints:
+    """Return the keypoints in the last columns of a YOLO-pose network's rows.
+
+    Args:
+        extras: [n, points * 3] of x, y and score, from `detect_with_extras`.
+        scored: whether there are scores; without, [n, points * 2], each is 1.
+    """
+    width = 2 + scored
+    values = extras.reshape(len(extras), extras.shape[1] // width, width)
+    scores = values[..., 2] if scored else values[..., 0] * 0 + 1
+    return Keypoints(values[..., :2], scores)
+
+
+def anchor_head(outputs: Sequence[Matrix], anchors: Sequence[Sequence[tuple[float, float]]]) -> Matrix:
     """Decode the maps of a network with anchors (YOLOv5, v7) for one picture of the network's size.
 
     Centre (2 s - 0.5 + cell) * stride, size (2 s)^2 * anchor, with s the sigmoid of the output; the stride is
@@ -66,7 +108,7 @@ def anchor_head(outputs: Sequence[Array], anchors: Sequence[Sequence[tuple[float
     return np.concatenate(decoded)
 
 
-def anchor_free_head(output: Array, size: tuple[int, int], strides: Sequence[int] = (8, 16, 32)) -> Array:
+def anchor_free_head(output: Matrix, size: tuple[int, int], strides: Sequence[int] = (8, 16, 32)) -> Matrix:
     """Decode the rows of a network without anchors (YOLOX) for one picture: scores are probabilities already.
 
     Centre (t + cell) * stride, size e^t * stride.
@@ -93,13 +135,13 @@ def anchor_free_head(output: Array, size: tuple[int, int], strides: Sequence[int
     return decoded
 
 
-def _cells(height: int, width: int) -> Array:
+def _cells(height: int, width: int) -> Matrix:
     """Return x and y of each cell, FP32 [height, width, 2]."""
     y, x = np.indices((height, width), np.float32)
     return np.stack([x, y], axis=-1)
 
 
-def _sigmoid(values: Array) -> Array:
+def _sigmoid(values: Matrix) -> Matrix:
     # By tanh, which does not overflow.
-    result: Array = (np.tanh(values / 2) + 1) / 2
+    result: Matrix = (np.tanh(values / 2) + 1) / 2
     return result

@@ -9,13 +9,10 @@ import json
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from nereid.vision import normalise, resize
+from nereid.vision import normalise, resize, text_boxes
 
 HEIGHT = 48
 SHORTEST = 32
-PIXEL, REGION = 0.3, 0.5  # least probability of a pixel, and on average of the pixels of a region
-GROWTH = 1.6  # times area / perimeter
-SMALLEST = 3  # pixels
 
 
 class TritonPythonModel:
@@ -30,7 +27,7 @@ class TritonPythonModel:
     def _respond(self, request):
         picture = pb_utils.get_input_tensor_by_name(request, "picture").as_numpy()
         probability = pb_utils.get_input_tensor_by_name(request, "probability").as_numpy()[0, 0]
-        boxes = text_boxes(probability, picture.shape[:2])
+        boxes = lines_of(probability, picture.shape[:2])
         largest = sorted(boxes, key=lambda box: (box[2] - box[0]) * (box[3] - box[1]))[-self._max_lines :]
         boxes = reading_order(largest)
         lines = [self._line(picture, box) for box in boxes] or [np.ones((3, HEIGHT, SHORTEST), np.float32)]
@@ -57,48 +54,12 @@ def side_by_side(lines):
     return batch
 
 
-def text_boxes(probability, size):
-    """Left, top, right and bottom of each line, in pixels of a picture of `size` (height, width)."""
-    scale_y, scale_x = size[0] / probability.shape[0], size[1] / probability.shape[1]
-    found = []
-    for runs in regions(probability > PIXEL):
-        scores = np.concatenate([probability[y, start:end] for y, start, end in runs])
-        top, bottom = runs[0][0], runs[-1][0] + 1
-        left, right = min(run[1] for run in runs), max(run[2] for run in runs)
-        width, height = right - left, bottom - top
-        if min(width, height) < SMALLEST or scores.mean() < REGION:
-            continue
-        margin = GROWTH * width * height / (2 * (width + height))
-        found.append(
-            (
-                max(0, round((left - margin) * scale_x)),
-                max(0, round((top - margin) * scale_y)),
-                min(size[1], round((right + margin) * scale_x)),
-                min(size[0], round((bottom + margin) * scale_y)),
-            )
-        )
-    return found
-
-
-def regions(mask):
-    """Pixels that touch, also at a corner: of each region its runs (row, start, end), rows ascending."""
-    found = {}  # runs by the region's key
-    above = []  # (start, end, key) of the runs in the row above
-    for y, row in enumerate(mask):
-        edges = np.flatnonzero(np.diff(row.astype(np.int8), prepend=0, append=0)).tolist()
-        here = []
-        for start, end in zip(edges[::2], edges[1::2], strict=True):
-            touching = {key for first, last, key in above if first <= end and start <= last}
-            key = min(touching, default=(y, start))
-            runs = found.setdefault(key, [])
-            for other in touching - {key}:
-                runs += found.pop(other)
-                above = [(a, b, key if k == other else k) for a, b, k in above]
-                here = [(a, b, key if k == other else k) for a, b, k in here]
-            runs.append((y, start, end))
-            here.append((start, end, key))
-        above = here
-    return [sorted(runs) for runs in found.values()]
+def lines_of(probability, size):
+    """Left, top, right and bottom of each line, in whole pixels of a picture of `size` (height, width)."""
+    scale = np.array(size[::-1]) / probability.shape[::-1]
+    corners = text_boxes(probability, upright=True).corners[:, [0, 2]] * scale
+    inside = np.minimum(corners.round().clip(0), size[::-1])
+    return [tuple(box) for box in inside.reshape(-1, 4).astype(int).tolist()]
 
 
 def reading_order(boxes):
