@@ -34,6 +34,7 @@ from app.ingress.service.peers import Peers
 from app.ingress.service.routed import RoutedInferenceService
 from app.ingress.service.use_reports import UseReports
 from app.ingress.tracing.observer import Observer
+from app.native.choice import is_native
 from app.ray_adapter.cluster_health import ClusterHealth, actor_part, server_health
 from app.ray_adapter.node import NODE_ADDRESS, listen_host, node_id, replica_deployment
 from app.rollout.reporter import OutcomeReporter
@@ -44,6 +45,7 @@ from app.routing.table import NotLoaded, RoutingTable, VersionEntry
 from app.routing.waiting_room import WaitingLimits, WaitingRoom, resolve_loaded
 from app.settings.settings import ServerSettings
 from app.transport.event_loop_thread import LoopThread, freeze_heap
+from app.transport.memory.client_regions import use_mappings
 
 logger = logging.getLogger(__name__)
 
@@ -135,6 +137,8 @@ class Ingress:
 
     async def _start(self) -> None:
         settings = self._settings
+        if is_native(settings.cluster.data_plane):
+            use_mappings(self._plane.loop.call_later)
         self._router = Router(self._node_id, self._key, settings.cluster.transport)
         waiting = settings.residency
         limits = WaitingLimits(waiting.waiting_requests, waiting.waiting_bytes, waiting.waiting_s)

@@ -14,10 +14,12 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError, unavailable
 from app.core.observability.log import configure_logging
+from app.native.choice import is_native
 from app.ray_adapter.node import listen_host, node_id, replica_rank
 from app.routing.handle_calls import HandleCalls, public_errors
 from app.transport.channel.server import ChannelServer
 from app.transport.event_loop_thread import LoopThread, freeze_heap
+from app.transport.memory.client_regions import use_mappings
 from backends import executes_python
 from deployments.replica.control import ReplicaHandler
 from deployments.replica.loading import labels_of, load_model
@@ -128,6 +130,8 @@ class ModelVersion:
             # Ray hides all GPUs from a worker that requests none; the configuration decides which are used.
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, self._spec.gpus))
         try:
+            if is_native(self._spec.transport.data_plane):
+                use_mappings(self._plane.loop.call_later)
             self._local = materialize_model(self._spec)
             self._served = load_model(self._local.spec, self._plane)
             self._served.statistics.counters.restarts = self._restarts.count

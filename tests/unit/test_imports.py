@@ -25,8 +25,8 @@ app.core.rollout: app.core
 app.ensemble: app.cache app.core app.core.config app.core.observability app.routing app.transport.channel
 app.ingress: app.access app.core app.core.observability app.ingress.access app.ingress.client_memory
     app.ingress.grpc app.ingress.metrics app.ingress.net app.ingress.rest app.ingress.service
-    app.ingress.tracing app.protocol app.ray_adapter app.rollout app.routing app.settings app.transport
-    app.transport.channel
+    app.ingress.tracing app.native app.protocol app.ray_adapter app.rollout app.routing app.settings
+    app.transport app.transport.channel app.transport.memory
 app.ingress.access: app.access app.core app.core.rollout app.ingress.http1 app.ingress.http2
     app.ingress.service app.protocol app.protocol.grpc app.protocol.http app.routing
 app.ingress.client_memory: app.core app.transport.memory
@@ -59,7 +59,7 @@ app.settings: app.access app.core app.core.config app.core.observability app.nat
     app.transport
 app.transport:
 app.transport.channel: app.core app.transport app.transport.memory app.transport.wire
-app.transport.memory: app.core app.transport
+app.transport.memory: app.core app.native app.transport
 app.transport.wire: app.core app.transport app.transport.memory
 backends: app.core app.core.config
 backends.bytetrack: app.core app.core.config backends nereid.vision
@@ -98,7 +98,7 @@ deployments.model_store: app.core app.core.config app.settings app.transport.cha
     deployments
 deployments.rate_limiting: app.core app.core.config app.transport.channel
 deployments.replica: app.cache app.core app.core.config app.core.observability app.core.rollout
-    app.ray_adapter app.routing
+    app.native app.ray_adapter app.routing
     app.transport app.transport.channel app.transport.memory backends backends.python.api deployments
     deployments.bls deployments.environments deployments.event_loop_execution deployments.execution
     deployments.model_store deployments.rate_limiting deployments.scheduling deployments.scheduling.dynamic
