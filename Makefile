@@ -94,7 +94,7 @@ check-cluster: $(VENV)/.installed-test
 	CRDS=$(CRDS) $(BIN)/python -m pytest -rs tests/unit/cluster
 
 bench: $(VENV)/.installed-test models
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(BENCH)
 
 # Every kind of request at once, for SOAK_SECONDS: all answers right, nothing grows, everything lent is released.
 soak: $(VENV)/.installed-test models

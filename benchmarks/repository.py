@@ -40,6 +40,19 @@ def copy_model(examples: Path, target: Path, model: str, threads: int = 0) -> No
     (target / model / "config.pbtxt").write_text(text_format.MessageToString(config))
 
 
+def cpp_repository(bench: Path, target: Path, backends: Path) -> Path:
+    """Copy the models whose C++ backend is in a directory; that of `identity` is Triton's example."""
+    target.mkdir()
+    for model in bench.iterdir():
+        config = read_config(bench, model.name)
+        config.backend = "identity" if model.name == IDENTITY else "onnxruntime"
+        config.platform = ""
+        if (backends / config.backend / f"libtriton_{config.backend}.so").exists():
+            shutil.copytree(model, target / model.name)
+            (target / model.name / "config.pbtxt").write_text(text_format.MessageToString(config))
+    return target
+
+
 def triton_repository(bench: Path, target: Path) -> Path:
     """Copy the same models, those that need an absent backend as Python models."""
     shutil.copytree(bench, target)

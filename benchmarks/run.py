@@ -33,7 +33,7 @@ from benchmarks.measure import (
     perf_analyzer_generator,
 )
 from benchmarks.processes import CpuMeter, Usage, total
-from benchmarks.repository import bench_repository, triton_repository
+from benchmarks.repository import bench_repository, cpp_repository, triton_repository
 from benchmarks.servers import Command, Server
 from benchmarks.tools import ROOT
 from benchmarks.workloads import EFFICIENTNET, Workload, WrongAnswer, all_workloads
@@ -48,7 +48,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--sides", type=commas, help=f"of {', '.join(servers.PEERS)}; the first is compared with the rest"
+        "--sides",
+        type=commas,
+        help=f"of {', '.join((*servers.PEERS, servers.TRITON_CPP))}; the first is compared with the rest",
     )
     parser.add_argument(
         "--peer", action="store_true", help="with MLServer among the sides, and the cells alone"
@@ -73,11 +75,20 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--cnn-threads", type=int, default=0, metavar="N", help="of one CNN instance; 0: the example's own"
     )
     parser.add_argument("--nereid", type=Path, default=Path(sys.executable).parent / "nereid")
+    parser.add_argument(
+        "--triton-backends",
+        type=Path,
+        metavar="DIR",
+        help="Triton's C++ backends identity and onnxruntime, or one: tritonserver with them is a side more",
+    )
     parser.add_argument("--triton-python", help=f"a Python {tools.TRITON_PYTHON}, which its wheel needs")
     options = parser.parse_args(arguments)
     if options.quick:
         vars(options).update(QUICK)
-    options.sides = options.sides or list(servers.PEERS if options.peer else servers.NAMES)
+    cpp = [servers.TRITON_CPP] if options.triton_backends else []
+    options.sides = options.sides or [*(servers.PEERS if options.peer else servers.NAMES), *cpp]
+    if servers.TRITON_CPP in options.sides and not options.triton_backends:
+        parser.error(f"{servers.TRITON_CPP} needs --triton-backends")
     if options.peer:
         options.skip = ["loop", "memory"]
     return options
@@ -91,13 +102,24 @@ def commands(options: argparse.Namespace, bench: Path, scratch: Path) -> list[Co
     """Return the commands of the sides, in the order given."""
     makers = {
         "nereid": lambda: servers.nereid(bench, scratch, options.nereid),
-        "triton": lambda: servers.triton(
-            triton_repository(bench, scratch / "triton"), tools.install_triton(options.triton_python)
-        ),
+        "nereid-2": lambda: servers.nereid(bench, scratch, options.nereid, ingress_replicas=2),
+        "triton": lambda: python_triton(options, bench, scratch),
+        servers.TRITON_CPP: lambda: cpp_triton(options, bench, scratch),
         "serve": lambda: servers.plain_serve(bench, scratch),
         "mlserver": lambda: servers.mlserver(scratch, tools.install_mlserver()),
     }
     return [makers[side]() for side in options.sides]
+
+
+def python_triton(options: argparse.Namespace, bench: Path, scratch: Path) -> Command:
+    install = tools.install_triton(options.triton_python)
+    return servers.triton("triton", triton_repository(bench, scratch / "triton"), install, install.backends)
+
+
+def cpp_triton(options: argparse.Namespace, bench: Path, scratch: Path) -> Command:
+    install, backends = tools.install_triton(options.triton_python), options.triton_backends
+    repository = cpp_repository(bench, scratch / servers.TRITON_CPP, backends)
+    return servers.triton(servers.TRITON_CPP, repository, install, backends)
 
 
 def choose_cells(options: argparse.Namespace, workloads: Sequence[Workload]) -> list[Cell]:
@@ -170,7 +192,8 @@ def run_loop(
 
 
 def run_memory(up: list[Server], bench: Path) -> dict[str, list[memory.Weight]]:
-    weights = {server.name: memory.weigh_server(server, bench) for server in up if server.name != "triton"}
+    weighed = [server for server in up if server.name in ("nereid", "serve")]
+    weights = {server.name: memory.weigh_server(server, bench) for server in weighed}
     rows = [row for name, found in weights.items() for row in memory.rows(name, found)]
     if rows:
         print(report.table(memory.HEADER, rows), "\n")

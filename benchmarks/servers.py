@@ -27,8 +27,9 @@ from benchmarks.workloads import IDENTITY, Workload
 READY_S = 240
 STOP_S = 60
 QUIET_S, QUIET_CORES = 10, 0.25
-NAMES = ("nereid", "triton", "serve")
+NAMES = ("nereid", "nereid-2", "triton", "serve")
 PEERS = (*NAMES, "mlserver")
+TRITON_CPP = "triton-cpp"
 
 
 class ServerFailed(RuntimeError):
@@ -229,34 +230,35 @@ def free_ports(count: int) -> list[int]:
             sock.close()
 
 
-def nereid(repository: Path, scratch: Path, executable: Path) -> Command:
+def nereid(repository: Path, scratch: Path, executable: Path, ingress_replicas: int = 1) -> Command:
     if not executable.exists():
         raise MissingTool(
             f"{executable} does not exist: pip install -e . (or make), or name it with --nereid"
         )
     http, grpc, metrics = free_ports(3)
+    flags = [f"--ingress-replicas={ingress_replicas}"] if ingress_replicas > 1 else []
     return Command(
-        "nereid",
+        f"nereid-{ingress_replicas}" if flags else "nereid",
         [
             *(str(executable), f"--model-repository={repository}"),
             *(f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"),
             "--allow-client-shm=true",
-            "--ingress-replicas=2",  # one for each processor, as tritonserver has its threads
+            *flags,
         ],
         http,
         grpc,
         freezable=True,
-        env={"RAY_TMPDIR": str(scratch / "n")},  # short: Ray puts unix sockets under it
+        env={"RAY_TMPDIR": str(scratch / f"n{ingress_replicas}")},  # short: Ray puts unix sockets under it
     )
 
 
-def triton(repository: Path, install: TritonInstall) -> Command:
+def triton(name: str, repository: Path, install: TritonInstall, backends: Path) -> Command:
     http, grpc, metrics = free_ports(3)
     return Command(
-        "triton",
+        name,
         [
             *(str(install.binary), f"--model-repository={repository}"),
-            *(f"--backend-directory={install.backends}", f"--cache-directory={install.package / 'caches'}"),
+            *(f"--backend-directory={backends}", f"--cache-directory={install.package / 'caches'}"),
             *(f"--{front}-address=127.0.0.1" for front in ("http", "grpc", "metrics")),
             *(f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"),
         ],
@@ -268,6 +270,7 @@ def triton(repository: Path, install: TritonInstall) -> Command:
             "PATH": f"{install.python.parent}:{os.environ['PATH']}",
             "VIRTUAL_ENV": str(install.python.parent.parent),
         },
+        models=frozenset(path.name for path in repository.iterdir()),
     )
 
 

@@ -54,15 +54,25 @@ def install_triton(python: str | None) -> TritonInstall:
         ROOT / ".venv-peers", find_python(python), [TRITON_WHEEL, f"onnxruntime=={version('onnxruntime')}"]
     )
     site = next((venv / "lib").glob("python3*/site-packages"))
-    package = site / "pytriton" / "tritonserver"
+    package, libraries = site / "pytriton" / "tritonserver", site / "nvidia_pytriton.libs"
+    named = link_library(libraries, venv / "triton-lib")
     install = TritonInstall(
         python=venv / "bin" / "python",
         package=package,
         backends=lay_out_backends(package, venv / "triton-backends"),
-        library_path=f"{site / 'nvidia_pytriton.libs'}:{library_directory(venv / 'bin' / 'python')}",
+        library_path=f"{named}:{libraries}:{library_directory(venv / 'bin' / 'python')}",
     )
     install.binary.chmod(0o755)
     return install
+
+
+def link_library(libraries: Path, target: Path) -> Path:
+    """Give the server's library the name that C++ backends ask for: the wheel's has a digest in it."""
+    link = target / "libtritonserver.so"
+    if not link.exists():
+        target.mkdir(exist_ok=True)
+        link.symlink_to(next(libraries.glob("libtritonserver-*.so")))
+    return target
 
 
 def lay_out_backends(package: Path, target: Path) -> Path:
