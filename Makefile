@@ -189,6 +189,7 @@ $(BACKENDS_VENV)/.installed: $(INSTALL_INPUTS)
 	@$(subst $(BIN),$(BACKENDS_VENV)/bin,$(PIP)) -e '.[test,test-backends]'
 	@XDG_DATA_HOME=$(CURDIR)/$(BACKENDS_VENV)/data $(BACKENDS_VENV)/bin/nereid backends install dali
 	@XDG_DATA_HOME=$(CURDIR)/$(BACKENDS_VENV)/data $(BACKENDS_VENV)/bin/nereid backends install paddle
+	@XDG_DATA_HOME=$(CURDIR)/$(BACKENDS_VENV)/data $(BACKENDS_VENV)/bin/nereid backends install llm
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed

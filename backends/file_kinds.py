@@ -187,8 +187,9 @@ KINDS: Final = (
     ),
     Kind(
         "a safetensors file, which has weights but no program",
-        f"build the model in Python, load the weights, and export it: {_EXPORTED}; or {_PYTHON} with "
-        "transformers",
+        "for a language model, put config.json and tokenizer.json beside it, the name of their folder into "
+        "1/model.json, and 'backend: \"llm\"' into config.pbtxt; or build the model in Python, load the "
+        f"weights, and export it: {_EXPORTED}",
         _safetensors,
     ),
     Kind(

@@ -32,6 +32,7 @@ Call = Callable[[], object]
 ROWS: Final = {
     "dali": "benchmarks.backend_rows.dali",
     "fil": "benchmarks.backend_rows.fil",
+    "llm": "benchmarks.backend_rows.llm",
     "openvino": "benchmarks.backend_rows.openvino",
     "pytorch": "benchmarks.backend_rows.pytorch",
     "rtsp": "benchmarks.backend_rows.video",

@@ -98,8 +98,7 @@ class ArrayModel:
 
     def threads(self) -> int:
         """Return an instance's equal share of the CPUs."""
-        groups = [group for group in self.config.get("instance_group", ()) if group.get("kind") != "KIND_GPU"]
-        return max(1, available_cpus() // max(1, sum(int(group.get("count", 1)) for group in groups)))
+        return instance_threads(self.config)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Execute requests joined along axis 0; if that fails, each alone: only one may be at fault."""
@@ -133,3 +132,9 @@ class ArrayModel:
         batch = [1] if int(self.config["max_batch_size"]) > 0 else []
         dtype = pb_utils.triton_string_to_numpy(tensor["data_type"])
         return np.zeros([*batch, *(max(1, int(dim)) for dim in dims)], dtype)
+
+
+def instance_threads(config: Mapping[str, Any]) -> int:
+    """Return an instance's equal share of the CPUs, for a configuration as JSON has it."""
+    groups = [group for group in config.get("instance_group", ()) if group.get("kind") != "KIND_GPU"]
+    return max(1, available_cpus() // max(1, sum(int(group.get("count", 1)) for group in groups)))

@@ -71,6 +71,7 @@ backends.onnxruntime: app.core app.core.config backends backends.cuda backends.o
 backends.openvino: app.core app.core.config backends
 backends.packaged: backends
 backends.packaged.dali: backends.packaged
+backends.packaged.llm: backends.packaged
 backends.packaged.paddle: backends.packaged
 backends.python: app.core app.core.config backends backends.python.api backends.python.execution
     backends.python.worker

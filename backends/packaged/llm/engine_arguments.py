@@ -1,0 +1,85 @@
+"""The engine arguments of a model, and the folder of its weights.
+
+Imports no framework.
+"""
+
+import json
+import os
+from dataclasses import dataclass, fields
+from typing import Final
+
+_DTYPES: Final = ("auto", "float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class EngineArguments:
+    """The contents of model.json, with vLLM's names.
+
+    Attributes:
+        model: a folder of the version's directory with weights and tokenizer, as `save_pretrained` writes it.
+        dtype: of the weights; "auto" as the file has them.
+        max_model_len: the most tokens of a prompt and its text together; None for the model's own limit.
+        max_num_seqs: how many texts are continued together.
+        max_num_batched_tokens: new prompts join a step until they have so many tokens together.
+        max_num_waiting: how many requests wait to be continued.
+    """
+
+    model: str = "."
+    dtype: str = "auto"
+    max_model_len: int | None = None
+    max_num_seqs: int = 16
+    max_num_batched_tokens: int = 2048
+    max_num_waiting: int = 256
+
+
+def read_arguments(directory: str) -> EngineArguments:
+    """Read model.json of a version's directory.
+
+    Raises:
+        ValueError: with the reason.
+    """
+    path = os.path.join(directory, "model.json")
+    if not os.path.isfile(path):
+        raise ValueError(f"'model.json' containing engine args must be provided in '{directory}'")
+    with open(path, "rb") as file:
+        given = json.load(file)
+    if not isinstance(given, dict):
+        raise ValueError(f"'{path}' must be a JSON object")
+    known = {field.name: field for field in fields(EngineArguments)}
+    unknown = sorted(given.keys() - known.keys())
+    if unknown:
+        raise ValueError(f"unknown engine argument '{unknown[0]}' in '{path}', known are: {', '.join(known)}")
+    arguments = EngineArguments(**given)
+    if not isinstance(arguments.model, str):
+        raise ValueError(f"model must be a text, got {arguments.model!r}")
+    for name in known.keys() - {"model", "dtype"}:
+        value = getattr(arguments, name)
+        if value is not None and (type(value) is not int or value < 1):
+            raise ValueError(f"{name} must be a positive integer, got {value!r}")
+    if arguments.dtype not in _DTYPES:
+        raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, got {arguments.dtype!r}")
+    return arguments
+
+
+def model_folder(directory: str, name: str) -> str:
+    """Return the folder of weights and tokenizer.
+
+    Raises:
+        ValueError: it is not there, or leads out of the model's directory, or has no safetensors.
+    """
+    folder = os.path.join(directory, name)
+    root = os.path.realpath(os.path.dirname(directory))
+    if not os.path.isdir(folder):
+        raise ValueError(
+            f"model '{name}' is no folder in '{directory}'; nothing is downloaded: put a model of the Hugging"
+            f" Face Hub there, by 'hf download {name} --local-dir {directory}/weights' for instance"
+        )
+    names = os.listdir(folder)
+    for path in (folder, *(os.path.join(folder, each) for each in names)):
+        if os.path.commonpath([root, os.path.realpath(path)]) != root:
+            raise ValueError(f"'{path}' leads out of '{root}'")
+    if not any(each.endswith(".safetensors") for each in names):
+        raise ValueError(
+            f"no *.safetensors in '{folder}': weights of other formats are pickles, and not read"
+        )
+    return folder

@@ -1,0 +1,47 @@
+"""A model's weights and tokenizer, loaded by transformers."""
+
+import os
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read at the import of transformers: nothing is downloaded
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
+
+
+def load_model(folder: str, dtype: str, device: torch.device) -> Any:
+    """Load the weights; code and pickles of the folder are refused."""
+    disable_progress_bar()
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, use_safetensors=True, trust_remote_code=False, local_files_only=True
+    )
+    return model.to(device).eval()
+
+
+def load_tokenizer(folder: str) -> Any:
+    """Load the tokenizer; code of the folder is refused."""
+    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+
+
+def context_length(model: Any, wanted: int | None) -> int:
+    """Return how many tokens a prompt and its text may have together.
+
+    Raises:
+        ValueError: the model has no limit of its own, or a smaller one.
+    """
+    own: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    length = wanted or own
+    if length is None:
+        raise ValueError("the model tells no limit of its own: set max_model_len in model.json")
+    if own is not None and length > own:
+        raise ValueError(f"max_model_len {length} is above the model's {own} positions")
+    return length
+
+
+def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Return the tokens by which the model ends a text."""
+    found = model.generation_config.eos_token_id
+    if found is None:
+        found = tokenizer.eos_token_id
+    return frozenset([] if found is None else [found] if isinstance(found, int) else found)

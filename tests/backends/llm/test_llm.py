@@ -1,0 +1,280 @@
+"""Generation in the environment of the packaged backend, against what transformers generates."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import backends
+from app.core.errors import ErrorCode, InferError
+from app.core.tensors import InferResponse
+from backends.base import Model
+from deployments.environments.packaged import PackagedEnvironments
+from deployments.environments.prepare import prepare
+from tests.unit.backend_harness import Call, Served, config, infer
+from tests.waiting import block_until
+
+TOKENS = 40
+Load = Callable[..., Served]
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    lease = PackagedEnvironments().lease("llm")
+    if lease is None:
+        pytest.skip("'nereid backends install llm' has not been run")
+    root = tmp_path_factory.mktemp("models")
+    python = lease.directory / "bin" / "python"
+    writer = Path(__file__).with_name("write_model.py")
+    subprocess.run([python, "-s", writer, root], check=True, capture_output=True, timeout=100)
+    lease.release()
+    return root
+
+
+@pytest.fixture(scope="module")
+def load(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
+    loaded: list[Callable[[], None]] = []
+
+    def load_one(name: str, arguments: dict[str, Any] | None = None) -> Served:
+        folder = repository / name
+        if arguments is not None:
+            folder = tmp_path_factory.mktemp("changed") / name
+            shutil.copytree(repository / name, folder)
+            (folder / "1" / "model.json").write_text(json.dumps(arguments))
+        model = Model(config(f'name: "{name}" backend: "llm"'), 1, folder)
+        model.common_file = backends.python_based_file("llm", None)
+        environment = prepare(model, 1 << 30)
+        loaded.append(environment.release)
+        model.interpreter = environment.python
+        backend = backends.find_backend("llm")
+        model.config = backend.auto_complete(model)
+        served = Served(backend, model)
+        loaded.append(served.close)
+        return served
+
+    yield load_one
+    for close in reversed(loaded):
+        close()
+
+
+@pytest.fixture(scope="module")
+def small(load: Load) -> Served:
+    return load("small", {"model": "weights", "max_num_seqs": 4})
+
+
+@pytest.fixture(scope="module")
+def expected(repository: Path) -> dict[str, str]:
+    found: dict[str, str] = json.loads((repository / "small" / "expected.json").read_text())
+    return found
+
+
+def ask(served: Served, prompt: str, parameters: dict[str, Any] | None = None, **inputs: bool) -> Call:
+    """Start one request; the most probable text unless `parameters` say otherwise."""
+    sampling = {"temperature": 0, "max_tokens": TOKENS, **(parameters or {})}
+    arrays = {name: np.array([value]) for name, value in inputs.items()}
+    arrays["text_input"] = np.array([prompt], np.object_)
+    arrays["sampling_parameters"] = np.array([json.dumps(sampling)], np.object_)
+    return served(infer(arrays))[0]
+
+
+def outputs(response: InferResponse) -> dict[str, Any]:
+    assert response.failure is None, response.failure
+    values = {tensor.name: tensor.array().item() for tensor in response.outputs}
+    return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
+
+
+def text_of(call: Call) -> str:
+    return "".join(outputs(response)["text_output"] for response in call.wait())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_texts_are_those_of_transformers(small: Served, expected: dict[str, str], stream: bool) -> None:
+    """More of them than run together, of different lengths."""
+    calls = {
+        prompt: ask(small, prompt, {}, stream=stream, exclude_input_in_output=True) for prompt in expected
+    }
+    assert {prompt: text_of(call) for prompt, call in calls.items()} == expected
+    sizes = [len(call.responses) for call in calls.values()]
+    assert sizes == [TOKENS if stream else 1] * len(expected)
+
+
+def test_requests_are_continued_together(small: Served, expected: dict[str, str]) -> None:
+    """A short text ends while a long one, begun before, goes on."""
+    prompt = next(iter(expected))
+    long = ask(small, prompt, {"max_tokens": 100, "ignore_eos": True}, stream=True)
+    block_until(lambda: len(long.responses) > 2)
+    assert (
+        text_of(ask(small, prompt, {"max_tokens": 3}, exclude_input_in_output=True)) == expected[prompt][:3]
+    )
+    assert not long.finished.is_set()
+    assert text_of(long).startswith(expected[prompt])
+
+
+def test_sliding_windows_are_continued_alone(load: Load, repository: Path) -> None:
+    served = load("sliding")
+    known = json.loads((repository / "sliding" / "expected.json").read_text())
+    calls = {prompt: ask(served, prompt, exclude_input_in_output=True) for prompt in known}
+    assert {prompt: text_of(call) for prompt, call in calls.items()} == known
+
+
+def test_prompt_is_in_front_unless_excluded(small: Served, expected: dict[str, str]) -> None:
+    assert text_of(ask(small, "The old", {"max_tokens": 4})) == "The old" + expected["The old"][:4]
+
+
+def test_pieces_are_whole_characters(small: Served) -> None:
+    responses = ask(small, "The old man — tr", {"max_tokens": 6}, stream=True).wait()
+    assert [outputs(response)["text_output"] for response in responses] == ["", "è", "s", " ", "", "â"]
+
+
+def test_additional_outputs(small: Served) -> None:
+    names = ("finish_reason", "cumulative_logprob", "logprobs", "num_input_tokens", "num_output_tokens")
+    wanted = {f"return_{name}": True for name in names}
+    (response,) = ask(small, "The old", {"max_tokens": 2, "logprobs": 2}, **wanted).wait()
+    found = outputs(response)
+    assert (found["finish_reason"], found["num_input_tokens"], found["num_output_tokens"]) == ("length", 7, 2)
+    tokens = json.loads(found["logprobs"])
+    assert [next(iter(token.values()))["decoded_token"] for token in tokens] == [" ", "m"]
+    assert [len(token) for token in tokens] == [2, 2] and next(iter(tokens[0].values()))["rank"] == 1
+    own = sum(next(iter(token.values()))["logprob"] for token in tokens)
+    assert found["cumulative_logprob"] == pytest.approx(own) and own < 0
+
+
+def test_streamed_additional_outputs(small: Served) -> None:
+    call = ask(
+        small, "The old", {"max_tokens": 2}, stream=True, return_finish_reason=True, return_logprobs=True
+    )
+    first, last = map(outputs, call.wait())
+    assert (first["finish_reason"], last["finish_reason"]) == ("None", "length")
+    assert (first["logprobs"], last["logprobs"]) == ("null", "null")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        ({"stop": ["tr"]}, " man — "),
+        ({"stop": "tr", "include_stop_str_in_output": True}, " man — tr"),
+        ({"stop_token_ids": [220]}, ""),
+    ],
+)
+def test_stop(small: Served, parameters: dict[str, Any], text: str) -> None:
+    (response,) = ask(
+        small, "The old", parameters, exclude_input_in_output=True, return_finish_reason=True
+    ).wait()
+    assert outputs(response) == {"text_output": text, "finish_reason": "stop"}
+
+
+def test_end_of_the_model(small: Served) -> None:
+    (response,) = ask(small, "now without", {"max_tokens": 100}, return_finish_reason=True).wait()
+    found = outputs(response)
+    assert found["finish_reason"] == "stop" and found["text_output"].endswith("a fish, señor 🐟.")
+
+
+def test_drawn_text_repeats_with_its_seed(small: Served) -> None:
+    drawn = [
+        text_of(ask(small, "The", {"temperature": 3.0, "top_k": 50, "top_p": 0.9, "seed": seed}))
+        for seed in (1, 1, 2)
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert text_of(ask(small, "The old", {"temperature": 5.0, "top_k": 1})).startswith("The old man")
+
+
+def test_penalties(small: Served) -> None:
+    text = text_of(ask(small, "T", {"frequency_penalty": 2, "presence_penalty": 2, "repetition_penalty": 99}))
+    letters = text.replace("\N{REPLACEMENT CHARACTER}", "")
+    assert len(set(letters)) == len(letters) > 10
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_cancellation(small: Served, stream: bool) -> None:
+    """The client leaves while others fill the batch; `tests/unit` has one that leaves later."""
+    others = [ask(small, "The old", {"max_tokens": 100, "ignore_eos": True}) for _ in range(4)]
+    call = ask(small, "The old", stream=stream)
+    call.cancelled = True
+    (response,) = call.wait()
+    assert response.failure is not None
+    assert (response.failure.code, response.failure.message) == (
+        ErrorCode.CANCELLED,
+        "Request was cancelled",
+    )
+    assert all(other.wait()[0].failure is None for other in others)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "parameters", "inputs", "message"),
+    [
+        (
+            *("a", {}, {"stream": True, "exclude_input_in_output": False}),
+            "When streaming, `exclude_input_in_output` = False is not allowed.",
+        ),
+        ("", {}, {}, "The decoder prompt cannot be empty"),
+        (
+            "a" * 128,
+            {},
+            {},
+            "The decoder prompt (length 128) is longer than the maximum model length of 128.",
+        ),
+        ("a", {"top_p": 2}, {}, "top_p must be in (0, 1], got 2."),
+        ("a", {"lora_name": "doll"}, {}, "unknown sampling parameter 'lora_name'"),
+    ],
+)
+def test_request_that_is_refused(
+    small: Served, prompt: str, parameters: dict[str, Any], inputs: dict[str, bool], message: str
+) -> None:
+    assert ask(small, prompt, parameters, **inputs).error.startswith(f"Error generating stream: {message}")
+
+
+def test_text_ends_where_the_model_does(small: Served) -> None:
+    (response,) = ask(
+        *(small, "a" * 120, {"max_tokens": 99, "ignore_eos": True}),
+        return_num_output_tokens=True,
+        return_finish_reason=True,
+    ).wait()
+    found = outputs(response)
+    assert (found["num_output_tokens"], found["finish_reason"]) == (8, "length")
+
+
+def test_waiting_requests_are_bounded(load: Load) -> None:
+    served = load("small", {"model": "weights", "max_num_seqs": 1, "max_num_waiting": 1})
+    calls = [ask(served, "The old", {"max_tokens": 100, "ignore_eos": True}) for _ in range(6)]
+    failures = [failure for call in calls if (failure := call.wait()[0].failure)]
+    assert {(failure.code, failure.message) for failure in failures} == {
+        (ErrorCode.UNAVAILABLE, "Exceeds maximum queue size")
+    }
+    assert 3 <= len(failures) <= 5
+
+
+def test_metrics(load: Load) -> None:
+    served = load("small", {"model": "weights"})
+    text_of(ask(served, "The old", {"max_tokens": 5}, stream=True))
+
+    def value(name: str) -> float:
+        found = {family[0]: family[3][0][1] for family in served.backend.metrics()}
+        return float(found[f"llm:{name}"])
+
+    block_until(lambda: value("num_requests_running") == 0)
+    assert (value("prompt_tokens_total"), value("generation_tokens_total")) == (7, 5)
+
+
+def test_unload_finishes_texts(load: Load) -> None:
+    served = load("small", {"model": "weights"})
+    call = ask(served, "The old", {"max_tokens": 100, "ignore_eos": True}, return_num_output_tokens=True)
+    served.backend.instance_finalize(served.instance)
+    assert outputs(call.wait()[0])["num_output_tokens"] == 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": "nobody/gpt"}, "model 'nobody/gpt' is no folder in"),
+        ({"model": "weights", "max_model_len": 129}, "max_model_len 129 is above the model's 128 positions"),
+    ],
+)
+def test_model_that_cannot_be_served(load: Load, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InferError) as caught:
+        load("small", arguments)
+    assert message in caught.value.message

@@ -1,0 +1,67 @@
+"""Engine arguments of a model, and where its weights may be."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backends.packaged.llm.engine_arguments import EngineArguments, model_folder, read_arguments
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A version's directory with weights."""
+    folder = tmp_path / "m" / "1" / "weights"
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"")
+    (tmp_path / "elsewhere.safetensors").write_bytes(b"")
+    return folder.parent
+
+
+def read(directory: Path, arguments: Any) -> EngineArguments:
+    (directory / "model.json").write_text(json.dumps(arguments))
+    return read_arguments(str(directory))
+
+
+def test_defaults(directory: Path) -> None:
+    assert read(directory, {"model": "weights"}) == EngineArguments("weights", "auto", None, 16, 2048, 256)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"modle": "weights"}, "unknown engine argument 'modle' in"),
+        ({"dtype": "int4"}, "dtype must be one of auto, float32, float16, bfloat16, got 'int4'"),
+        ({"max_num_seqs": 0}, "max_num_seqs must be a positive integer, got 0"),
+        ({"max_model_len": True}, "max_model_len must be a positive integer, got True"),
+        ({"model": 3}, "model must be a text, got 3"),
+        (["weights"], "must be a JSON object"),
+    ],
+)
+def test_arguments_that_are_refused(directory: Path, arguments: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read(directory, arguments)
+
+
+def test_file_of_arguments_is_necessary(directory: Path) -> None:
+    with pytest.raises(ValueError, match=r"'model.json' containing engine args must be provided in '.*/m/1'"):
+        read_arguments(str(directory))
+
+
+def test_folder_of_weights(directory: Path) -> None:
+    assert model_folder(str(directory), "weights") == str(directory / "weights")
+    with pytest.raises(ValueError, match=r"model 'nobody/gpt' is no folder in .*'hf download nobody/gpt "):
+        model_folder(str(directory), "nobody/gpt")
+    with pytest.raises(ValueError, match=r"no \*.safetensors in"):
+        model_folder(str(directory), ".")
+
+
+def test_links_out_of_the_model_are_refused(directory: Path) -> None:
+    outside = directory.parents[1] / "elsewhere.safetensors"
+    for name in ("..", "../..", str(directory.parents[1])):
+        with pytest.raises(ValueError, match=r"leads out of|no \*.safetensors"):
+            model_folder(str(directory), name)
+    (directory / "weights" / "more.safetensors").symlink_to(outside)
+    with pytest.raises(ValueError, match=r"more.safetensors' leads out of"):
+        model_folder(str(directory), "weights")
