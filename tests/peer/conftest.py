@@ -21,9 +21,10 @@ STOP_S = 30.0
 
 
 class Peer(NamedTuple):
-    """`host:port` of HTTP and a channel of gRPC."""
+    """`host:port` of HTTP and gRPC, and a channel of gRPC."""
 
     http: str
+    grpc_url: str
     grpc: grpc.Channel
 
 
@@ -43,7 +44,8 @@ class Tritonserver:
             *(f"--{name}={port}" for name, port in flags),
         ]
         self._process: subprocess.Popen[bytes] | None = None
-        self.peer = Peer(f"127.0.0.1:{self._ports[0]}", grpc.insecure_channel(f"127.0.0.1:{self._ports[1]}"))
+        http, url = (f"127.0.0.1:{port}" for port in self._ports[:2])
+        self.peer = Peer(http, url, grpc.insecure_channel(url))
 
     def revive(self) -> bool:
         """Start the server unless it runs; whether it had to be."""
@@ -98,5 +100,5 @@ def ours(repository: Path) -> Iterator[Peer]:
     arguments = [f"--model-repository={repository}", "--model-control-mode=explicit", *LOADS]
     server = Server([*arguments, "--allow-client-shm=true"], repository.parent / "nereid.log").start()
     with grpc.insecure_channel(server.grpc_url) as channel:
-        yield Peer(server.http_url, channel)
+        yield Peer(server.http_url, server.grpc_url, channel)
     server.stop()

@@ -1,0 +1,209 @@
+"""The v2 protocol over gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import grpc
+from google.protobuf.json_format import MessageToDict
+from tritonclient.grpc import service_pb2 as pb
+
+from nereid_client.datatypes import decode
+from nereid_client.errors import ServerError, server_error
+from nereid_client.messages import Input, Output, Parameter, Request, Response, Slice
+from nereid_client.transport import Tls
+
+_SERVICE: Final = "/inference.GRPCInferenceService/"
+_OPTIONS: Final = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+
+
+class GrpcTransport:
+    """A channel to a gRPC endpoint; each stream is one of its own.
+
+    Args:
+        url: e.g. "grpc://localhost:8001"; "grpcs" for TLS.
+        headers: sent with each request.
+        tls: for grpcs.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str], tls: Tls) -> None:
+        parts = urlsplit(url)
+        target = parts.path if parts.scheme == "unix" else parts.netloc
+        if parts.scheme == "unix":
+            target = f"unix:{parts.path}"
+        self._metadata = [(name.lower(), value) for name, value in headers.items()]
+        if parts.scheme == "grpcs":
+            self._channel = grpc.aio.secure_channel(target, _credentials(tls), _OPTIONS)
+        else:
+            self._channel = grpc.aio.insecure_channel(target, _OPTIONS)
+        call, messages = self._channel.unary_unary, pb.ModelInferResponse
+        self._infer = call(f"{_SERVICE}ModelInfer", None, messages.FromString)
+        self._stream = self._channel.stream_stream(
+            f"{_SERVICE}ModelStreamInfer",
+            pb.ModelInferRequest.SerializeToString,
+            pb.ModelStreamInferResponse.FromString,
+        )
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def live(self, timeout: float) -> bool:
+        return bool((await self._call("ServerLive", pb.ServerLiveRequest(), timeout)).live)
+
+    async def ready(self, model: str, version: str, timeout: float) -> bool:
+        if not model:
+            return bool((await self._call("ServerReady", pb.ServerReadyRequest(), timeout)).ready)
+        request = pb.ModelReadyRequest(name=model, version=version)
+        return bool((await self._call("ModelReady", request, timeout)).ready)
+
+    async def describe(self, timeout: float) -> Mapping[str, Any]:
+        return _as_dict(await self._call("ServerMetadata", pb.ServerMetadataRequest(), timeout))
+
+    async def describe_model(
+        self, model: str, version: str, timeout: float
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        metadata = await self._call(
+            "ModelMetadata", pb.ModelMetadataRequest(name=model, version=version), timeout
+        )
+        config = await self._call("ModelConfig", pb.ModelConfigRequest(name=model, version=version), timeout)
+        return _as_dict(metadata), _as_dict(config.config)
+
+    def encoded(self, request: Request) -> Any:
+        return _message(request).SerializeToString()
+
+    async def infer(self, encoded: Any, timeout: float) -> Response:
+        try:
+            answer = await self._infer(encoded, timeout=timeout, metadata=self._metadata)
+        except grpc.aio.AioRpcError as error:
+            raise _error(error) from None
+        return _read_response(answer)
+
+    async def stream(self, request: Request, timeout: float) -> AsyncIterator[Response]:
+        message = _message(request)
+        message.parameters["triton_enable_empty_final_response"].bool_param = True
+        call = self._stream(iter([message]), timeout=timeout, metadata=self._metadata)
+        try:
+            async for answer in call:
+                if answer.error_message:
+                    raise ServerError("UNKNOWN", answer.error_message)
+                response = _read_response(answer.infer_response)
+                if response.arrays:
+                    yield response
+        except grpc.aio.AioRpcError as error:
+            raise _error(error) from None
+        finally:
+            call.cancel()
+
+    async def register(self, region: str, key: str, size: int, timeout: float) -> None:
+        request = pb.SystemSharedMemoryRegisterRequest(name=region, key=key, offset=0, byte_size=size)
+        await self._call("SystemSharedMemoryRegister", request, timeout)
+
+    async def unregister(self, region: str, timeout: float) -> None:
+        request = pb.SystemSharedMemoryUnregisterRequest(name=region)
+        await self._call("SystemSharedMemoryUnregister", request, timeout)
+
+    async def _call(self, method: str, request: Any, timeout: float) -> Any:
+        answer = getattr(pb, type(request).__name__.removesuffix("Request") + "Response")
+        call = self._channel.unary_unary(
+            _SERVICE + method, type(request).SerializeToString, answer.FromString
+        )
+        try:
+            return await call(request, timeout=timeout, metadata=self._metadata)
+        except grpc.aio.AioRpcError as error:
+            raise _error(error) from None
+
+
+def _credentials(tls: Tls) -> grpc.ChannelCredentials:
+    files = [None if path is None else Path(path).read_bytes() for path in (tls.ca, tls.key, tls.certificate)]
+    return grpc.ssl_channel_credentials(*files)
+
+
+def _as_dict(message: Any) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
+    return found
+
+
+def _error(error: grpc.aio.AioRpcError) -> ServerError:
+    trailing = {key: value for key, value in error.trailing_metadata() or ()}
+    try:
+        retry_after = float(trailing.get("retry-after", 0))
+    except (TypeError, ValueError):
+        retry_after = 0.0
+    return server_error(error.code().name, error.details() or "", retry_after)
+
+
+def _message(request: Request) -> pb.ModelInferRequest:
+    """Return a request as its message."""
+    message = pb.ModelInferRequest(
+        model_name=request.model,
+        model_version=request.version,
+        id=request.id,
+        inputs=[_input(entry) for entry in request.inputs],
+        outputs=[_output(output) for output in request.outputs],
+        raw_input_contents=[
+            entry.data.tobytes() for entry in request.inputs if not isinstance(entry.data, Slice)
+        ],
+    )
+    for name, value in request.parameters.items():
+        _set(message.parameters[name], value)
+    return message
+
+
+def _input(entry: Input) -> pb.ModelInferRequest.InferInputTensor:
+    tensor = pb.ModelInferRequest.InferInputTensor(
+        name=entry.name, datatype=entry.datatype, shape=entry.shape
+    )
+    if isinstance(entry.data, Slice):
+        _set_place(tensor.parameters, entry.data)
+    return tensor
+
+
+def _output(output: Output) -> pb.ModelInferRequest.InferRequestedOutputTensor:
+    tensor = pb.ModelInferRequest.InferRequestedOutputTensor(name=output.name)
+    if output.place is not None:
+        _set_place(tensor.parameters, output.place)
+    if output.classes:
+        tensor.parameters["classification"].int64_param = output.classes
+    return tensor
+
+
+def _set_place(parameters: Any, place: Slice) -> None:
+    parameters["shared_memory_region"].string_param = place.region
+    parameters["shared_memory_offset"].int64_param = place.offset
+    parameters["shared_memory_byte_size"].int64_param = place.size
+
+
+def _set(parameter: pb.InferParameter, value: Parameter) -> None:
+    if isinstance(value, bool):
+        parameter.bool_param = value
+    elif isinstance(value, int):
+        parameter.int64_param = value
+    elif isinstance(value, float):
+        parameter.double_param = value
+    else:
+        parameter.string_param = value
+
+
+def _read_response(message: pb.ModelInferResponse) -> Response:
+    arrays, placed = {}, {}
+    for output, raw in zip(message.outputs, chain(message.raw_output_contents, repeat(b"")), strict=False):
+        shape = tuple(output.shape)
+        if not raw and 0 not in shape:
+            placed[output.name] = output.datatype, shape
+        else:
+            arrays[output.name] = decode(raw, output.datatype, shape)
+    return Response(
+        message.model_name,
+        message.model_version,
+        message.id,
+        arrays,
+        placed,
+        {
+            name: getattr(value, value.WhichOneof("parameter_choice"))
+            for name, value in message.parameters.items()
+        },
+    )

@@ -1,0 +1,271 @@
+"""The v2 protocol over HTTP/1.1, with tensors in binary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+import aiohttp
+import numpy as np
+
+from nereid_client.datatypes import Array, decode, to_array
+from nereid_client.errors import DeadlineExceeded, Unavailable, http_error
+from nereid_client.messages import Input, Output, Request, Response, Slice
+from nereid_client.transport import Tls
+
+_JSON_SIZE: Final = "Inference-Header-Content-Length"
+_PIECE: Final = 1 << 18
+"""Bytes that are written at once: the event loop copies what the socket does not take."""
+_JOINED: Final = 1 << 16
+"""Bodies up to so many bytes are sent as one."""
+_MAX_EVENT: Final = 1 << 26
+"""Bytes of one event of a stream."""
+
+
+class _Encoded(NamedTuple):
+    path: str
+    headers: Mapping[str, str]
+    body: Sequence[bytes | memoryview]
+    size: int
+
+
+class HttpTransport:
+    """Connections to an HTTP endpoint, kept open between calls.
+
+    Args:
+        url: e.g. "http://localhost:8000".
+        headers: sent with each request.
+        tls: for https.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str], tls: Tls) -> None:
+        self._url = url.rstrip("/")
+        ssl = tls.context() if url.startswith("https:") else True
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=ssl),
+            headers=dict(headers),
+            timeout=aiohttp.ClientTimeout(total=None),
+            auto_decompress=True,
+            read_bufsize=1 << 20,
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def live(self, timeout: float) -> bool:
+        return (await self._call("GET", "/v2/health/live", timeout))[0] == 200
+
+    async def ready(self, model: str, version: str, timeout: float) -> bool:
+        path = f"{_model_path(model, version)}/ready" if model else "/v2/health/ready"
+        return (await self._call("GET", path, timeout))[0] == 200
+
+    async def describe(self, timeout: float) -> Mapping[str, Any]:
+        return await self._json("GET", "/v2", timeout)
+
+    async def describe_model(
+        self, model: str, version: str, timeout: float
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        path = _model_path(model, version)
+        return await self._json("GET", path, timeout), await self._json("GET", f"{path}/config", timeout)
+
+    def encoded(self, request: Request) -> Any:
+        head = json.dumps(_header(request)).encode()
+        data = [entry.data for entry in request.inputs if not isinstance(entry.data, Slice)]
+        size = len(head) + sum(map(len, data))
+        headers = {_JSON_SIZE: str(len(head)), "Content-Length": str(size)}
+        headers["Content-Type"] = "application/octet-stream"
+        path = _model_path(request.model, request.version) + "/infer"
+        return _Encoded(path, headers, [head, *data], size)
+
+    async def infer(self, encoded: Any, timeout: float) -> Response:
+        _, headers, data = await self._checked(
+            "POST", encoded.path, timeout, data=_body(encoded), headers=encoded.headers
+        )
+        return _read_response(data, int(headers.get(_JSON_SIZE, len(data))))
+
+    async def stream(self, request: Request, timeout: float) -> AsyncIterator[Response]:
+        """Yield the responses; the extension for it knows no binary data, so tensors go as JSON."""
+        path = _model_path(request.model, request.version) + "/generate_stream"
+        values: dict[str, Any] = {"id": request.id} if request.id else {}
+        values.update(request.parameters)
+        values.update((entry.name, _as_json(entry)) for entry in request.inputs)
+        async with (
+            _errors(),
+            self._session.post(
+                self._url + path, json=values, timeout=aiohttp.ClientTimeout(timeout)
+            ) as answer,
+        ):
+            if answer.status != 200:
+                raise _answered(answer.status, answer.headers, await answer.read())
+            async for event in _events(answer.content):
+                yield _read_event(event)
+
+    async def register(self, region: str, key: str, size: int, timeout: float) -> None:
+        path = f"/v2/systemsharedmemory/region/{quote(region, '')}/register"
+        await self._json("POST", path, timeout, json={"key": key, "offset": 0, "byte_size": size})
+
+    async def unregister(self, region: str, timeout: float) -> None:
+        await self._json("POST", f"/v2/systemsharedmemory/region/{quote(region, '')}/unregister", timeout)
+
+    async def _json(self, method: str, path: str, timeout: float, **body: Any) -> Mapping[str, Any]:
+        _, _, data = await self._checked(method, path, timeout, **body)
+        found: Mapping[str, Any] = json.loads(data) if data else {}
+        return found
+
+    async def _checked(
+        self, method: str, path: str, timeout: float, **body: Any
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        answer = await self._call(method, path, timeout, **body)
+        if answer[0] >= 400:
+            raise _answered(*answer)
+        return answer
+
+    async def _call(
+        self, method: str, path: str, timeout: float, **body: Any
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        limit = aiohttp.ClientTimeout(timeout)
+        async with (
+            _errors(),
+            self._session.request(method, self._url + path, timeout=limit, **body) as answer,
+        ):
+            return answer.status, answer.headers, await answer.read()
+
+
+class _errors:
+    """Turns failures of the connection into the client's own."""
+
+    async def __aenter__(self) -> None:
+        return None
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, TimeoutError):
+            raise DeadlineExceeded("DEADLINE_EXCEEDED", "there was no answer in time") from None
+        if isinstance(error, aiohttp.ClientError | OSError):
+            raise Unavailable("UNAVAILABLE", str(error) or type(error).__name__) from error
+
+
+def _model_path(model: str, version: str) -> str:
+    return f"/v2/models/{quote(model, '')}" + (f"/versions/{quote(version, '')}" if version else "")
+
+
+def _header(request: Request) -> dict[str, Any]:
+    """Return the JSON part of a request."""
+    header: dict[str, Any] = {"inputs": [_input_header(entry) for entry in request.inputs]}
+    parameters = dict(request.parameters)
+    if request.outputs:
+        header["outputs"] = [_output_header(output) for output in request.outputs]
+    else:
+        parameters["binary_data_output"] = True
+    if request.id:
+        header["id"] = request.id
+    if parameters:
+        header["parameters"] = parameters
+    return header
+
+
+def _place(place: Slice) -> dict[str, Any]:
+    return {
+        "shared_memory_region": place.region,
+        "shared_memory_offset": place.offset,
+        "shared_memory_byte_size": place.size,
+    }
+
+
+def _input_header(entry: Input) -> dict[str, Any]:
+    source = _place(entry.data) if isinstance(entry.data, Slice) else {"binary_data_size": len(entry.data)}
+    return {"name": entry.name, "datatype": entry.datatype, "shape": entry.shape, "parameters": source}
+
+
+def _output_header(output: Output) -> dict[str, Any]:
+    parameters: dict[str, Any] = {"binary_data": True} if output.place is None else _place(output.place)
+    if output.classes:
+        parameters["classification"] = output.classes
+    return {"name": output.name, "parameters": parameters}
+
+
+def _body(encoded: _Encoded) -> Any:
+    """Return what sends the body: in pieces, if it is long."""
+    return b"".join(encoded.body) if encoded.size <= _JOINED else _pieces(encoded.body)
+
+
+async def _pieces(parts: Sequence[bytes | memoryview]) -> AsyncIterator[memoryview]:
+    for data in parts:
+        part = memoryview(data)
+        for start in range(0, len(part), _PIECE):
+            yield part[start : start + _PIECE]
+
+
+def _answered(status: int, headers: Mapping[str, str], data: bytes) -> Exception:
+    """Return the exception for an answer that is an error."""
+    try:
+        text = str(json.loads(data)["error"])
+    except (ValueError, KeyError, TypeError):
+        text = data[:500].decode(errors="replace") or f"HTTP status {status}"
+    try:
+        retry_after = float(headers.get("Retry-After", 0))
+    except ValueError:  # a date
+        retry_after = 1.0
+    return http_error(status, text, retry_after)
+
+
+def _read_response(data: bytes, json_size: int) -> Response:
+    head = json.loads(memoryview(data)[:json_size].tobytes())
+    arrays: dict[str, Array] = {}
+    placed: dict[str, tuple[str, tuple[int, ...]]] = {}
+    position = json_size
+    for output in head.get("outputs", ()):
+        name, datatype, shape = output["name"], output["datatype"], tuple(output["shape"])
+        parameters = output.get("parameters") or {}
+        if "binary_data_size" in parameters:
+            end = position + parameters["binary_data_size"]
+            arrays[name] = decode(memoryview(data)[position:end], datatype, shape)
+            position = end
+        elif "data" in output:
+            arrays[name] = to_array(name, output["data"], datatype).reshape(shape)
+        else:
+            placed[name] = datatype, shape
+    return Response(
+        head.get("model_name", ""),
+        head.get("model_version", ""),
+        head.get("id", ""),
+        arrays,
+        placed,
+        head.get("parameters") or {},
+    )
+
+
+def _as_json(entry: Input) -> Any:
+    """Return a tensor as the extension wants it: one element by itself, more as a list."""
+    if isinstance(entry.data, Slice):
+        raise TypeError("a stream over HTTP cannot take inputs from shared memory")
+    array = decode(entry.data, entry.datatype, entry.shape)
+    elements = [item.decode() if isinstance(item, bytes) else item for item in array.reshape(-1).tolist()]
+    return elements[0] if len(elements) == 1 else elements
+
+
+async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Yield the data of server-sent events."""
+    waiting = b""
+    async for piece in content.iter_any():
+        *events, waiting = (waiting + piece).split(b"\n\n")
+        if len(waiting) > _MAX_EVENT:
+            raise Unavailable("INTERNAL", f"an event of the stream is longer than {_MAX_EVENT} bytes")
+        for event in events:
+            if event.startswith(b"data: "):
+                yield event[6:]
+
+
+def _read_event(event: bytes) -> Response:
+    fields = json.loads(event)
+    if "error" in fields:
+        raise http_error(500, str(fields["error"]))
+    known = {name: str(fields.pop(name, "")) for name in ("model_name", "model_version", "id")}
+    arrays = {name: _from_json(value) for name, value in fields.items() if not isinstance(value, dict)}
+    return Response(known["model_name"], known["model_version"], known["id"], arrays, {}, {})
+
+
+def _from_json(value: Any) -> Array:
+    """Return an output of a stream; `Signature.typed` gives it the datatype that the metadata has."""
+    return np.array(value, object)

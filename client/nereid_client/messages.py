@@ -1,0 +1,63 @@
+"""A request and a response, whatever the protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nereid_client.datatypes import Array
+
+Parameter = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A place in a registered shared memory region, in bytes."""
+
+    region: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Input:
+    """A tensor of a request: `data`, or its place in shared memory."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: memoryview | Slice
+
+
+@dataclass(frozen=True)
+class Output:
+    """A requested output; `classes`: as many best classes instead of values; `place`: where to put it."""
+
+    name: str
+    classes: int = 0
+    place: Slice | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """An inference; an empty version is the one that the server chooses, no outputs are all."""
+
+    model: str
+    version: str
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...] = ()
+    id: str = ""
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Response:
+    """An answer; `placed` are the outputs that lie in shared memory, with datatype and shape."""
+
+    model: str
+    version: str
+    id: str
+    arrays: Mapping[str, Array]
+    placed: Mapping[str, tuple[str, tuple[int, ...]]]
+    parameters: Mapping[str, Any]

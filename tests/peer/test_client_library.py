@@ -1,0 +1,74 @@
+"""`nereid_client` with both servers: the same calls, the same answers."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nereid_client import Server, ServerError, connect
+from tests.peer.conftest import Peer, Tritonserver
+
+ROWS = np.arange(32, dtype=np.int32).reshape(2, 16)
+
+
+@pytest.fixture(params=["http", "grpc"])
+def protocol(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=["ours", "theirs"])
+def connected(
+    request: pytest.FixtureRequest, ours: Peer, theirs: Tritonserver, protocol: str
+) -> Iterator[Server]:
+    theirs.revive()
+    peer = ours if request.param == "ours" else theirs.peer
+    with connect(f"{protocol}://{peer.http if protocol == 'http' else peer.grpc_url}", timeout=30) as server:
+        yield server
+
+
+def test_batch_and_row(connected: Server) -> None:
+    sums = connected.model("sums")
+    np.testing.assert_array_equal(sums(INPUT0=ROWS, INPUT1=ROWS)["OUTPUT0"], ROWS + ROWS)
+    assert sums(INPUT0=ROWS[0], INPUT1=range(16))["OUTPUT1"].tolist() == [0] * 16
+
+
+def test_every_datatype(connected: Server) -> None:
+    model = connected.model("types")
+    for name in model.signature().inputs:
+        kind = name.removeprefix("INPUT_")
+        values = ["a", b"\0\xff", ""] if kind == "BYTES" else [1, 0, 1]
+        wanted = [b"a", b"\0\xff", b""] if kind == "BYTES" else values
+        result = model.options(outputs=(f"OUTPUT_{kind}",))({name: [values]})
+        assert result[f"OUTPUT_{kind}"].tolist() == [wanted]
+
+
+def test_error(connected: Server) -> None:
+    rows = np.zeros((9, 16), np.int32)
+    with pytest.raises(ServerError, match="batch-size must be <= 8") as caught:
+        connected.model("sums")(INPUT0=rows, INPUT1=rows)
+    assert caught.value.code == "INVALID_ARGUMENT"
+
+
+def test_best_classes(connected: Server) -> None:
+    best = connected.model("sums").options(classes=2, outputs=("OUTPUT0",))(INPUT0=ROWS, INPUT1=ROWS).top()
+    assert [[entry.index for entry in row] for row in best] == [[15, 14], [15, 14]]
+
+
+def test_sequence(connected: Server) -> None:
+    with connected.model("adder").sequence() as sequence:
+        assert [int(sequence(INPUT=[n])["OUTPUT"][0]) for n in (1, 2, 3)] == [1, 3, 6]
+
+
+def test_stream(connected: Server) -> None:
+    parts = connected.model("square_int32").stream(IN=[3])
+    assert [part["OUT"].tolist() for part in parts] == [[3]] * 3
+
+
+def test_pool(connected: Server) -> None:
+    sums = connected.model("sums")
+    with connected.pool(slots=2, slot_bytes="4KiB") as pool:
+        for n in range(10):
+            result = sums.via(pool)(INPUT0=ROWS, INPUT1=ROWS + n)
+            np.testing.assert_array_equal(result["OUTPUT1"], np.full((2, 16), -n))
+    assert not (Path("/dev/shm") / pool.region).exists()
