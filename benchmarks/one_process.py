@@ -60,7 +60,7 @@ class StaticRouter(Router):
     """Router that knows its replicas from the start, in place of Serve's reports."""
 
     def __init__(self, addresses: dict[str, str]) -> None:
-        super().__init__(NODE, KEY, TransportSettings())
+        super().__init__(NODE, KEY, TransportSettings(data_plane="python"))
         self._metadata = {"node_id": NODE, **addresses}
 
     def _watch_replicas(self, deployment: str, application: str) -> Any:
@@ -91,7 +91,9 @@ class OneProcess:
 
     async def _listen(self, directory: Path) -> dict[str, str]:
         await self._served.open()
-        self._channels = ChannelServer(ReplicaHandler(self._served), KEY, TransportSettings())
+        self._channels = ChannelServer(
+            ReplicaHandler(self._served), KEY, TransportSettings(data_plane="python")
+        )
         unix, tcp = await self._channels.listen(str(directory / "private" / "replica.sock"), "127.0.0.1")
         return {"unix": unix, "tcp": tcp}
 

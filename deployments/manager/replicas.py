@@ -36,7 +36,9 @@ async def update_replicas(spec: ModelSpec) -> None:
 async def _update(spec: ModelSpec, replica: ReplicaAddress, here: str) -> None:
     address = replica.unix if replica.node_id == here and replica.unix else replica.tcp
     try:
-        channel = await Channel.connect(address, spec.key, TransportSettings(arena_bytes=0))
+        channel = await Channel.connect(
+            address, spec.key, TransportSettings(arena_bytes=0, data_plane="python")
+        )
     except OSError as error:  # a TimeoutError too
         raise unavailable(f"a replica of model '{spec.name}' cannot be reached: {error}") from error
     try:

@@ -26,12 +26,13 @@ from app.core.config.request_check import RequestChecker
 from app.core.config.text import parse_config_json, parse_pbtxt
 from app.core.config.validation import validate
 from app.core.errors import InferError
-from app.core.tensors import InferRequest, RegionSlice
+from app.core.tensors import Buffer, InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
 from app.protocol.grpc import framing, http2, request_message, request_template
 from app.protocol.http import content_coding, generate, http1
 from app.protocol.http import v2 as http_v2
 from app.transport.protocol import ProtocolError
-from app.transport.wire import control_messages, frames, messages
+from app.transport.settings import TransportSettings
+from app.transport.wire import compiled, control_messages, frames, messages
 
 MODELS = Path(__file__).parents[2] / "model_repository"
 LIMIT = 1 << 16
@@ -163,6 +164,16 @@ def _read_request(frame: frames.Frame) -> InferRequest:
     return messages.decode_request(frame, 0.0, None)
 
 
+def compiled_messages(data: bytes) -> None:
+    """The meta of a request or a response: what the extension reads, Python reads alike."""
+    if _compiled is None:
+        return
+    frame = frames.Frame(0, frames.FINAL, 1, 0, memoryview(data), memoryview(b""), False)
+    request, response = _compiled.read_request(data, 0.0), _compiled.read_response(data, True)
+    assert request is None or request == messages.decode_request(frame, 0.0, None)
+    assert response is None or response == messages.decode_response(frame, None)
+
+
 _READERS: dict[int, Callable[[frames.Frame], object]] = {
     frames.Kind.INFER: _read_request,
     frames.Kind.RESPONSE: lambda frame: messages.decode_response(frame, None),
@@ -221,6 +232,18 @@ def _channel_bytes() -> bytes:
     )
 
 
+def _message_metas() -> tuple[bytes, bytes]:
+    tensor = Tensor("I", "INT32", (1, 300), b"abcd")
+    request = InferRequest("m", "", (tensor,), (RequestedOutput("O"),), "id")
+    queues: tuple[list[Buffer], list[Buffer]] = ([], [])
+    encoder = messages.FrameEncoder(TransportSettings(data_plane="python"), None)
+    encoder.request(queues[0], 1, request, 0)
+    encoder.response(queues[1], 1, InferResponse("m", "1", (tensor,), "id"))
+    metas = [bytes(queue[0])[frames.HEADER_SIZE :] for queue in queues]
+    return metas[0], metas[1]
+
+
+_compiled = compiled.compiled_messages(TransportSettings())
 _TOKEN = make_token("secret", name="a", scope=("infer",), models=("a*b*c*d", "[!x]?"), rate="5/m")
 _grants = Grants([_TOKEN])
 
@@ -289,6 +312,7 @@ TARGETS: dict[str, Target] = {
     "authorization": Target(authorization, (), (b"Bearer secret", b"secret", b"Basic dTpw")),
     "token_file": Target(token_file, (ValueError,), (b"# who\n\n" + encode(_TOKEN).encode() + b"\n",)),
     "channel": Target(channel, (ProtocolError,), (_channel_bytes(),)),
+    "compiled_messages": Target(compiled_messages, (), _message_metas()),
     "config_pbtxt": Target(
         config_pbtxt, _OK, tuple(path.read_bytes() for path in sorted(MODELS.glob("*/config.pbtxt")))
     ),

@@ -60,7 +60,7 @@ app.settings: app.access app.core app.core.config app.core.observability app.nat
 app.transport:
 app.transport.channel: app.core app.transport app.transport.memory app.transport.wire
 app.transport.memory: app.core app.native app.transport
-app.transport.wire: app.core app.transport app.transport.memory
+app.transport.wire: app.core app.native app.transport app.transport.memory
 backends: app.core app.core.config
 backends.bytetrack: app.core app.core.config backends nereid.vision
 backends.cpp: app.core app.core.config backends

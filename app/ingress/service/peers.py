@@ -18,7 +18,7 @@ class Peers:
 
     def __init__(self, runner: EnsembleRunner, key: bytes) -> None:
         self._runner = runner
-        self._server = ChannelServer(self, key, TransportSettings(arena_bytes=0))
+        self._server = ChannelServer(self, key, TransportSettings(arena_bytes=0, data_plane="python"))
         self._pool: ReplicaPool | None = None
         self.addresses: dict[str, str] = {}
 

@@ -208,7 +208,7 @@ class Channel(Connection):
 
     def _response_received(self, frame: Frame) -> None:
         # Decoded even for a cancelled request: that releases its shared memory.
-        response = decode_response(frame, self.peer_arena, self.borrower)
+        response = decode_response(frame, self.peer_arena, self.borrower, self.encoder.compiled)
         stream = frame.stream
         call = self._calls.get(stream)
         if call is None:

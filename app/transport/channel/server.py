@@ -85,7 +85,7 @@ class _ServerConnection(Connection):
         streams = self._streams
         left_us = frame.deadline_us
         deadline = monotonic() + left_us * 1e-6 if left_us else 0.0
-        request = decode_request(frame, deadline, self.peer_arena, self.borrower)
+        request = decode_request(frame, deadline, self.peer_arena, self.borrower, self.encoder.compiled)
         if stream in streams:
             raise ProtocolError(f"stream {stream} is in use")
         streams[stream] = _nothing

@@ -1,12 +1,15 @@
 """Requests and responses as frames: how each is written and read.
 
+Where the extension is compiled, it reads and writes small messages without parameters, failures and shared
+memory, and leaves all others, malformed ones too, to this module: so also those that have a new field set.
+
 The meta of either is a msgpack array that ends early when the rest has default values; `_WireRequest` and
 `_WireResponse` say in which order its elements come. To add a field to requests: add it to `InferRequest` and
 `_WireRequest`, at the same place.
 """
 
 from operator import attrgetter
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
@@ -25,8 +28,12 @@ from app.transport.memory.arena import ArenaReader, ArenaWriter
 from app.transport.memory.lending import Borrower, Lender
 from app.transport.protocol import ProtocolError
 from app.transport.settings import TransportSettings
+from app.transport.wire.compiled import compiled_messages
 from app.transport.wire.frames import FINAL, HEADER, ZEROS, Frame, Kind, padded
 from app.transport.wire.tensors import MAX_TENSORS, Description, TensorWriter, WireTensors, read_tensors
+
+if TYPE_CHECKING:
+    from app.native.extension import Messages
 
 _INFER: Final = int(Kind.INFER)
 _RESPONSE: Final = int(Kind.RESPONSE)
@@ -86,6 +93,7 @@ class FrameEncoder:
     ) -> None:
         self._tensors = TensorWriter(settings, arena, lender)
         self._max_meta = settings.max_meta_bytes
+        self.compiled = compiled_messages(settings)
 
     def request(self, queue: list[Buffer], stream: int, request: InferRequest, deadline_us: int) -> int:
         """Append an INFER frame to a queue of buffers to be sent; return its size in bytes.
@@ -93,6 +101,10 @@ class FrameEncoder:
         Raises:
             InferError: INVALID_ARG when the request has no encoding or is too large; the queue is unchanged.
         """
+        frame = None if self.compiled is None else self.compiled.write_request(request, stream, deadline_us)
+        if frame is not None:
+            queue.append(frame)
+            return len(frame)
         tensors: list[Description] = []
         payload: list[Buffer] = []
         try:
@@ -121,6 +133,10 @@ class FrameEncoder:
         Raises:
             InferError: INTERNAL when the response has no encoding or is too large; the queue is unchanged.
         """
+        frame = None if self.compiled is None else self.compiled.write_response(response, stream)
+        if frame is not None:
+            queue.append(frame)
+            return len(frame)
         tensors: list[Description] = []
         payload: list[Buffer] = []
         try:
@@ -153,13 +169,21 @@ class FrameEncoder:
 
 
 def decode_request(
-    frame: Frame, deadline: float, arena: ArenaReader | None, borrower: Borrower | None = None
+    frame: Frame,
+    deadline: float,
+    arena: ArenaReader | None,
+    borrower: Borrower | None = None,
+    compiled: "Messages | None" = None,
 ) -> InferRequest:
     """Read an INFER frame; `deadline` is its time left, added to this process's clock (monotonic seconds).
 
     Raises:
         ProtocolError: the frame is malformed.
     """
+    if compiled is not None and not frame.payload:
+        request = compiled.read_request(frame.meta, deadline)
+        if request is not None:
+            return request
     try:
         wire = _decode_request(frame.meta)
     except UNDECODABLE as error:
@@ -178,13 +202,21 @@ def decode_request(
 
 
 def decode_response(
-    frame: Frame, arena: ArenaReader | None, borrower: Borrower | None = None
+    frame: Frame,
+    arena: ArenaReader | None,
+    borrower: Borrower | None = None,
+    compiled: "Messages | None" = None,
 ) -> InferResponse:
     """Read a RESPONSE frame.
 
     Raises:
         ProtocolError: the frame is malformed.
     """
+    final = bool(frame.flags & FINAL)
+    if compiled is not None and not frame.payload:
+        response = compiled.read_response(frame.meta, final)
+        if response is not None:
+            return response
     try:
         wire = _decode_response(frame.meta)
     except UNDECODABLE as error:
@@ -195,7 +227,7 @@ def decode_response(
         read_tensors(wire.outputs, frame, arena, borrower),
         wire.id,
         wire.parameters,
-        bool(frame.flags & FINAL),
+        final,
         wire.failure,
         wire.timestamps,
         wire.calls,

@@ -24,6 +24,8 @@ from app.transport.wire.tensors import IN_META
 from tests.unit.app.transport.conftest import KEY, Pair, Scripted, failure_of, infer, make_request
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("data_plane")
+
 Start = Callable[..., Awaitable[Pair]]
 
 

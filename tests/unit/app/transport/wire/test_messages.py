@@ -14,6 +14,7 @@ from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tenso
 from app.transport.memory.arena import ArenaReader, ArenaWriter
 from app.transport.protocol import ProtocolError
 from app.transport.settings import TransportSettings
+from app.transport.wire.compiled import compiled_messages
 from app.transport.wire.control_messages import (
     decode_control,
     decode_failure,
@@ -30,6 +31,8 @@ from app.transport.wire.messages import (
 )
 from app.transport.wire.tensors import IN_META, MAX_TENSORS
 
+pytestmark = pytest.mark.usefixtures("data_plane")
+
 SETTINGS = TransportSettings()
 pack = msgspec.msgpack.encode
 
@@ -45,6 +48,14 @@ def received(queue: list[Any]) -> Frame:
 
 def frame_of(meta: bytes, payload: bytes = b"", kind: Kind = Kind.INFER) -> Frame:
     return Frame(kind, 0, 1, 0, memoryview(meta), memoryview(payload), False)
+
+
+def read_request(frame: Frame, deadline: float, arena: ArenaReader | None) -> InferRequest:
+    return decode_request(frame, deadline, arena, None, compiled_messages(SETTINGS))
+
+
+def read_response(frame: Frame, arena: ArenaReader | None) -> InferResponse:
+    return decode_response(frame, arena, None, compiled_messages(SETTINGS))
 
 
 def plain(tensors: tuple[Tensor, ...]) -> list[tuple[str, str, tuple[int, ...], bytes]]:
@@ -80,7 +91,7 @@ requests = st.builds(
     st.lists(st.text(max_size=5).map(RequestedOutput), max_size=3).map(tuple),
     st.text(max_size=8),
     parameters,
-    st.one_of(u64, st.text(max_size=5)),
+    st.one_of(u64, st.text(min_size=1, max_size=5)),  # an empty one is none, as 0 is
     st.booleans(),
     st.booleans(),
     u64,
@@ -97,7 +108,7 @@ def test_requests_round_trip(request: InferRequest) -> None:
     size = FrameEncoder(SETTINGS, None).request(queue, 7, request, 1500)
     assert size == sum(len(piece) for piece in queue)
     frame = received(queue)
-    result = decode_request(frame, 12.5, None)
+    result = read_request(frame, 12.5, None)
     assert (frame.kind, frame.stream, frame.deadline_us, result.deadline) == (Kind.INFER, 7, 1500, 12.5)
     assert plain(result.inputs) == plain(request.inputs)
     sent = msgspec.structs.replace(request, inputs=result.inputs, deadline=12.5)
@@ -124,7 +135,7 @@ def test_responses_round_trip(
     calls = (TracedCall("called", "", "c", timestamps, (inner,)), inner) if timestamps else ()
     response = InferResponse("m", "2", outputs, "id", values, final, failure, timestamps, calls)
     FrameEncoder(SETTINGS, None).response(queue, 9, response)
-    result = decode_response(received(queue), None)
+    result = read_response(received(queue), None)
     assert plain(result.outputs) == plain(outputs)
     assert (result.model_name, result.model_version, result.id) == ("m", "2", "id")
     assert (result.parameters, result.final, result.timestamps) == (values, final, timestamps)
@@ -161,7 +172,7 @@ def test_small_tensors_of_a_large_frame_keep_nothing_alive() -> None:
     FrameEncoder(SETTINGS, None).request(queue, 1, InferRequest("m", "", sent), 0)
     frame = received(queue)
     owned = Frame(frame.kind, 0, 1, 0, frame.meta, frame.payload, True)
-    small, large = decode_request(owned, 0.0, None).inputs
+    small, large = read_request(owned, 0.0, None).inputs
     assert type(small.data) is bytes
     assert type(large.data) is memoryview
 
@@ -176,7 +187,7 @@ def test_arena_round_trip_and_release() -> None:
         queue, 1, InferResponse("m", "1", (Tensor("O", "UINT8", (65536,), data),))
     )
     assert sum(len(piece) for piece in queue) < 200
-    result = decode_response(received(queue), reader)
+    result = read_response(received(queue), reader)
     assert bytes(result.outputs[0].data) == data
     assert released == []
     del result
@@ -272,15 +283,15 @@ def tensor(data: Any) -> bytes:
 )
 def test_malformed_requests_are_protocol_errors(meta: bytes, payload: bytes) -> None:
     with pytest.raises(ProtocolError):
-        decode_request(frame_of(meta, payload), 0.0, None)
+        read_request(frame_of(meta, payload), 0.0, None)
 
 
 @given(st.binary(max_size=200), st.binary(max_size=20))
 def test_any_meta_is_a_message_or_a_protocol_error(meta: bytes, payload: bytes) -> None:
     frame = frame_of(meta, payload)
     for decode in (
-        lambda: decode_request(frame, 0.0, None),
-        lambda: decode_response(frame, None),
+        lambda: read_request(frame, 0.0, None),
+        lambda: read_response(frame, None),
         lambda: decode_release(frame),
         lambda: decode_control(frame),
         lambda: decode_failure(frame),
@@ -294,7 +305,7 @@ def test_any_meta_is_a_message_or_a_protocol_error(meta: bytes, payload: bytes) 
 
 def test_unknown_error_codes_are_protocol_errors() -> None:
     with pytest.raises(ProtocolError):
-        decode_response(frame_of(pack(("m", "", [], "", {}, ("TEAPOT", "", "OTHER")))), None)
+        read_response(frame_of(pack(("m", "", [], "", {}, ("TEAPOT", "", "OTHER")))), None)
 
 
 def test_control_and_failures_round_trip() -> None:

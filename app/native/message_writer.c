@@ -1,0 +1,267 @@
+#include "messages.h"
+
+#include <stdint.h>
+#include <string.h>
+
+enum { HEADER_SIZE = 32 };
+enum kind { INFER = 1, RESPONSE = 2 };
+enum { FINAL = 1 };
+
+/* Return a field, borrowed; NULL where it has no value. */
+static inline PyObject *field(const Messages *self, enum struct_type type, PyObject *object, int number)
+{
+    return *(PyObject **)((char *)object + self->offsets[type][number]);
+}
+
+/* Writing: msgpack in its shortest form. `failed` once something has no plain encoding. */
+
+struct writer {
+    unsigned char *bytes;
+    size_t size, room;
+    int failed;
+};
+
+static unsigned char *reserve(struct writer *to, size_t nbytes)
+{
+    if (to->failed || nbytes > to->room - to->size) {
+        to->failed = 1;
+        return NULL;
+    }
+    unsigned char *place = to->bytes + to->size;
+    to->size += nbytes;
+    return place;
+}
+
+static void put_big_endian(struct writer *to, int code, uint64_t value, int width)
+{
+    unsigned char *place = reserve(to, 1 + (size_t)width);
+    if (place == NULL)
+        return;
+    *place++ = (unsigned char)code;
+    while (width-- > 0)
+        *place++ = (unsigned char)(value >> 8 * width);
+}
+
+/* The size of a sequence: within the code itself below `few`, else in as few bytes as its kind has. */
+static void put_size(struct writer *to, size_t size, int short_code, size_t few, int byte_code)
+{
+    if (size < few)
+        put_big_endian(to, short_code | (int)size, 0, 0);
+    else if (size <= UINT8_MAX)
+        put_big_endian(to, byte_code, size, 1);
+    else if (size <= UINT16_MAX)
+        put_big_endian(to, byte_code + 1, size, 2);
+    else
+        put_big_endian(to, byte_code + 2, size, 4);
+}
+
+static void put_array(struct writer *to, Py_ssize_t size)
+{
+    if (size < 16)
+        put_big_endian(to, 0x90 | (int)size, 0, 0);
+    else if (size <= UINT16_MAX)
+        put_big_endian(to, 0xdc, (uint64_t)size, 2);
+    else
+        put_big_endian(to, 0xdd, (uint64_t)size, 4);
+}
+
+static void put_bytes(struct writer *to, const void *bytes, size_t size)
+{
+    unsigned char *place = reserve(to, size);
+    if (place != NULL && size)
+        memcpy(place, bytes, size);
+}
+
+static void put_text(struct writer *to, PyObject *text)
+{
+    Py_ssize_t size;
+    if (text == NULL || !PyUnicode_CheckExact(text)) {
+        to->failed = 1;
+        return;
+    }
+    const char *bytes = PyUnicode_AsUTF8AndSize(text, &size);
+    if (bytes == NULL) { /* a lone surrogate */
+        PyErr_Clear();
+        to->failed = 1;
+        return;
+    }
+    put_size(to, (size_t)size, 0xa0, 32, 0xd9);
+    put_bytes(to, bytes, (size_t)size);
+}
+
+static void put_dimension(struct writer *to, PyObject *number)
+{
+    int overflow = 1;
+    long long value = PyLong_CheckExact(number) ? PyLong_AsLongLongAndOverflow(number, &overflow) : -1;
+    if (overflow || value < 0)
+        to->failed = 1;
+    else if (value < 128)
+        put_big_endian(to, (int)value, 0, 0);
+    else if (value <= UINT8_MAX)
+        put_big_endian(to, 0xcc, (uint64_t)value, 1);
+    else if (value <= UINT16_MAX)
+        put_big_endian(to, 0xcd, (uint64_t)value, 2);
+    else if (value <= UINT32_MAX)
+        put_big_endian(to, 0xce, (uint64_t)value, 4);
+    else
+        put_big_endian(to, 0xcf, (uint64_t)value, 8);
+}
+
+static void put_data(const Messages *self, struct writer *to, PyObject *data)
+{
+    Py_buffer view;
+    if (data == NULL || !(PyBytes_CheckExact(data) || PyByteArray_CheckExact(data) || PyMemoryView_Check(data)) ||
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE) < 0) {
+        PyErr_Clear();
+        to->failed = 1;
+        return;
+    }
+    if (view.len > self->in_meta) {
+        to->failed = 1;
+    } else {
+        put_size(to, (size_t)view.len, 0, 0, 0xc4);
+        put_bytes(to, view.buf, (size_t)view.len);
+    }
+    PyBuffer_Release(&view);
+}
+
+/* Return the number of a tuple's items, -1 for anything else and for more than there may be. */
+static Py_ssize_t items(const Messages *self, PyObject *object)
+{
+    int fits = object != NULL && PyTuple_CheckExact(object) && PyTuple_GET_SIZE(object) <= self->max_tensors;
+    return fits ? PyTuple_GET_SIZE(object) : -1;
+}
+
+static void put_tensor(const Messages *self, struct writer *to, PyObject *tensor)
+{
+    PyObject *shape = Py_TYPE(tensor) == self->types[TENSOR] ? field(self, TENSOR, tensor, 2) : NULL;
+    Py_ssize_t rank = items(self, shape);
+    if (rank < 0) {
+        to->failed = 1;
+        return;
+    }
+    put_array(to, 4);
+    put_text(to, field(self, TENSOR, tensor, 0));
+    put_text(to, field(self, TENSOR, tensor, 1));
+    put_array(to, rank);
+    for (Py_ssize_t i = 0; i < rank; i++)
+        put_dimension(to, PyTuple_GET_ITEM(shape, i));
+    put_data(self, to, field(self, TENSOR, tensor, 3));
+}
+
+static void put_tensors(const Messages *self, struct writer *to, PyObject *tensors)
+{
+    Py_ssize_t count = items(self, tensors);
+    if (count < 0) {
+        to->failed = 1;
+        return;
+    }
+    put_array(to, count);
+    for (Py_ssize_t i = 0; i < count && !to->failed; i++)
+        put_tensor(self, to, PyTuple_GET_ITEM(tensors, i));
+}
+
+static void put_outputs(const Messages *self, struct writer *to, PyObject *outputs)
+{
+    Py_ssize_t count = items(self, outputs);
+    if (count < 0) {
+        to->failed = 1;
+        return;
+    }
+    put_array(to, count);
+    for (Py_ssize_t i = 0; i < count && !to->failed; i++) {
+        PyObject *output = PyTuple_GET_ITEM(outputs, i);
+        if (Py_TYPE(output) != self->types[OUTPUT] || field(self, OUTPUT, output, 1) != Py_None)
+            to->failed = 1;
+        else
+            put_text(to, field(self, OUTPUT, output, 0));
+    }
+}
+
+static int are_unset(const struct unset *known, PyObject *object)
+{
+    for (Py_ssize_t i = 0; i < known->count; i++) {
+        PyObject *value = *(PyObject **)((char *)object + known->offsets[i]);
+        int set = value == NULL ? 1 : PyObject_IsTrue(value);
+        if (set < 0)
+            PyErr_Clear();
+        if (set)
+            return 0;
+    }
+    return 1;
+}
+
+static void put_little_endian(unsigned char *place, uint64_t value, int width)
+{
+    for (int i = 0; i < width; i++)
+        place[i] = (unsigned char)(value >> 8 * i);
+}
+
+static PyObject *finished(const Messages *self, struct writer *to, int kind, int flags, uint64_t stream, uint64_t left)
+{
+    if (to->failed || (Py_ssize_t)to->size - HEADER_SIZE > self->max_meta)
+        Py_RETURN_NONE;
+    memset(to->bytes, 0, HEADER_SIZE);
+    to->bytes[0] = (unsigned char)kind;
+    to->bytes[1] = (unsigned char)flags;
+    put_little_endian(to->bytes + 4, to->size - HEADER_SIZE, 4);
+    put_little_endian(to->bytes + 16, stream, 8);
+    put_little_endian(to->bytes + 24, left, 8);
+    return PyBytes_FromStringAndSize((const char *)to->bytes, (Py_ssize_t)to->size);
+}
+
+static int read_number(PyObject *object, uint64_t *number)
+{
+    *number = PyLong_AsUnsignedLongLong(object);
+    if (*number != (uint64_t)-1 || !PyErr_Occurred())
+        return 1;
+    PyErr_Clear();
+    return 0;
+}
+
+PyObject *write_request(Messages *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    unsigned char bytes[HEADER_SIZE + (8 << 10)];
+    struct writer to = {bytes, HEADER_SIZE, sizeof bytes, 0};
+    uint64_t stream, left;
+    if (count != 3) {
+        PyErr_SetString(PyExc_TypeError, "request, stream, microseconds left");
+        return NULL;
+    }
+    PyObject *request = arguments[0];
+    if (Py_TYPE(request) != self->types[REQUEST] || !are_unset(&self->request, request) ||
+        !read_number(arguments[1], &stream) || !read_number(arguments[2], &left))
+        Py_RETURN_NONE;
+    put_array(&to, 5);
+    put_text(&to, field(self, REQUEST, request, 0));
+    put_text(&to, field(self, REQUEST, request, 1));
+    put_tensors(self, &to, field(self, REQUEST, request, 2));
+    put_outputs(self, &to, field(self, REQUEST, request, 3));
+    put_text(&to, field(self, REQUEST, request, 4));
+    return finished(self, &to, INFER, 0, stream, left);
+}
+
+PyObject *write_response(Messages *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    unsigned char bytes[HEADER_SIZE + (8 << 10)];
+    struct writer to = {bytes, HEADER_SIZE, sizeof bytes, 0};
+    uint64_t stream;
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "response, stream");
+        return NULL;
+    }
+    PyObject *response = arguments[0];
+    if (Py_TYPE(response) != self->types[ANSWER] || !read_number(arguments[1], &stream))
+        Py_RETURN_NONE;
+    PyObject *final = field(self, ANSWER, response, 5);
+    PyObject *parameters = field(self, ANSWER, response, 4);
+    int plain = parameters != NULL && PyDict_CheckExact(parameters) && PyDict_GET_SIZE(parameters) == 0;
+    if (!plain || !(final == Py_True || final == Py_False) || !are_unset(&self->response, response))
+        Py_RETURN_NONE;
+    put_array(&to, 4);
+    put_text(&to, field(self, ANSWER, response, 0));
+    put_text(&to, field(self, ANSWER, response, 1));
+    put_tensors(self, &to, field(self, ANSWER, response, 2));
+    put_text(&to, field(self, ANSWER, response, 3));
+    return finished(self, &to, RESPONSE, final == Py_True ? FINAL : 0, stream, 0);
+}

@@ -1,0 +1,126 @@
+/* The type `Messages`: where the fields of requests and responses are. */
+#include "messages.h"
+
+#include <stddef.h>
+
+#include "structmember.h"
+
+/* The fields that are read, of each type. */
+static const char *const fields[TYPES][FIELDS + 1] = {
+    [TENSOR] = {"name", "datatype", "shape", "data"},
+    [OUTPUT] = {"name", "region"},
+    [REQUEST] = {"model_name", "model_version", "inputs", "outputs", "id"},
+    [ANSWER] = {"model_name", "model_version", "outputs", "id", "parameters", "final"},
+};
+
+/* Return where the instances of a type have a field; -1 with an error where it is no slot. */
+static Py_ssize_t offset_of(PyTypeObject *type, PyObject *name)
+{
+    PyObject *member = PyObject_GetAttr((PyObject *)type, name);
+    if (member == NULL)
+        return -1;
+    Py_ssize_t offset = -1;
+    if (Py_IS_TYPE(member, &PyMemberDescr_Type) && PyDescr_TYPE(member) == type &&
+        ((PyMemberDescrObject *)member)->d_member->type == T_OBJECT_EX)
+        offset = ((PyMemberDescrObject *)member)->d_member->offset;
+    else
+        PyErr_Format(PyExc_TypeError, "%R has no slot '%U'", type, name);
+    Py_DECREF(member);
+    return offset;
+}
+
+static int bind(Messages *self, enum struct_type type, PyObject *given)
+{
+    self->types[type] = (PyTypeObject *)Py_NewRef(given);
+    for (int i = 0; i < FIELDS && fields[type][i] != NULL; i++) {
+        PyObject *name = PyUnicode_FromString(fields[type][i]);
+        self->offsets[type][i] = name == NULL ? -1 : offset_of(self->types[type], name);
+        Py_XDECREF(name);
+        if (self->offsets[type][i] < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int bind_unset(struct unset *into, PyTypeObject *type, PyObject *names)
+{
+    into->count = PyTuple_GET_SIZE(names);
+    if (into->count > UNSET) {
+        PyErr_SetString(PyExc_ValueError, "too many fields");
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < into->count; i++) {
+        into->offsets[i] = offset_of(type, PyTuple_GET_ITEM(names, i));
+        if (into->offsets[i] < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static PyObject *new_messages(PyTypeObject *type, PyObject *arguments, PyObject *names)
+{
+    static char *keywords[] = {"tensor",         "output",   "request",     "response", "request_unset",
+                               "response_unset", "max_meta", "max_tensors", "in_meta",  NULL};
+    PyObject *types[TYPES], *request_unset, *response_unset;
+    Py_ssize_t max_meta, max_tensors, in_meta;
+    if (!PyArg_ParseTupleAndKeywords(arguments, names, "O!O!O!O!O!O!nnn", keywords, &PyType_Type, &types[TENSOR],
+                                     &PyType_Type, &types[OUTPUT], &PyType_Type, &types[REQUEST], &PyType_Type,
+                                     &types[ANSWER], &PyTuple_Type, &request_unset, &PyTuple_Type, &response_unset, &max_meta, &max_tensors, &in_meta))
+        return NULL;
+    Messages *self = (Messages *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->max_meta = max_meta;
+    self->max_tensors = max_tensors;
+    self->in_meta = in_meta;
+    PyObject *name = PyUnicode_InternFromString("deadline");
+    self->deadline = name == NULL ? NULL : PyTuple_Pack(1, name);
+    Py_XDECREF(name);
+    int bound = self->deadline == NULL ? -1 : 0;
+    for (int i = 0; i < TYPES && bound == 0; i++)
+        bound = bind(self, i, types[i]);
+    if (bound < 0 || bind_unset(&self->request, self->types[REQUEST], request_unset) < 0 ||
+        bind_unset(&self->response, self->types[ANSWER], response_unset) < 0)
+        Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
+static void delete_messages(Messages *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    for (int i = 0; i < TYPES; i++)
+        Py_XDECREF(self->types[i]);
+    Py_XDECREF(self->deadline);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef methods[] = {
+    {"write_request", (PyCFunction)(void (*)(void))write_request, METH_FASTCALL, "Return an INFER frame."},
+    {"write_response", (PyCFunction)(void (*)(void))write_response, METH_FASTCALL, "Return a RESPONSE frame."},
+    {"read_request", (PyCFunction)(void (*)(void))read_request, METH_FASTCALL, "Read the meta of an INFER frame."},
+    {"read_response", (PyCFunction)(void (*)(void))read_response, METH_FASTCALL, "Read the meta of a RESPONSE frame."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_new, new_messages},
+    {Py_tp_dealloc, delete_messages},
+    {Py_tp_methods, methods},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "app.native.extension.Messages",
+    .basicsize = sizeof(Messages),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = slots,
+};
+
+int add_messages(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
+    int added = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
+    Py_XDECREF(type);
+    return added;
+}

@@ -1,0 +1,33 @@
+"""The compiled reader and writer of messages, for connections that use it."""
+
+from typing import TYPE_CHECKING, Final
+
+from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
+from app.native.choice import is_native
+from app.transport.settings import TransportSettings
+from app.transport.wire.tensors import IN_META, MAX_TENSORS
+
+if TYPE_CHECKING:
+    from app.native.extension import Messages
+
+_NOT_IN_META: Final = ("deadline", "rollout")
+"""Fields of a request that its meta does not have."""
+
+
+def compiled_messages(settings: TransportSettings) -> "Messages | None":
+    """Return what reads and writes most messages in place of Python; None where Python does all."""
+    if not is_native(settings.data_plane):
+        return None
+    from app.native.extension import Messages
+
+    return Messages(
+        Tensor,
+        RequestedOutput,
+        InferRequest,
+        InferResponse,
+        request_unset=tuple(name for name in InferRequest.__struct_fields__[5:] if name not in _NOT_IN_META),
+        response_unset=InferResponse.__struct_fields__[6:],
+        max_meta=settings.max_meta_bytes,
+        max_tensors=MAX_TENSORS,
+        in_meta=IN_META,
+    )
