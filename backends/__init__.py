@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -249,6 +250,19 @@ def executes_python(
 ) -> bool:
     """Whether a backend's models are executed by a `TritonPythonModel`, theirs or the backend's."""
     return name == "python" or python_based_file(name, backend_directory, runtime, model_folders) is not None
+
+
+def may_call_models(
+    name: str, backend_directory: Path | None, runtime: str = "", model_folders: Sequence[Path] = ()
+) -> bool:
+    """Whether a backend's models may call others: those in Python, and libraries that name the functions."""
+    library = library_file(name, backend_directory, runtime, model_folders)
+    if library is None:
+        return executes_python(name, backend_directory, runtime, model_folders)
+    if not library.stat().st_size:
+        return False
+    with library.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        return content.find(b"TRITONSERVER_Server") >= 0
 
 
 def _load_file(name: str, path: Path) -> ModuleType:

@@ -20,12 +20,13 @@ from app.core.buffers import allocate
 from app.core.errors import internal
 from app.core.tensors import InferResponse, Tensor, failed
 from backends.base import Model, Request
+from backends.cpp.calls import ModelCalls
 from backends.cpp.library import failure_of, read, shim
 from backends.cpp.requests import address_of
 
 logger = logging.getLogger(__name__)
 
-RESPONSE, CLOSED, RESCHEDULED, STATE, LOG, ACTIVITY, WATCH = range(7)
+RESPONSE, CLOSED, RESCHEDULED, STATE, LOG, ACTIVITY, WATCH, CALL, CANCEL, QUESTION = range(10)
 
 _CANCEL_POLL_MS: Final = 20
 """How often a request whose backend asks whether it is cancelled is looked at."""
@@ -55,6 +56,7 @@ class Events:
         self._tokens = itertools.count(1)
         self._lock = threading.Lock()
         self._levels = -1
+        self._calls = ModelCalls()
         self._descriptor = shim().nereid_descriptor()
         threading.Thread(target=self._wait, name="C++ backends", daemon=True).start()
 
@@ -115,6 +117,13 @@ class Events:
             _log(*event[1:])
         elif kind == WATCH:
             self._watched.add(token)
+        elif kind == CALL:
+            callers = [found for caller in event[2] if (found := self._pending.get(caller)) is not None]
+            self._calls.start(token, [caller.request for caller in callers], *event[3:])
+        elif kind == CANCEL:
+            self._calls.cancel(token)
+        elif kind == QUESTION:
+            self._calls.answer(*event[1:])
 
     def _wait(self) -> None:
         poll = select.poll()

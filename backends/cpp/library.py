@@ -25,6 +25,8 @@ _FUNCTIONS: Final[dict[str, tuple[Any, Sequence[Any]]]] = {
     "nereid_descriptor": (c_int, ()),
     "nereid_take": (c_void_p, (POINTER(c_size_t),)),
     "nereid_cancel": (None, (c_uint64,)),
+    "nereid_respond": (None, (c_uint64, *_MESSAGE)),
+    "nereid_answer": (None, (c_uint64, c_int, *_MESSAGE)),
     "nereid_free": (None, (c_void_p,)),
     "nereid_metrics": (c_void_p, (POINTER(c_size_t),)),
     "nereid_backend_new": (_ERROR, (_TEXT, _TEXT, _TEXT, _TEXT, _RESULT)),
@@ -88,6 +90,11 @@ def failure_of(code: int, text: str) -> Failure:
     """Return the failure of an error code of Triton's."""
     known = 0 <= code < len(TRITON_CODES)
     return Failure(TRITON_CODES[code if known else 0], text, FailureReason.BACKEND)
+
+
+def number_of(failure: Failure) -> int:
+    """Return the number of a failure's code in Triton's API."""
+    return TRITON_CODES.index(failure.code) if failure.code in TRITON_CODES else 0
 
 
 def make(function: Any, *arguments: Any) -> int:

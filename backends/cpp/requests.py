@@ -46,11 +46,15 @@ class RequestEncoder:
         )
 
     def _input(self, tensor: Tensor) -> tuple[Any, ...]:
-        shape = self._signature.model_shape(tensor.name, tensor.shape)
-        data = tensor.data
-        if len(data) >= INLINE_BYTES:
-            data = (address_of(data), len(data))
-        return (tensor.name, tensor.datatype, shape, data)
+        return tensor_values(tensor, self._signature.model_shape(tensor.name, tensor.shape))
+
+
+def tensor_values(tensor: Tensor, shape: Sequence[int]) -> tuple[Any, ...]:
+    """Return what the library reads of a tensor; of a large one, the address of its data."""
+    data = tensor.data
+    if len(data) >= INLINE_BYTES:
+        data = (address_of(data), len(data))
+    return (tensor.name, tensor.datatype, shape, data)
 
 
 def address_of(data: Any) -> int:

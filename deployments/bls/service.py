@@ -9,8 +9,11 @@ import logging
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import Context
 from typing import Any, Final, TypeVar
+
+from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError, internal, invalid_arg, unavailable
 from app.core.inference import Sink
@@ -139,6 +142,13 @@ class ModelCalls(Calls):
     def is_model_ready(self, name: str, version: str) -> bool:
         return self._run(self._ready(name, version))
 
+    def find_model(self, name: str, version: str) -> tuple[mc.ModelConfig, int, bool]:
+        opened = self._opened()
+        if opened is not None:  # a table does not change, so that any thread may read it
+            with suppress(NotLoaded):
+                return _described(opened.router, name, version)
+        return self._run(self._find(name, version))
+
     def ensembles(self) -> EnsembleReports:
         """Return the counters of the ensembles that the calls ran here; on the data-plane loop."""
         opened = self._opened()
@@ -265,6 +275,14 @@ class ModelCalls(Calls):
         requester = self._requester
         await (await self._connection()).manager.unload(name, unload_dependents, requester)
 
+    async def _find(self, name: str, version: str) -> tuple[mc.ModelConfig, int, bool]:
+        router = (await self._connection()).router
+        try:
+            router.resolve(name, version)
+        except NotLoaded as idle:
+            await router.wait_loaded(idle.entry)
+        return _described(router, name, version)
+
     async def _ready(self, name: str, version: str) -> bool:
         try:
             router = (await self._connection()).router
@@ -273,6 +291,11 @@ class ModelCalls(Calls):
             return True
         except InferError:
             return False
+
+
+def _described(router: Router, name: str, version: str) -> tuple[mc.ModelConfig, int, bool]:
+    entry = router.resolve(name, version)
+    return entry.model_config, entry.version, router.available(entry)
 
 
 def _log_failure(unloaded: "Future[None]") -> None:

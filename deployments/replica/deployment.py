@@ -20,7 +20,7 @@ from app.routing.handle_calls import HandleCalls, public_errors
 from app.transport.channel.server import ChannelServer
 from app.transport.event_loop_thread import LoopThread, freeze_heap
 from app.transport.memory.client_regions import use_mappings
-from backends import executes_python
+from backends import may_call_models
 from deployments.replica.control import ReplicaHandler
 from deployments.replica.loading import labels_of, load_model
 from deployments.replica.materialize import LocalCopy, materialize_model
@@ -52,7 +52,7 @@ class ModelVersion:
         self._plane = LoopThread("data-plane")
         self._node_id = node_id()
         self._local: LocalCopy | None = None
-        self._calls = _model_calls(self._spec, self._plane)
+        self._calls: ModelCalls | None = None
         self._served: ServedModel | None = None
         self._handle: HandleCalls | None = None
         self._server: ChannelServer | None = None
@@ -133,6 +133,7 @@ class ModelVersion:
             if is_native(self._spec.transport.data_plane):
                 use_mappings(self._plane.loop.call_later)
             self._local = materialize_model(self._spec)
+            self._calls = _model_calls(self._local.spec, self._plane)
             self._served = load_model(self._local.spec, self._plane)
             self._served.statistics.counters.restarts = self._restarts.count
             freeze_heap()
@@ -173,9 +174,9 @@ class ModelVersion:
 
 
 def _model_calls(spec: ModelSpec, plane: LoopThread) -> "ModelCalls | None":
-    """Return the server API of a Python model; nothing of it is imported for other backends."""
+    """Return the server API of a model that may call others; nothing of it is imported for other backends."""
     config = mc.ModelConfig.FromString(spec.config)
-    if not executes_python(config.backend, spec.backend_path, config.runtime, spec.model_folders):
+    if not may_call_models(config.backend, spec.backend_path, config.runtime, spec.model_folders):
         return None
     from backends.python.api import server_api
     from deployments.bls.service import ModelCalls

@@ -63,7 +63,7 @@ app.transport.memory: app.core app.native app.transport
 app.transport.wire: app.core app.native app.transport app.transport.memory
 backends: app.core app.core.config
 backends.bytetrack: app.core app.core.config backends nereid.vision
-backends.cpp: app.core app.core.config backends
+backends.cpp: app.core app.core.config backends backends.python.api
 backends.cuda: app.core backends
 backends.fil: app.core app.core.config backends
 backends.hosted: app.core backends backends.python.execution backends.python.worker

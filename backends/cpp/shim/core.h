@@ -23,7 +23,11 @@ constexpr size_t MAX_QUEUED_LOGS = 4096;      // later lines are dropped, and co
 //   LOG          level, file, line, text
 //   ACTIVITY     token, time in ns, name
 //   WATCH        token: a backend asks whether the request is cancelled
-enum Event : int { RESPONSE, CLOSED, RESCHEDULED, STATE, LOG, ACTIVITY, WATCH };
+//   CALL         its number, tokens of callers, model, version, id, sequence, flags, priority, timeout, parameters, inputs
+//                [name, data type, shape, data], outputs
+//   CANCEL       number of a call
+//   QUESTION     its number, what, model, version, JSON, files
+enum Event : int { RESPONSE, CLOSED, RESCHEDULED, STATE, LOG, ACTIVITY, WATCH, CALL, CANCEL, QUESTION };
 
 // Carries events that are no part of an execution's result: late responses, log lines. Any thread adds to it; one
 // thread of the server waits for the descriptor and takes everything.
@@ -31,6 +35,7 @@ class Queue {
  public:
   static Queue& global();
   int descriptor();
+  bool has_reader();
   void put(const std::string& event);
   void log(int level, const char* file, int line, const char* text);
   const std::string& take();  // valid until the next call, by one thread
@@ -46,6 +51,11 @@ class Queue {
 // An array of MessagePack in two parts: the number of events, and the events.
 std::string message_of(size_t count, const std::string& events);
 
+// Asks the server, and waits for the answer; the files are [name, bytes].
+Error* ask(
+    std::string& answer, const char* what, const char* model = "", int64_t version = -1, const std::string& json = "",
+    const std::vector<std::pair<std::string, Bytes>>& files = {});
+
 struct TRITONBACKEND_MemoryManager {};
 struct TRITONSERVER_Server {};
 
@@ -55,7 +65,6 @@ struct TRITONBACKEND_Backend {
   std::string name, location;
   TRITONSERVER_Message config;
   TRITONBACKEND_MemoryManager memory;
-  TRITONSERVER_Server server;
   int execution_policy = 0;
   bool parallel_loading = false;
   void* state = nullptr;
@@ -119,9 +128,10 @@ struct Execution {
 
   char* allocate(size_t size);  // null if there is no room, or the execution has returned
 };
+inline thread_local Execution* executing = nullptr;
 
 // What a request, its responses and their factories share. The server hears of the end of the last of them.
-struct Exchange {
+struct Exchange : std::enable_shared_from_this<Exchange> {
   TRITONBACKEND_Model* model = nullptr;
   uint64_t token = 0;
   std::string id;
@@ -143,6 +153,7 @@ void cancel(uint64_t token);
 
 struct TRITONSERVER_InferenceTrace {
   Exchange* exchange = nullptr;
+  std::shared_ptr<Exchange> owner;  // of a trace that a backend has made
 };
 
 struct TRITONBACKEND_Input {
@@ -173,6 +184,78 @@ struct TRITONBACKEND_Request {
   }
 };
 
+// A call of another model: its request, its responses, and the memory that they are written to.
+struct TRITONSERVER_ResponseAllocator;
+struct TRITONSERVER_InferenceRequest;
+struct TRITONSERVER_InferenceResponse;
+using Allocator = TRITONSERVER_ResponseAllocator;
+using CallRequest = TRITONSERVER_InferenceRequest;
+using CallResponse = TRITONSERVER_InferenceResponse;
+using Trace = TRITONSERVER_InferenceTrace;
+using ReleaseRequest = void (*)(CallRequest*, uint32_t flags, void* context);
+using Complete = void (*)(CallResponse*, uint32_t flags, void* context);
+
+struct TRITONSERVER_ResponseAllocator {
+  Error* (*allocate)(Allocator*, const char*, size_t, int, int64_t, void*, void**, void**, int*, int64_t*);
+  Error* (*release)(Allocator*, void*, void*, size_t, int, int64_t);
+  Error* (*start)(Allocator*, void*);
+  Error* (*attributes)(Allocator*, const char*, TRITONSERVER_BufferAttributes*, void*, void*) = nullptr;
+  Error* (*query)(Allocator*, void*, const char*, size_t*, int*, int64_t*) = nullptr;
+};
+
+struct CallInput {
+  std::string name;
+  int datatype = 0;
+  std::vector<int64_t> shape;
+  std::vector<std::pair<const char*, size_t>> parts;
+};
+
+struct CallOutput {
+  std::string name;
+  int datatype = 0;
+  std::vector<int64_t> shape;
+  void *data = nullptr, *context = nullptr;
+  TRITONSERVER_BufferAttributes attributes;
+};
+
+struct TRITONSERVER_InferenceRequest {
+  std::string model, version, id, correlation_text;
+  bool correlation_is_text = false;
+  uint64_t correlation_id = 0, priority = 0, timeout_us = 0;
+  uint32_t flags = 0;
+  std::vector<TRITONSERVER_Parameter> parameters;
+  std::vector<CallInput> inputs;
+  std::vector<std::string> outputs;
+  ReleaseRequest release = nullptr;
+  Complete complete = nullptr;
+  void *release_context = nullptr, *complete_context = nullptr, *allocator_context = nullptr;
+  Allocator* allocator = nullptr;
+  std::atomic<bool> cancelled{false};
+  std::atomic<uint64_t> call{0};  // its number, once it was sent
+  std::unique_ptr<Trace> trace;   // of the call, if the backend has made one
+
+  std::string prefix() const { return "[request id: " + (id.empty() ? "<id_unknown>" : id) + "] "; }
+};
+
+struct TRITONSERVER_InferenceResponse {
+  std::unique_ptr<Error> failure;
+  std::string model, id;
+  int64_t version = -1;
+  Allocator* allocator = nullptr;
+  std::vector<TRITONSERVER_Parameter> parameters;
+  std::vector<CallOutput> outputs;
+
+  ~TRITONSERVER_InferenceResponse() {
+    for (const CallOutput& output : outputs)
+      if (output.data != nullptr) {
+        const TRITONSERVER_BufferAttributes& memory = output.attributes;
+        delete allocator->release(
+            allocator, output.data, output.context, memory.byte_size, memory.memory_type, memory.memory_type_id);
+      }
+  }
+};
+
+Error* check_config_version(uint32_t version);
 Error* out_of_bounds(uint32_t index, size_t count, const char* has, const char* what, const std::string& prefix = "");
 
 // Reads what `backends/cpp/requests.py` writes.

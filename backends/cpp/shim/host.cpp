@@ -146,8 +146,10 @@ API const char* nereid_execute(
     const std::lock_guard lock(instance->mutex);
     instance->current = execution;
   }
+  executing = execution.get();
   const std::unique_ptr<Error> failure(instance->model->backend->instance_execute(
       instance, pointers.data(), static_cast<uint32_t>(pointers.size())));
+  executing = nullptr;
   if (failure != nullptr) take_back(*execution);
   const std::lock_guard lock(execution->mutex);
   execution->open = false;

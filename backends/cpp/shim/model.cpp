@@ -62,7 +62,11 @@ GETTER(ModelName, Model, const char*, self->name.c_str())
 GETTER(ModelVersion, Model, uint64_t, self->version)
 GETTER(ModelAutoCompleteConfig, Model, bool, self->auto_complete)
 GETTER(ModelBackend, Model, Backend*, self->backend)
-GETTER(ModelServer, Model, TRITONSERVER_Server*, &self->backend->server)
+API Error* TRITONBACKEND_ModelServer(Model*, TRITONSERVER_Server** server) {
+  static TRITONSERVER_Server this_one;
+  *server = &this_one;
+  return nullptr;
+}
 GETTER(ModelState, Model, void*, self->state)
 SETTER(ModelSetState, Model, void*, state)
 API Error* TRITONBACKEND_ModelRepository(Model* self, int* type, const char** location) {
@@ -70,13 +74,11 @@ API Error* TRITONBACKEND_ModelRepository(Model* self, int* type, const char** lo
   *location = self->directory.c_str();
   return nullptr;
 }
-namespace {
 Error* check_config_version(uint32_t version) {
   if (version == 1) return nullptr;
   return error(INVALID_ARG, "model configuration version " + std::to_string(version) +
                                 " not supported, supported versions are: 1");
 }
-}  // namespace
 API Error* TRITONBACKEND_ModelConfig(Model* self, uint32_t version, TRITONSERVER_Message** config) {
   CHECK(check_config_version(version));
   *config = new TRITONSERVER_Message{self->config};

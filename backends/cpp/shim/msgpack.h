@@ -19,6 +19,18 @@ struct is_pair : std::false_type {};
 template <class First, class Second>
 struct is_pair<std::pair<First, Second>> : std::true_type {};
 
+// Returns the bytes of the character at the start of a text; 0 if they are no UTF-8.
+inline size_t utf8_length(std::string_view text) {
+  const auto byte = [&](size_t index) { return index < text.size() ? static_cast<uint8_t>(text[index]) : 0; };
+  const int first = byte(0), second = byte(1);
+  const size_t length = first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+  for (size_t index = 1; index < length; ++index)
+    if ((byte(index) & 0xc0) != 0x80) return 0;
+  const bool overlong = (first == 0xe0 && second < 0xa0) || (first == 0xf0 && second < 0x90);
+  const bool beyond = (first == 0xed && second >= 0xa0) || (first == 0xf4 && second >= 0x90);
+  return overlong || beyond ? 0 : length;
+}
+
 // Appends values to a string of bytes.
 class Writer {
  public:
@@ -44,6 +56,8 @@ class Writer {
       real(value);
     } else if constexpr (std::is_convertible_v<const T&, std::string_view>) {
       text(value);
+    } else if constexpr (is_pair<T>::value) {
+      bytes += of(value.first, value.second).bytes;
     } else if constexpr (std::is_same_v<T, Bytes>) {
       binary(value.data, value.size);
     } else {
@@ -74,7 +88,11 @@ class Writer {
   void text(std::string_view value) {
     byte(0xdb);
     big_endian(value.size(), 4);
-    bytes.append(value);
+    while (!value.empty()) {  // with "?" for what is no text: one bad byte would make the message unreadable
+      const size_t length = utf8_length(value);
+      length == 0 ? byte('?') : static_cast<void>(bytes.append(value.substr(0, length)));
+      value.remove_prefix(length == 0 ? 1 : length);
+    }
   }
   void binary(const void* data, size_t size) {
     byte(0xc6);

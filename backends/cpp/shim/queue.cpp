@@ -21,6 +21,11 @@ int Queue::descriptor() {
   return descriptor_;
 }
 
+bool Queue::has_reader() {
+  const std::lock_guard lock(mutex_);
+  return descriptor_ >= 0;
+}
+
 void Queue::append(const std::string& event) {
   events_ += event;
   const uint64_t one = 1;

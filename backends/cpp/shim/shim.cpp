@@ -1,10 +1,12 @@
 // One translation unit: it compiles three times as fast as its parts.
+#include "call_values.cpp"
+#include "calls.cpp"
 #include "host.cpp"
 #include "metrics.cpp"
 #include "model.cpp"
 #include "queue.cpp"
 #include "request.cpp"
 #include "response.cpp"
+#include "server.cpp"
 #include "strategy.cpp"
-#include "unsupported.cpp"
 #include "values.cpp"

@@ -145,7 +145,17 @@ API Error* TRITONSERVER_LogMessage(int level, const char* file, int line, const 
 
 API Error* TRITONSERVER_InferenceTraceReportActivity(
     TRITONSERVER_InferenceTrace* trace, uint64_t time_ns, const char* name) {
-  if (trace == nullptr || name == nullptr) return error(INVALID_ARG, "a trace and a name are needed to report an activity");
+  if (trace == nullptr) return nullptr;
   trace->exchange->put(Writer::of(ACTIVITY, trace->exchange->token, time_ns, name).bytes, true);
+  return nullptr;
+}
+API Error* TRITONSERVER_InferenceTraceSpawnChildTrace(
+    TRITONSERVER_InferenceTrace* trace, TRITONSERVER_InferenceTrace** child) {
+  *child = trace == nullptr ? nullptr
+                            : new TRITONSERVER_InferenceTrace{trace->exchange, trace->exchange->shared_from_this()};
+  return nullptr;
+}
+API Error* TRITONSERVER_InferenceTraceDelete(TRITONSERVER_InferenceTrace* trace) {
+  if (trace != nullptr && trace->owner != nullptr) delete trace;
   return nullptr;
 }

@@ -9,7 +9,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
-from app.core.errors import ErrorCode, Failure, FailureReason
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.errors import ErrorCode, Failure, FailureReason, unsupported
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, failed
 from backends.base import Request
 from backends.python.api.errors import TritonError
@@ -47,7 +49,7 @@ def wire_request(
     name, version = request.target()
     flags = request.flags()
     parameters = request.parameters()
-    priority, deadline, trace, chain = _inherited(callers)
+    priority, deadline, trace, chain = inherited(callers)
     return InferRequest(
         name,
         str(version) if version > 0 else "",
@@ -66,7 +68,7 @@ def wire_request(
     )
 
 
-def _inherited(callers: Sequence[Request]) -> tuple[int, float, str, tuple[str, ...]]:
+def inherited(callers: Sequence[Request]) -> tuple[int, float, str, tuple[str, ...]]:
     """Return priority, deadline, trace and chain of a call for these requests."""
     if len(callers) == 1:
         infer = callers[0].infer
@@ -99,6 +101,12 @@ def model_response(response: InferResponse) -> InferenceResponse:
     return received
 
 
+def too_many_queued() -> InferResponse:
+    """Return the last response of a call whose caller leaves `MAX_QUEUED` responses unread."""
+    text = f"more than {MAX_QUEUED} responses are queued for the caller"
+    return failed(Failure(ErrorCode.UNAVAILABLE, text, FailureReason.REJECTED))
+
+
 class ResponseIterator:
     """Iterator over the responses of a call with `decoupled=True`; blocks. The last may be empty."""
 
@@ -128,8 +136,7 @@ class ResponseIterator:
             self._queued.put(response)
             return
         self.cancel()
-        text = f"more than {MAX_QUEUED} responses are queued for the caller"
-        self._queued.put(failed(Failure(ErrorCode.UNAVAILABLE, text, FailureReason.REJECTED)))
+        self._queued.put(too_many_queued())
 
     def set_cancel(self, cancel: Callable[[], None]) -> None:
         """Set the function that cancels the call, from any thread."""
@@ -174,6 +181,10 @@ class Calls(ABC):
         responses: queue.SimpleQueue[InferResponse] = queue.SimpleQueue()
         self.submit(infer, responses.put, False, callers)
         return responses.get()
+
+    def find_model(self, name: str, version: str) -> tuple[mc.ModelConfig, int, bool]:
+        """See `ServerApi.find_model`; only backends of the server's own process ask."""
+        raise unsupported("models cannot be described here")
 
     def run(self, coroutine: Coroutine[Any, Any, Any], loop: EventLoop) -> Any:
         """Return the result of an `async def execute`; see `ServerApi.run`."""

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, S
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from tritonclient.grpc import model_config_pb2 as mc
+
 from app.core.errors import unsupported
 from app.core.tensors import InferRequest, InferResponse, failed
 from backends.base import Request
@@ -39,6 +41,13 @@ class ServerApi(Protocol):
 
     def run(self, coroutine: Coroutine[Any, Any, Any], loop: EventLoop) -> Any:
         """Return the result of an `async def execute`, which runs on `loop` unless it can run inline."""
+
+    def find_model(self, name: str, version: str) -> tuple[mc.ModelConfig, int, bool]:
+        """Return a model's configuration, its version, "" for the newest, and whether it can be called now.
+
+        Raises:
+            InferError: Triton's, NOT_FOUND for an unknown model, UNAVAILABLE for one that is not loaded.
+        """
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         """Load a model; `config` (JSON) and `files` override those of the repository."""
@@ -76,6 +85,9 @@ class NoServerApi:
 
     def run(self, coroutine: Coroutine[Any, Any, Any], loop: EventLoop) -> Any:
         return loop.run(coroutine)
+
+    def find_model(self, name: str, version: str) -> tuple[mc.ModelConfig, int, bool]:
+        raise unsupported(_NO_CALLS)
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         raise _not_available("load_model")

@@ -6,7 +6,7 @@ identity_backend, repeat_backend, square_backend) and RapidJSON's (rapidjson). B
 
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.core.tensors import Tensor
 from backends import find_backend
 from backends.base import Model
 from backends.cpp.build import built_library, compiler
 from backends.strategy import find_strategy
 from tests.unit.backend_harness import Call, Served, config, infer
+from tests.unit.bls_bench import open_bench
+from tests.unit.ensembles import Asked, Models, model
 
 SOURCES = Path(os.environ.get("TRITON_BACKEND_SOURCES") or "/nowhere")
 pytestmark = pytest.mark.skipif(
@@ -33,6 +36,7 @@ HELPERS = (
 )
 DECOUPLED = "model_transaction_policy { decoupled: true } "
 TESTS = "server/src/test"
+BLS = "backend/examples/backends/bls/src"
 BACKENDS = {
     "identity": "identity_backend/src/identity.cc",
     "repeat": "repeat_backend/src/repeat.cc",
@@ -42,6 +46,9 @@ BACKENDS = {
     "sequence": f"{TESTS}/sequence/src/sequence.cc",
     "dyna_sequence": f"{TESTS}/dyna_sequence/src/dyna_sequence.cc",
     "implicit_state": f"{TESTS}/implicit_state/src/implicit_state.cc",
+    "bls": " ".join(
+        f"backend/examples/backends/bls/src/{name}.cc" for name in ("backend", "bls", "bls_utils")
+    ),
     "query": f"{TESTS}/query_backend/src/query.cc",
     "iterative_sequence": f"{TESTS}/iterative_sequence/src/iterative_sequence.cc",
 }
@@ -84,7 +91,8 @@ def _compile(directory: Path, source: str) -> str:
 
 def _link(directory: Path, name: str, source: str, objects: list[str]) -> None:
     (directory / name).parent.mkdir(exist_ok=True)
-    parts = ["-include", str(directory / "cuda.h"), "-shared", str(SOURCES / source), *objects]
+    sources = [str(SOURCES / each) for each in source.split()]
+    parts = ["-include", str(directory / "cuda.h"), "-shared", *sources, *objects]
     subprocess.run(
         [*_command(directory), *parts, str(built_library()), "-o", str(directory / name)], check=True
     )
@@ -270,6 +278,34 @@ def test_iterative_sequence(load: Any) -> None:
     served.backend.instance_execute(served.instance, [call])
 
     assert call.rescheduled
+
+
+def test_bls(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes OUTPUT0 of the one model and OUTPUT1 of the other, which differ here."""
+    names = {"INPUT0": "4", "INPUT1": "4"}, {"OUTPUT0": "4", "OUTPUT1": "4"}
+    served = load("bls", tensors("TYPE_FP32", *names))
+    values = {name: np.full(4, fill, np.float32) for name, fill in (("INPUT0", 5), ("INPUT1", 2))}
+
+    def answer(factor: int) -> Callable[[Asked], None]:
+        def respond(asked: Asked) -> None:
+            first, second = (tensor.array() for tensor in asked.request.inputs)
+            outputs = {"OUTPUT0": first + second, "OUTPUT1": first - second}
+            asked.answer(*(Tensor.from_array(name, factor * array) for name, array in outputs.items()))
+
+        return respond
+
+    with open_bench(monkeypatch) as bench:
+        both = model("INPUT0 INPUT1", "OUTPUT0 OUTPUT1")
+        bench.models.table = Models(addsub_python=both, addsub_onnx=both).table
+        bench.answers += [answer(1), answer(10)]
+        (call,) = served(infer(values, id="7"))
+        assert {name: array.tolist() for name, array in call.arrays.items()} == {
+            "OUTPUT0": [7] * 4,
+            "OUTPUT1": [30] * 4,
+        }
+        bench.models.table = Models(addsub_python=both).table
+        (call,) = served(infer(values))
+        assert call.error == "Failed to send inference requests"
 
 
 def test_volume_batching(backend_directory: Path, tmp_path: Path) -> None:

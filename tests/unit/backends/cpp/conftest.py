@@ -14,10 +14,11 @@ PROBE = Path(__file__).parent / "probe"
 
 @pytest.fixture(scope="session")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A backend directory with `probe`; beside it `strategy.so`. Compiled as C."""
+    """A backend directory with `probe` and `caller`; beside them `strategy.so`. Compiled as C."""
     directory = tmp_path_factory.mktemp("libraries")
-    (directory / "probe").mkdir()
-    compile_c("probe.c", directory / "probe" / "libtriton_probe.so")
+    for name in ("probe", "caller"):
+        (directory / name).mkdir()
+        compile_c(f"{name}.c", directory / name / f"libtriton_{name}.so")
     compile_c("strategy.c", directory / "strategy.so")
     return directory
 

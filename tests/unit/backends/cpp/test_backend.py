@@ -109,6 +109,13 @@ def test_failed_request_harms_no_other(probe: Served) -> None:
     assert failure(bad) == (ErrorCode.INVALID_ARG, "probe was asked to fail")
 
 
+def test_text_that_is_no_utf8_is_made_readable(probe: Served) -> None:
+    odd, good = probe(ask("odd text"), ask(""))
+
+    assert failure(odd) == (ErrorCode.INTERNAL, "café ? ??? 😀 ??")
+    assert good.arrays["OUT"].tolist() == [[2]]
+
+
 def test_refused_batch_raises_the_backends_error(probe: Served) -> None:
     with pytest.raises(InferError, match="probe refuses this batch") as raised:
         probe(ask("refuse"), ask(""))
@@ -224,7 +231,7 @@ def test_reshaped_tensors_have_the_models_shape_inside_and_the_clients_outside(l
 def test_function_that_is_not_there_says_so(probe: Served) -> None:
     (call,) = probe(ask("server"))
 
-    text = "TRITONSERVER_ServerIsLive is not supported for backends of this server"
+    text = "TRITONSERVER_ServerMetrics is not supported for backends of this server"
     assert failure(call) == (ErrorCode.UNSUPPORTED, text)
 
 

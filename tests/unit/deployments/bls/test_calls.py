@@ -20,7 +20,8 @@ from deployments.replica.served_model import ServedModel
 from deployments.spec import ModelSpec
 from tests.environments import make
 from tests.server import wait_until
-from tests.unit.deployments.bls.test_service import Bench, bench  # noqa: F401 - a fixture
+from tests.unit.bls_bench import Bench
+from tests.unit.deployments.bls.test_service import bench  # noqa: F401 - a fixture
 from tests.unit.ensembles import Asked
 from tests.unit.scheduling_fakes import FakeServeBatch
 

@@ -1,7 +1,6 @@
 """Calls of a Python model to other models, over a router that is made up."""
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from types import SimpleNamespace
@@ -11,75 +10,25 @@ import msgspec
 import numpy as np
 import pytest
 
-from app.core import inference
 from app.core.errors import unavailable
 from app.core.rollout.split import Split
 from app.core.tensors import InferRequest, InferResponse, Tensor
-from app.routing.table import RoutingTable, VersionEntry
-from app.transport.event_loop_thread import LoopThread
+from app.routing.table import RoutingTable
 from backends.python.api import calls, pb_utils, server_api
 from backends.python.api.calls import ResponseIterator, executing
 from backends.python.api.request import InferenceTrace
-from deployments.bls.service import Connection, ModelCalls
+from deployments.bls.service import Connection
 from deployments.spec import ModelSpec
 from tests.unit.backend_harness import Call
-from tests.unit.ensembles import DECOUPLED, Asked, Models, ensemble, model, step
+from tests.unit.bls_bench import Bench, open_bench
+from tests.unit.ensembles import Asked
 from tests.waiting import block_until, let_run
-
-SPEC = ModelSpec("caller", 1, "", b"", "caller:1", "", bytes(32), "")
-
-
-class Loading:
-    """The manager's part."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[Any, ...]] = []
-
-    async def load(self, *arguments: Any) -> None:
-        self.asked.append(("load", *arguments))
-        if arguments[0] == "bad":
-            raise unavailable("no")
-
-    async def unload(self, *arguments: Any) -> None:
-        self.asked.append(("unload", *arguments))
-        if arguments[0] == "caller":  # the manager waits for the model's requests, one of which asks for this
-            await asyncio.Event().wait()
-
-
-class Bench:
-    def __init__(self, plane: LoopThread) -> None:
-        chain = ensemble(step({"x": "IN"}, {"y": "OUT"}, "m"))
-        three = model(more="instance_group [ { kind: KIND_CPU count: 2 }, { gpus: [ 0 ] count: 1 } ]")
-        self.models = Models(m=model(), d=model(more=DECOUPLED), e=chain, three=three, caller=model())
-        self.loading = Loading()
-        self.plane = plane
-        self.taken = threading.Event()
-        self.answers: list[Callable[[Asked], None]] = []
-        submit = self.models.submit
-
-        def answering(found: VersionEntry, request: InferRequest, sink: inference.Sink) -> inference.Call:
-            call = submit(found, request, sink)
-            if self.answers and self.models.asked:
-                asked = self.models.asked.pop(0)
-                plane.loop.call_soon(self.answers.pop(0), asked)
-            self.taken.set()
-            return call
-
-        self.models.submit = answering  # type: ignore[method-assign]
 
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    plane = LoopThread("test-plane")
-    made = Bench(plane)
-
-    async def open_connection(spec: ModelSpec) -> Connection:
-        return Connection(cast(Any, made.models), cast(Any, made.loading))
-
-    monkeypatch.setattr(Connection, "open", open_connection)
-    monkeypatch.setattr(server_api._Installed, "api", ModelCalls(SPEC, plane))
-    yield made
-    plane.stop()
+    with open_bench(monkeypatch) as made:
+        yield made
 
 
 def request(name: str = "m", **fields: Any) -> pb_utils.InferenceRequest:

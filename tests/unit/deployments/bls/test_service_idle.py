@@ -7,7 +7,8 @@ import pytest
 from app.core.errors import unavailable
 from app.routing.table import IDLE, ModelState, NotLoaded, VersionEntry
 from backends.python.api import pb_utils
-from tests.unit.deployments.bls.test_service import Bench, bench, output, request  # noqa: F401 - a fixture
+from tests.unit.bls_bench import Bench
+from tests.unit.deployments.bls.test_service import bench, output, request  # noqa: F401 - a fixture
 
 
 @pytest.mark.parametrize("failure", [None, "failed to load 'm'"])

@@ -14,7 +14,8 @@ from backends.python.api import server_api
 from deployments.bls.service import Connection, ModelCalls
 from deployments.event_loop_execution import policy
 from deployments.event_loop_execution.policy import REQUIRED_RUNS
-from tests.unit.deployments.bls.test_service import SPEC, output, request
+from tests.unit.bls_bench import SPEC
+from tests.unit.deployments.bls.test_service import output, request
 from tests.unit.deployments.execution.instance_bench import Bench, FakeBackend
 from tests.unit.ensembles import Asked, Models, model
 from tests.waiting import let_run, until

@@ -18,9 +18,10 @@ from deployments.event_loop_execution.policy import REQUIRED_RUNS
 from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel
 from nereid import InferError
-from tests.unit.deployments.bls.test_service import SPEC, output
-from tests.unit.deployments.bls.test_service import Bench as Plane
+from tests.unit.bls_bench import SPEC
+from tests.unit.bls_bench import Bench as Plane
 from tests.unit.deployments.bls.test_service import bench as bench
+from tests.unit.deployments.bls.test_service import output
 from tests.unit.ensembles import Asked
 from tests.unit.scheduling_fakes import FakeServeBatch
 

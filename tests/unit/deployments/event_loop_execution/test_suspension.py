@@ -13,7 +13,7 @@ from backends.python.api.event_loop import EventLoop
 from deployments.bls.service import ModelCalls
 from deployments.event_loop_execution.suspension import ResponseFuture, run_suspendable, wait_time
 from deployments.event_loop_execution.watchdog import LoopWatchdog
-from tests.unit.deployments.bls.test_service import SPEC
+from tests.unit.bls_bench import SPEC
 
 
 def test_a_thread_blocks_until_the_response_is_set() -> None:

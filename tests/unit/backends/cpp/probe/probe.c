@@ -33,7 +33,7 @@ Error* TRITONSERVER_MetricDelete(Object* metric);
 Error* TRITONSERVER_MetricIncrement(Object* metric, double value);
 Error* TRITONSERVER_MetricObserve(Object* metric, double value);
 Error* TRITONSERVER_InferenceTraceReportActivity(Object* trace, uint64_t time_ns, const char* name);
-Error* TRITONSERVER_ServerIsLive(Object* server, bool* live);
+Error* TRITONSERVER_ServerMetrics(Object* server, Object** metrics);
 Error* TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading(Object* attribute, bool enabled);
 Error* TRITONBACKEND_BackendMemoryManager(Object* backend, Object** manager);
 Error* TRITONBACKEND_MemoryManagerAllocate(Object* manager, void** buffer, int type, int64_t id, uint64_t size);
@@ -304,7 +304,7 @@ static Error* accumulate(Object* request, Object* response) {
 static Error* use_server(Object* instance, Object* request, Object* response) {
   Object *model, *server, *backend, *manager;
   void* memory;
-  bool live;
+  Object* metrics;
   CHECK(TRITONBACKEND_ModelInstanceModel(instance, &model));
   CHECK(TRITONBACKEND_ModelBackend(model, &backend));
   CHECK(TRITONBACKEND_BackendMemoryManager(backend, &manager));
@@ -314,7 +314,7 @@ static Error* use_server(Object* instance, Object* request, Object* response) {
   if (refused == NULL) return TRITONSERVER_ErrorNew(INTERNAL, "GPU memory was allocated");
   TRITONSERVER_ErrorDelete(refused);
   CHECK(TRITONBACKEND_ModelServer(model, &server));
-  CHECK(TRITONSERVER_ServerIsLive(server, &live));
+  CHECK(TRITONSERVER_ServerMetrics(server, &metrics));
   return answer(request, response);
 }
 
@@ -344,6 +344,7 @@ static Error* execute_one(Object* instance, Object* request) {
   CHECK(TRITONBACKEND_RequestTrace(request, &trace));
   if (trace) CHECK(TRITONSERVER_InferenceTraceReportActivity(trace, 12345, "PROBED"));
   Error* failed = strcmp(mode, "fail") == 0 ? TRITONSERVER_ErrorNew(INVALID_ARG, "probe was asked to fail")
+                  : strcmp(mode, "odd text") == 0 ? TRITONSERVER_ErrorNew(INTERNAL, "caf\xc3\xa9 \xff \xed\xa0\x80 \xf0\x9f\x98\x80 \xe2\x82")
                   : strcmp(mode, "describe") == 0 ? describe(request, response)
                   : strcmp(mode, "state") == 0    ? accumulate(request, response)
                   : strcmp(mode, "meet") == 0     ? meet(request, response)
