@@ -187,9 +187,8 @@ $(BACKENDS_VENV)/.installed: $(INSTALL_INPUTS)
 	@echo "installing into $(BACKENDS_VENV)"
 	@$(PYTHON) -m venv $(BACKENDS_VENV)
 	@$(subst $(BIN),$(BACKENDS_VENV)/bin,$(PIP)) -e '.[test,test-backends]'
-	@XDG_DATA_HOME=$(CURDIR)/$(BACKENDS_VENV)/data $(BACKENDS_VENV)/bin/nereid backends install dali
-	@XDG_DATA_HOME=$(CURDIR)/$(BACKENDS_VENV)/data $(BACKENDS_VENV)/bin/nereid backends install paddle
-	@XDG_DATA_HOME=$(CURDIR)/$(BACKENDS_VENV)/data $(BACKENDS_VENV)/bin/nereid backends install llm
+	@for name in dali llm paddle tvm; do XDG_DATA_HOME=$(CURDIR)/$(BACKENDS_VENV)/data \
+		$(BACKENDS_VENV)/bin/nereid backends install $$name || exit 1; done
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed

@@ -44,7 +44,9 @@ BUILT_IN: Final[dict[str, str]] = {
 _PYTHON_RUNTIMES: Final = {("pytorch", "model.py"): Path(__file__).parent / "pytorch" / "eager" / "model.py"}
 
 _PACKAGED_FOLDER: Final = Path(__file__).parent / "packaged"
-PACKAGED: Final = {name: _PACKAGED_FOLDER / name / "model.py" for name in ("dali", "llm", "paddle")}
+PACKAGED: Final = {
+    name: _PACKAGED_FOLDER / name / "model.py" for name in ("dali", "llm", "paddle", "tvm")
+}
 """Backends with an environment of their own: the file whose `TritonPythonModel` executes their models."""
 
 ENVIRONMENT: Final = "environment"

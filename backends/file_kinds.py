@@ -258,6 +258,12 @@ KINDS: Final = (
         serves="dali",
     ),
     Kind(
+        "a library, perhaps a model that Apache TVM has compiled",
+        "name it model.so and declare its inputs and outputs in config.pbtxt",
+        lambda file: file.ends(".so"),
+        serves="tvm",
+    ),
+    Kind(
         "a TorchServe archive",
         "unpack it (it is a ZIP archive) and serve the TorchScript in it, or its handler as a Python model",
         lambda file: file.ends(".mar"),

@@ -37,6 +37,7 @@ ROWS: Final = {
     "pytorch": "benchmarks.backend_rows.pytorch",
     "rtsp": "benchmarks.backend_rows.video",
     "tensorflow": "benchmarks.backend_rows.tensorflow",
+    "tvm": "benchmarks.backend_rows.tvm",
 }
 """Backend: the module whose `rows()` yields its rows."""
 

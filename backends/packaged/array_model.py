@@ -97,8 +97,17 @@ class ArrayModel:
         return type(self), self.directory, self.kind, self.device_id
 
     def threads(self) -> int:
-        """Return an instance's equal share of the CPUs."""
-        return instance_threads(self.config)
+        """Return parameter `num_threads`; without it an instance's equal share of the CPUs.
+
+        Raises:
+            TritonModelException: it is no positive integer.
+        """
+        given = self.parameter("num_threads")
+        if given and not (given.isdecimal() and int(given)):
+            raise pb_utils.TritonModelException(
+                f"parameter 'num_threads' of model '{self.name}' must be a positive integer, got '{given}'"
+            )
+        return int(given or instance_threads(self.config))
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Execute requests joined along axis 0; if that fails, each alone: only one may be at fault."""

@@ -26,7 +26,7 @@ def bare(backend: str, script: str, *arguments: Path) -> Call:
     lease = PackagedEnvironments().lease(backend)
     assert lease is not None
     python = lease.directory / "bin" / "python"
-    command = [str(each) for each in (python, "-s", Path(__file__).with_name(script), *arguments)]
+    command = [str(each) for each in (python, "-sP", Path(__file__).with_name(script), *arguments)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
     requests, replies = process.stdin, process.stdout
     assert requests is not None and replies is not None

@@ -73,6 +73,7 @@ backends.packaged: backends
 backends.packaged.dali: backends.packaged
 backends.packaged.llm: backends.packaged
 backends.packaged.paddle: backends.packaged
+backends.packaged.tvm: backends.packaged
 backends.python: app.core app.core.config backends backends.python.api backends.python.execution
     backends.python.worker
 backends.python.api: app.core backends

@@ -51,11 +51,11 @@ class TritonPythonModel(ArrayModel):
         described = describe(serialized)
         batch_size, self._split = int(self.config["max_batch_size"]), _split_outputs(self.config)
         check(self.config, described.split(self._split), batch_size > 0)
-        threads = self.parameter("num_threads")
+        threads = self.threads()
         self._pipeline = Pipeline(
             serialized,
             batch_size=batch_size or None,
-            num_threads=int(threads) if threads else min(described.num_threads, self.threads()),
+            num_threads=threads if self.parameter("num_threads") else min(described.num_threads, threads),
             device_id=self.device_id if gpu else None,
         )
 

@@ -142,12 +142,21 @@ def test_file_of_another_framework_is_named_with_a_way(
     assert "Backends here: " in error.message and "onnxruntime" in error.message
 
 
-@pytest.mark.parametrize("name", ["dali.py", "preprocess.dali"])
-def test_file_of_a_packaged_backend_is_named_with_its_command(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "what", "backend"),
+    [
+        ("dali.py", "a DALI pipeline", "dali"),
+        ("preprocess.dali", "a DALI pipeline", "dali"),
+        ("compiled.so", "a model that Apache TVM has compiled", "tvm"),
+    ],
+)
+def test_file_of_a_packaged_backend_is_named_with_its_command(
+    tmp_path: Path, name: str, what: str, backend: str
+) -> None:
     error = fault(write(tmp_path, name, bytes_of(b"\x08\x01")))
     assert error.message.startswith("Invalid model name: Could not determine backend for model 'm'")
-    assert "a DALI pipeline" in error.message
-    assert "which the backend 'dali' serves (to install it: nereid backends install dali)" in error.message
+    command = f"(to install it: nereid backends install {backend})"
+    assert what in error.message and f"which the backend '{backend}' serves {command}" in error.message
 
 
 FOREIGN = [
