@@ -31,6 +31,7 @@ models: $(VENV)/.installed native
 NATIVE_INPUTS := setup.py $(wildcard app/native/*.c app/native/*.h)
 native: build/.native
 build/.native: $(VENV)/.installed $(NATIVE_INPUTS)
+	@mkdir -p build
 	@$(BIN)/python setup.py -q build_ext --inplace
 	@touch $@
 

@@ -7,7 +7,6 @@
 import os
 import shlex
 import sys
-from hashlib import blake2b
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
@@ -15,18 +14,16 @@ from setuptools import Extension, find_packages, setup
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 from app.core.compilers import compiler_while_installing  # noqa: E402
+from app.native.sources import digest  # noqa: E402
 
 INTERNALS = ("app", "backends", "deployments")
 found = find_packages(include=[pattern for name in INTERNALS for pattern in (name, f"{name}.*")])
 
-sources = [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("app/native/*.c"))]
-headers = [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("app/native/*.h"))]
-digest = blake2b(b"".join((ROOT / path).read_bytes() for path in sources + headers), digest_size=12)
 extension = Extension(
     "nereid._server.app.native.extension",
-    sources,
-    depends=headers,
-    define_macros=[("SOURCES", f'"{digest.hexdigest()}"')],
+    [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("app/native/*.c"))],
+    depends=[str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("app/native/*.h"))],
+    define_macros=[("SOURCES", f'"{digest()}"')],
     extra_compile_args=["-std=c11", "-O2", "-g1", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wshadow"],
     optional=True,
 )

@@ -8,6 +8,7 @@ from typing import Final
 
 from app.core.errors import unsupported
 from app.core.installation import compile_command
+from app.native.sources import digest
 
 CHOICES: Final = ("auto", "native", "python")
 
@@ -37,7 +38,7 @@ def described(data_plane: str) -> str:
 def missing() -> str:
     """Return why the extension cannot be used, and what to do about that; "" where it can."""
     try:
-        from app.native import extension  # noqa: F401
+        from app.native import extension
     except ModuleNotFoundError:
         return (
             "it was not compiled at the installation; install gcc or clang, or the package ziglang, and "
@@ -45,6 +46,8 @@ def missing() -> str:
         )
     except ImportError as error:  # compiled for another Python or C library
         return f"it cannot be loaded ({error}); run: {compile_command()}"
+    if (digest() or extension.SOURCES) != extension.SOURCES:
+        return f"it was compiled from other sources than these; run: {compile_command()}"
     return ""
 
 

@@ -3,17 +3,15 @@
 import sys
 import sysconfig
 from collections.abc import Iterator
-from hashlib import blake2b
 from pathlib import Path
 
 import pytest
 
 from app.core.compilers import compiler
 from app.core.errors import ErrorCode, InferError
-from app.native import choice
+from app.native import choice, sources
 from app.settings.errors import SettingsError
 from app.settings.load import from_args
-from tests.server import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -32,15 +30,19 @@ def lacking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(compiler("cc") is None, reason="no C compiler")
 def test_extension_is_compiled_from_the_present_sources() -> None:
-    assert choice.missing() == ""
-    from app.native.extension import SOURCES
-
-    folder = ROOT / "app" / "native"
-    files = [*sorted(folder.glob("*.c")), *sorted(folder.glob("*.h"))]
-    digest = blake2b(b"".join(path.read_bytes() for path in files), digest_size=12)
-    assert digest.hexdigest() == SOURCES, "compile it: python setup.py build_ext --inplace"
+    assert choice.missing() == "", "python setup.py build_ext --inplace compiles it"
     assert [choice.is_native(each) for each in choice.CHOICES] == [True, True, False]
     assert choice.described("auto") == "native"
+
+
+def test_extension_of_other_sources_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("app.native.extension")
+    (tmp_path / "module.c").write_text("int changed;")
+    monkeypatch.setattr(sources, "FOLDER", tmp_path)
+    assert choice.described("auto").startswith("python: it was compiled from other sources than")
+    choice.missing.cache_clear()
+    (tmp_path / "module.c").unlink()
+    assert choice.described("auto") == "native", "an installation need not have the sources"
 
 
 def test_without_the_extension_python_is_the_default(lacking: None) -> None:
