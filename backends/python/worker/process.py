@@ -76,7 +76,7 @@ class Process:
         self.link = Link(end, self._handle)
         self._calls = ProcessCalls(self.link, self.name, self.in_flight)
         self._spawned: Future[subprocess.Popen[bytes]] = Future()
-        self._printer = self._thread(partial(self._run, far_end), "output")
+        self._watcher = self._thread(partial(self._watch, far_end), "end")
         try:
             self._process = self._spawned.result()
         except (OSError, InferError) as error:
@@ -84,6 +84,7 @@ class Process:
             if isinstance(error, InferError):
                 raise
             raise internal(f"unable to start {python} for model '{model_name}': {error}") from error
+        self._printer = self._thread(self._log_output, "output")
         self._reader = self._thread(self._serve, "messages")
         self._started.wait(start_s)
         self._check_start(start_s)
@@ -154,10 +155,7 @@ class Process:
 
     def wait(self) -> str:
         """Wait for the end of the process; return its exit status or signal. Requests in flight fail."""
-        with suppress(ChildProcessError):  # it is waited for already
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        for link in self._links():  # which processes that the model has forked may hold open
-            link.shutdown()
+        self._watcher.join()
         self._reader.join()
         self.kill()
         self._printer.join(_KILLED_S)
@@ -195,18 +193,20 @@ class Process:
     def _links(self) -> list[MessageSocket]:
         return [self.link, *list(self._users)]
 
-    def _run(self, far_end: socket.socket) -> None:
-        """Start the process and log its output, on a thread of its own: the process ends with that."""
+    def _watch(self, far_end: socket.socket) -> None:
+        """Start the process and wait for its end, on a thread of its own: the process ends with that."""
         try:
-            self._spawned.set_result(self._spawn(far_end.fileno()))
+            process = self._spawn(far_end.fileno())
+            self._spawned.set_result(process)
         except BaseException as error:
             self._spawned.set_exception(error)
             return
         finally:
             far_end.close()
-        self._log_output()
         with suppress(ChildProcessError):  # it is waited for already
-            os.waitid(os.P_PID, self._spawned.result().pid, os.WEXITED | os.WNOWAIT)
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        for link in self._links():  # which processes that the model has forked may hold open
+            link.shutdown()
 
     def _spawn(self, descriptor: int) -> "subprocess.Popen[bytes]":
         isolation = [] if self._python == SERVER_PYTHON else ["-s"]
@@ -263,9 +263,8 @@ class Process:
                 time.sleep(_LOOK_S)
 
     def _log_output(self) -> None:
-        process = self._spawned.result()
-        assert process.stdout is not None
-        with process.stdout as output:
+        assert self._process.stdout is not None
+        with self._process.stdout as output:
             while line := output.readline(_LINE_BYTES):
                 text = line.decode(errors="replace").rstrip()
                 self._output.append(text)

@@ -54,8 +54,10 @@ class ProcessInstance:
         """
         self.process = process
         self._described = described
+        self._on_end = on_end
         self._tells_readiness = False
-        self._jobs = process.join(described.name, on_end)
+        self._over = threading.Event()
+        self._jobs = process.join(described.name, self._ended)
 
     def begin(self) -> None:
         """Import and initialise the model.
@@ -113,6 +115,11 @@ class ProcessInstance:
         except (LinkClosed, TimeoutError):
             return False
 
+    def wait(self) -> str:
+        """Wait until the process has ended, or the instance was stopped; return how it ended."""
+        self._over.wait()
+        return self.process.wait() if self.process.ended else ""
+
     def stop(self, timeout: float) -> None:
         """Finalize the model; the process ends with its last instance, killed after `timeout` seconds."""
         unanswered = False
@@ -122,6 +129,11 @@ class ProcessInstance:
             unanswered = True
             logger.warning("process of instance '%s' is killed: %s", self._described.name, error)
         self.process.leave(self._jobs, at_once=unanswered)
+        self._over.set()
+
+    def _ended(self) -> None:
+        self._over.set()
+        self._on_end()
 
     def _request(self, verb: str) -> Any:
         described = self._described

@@ -190,7 +190,7 @@ class Supervisor:
             if process is None and crashes == 0:
                 return  # the first start failed, and so does the load
             if process is not None:
-                status = process.process.wait()
+                status = process.wait()
                 if self._closed:
                     return
                 logger.error("process of instance '%s' ended with %s", self._described.name, status)
