@@ -62,7 +62,7 @@ class Side(NamedTuple):
 
     def _cpu_s(self) -> float:
         times = [process.cpu_times() for process in {psutil.Process(), *self.processes}]
-        return sum(each.user + each.system for each in times)
+        return float(sum(each.user + each.system for each in times))
 
     def _execute(self, seconds: float, row: Tensor) -> int:
         counts = [0] * len(self.instances)
@@ -114,7 +114,7 @@ def load(name: str, kind: type[Backend], folder: Path, python: Path, width: int)
 
 
 def _megabytes(processes: Any) -> float:
-    return sum(process.memory_full_info().pss for process in processes) / 1e6
+    return float(sum(process.memory_full_info().pss for process in processes)) / 1e6
 
 
 def main() -> None:

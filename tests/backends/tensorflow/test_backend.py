@@ -1,5 +1,7 @@
 """Models that TensorFlow executes, against its own answers."""
 
+import os
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 import tensorflow as tf
 from tritonclient.grpc import model_config_pb2 as mc
 
+import backends
 from app.core.config.normalise import infer_backend, normalise
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import Tensor
@@ -356,3 +359,26 @@ def test_broken_files_are_told(tmp_path: Path) -> None:
     (tmp_path / "g/1").mkdir(parents=True)
     (tmp_path / "g/1/model.graphdef").write_bytes(b"")
     assert refusal(tmp_path, "g", COUNTED).message == "model g has an empty network"
+
+
+def test_a_process_of_another_environment_answers_alike(
+    repository: Path, serve: Callable[..., Served]
+) -> None:
+    """TENSORFLOW_PYTHON is an interpreter with TensorFlow, of any version; this one's own by default."""
+    kind = backends.hosted_backend("tensorflow")
+    here = serve("digits")
+    model = described(repository, "digits")
+    model.interpreter = Path(os.environ.get("TENSORFLOW_PYTHON", sys.executable))
+    model.config = normalise(kind.auto_complete(model))
+    assert model.config == here.model.config
+    there = Served(kind, model)
+    second = Instance(model, "digits_0_1", index=1)
+    there.backend.instance_initialize(second)
+    assert second.state.pid == there.instance.state.pid != os.getpid()
+    requests = [infer({"image": images(rows)}) for rows in (1, 3)]
+    for mine, theirs in zip(here(*requests), there(*requests), strict=True):
+        np.testing.assert_allclose(theirs.arrays["logits"], mine.arrays["logits"], rtol=1e-4, atol=1e-4)
+    wrong = infer({"image": images(1)[:, :63]})
+    assert there(wrong)[0].error == here(wrong)[0].error
+    there.backend.instance_finalize(second)
+    there.close()
