@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -9,15 +10,16 @@ import pytest
 
 import backends
 from app.core.errors import InferError
-from backends.base import Model
+from backends.base import Instance, Model
 from deployments.environments.packaged import PackagedEnvironments
 from deployments.environments.prepare import prepare
-from tests.unit.backend_harness import Served, config, infer
+from tests.unit.backend_harness import Call, Served, config, infer
 
 DENSE = """
     max_batch_size: 8 input { name: "x" data_type: TYPE_FP32 dims: 16 }
     output { name: "%s" data_type: TYPE_FP32 dims: 4 }
 """
+SHARED = 'parameters { key: "INSTANCES_SHARE_PROCESS" value { string_value: "true" } }'
 TWO = """
     max_batch_size: 8
     input { name: "b" data_type: TYPE_INT64 dims: 2 } input { name: "a" data_type: TYPE_INT64 dims: 2 }
@@ -103,3 +105,24 @@ def test_model_that_cannot_be_served(serve: Callable[[str, str], Served], text: 
     with pytest.raises(InferError) as caught:
         serve("dense", text)
     assert message in caught.value.message
+
+
+def test_instances_of_one_process_clone_the_predictor(
+    repository: Path, serve: Callable[[str, str], Served]
+) -> None:
+    expected = np.load(repository / "dense" / "expected.npz")
+    served = serve("dense", DENSE % "y" + SHARED)
+    others = [Instance(served.model, f"dense_0_{index}", index=index) for index in (1, 2)]
+    for other in others:
+        served.backend.instance_initialize(other)
+    every = [served.instance, *others]
+    assert len({instance.state.pid for instance in every}) == 1
+    calls = [(instance, Call(infer({"x": expected["x"]}))) for instance in every for _ in range(20)]
+    with ThreadPoolExecutor(len(every)) as threads:
+        for instance in every:
+            batches = [[call] for owner, call in calls if owner is instance]
+            threads.submit(lambda i=instance, b=batches: [served.backend.instance_execute(i, e) for e in b])  # type: ignore[misc]
+    for _, call in calls:
+        np.testing.assert_allclose(call.arrays["y"], expected["y"], rtol=1e-5, atol=1e-5)
+    for other in others:
+        served.backend.instance_finalize(other)
