@@ -8,12 +8,12 @@ import pytest
 import backends
 from app.commands import backends as command
 from app.core.errors import ErrorCode, InferError
-from backends.base import Model
+from backends.base import Instance, Model
 from deployments.environments import packaged
 from deployments.environments.packaged import PackagedEnvironments, data_directory
 from deployments.environments.prepare import prepare
 from tests.environments import make
-from tests.unit.backend_harness import Served, config, infer
+from tests.unit.backend_harness import Call, Served, config, infer
 
 MODEL = """
 import only_here
@@ -23,16 +23,21 @@ class TritonPythonModel(ArrayModel):
     def load(self):
         self.sizes = []
 
+    def share(self, other):
+        self.sizes = other.sizes
+
     def run(self, inputs):
         self.sizes.append(len(inputs["X"]))
         if (inputs["X"] < 0).any():
             raise ValueError("below zero")
-        return {"Y": inputs["X"] * 2, "SIZE": inputs["X"] * 0 + self.sizes[-1]}
+        none = inputs["X"] * 0
+        return {"Y": inputs["X"] * 2, "SIZE": none + self.sizes[-1], "RUNS": none + len(self.sizes)}
 """
 CONFIG = """
     name: "m" backend: "doubling" max_batch_size: 8
     input { name: "X" data_type: TYPE_FP32 dims: 2 }
     output { name: "Y" data_type: TYPE_FP32 dims: 2 } output { name: "SIZE" data_type: TYPE_FP32 dims: 2 }
+    output { name: "RUNS" data_type: TYPE_FP32 dims: 2 }
 """
 
 
@@ -130,6 +135,26 @@ def test_models_are_executed_in_the_environment_together(home: Path) -> None:
     assert calls[0].arrays["SIZE"].tolist() == [[3, 3]]
     bad, good = served(infer({"X": -rows[0]}), infer({"X": rows[1]}))
     assert "below zero" in bad.error and good.arrays["SIZE"].tolist() == [[2, 2]] * 2
+    served.close()
+    lease.release()
+
+
+@pytest.mark.parametrize("shared", ["true", "false"])
+def test_instances_of_one_process_share_what_was_loaded(shared: str) -> None:
+    lease = PackagedEnvironments().install("doubling")
+    loaded = model()
+    loaded.config.parameters["INSTANCES_SHARE_PROCESS"].string_value = shared
+    loaded.interpreter = lease.directory / "bin" / "python"
+    served = Served(backends.find_backend("doubling"), loaded)
+    second = Instance(loaded, "m_0_1", index=1)
+    served.backend.instance_initialize(second)
+    assert (second.state.pid == served.instance.state.pid) == (shared == "true")
+    call = Call(infer({"X": np.ones((3, 2), np.float32)}))
+    served.backend.instance_execute(second, [call])
+    runs = 3 if shared == "true" else 2  # with those of zeros, before READY
+    assert call.arrays["RUNS"].tolist() == [[runs, runs]] * 3
+    served.backend.instance_finalize(second)
+    assert served(infer({"X": np.ones((1, 2), np.float32)}))[0].arrays["Y"].tolist() == [[2, 2]]
     served.close()
     lease.release()
 
