@@ -1,5 +1,7 @@
 """Calls of a Python model to other models: conversion of requests and responses, `exec`, `async_exec`."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import queue
@@ -7,9 +9,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any, Final
-
-from tritonclient.grpc import model_config_pb2 as mc
+from typing import TYPE_CHECKING, Any, Final
 
 from app.core.errors import ErrorCode, Failure, FailureReason, unsupported
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, failed
@@ -19,6 +19,9 @@ from backends.python.api.event_loop import EventLoop
 from backends.python.api.request import NO_PARAMETERS, SEQUENCE_END, SEQUENCE_START, InferenceRequest
 from backends.python.api.response import InferenceResponse
 from backends.python.api.tensor import Tensor
+
+if TYPE_CHECKING:
+    from tritonclient.grpc import model_config_pb2 as mc
 
 executing: ContextVar[Sequence[Request]] = ContextVar("executing", default=())
 """The batch that the current thread, or a coroutine that it started, executes."""

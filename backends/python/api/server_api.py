@@ -3,17 +3,20 @@
 A replica installs an implementation before it initialises the model; without one, each call raises an error.
 """
 
+from __future__ import annotations
+
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
-
-from tritonclient.grpc import model_config_pb2 as mc
+from typing import TYPE_CHECKING, Any, Protocol
 
 from app.core.errors import unsupported
 from app.core.tensors import InferRequest, InferResponse, failed
 from backends.base import Request
 from backends.python.api.errors import TritonModelException
 from backends.python.api.event_loop import EventLoop
+
+if TYPE_CHECKING:  # processes of Python models have no package of ours but numpy
+    from tritonclient.grpc import model_config_pb2 as mc
 
 
 class ServerApi(Protocol):
