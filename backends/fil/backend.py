@@ -102,10 +102,10 @@ class FilBackend(ArrayBackend):
         rows = _rows(inputs[INPUT], loaded.features)
         found: dict[str, Array] = {}
         if OUTPUT in outputs:
-            found[OUTPUT] = loaded.answer(loaded.predict(rows))
+            found[OUTPUT] = _shaped(loaded.answer(loaded.predict(rows)), loaded.shapes[OUTPUT])
         if SHAP in outputs and loaded.explain is not None:
-            found[SHAP] = loaded.explain(rows)
-        return {name: _shaped(array, loaded.shapes[name]) for name, array in found.items()}
+            found[SHAP] = _shaped(loaded.explain(rows), loaded.shapes[SHAP])
+        return found
 
     def runs_on_event_loop(self, instance: Instance) -> bool:
         return True
@@ -165,6 +165,8 @@ def _rows(array: Array, features: int) -> Array:
     Raises:
         InferError: INVALID_ARG for another number of features, where the configuration leaves it open.
     """
+    if array.ndim == 2 and array.shape[1] == features and array.flags.c_contiguous:
+        return array
     count = len(array) if array.ndim > 1 else 1
     if array.size != count * features:
         raise invalid_arg(f"input '{INPUT}' has shape {list(array.shape)}, but a row has {features} features")
@@ -173,4 +175,6 @@ def _rows(array: Array, features: int) -> Array:
 
 def _shaped(array: Array, expected: tuple[int, ...]) -> Array:
     """Return an output in the shape of its configuration, which may leave open the number of rows."""
+    if expected[0] == -1 and array.shape[1:] == expected[1:]:
+        return array
     return array.reshape(expected) if expected.count(-1) < 2 else array

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from backends.pytorch.torchscript import TorchScript
 logger = logging.getLogger(__name__)
 
 _CPU: Final = torch.device("cpu")
+_HERE: Final = nullcontext()
 
 _REUSED: Final[dict[Content, str]] = {
     "torchscript": "Reusing TorchScript model for instance '%s'",
@@ -72,13 +73,15 @@ class _Loaded:
         self.program = program
         self.gpu = gpu
         self.types = declared_types(model.config)
-        self._inference_mode = boolean(model, "INFERENCE_MODE", True)
+        # Entered again for each execution, of which an instance has one at a time.
+        self.mode: AbstractContextManager[Any] = (
+            torch.inference_mode() if boolean(model, "INFERENCE_MODE", True) else torch.no_grad()
+        )
         self.cleans_cache = boolean(model, "ENABLE_CACHE_CLEANING")
 
-    def contexts(self) -> list[AbstractContextManager[Any]]:
-        """Return the contexts that an execution runs in."""
-        mode = torch.inference_mode() if self._inference_mode else torch.no_grad()
-        return [mode] if self.gpu is None else [mode, self.gpu.current()]
+    def current(self) -> AbstractContextManager[Any]:
+        """Return the context in which an execution's calls go to the instance's device."""
+        return _HERE if self.gpu is None else self.gpu.current()
 
     def output(self, name: str, results: Sequence[Any]) -> Any:
         """Return an output in host memory; from a GPU, its data is valid after `wait`.
@@ -162,9 +165,7 @@ class TorchBackend(ArrayBackend):
         self, loaded: _Loaded, inputs: Mapping[str, Array], outputs: Sequence[str]
     ) -> dict[str, Array]:
         gpu, types = loaded.gpu, loaded.types
-        with ExitStack() as stack:
-            for context in loaded.contexts():
-                stack.enter_context(context)
+        with loaded.mode, loaded.current():
             results = loaded.program.run({name: to_torch(name, inputs[name], types, gpu) for name in inputs})
             found = {name: loaded.output(name, results) for name in outputs}
             if gpu is not None:
@@ -209,9 +210,7 @@ def _open(content: Content, path: Path, model: Model, device: torch.device | Non
 def _warm_up(loaded: _Loaded, program: FlatProgram, model: Model) -> None:
     """Run once: the first run takes up to 1000 times longer than others, so it is not left to a client."""
     try:
-        with ExitStack() as stack:
-            for context in loaded.contexts():
-                stack.enter_context(context)
+        with loaded.mode, loaded.current():
             program.warm_up(_CPU if loaded.gpu is None else loaded.gpu.device)
             if loaded.gpu is not None:
                 loaded.gpu.wait()

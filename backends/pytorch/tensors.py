@@ -147,6 +147,8 @@ def from_torch(name: str, result: Any, expected: str, gpu: CudaDevice | None) ->
     # Always a copy: a module may return a buffer that it reuses for the next request.
     if gpu is not None:
         return gpu.download(result.detach().contiguous())
+    if result.is_cpu:
+        return result.clone(memory_format=torch.contiguous_format)
     return result.detach().to("cpu", copy=True).contiguous()
 
 
