@@ -15,7 +15,7 @@ from nereid_client import retry
 from nereid_client.datatypes import Array, encode
 from nereid_client.errors import DeadlineExceeded, InputError, ServerError, Unavailable
 from nereid_client.messages import Input, Output, Parameter, Request, Response
-from nereid_client.pool import AsyncPool, placed_arrays, read_size, through
+from nereid_client.pool import AsyncPool, Lease, placed_arrays, read_size, through
 from nereid_client.result import Result
 from nereid_client.signature import Signature, read_signature
 from nereid_client.transport import Tls, Transport
@@ -200,11 +200,12 @@ class AsyncModel:
         if signature.decoupled:
             raise InputError(f"model '{self.name}' is decoupled: call its stream()")
         request, added = self._request(signature, values, parameters)
-        if self._pool is None:
+        lease = None if self._pool is None else self._pool.lease()
+        if self._pool is None or lease is None:
             response = await self._sent(request)
             arrays = response.arrays
         else:
-            response, arrays = await self._through(self._pool, request, signature)
+            response, arrays = await self._through(self._pool, lease, request, signature)
         one_row = added and all(array.shape[:1] == (1,) for array in arrays.values())
         return Result(response, arrays, one_row)
 
@@ -236,9 +237,8 @@ class AsyncModel:
         return await retry.repeated(attempt if hedged else once, self._options.timeout, self._options.retry)
 
     async def _through(
-        self, pool: AsyncPool, request: Request, signature: Signature
+        self, pool: AsyncPool, lease: Lease, request: Request, signature: Signature
     ) -> tuple[Response, Mapping[str, Array]]:
-        lease = await pool.lease()
         placed = through(lease, pool, request, signature)
         try:
             response = await self._sent(placed)

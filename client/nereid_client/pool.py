@@ -87,6 +87,7 @@ class AsyncPool:
     Attributes:
         region: its name at the server.
         memory: of the region.
+        missed: calls that found no slot free, and went in the body; give the pool more slots.
         slot_bytes: of a slot; what does not fit goes in the body.
     """
 
@@ -97,9 +98,8 @@ class AsyncPool:
         self.memory = _create(self.region, slots * self.slot_bytes)
         self._transport = transport
         self._loop = asyncio.get_running_loop()
-        self._free: asyncio.LifoQueue[int] = asyncio.LifoQueue()
-        for number in range(slots):
-            self._free.put_nowait(number)
+        self._free = list(range(slots))
+        self.missed = 0
 
     async def open(self) -> None:
         """Make the server know the region."""
@@ -112,14 +112,20 @@ class AsyncPool:
         finally:
             _unlink(self.region)
 
-    async def lease(self) -> Lease:
-        """Return a free slot; wait until there is one."""
-        return Lease(self, await self._free.get())
+    def lease(self) -> Lease | None:
+        """Return a free slot; None if there is none.
+
+        Nobody waits for one: who keeps a result while the next call runs would wait for himself.
+        """
+        if not self._free:
+            self.missed += 1
+            return None
+        return Lease(self, self._free.pop())
 
     def give_back(self, number: int) -> None:
         """Make a slot free, from any thread."""
         try:
-            self._loop.call_soon_threadsafe(self._free.put_nowait, number)
+            self._loop.call_soon_threadsafe(self._free.append, number)
         except RuntimeError:  # the loop is closed, and the pool of no use any more
             pass
 
