@@ -30,6 +30,7 @@ from deployments.environments.prepare import prepare
 Call = Callable[[], object]
 
 ROWS: Final = {
+    "cuda": "benchmarks.backend_rows.cuda",
     "dali": "benchmarks.backend_rows.dali",
     "fil": "benchmarks.backend_rows.fil",
     "llm": "benchmarks.backend_rows.llm",
@@ -51,14 +52,14 @@ class Row(NamedTuple):
     make: Callable[[Path], tuple[Call, Call]]
 
 
-def served(config: str, folder: Path, inputs: Mapping[str, np.ndarray[Any, Any]]) -> Call:
-    """Load a model of a folder; return a call that executes one request of these inputs."""
+def served(config: str, folder: Path, inputs: Mapping[str, np.ndarray[Any, Any]], kind: str = "CPU") -> Call:
+    """Load a model of a folder for a CPU or GPU; return a call that executes one request of these inputs."""
     declared = text_format.Parse(config, mc.ModelConfig())
-    kind = find_backend(declared.backend, None, declared.runtime)
+    made = find_backend(declared.backend, None, declared.runtime)
     model = Model(declared, 1, folder)
     model.common_file = python_based_file(declared.backend, None, declared.runtime)
     model.interpreter = prepare(model, 0).python
-    backend, instance = kind(), Instance(model, f"{declared.name}_0_0")
+    backend, instance = made(), Instance(model, f"{declared.name}_0_0", kind)
     backend.initialize({})
     backend.model_initialize(model)
     backend.instance_initialize(instance)

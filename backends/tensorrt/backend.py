@@ -1,7 +1,10 @@
 """Backend of TensorRT engines: `model.plan`, or built from `model.onnx`; PyTorch's streams and memory."""
 
 import logging
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -24,6 +27,7 @@ from backends.tensorrt.builder import built_plan
 from backends.tensorrt.engine import EngineIO, check, complete, read_io
 from backends.tensorrt.profiles import Profile, choose, profiles_of
 from backends.tensorrt.runtime import LOG, NO_CORE, deserialise
+from backends.tensorrt.settings import launches_in_turn, note_coalescing
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +37,14 @@ _STRATEGY: Final = "execution_context_allocation_strategy"
 
 
 class _Engines:
-    """The engine of a model on each GPU or DLA core, shared by its instances there."""
+    """The engine of a model on each GPU or DLA core, shared by its instances there.
+
+    Attributes:
+        turns: by CUDA ordinal, held by an instance while it launches a batch, if they do so in turn.
+    """
 
     def __init__(self) -> None:
+        self.turns: dict[int, threading.Lock] = defaultdict(threading.Lock)
         self._by_device: dict[tuple[int, int], tuple[Any, Any, EngineIO]] = {}
 
     def get(self, model: Model, device: torch.device, core: int) -> tuple[Any, EngineIO]:
@@ -209,10 +218,22 @@ class _Recorded(NamedTuple):
 
 
 class _Loaded:
-    """The state of an instance: a context for each profile, a stream, buffers, and CUDA graphs."""
+    """The state of an instance: a context for each profile, a stream, buffers, and CUDA graphs.
 
-    def __init__(self, instance: Instance, engine: Any, io: EngineIO, device: CudaDevice) -> None:
+    Attributes:
+        turn: entered to launch a batch.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        engine: Any,
+        io: EngineIO,
+        device: CudaDevice,
+        turn: AbstractContextManager[Any],
+    ) -> None:
         config = instance.model.config
+        self.turn = turn
         self._engine = engine
         self._profiles = profiles_of(instance.profiles, io.profiles, config.name)
         scratch = int(engine.device_memory_size_v2) if _shares_scratch(instance) else None
@@ -285,6 +306,10 @@ class _Loaded:
 class TensorRtBackend(ArrayBackend):
     """Backend `tensorrt`: `model.plan`, or for a compute capability a file of `cc_model_filenames`."""
 
+    def initialize(self, config: Mapping[str, str]) -> None:
+        note_coalescing(config)
+        self._in_turn = launches_in_turn(config)
+
     def model_initialize(self, model: Model) -> None:
         model.state = _Engines()
 
@@ -299,15 +324,17 @@ class TensorRtBackend(ArrayBackend):
         check(instance.model.config, io)
         instance.merged_inputs = device.inputs
         with LOADING, device.current():
-            return _Loaded(instance, engine, io, device)
+            turn = instance.model.state.turns[device.index] if self._in_turn else nullcontext()
+            return _Loaded(instance, engine, io, device, turn)
 
     def execute(
         self, loaded: _Loaded, inputs: Mapping[str, Array], outputs: Sequence[str]
     ) -> dict[str, Array]:
         buffers = loaded.buffers
         with buffers.device.current():
-            started = loaded.start(inputs)
-            hosts = {name: buffers.fetch(name, started[name]) for name in outputs}
+            with loaded.turn:
+                started = loaded.start(inputs)
+                hosts = {name: buffers.fetch(name, started[name]) for name in outputs}
             buffers.device.wait()
         return {name: buffers.array(name, host, started[name].shape) for name, host in hosts.items()}
 

@@ -1,4 +1,4 @@
-"""Memory of GPUs, as NVIDIA's driver tells it. Tested against a fake of the driver: NEVER RUN on a GPU."""
+"""Memory of GPUs, as NVIDIA's driver tells it."""
 
 from collections.abc import Collection
 from typing import Any

@@ -1,37 +1,129 @@
 """A whole server on a GPU: every framework, CUDA shared memory, metrics of NVML."""
 
-from collections.abc import Iterator
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorrt")
-pytest.importorskip("onnxruntime")
+torch = pytest.importorskip("torch")
 
-import tritonclient.grpc as grpcclient
-import tritonclient.http as httpclient
+import tritonclient.grpc as grpcclient  # noqa: E402
+import tritonclient.http as httpclient  # noqa: E402
 
-from app.ingress.metrics.machine import Machine
-from tests.gpu import engines
-from tests.server import Server
-from tests.unit.backends.onnxruntime import test_backend as test_onnxruntime
-from tests.unit.backends.pytorch import test_backend as test_torch
+from app.ingress.metrics.machine import Machine  # noqa: E402
+from tests.gpu import engines  # noqa: E402
+from tests.server import Server  # noqa: E402
+from tests.unit.backends.pytorch import test_backend as test_torch  # noqa: E402
 
 KIND = "instance_group { kind: KIND_GPU count: 2 }"
-MODELS = {"plan": ("X", "Y"), "onnx": ("I", "O"), "script": ("INPUT__0", "OUTPUT__0")}
+
+
+def script(folder: Path) -> None:
+    """Y = X by TorchScript."""
+    test_torch.save(test_torch.Same(), folder)
+    text = test_torch.one("TYPE_FP32", "dims: 16", extra=KIND).replace('name: "x"', "")
+    (folder / "config.pbtxt").write_text(text)
+
+
+def exported() -> Any:
+    """Y = X + X as an exported program for the GPU."""
+    import torch
+    from torch.export.passes import move_to_device_pass
+
+    class Doubled(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x + x
+
+    rows = {0: torch.export.Dim("rows", min=1, max=8)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's exporter warns of its own code
+        program = torch.export.export(Doubled().eval(), (torch.zeros(2, 16),), dynamic_shapes=(rows,))
+        return move_to_device_pass(program, "cuda:0")
+
+
+def program(folder: Path) -> None:
+    """Y = X + X by an exported program."""
+    script(folder)
+    (folder / "1" / "model.pt").unlink()
+    torch.export.save(exported(), folder / "1" / "model.pt2")
+
+
+def package(folder: Path) -> None:
+    """Y = X + X by an AOTInductor package."""
+    script(folder)
+    (folder / "1" / "model.pt").unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch._inductor.aoti_compile_and_package(exported(), package_path=str(folder / "1" / "model.pt2"))
+
+
+def onnx(folder: Path) -> None:
+    """Y = X by ONNX Runtime."""
+    from tests.unit.backends.onnxruntime import test_backend as test_onnxruntime
+
+    test_onnxruntime.identity(folder)
+    (folder / "config.pbtxt").write_text(KIND)
+
+
+def plan(folder: Path) -> None:
+    """Y = X + X by TensorRT."""
+    engines.write(folder, engines.doubled, [engines.batches(8)])
+
+
+class Kind(NamedTuple):
+    """A model of a framework: what writes it, what it needs, its tensors, and the factor from X to Y."""
+
+    write: Callable[[Path], None]
+    needs: Callable[[], bool]
+    names: tuple[str, str]
+    factor: int
+
+
+def has_tensorrt() -> bool:
+    return find_spec("tensorrt") is not None
+
+
+def has_onnxruntime() -> bool:
+    try:
+        import onnxruntime
+    except ImportError:
+        return False
+    return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+
+
+def always() -> bool:
+    return True
+
+
+BY_POSITION = ("INPUT__0", "OUTPUT__0")
+MODELS = {
+    "script": Kind(script, always, BY_POSITION, 1),
+    "program": Kind(program, always, BY_POSITION, 2),
+    "package": Kind(package, always, BY_POSITION, 2),
+    "onnx": Kind(onnx, has_onnxruntime, ("I", "O"), 1),
+    "plan": Kind(plan, has_tensorrt, ("X", "Y"), 2),
+}
+
+
+def present(model: str) -> Kind:
+    """The kind of a model; the test is skipped where its framework is not."""
+    kind = MODELS[model]
+    if not kind.needs():
+        pytest.skip(f"the framework of '{model}' is not there")
+    return kind
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("models")
-    engines.write(folder / "plan", engines.doubled, [engines.batches(8)])
-    test_onnxruntime.identity(folder / "onnx")
-    test_torch.save(test_torch.Same(), folder / "script")
-    (folder / "onnx" / "config.pbtxt").write_text(KIND)
-    text = test_torch.one("TYPE_FP32", "dims: 16", extra=KIND).replace('name: "x"', "")
-    (folder / "script" / "config.pbtxt").write_text(text)
+    for name, kind in MODELS.items():
+        if kind.needs():
+            kind.write(folder / name)
     arguments = [f"--model-repository={folder}", "--allow-client-shm=true"]
     server = Server(arguments, tmp_path_factory.mktemp("log") / "log").start()
     yield server
@@ -49,15 +141,18 @@ def client(request: pytest.FixtureRequest, server: Server) -> tuple[Any, Any]:
 @pytest.mark.parametrize("model", MODELS)
 def test_each_framework(model: str, client: tuple[Any, Any]) -> None:
     module, connection = client
-    name, output = MODELS[model]
+    kind = present(model)
+    name, output = kind.names
     array = np.arange(48, dtype=np.float32).reshape(3, 16)
     tensor = module.InferInput(name, [3, 16], "FP32")
     tensor.set_data_from_numpy(array)
     result = connection.infer(model, [tensor]).as_numpy(output)
-    assert (result == (2 * array if model == "plan" else array)).all()
+    assert (result == kind.factor * array).all()
 
 
-def test_cuda_shared_memory(client: tuple[Any, Any]) -> None:
+@pytest.mark.parametrize("model", MODELS)
+def test_cuda_shared_memory(model: str, client: tuple[Any, Any]) -> None:
+    kind = present(model)
     memory = pytest.importorskip("tritonclient.utils.cuda_shared_memory")
     module, connection = client
     array = np.arange(32, dtype=np.float32).reshape(2, 16)
@@ -66,12 +161,13 @@ def test_cuda_shared_memory(client: tuple[Any, Any]) -> None:
     try:
         for name, region in regions.items():
             connection.register_cuda_shared_memory(name, memory.get_raw_handle(region), 0, array.nbytes)
-        tensor = module.InferInput("X", [2, 16], "FP32")
+        tensor = module.InferInput(kind.names[0], [2, 16], "FP32")
         tensor.set_shared_memory("in", array.nbytes)
-        output = module.InferRequestedOutput("Y")
+        output = module.InferRequestedOutput(kind.names[1])
         output.set_shared_memory("out", array.nbytes)
-        connection.infer("plan", [tensor], outputs=[output])
-        assert (memory.get_contents_as_numpy(regions["out"], np.float32, [2, 16]) == 2 * array).all()
+        connection.infer(model, [tensor], outputs=[output])
+        answer = memory.get_contents_as_numpy(regions["out"], np.float32, [2, 16])
+        assert (answer == kind.factor * array).all()
     finally:
         connection.unregister_cuda_shared_memory()
         for region in regions.values():
@@ -99,7 +195,20 @@ def test_nvml_is_there() -> None:
     assert families["nv_energy_consumption"].type == "counter"
 
 
-def test_plans_are_found_and_completed(server: Server, tmp_path: Path) -> None:
+def test_memory_of_a_process_on_the_gpu() -> None:
+    """Rollouts and models on demand compare this with what is free, before a further replica starts."""
+    pytest.importorskip("pynvml")
+    from deployments.replica.gpus import gpu_memory
+
+    block = torch.empty(1 << 29, dtype=torch.uint8, device="cuda")
+    memory = gpu_memory({os.getpid()})[0]
+    assert memory.used >= block.nbytes
+    assert 0 < memory.free < torch.cuda.get_device_properties(0).total_memory - block.nbytes
+    assert gpu_memory({1 << 30}) == {}
+
+
+def test_plans_are_found_and_completed(server: Server) -> None:
+    present("plan")
     config = httpclient.InferenceServerClient(server.http_url).get_model_config("plan")
     assert (config["backend"], config["platform"], config["max_batch_size"]) == (
         "tensorrt",

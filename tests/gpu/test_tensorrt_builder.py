@@ -1,7 +1,4 @@
-"""Engines that are built from ONNX files on a real GPU.
-
-Never run so far: no GPU was there when they were written.
-"""
+"""Engines that are built from ONNX files on a real GPU."""
 
 import tempfile
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""Exported programs and AOTInductor packages on a GPU.
-
-Never run so far: no GPU was there when they were written.
-"""
+"""Exported programs and AOTInductor packages on a GPU."""
 
 import warnings
 from pathlib import Path
