@@ -1,7 +1,6 @@
 """DALI models in the environment of the packaged backend, against DALI's own answers."""
 
 import re
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,13 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import backends
 from app.core.errors import InferError
 from backends.base import Model
 from backends.cpus import available_cpus
-from backends.python.backend import PythonBackend
-from deployments.environments.packaged import PackagedEnvironments
-from deployments.environments.prepare import prepare
+from tests.backends.packaged import serve_model, write_models
 from tests.unit.backend_harness import Served, config, infer
 
 Serve = Callable[..., Served]
@@ -24,17 +20,11 @@ SIZES = ((64, 48), (40, 80), (100, 30))
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    lease = PackagedEnvironments().lease("dali")
-    if lease is None:
-        pytest.skip("'nereid backends install dali' has not been run")
     root = tmp_path_factory.mktemp("models")
     for index, (width, height) in enumerate(SIZES):
         squares = np.random.default_rng(index).integers(0, 256, (height // 8, width // 8, 3), np.uint8)
         Image.fromarray(squares).resize((width, height)).save(root / f"{index}.jpg")
-    python = lease.directory / "bin" / "python"
-    writer = Path(__file__).with_name("write_models.py")
-    subprocess.run([python, "-s", writer, root], check=True, capture_output=True, timeout=100)
-    lease.release()
+    write_models("dali", Path(__file__).with_name("write_models.py"), root)
     return root
 
 
@@ -43,15 +33,7 @@ def serve(repository: Path, request: pytest.FixtureRequest) -> Iterator[Serve]:
     def load(name: str, text: str = "", completed: bool = True, **settings: str) -> Served:
         declared = config(f'name: "{name}" backend: "dali" {text}')
         model = Model(declared, 1, repository / name, settings)
-        model.common_file = backends.python_based_file("dali", None)
-        environment = prepare(model, 1 << 30)
-        request.addfinalizer(environment.release)
-        model.interpreter = environment.python
-        if completed:
-            model.config = PythonBackend.auto_complete(model)
-        served = Served(backends.find_backend("dali"), model)
-        request.addfinalizer(served.close)
-        return served
+        return serve_model("dali", model, request.addfinalizer, completed)
 
     yield load
 
@@ -179,9 +161,7 @@ def test_model_that_cannot_be_served(serve: Serve, name: str, text: str, message
     assert message in caught.value.message
 
 
-def test_operators_that_cannot_be_loaded_are_logged(
-    serve: Serve, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_operators_that_cannot_be_loaded_are_logged(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     serve("frames", plugin_libs="/nowhere/liboperators.so")
     assert "Failed to load plugin libs: " in caplog.text
 

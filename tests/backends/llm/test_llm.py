@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import backends
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import InferResponse
 from backends.base import Model
-from deployments.environments.packaged import PackagedEnvironments
-from deployments.environments.prepare import prepare
+from tests.backends.packaged import serve_model, write_models
 from tests.unit.backend_harness import Call, Served, config, infer
 from tests.waiting import block_until
 
@@ -25,14 +22,8 @@ Load = Callable[..., Served]
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    lease = PackagedEnvironments().lease("llm")
-    if lease is None:
-        pytest.skip("'nereid backends install llm' has not been run")
     root = tmp_path_factory.mktemp("models")
-    python = lease.directory / "bin" / "python"
-    writer = Path(__file__).with_name("write_model.py")
-    subprocess.run([python, "-s", writer, root], check=True, capture_output=True, timeout=100)
-    lease.release()
+    write_models("llm", Path(__file__).with_name("write_model.py"), root)
     return root
 
 
@@ -47,15 +38,7 @@ def load(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             shutil.copytree(repository / name, folder)
             (folder / "1" / "model.json").write_text(json.dumps(arguments))
         model = Model(config(f'name: "{name}" backend: "llm"'), 1, folder)
-        model.common_file = backends.python_based_file("llm", None)
-        environment = prepare(model, 1 << 30)
-        loaded.append(environment.release)
-        model.interpreter = environment.python
-        backend = backends.find_backend("llm")
-        model.config = backend.auto_complete(model)
-        served = Served(backend, model)
-        loaded.append(served.close)
-        return served
+        return serve_model("llm", model, loaded.append, completed=True)
 
     yield load_one
     for close in reversed(loaded):

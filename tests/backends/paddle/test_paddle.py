@@ -1,6 +1,5 @@
 """Paddle models in the environment of the packaged backend, against Paddle's own answers."""
 
-import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import backends
 from app.core.errors import InferError
 from backends.base import Instance, Model
-from deployments.environments.packaged import PackagedEnvironments
-from deployments.environments.prepare import prepare
+from tests.backends.packaged import serve_model, write_models
 from tests.unit.backend_harness import Call, Served, config, infer
 
 DENSE = """
@@ -30,14 +27,8 @@ TWO = """
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    lease = PackagedEnvironments().lease("paddle")
-    if lease is None:
-        pytest.skip("'nereid backends install paddle' has not been run")
     root = tmp_path_factory.mktemp("models")
-    python = lease.directory / "bin" / "python"
-    writer = Path(__file__).with_name("write_models.py")
-    subprocess.run([python, "-s", writer, root], check=True, capture_output=True, timeout=100)
-    lease.release()
+    write_models("paddle", Path(__file__).with_name("write_models.py"), root)
     return root
 
 
@@ -45,13 +36,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def serve(repository: Path, request: pytest.FixtureRequest) -> Callable[[str, str], Served]:
     def load(name: str, text: str) -> Served:
         model = Model(config(f'name: "{name}" backend: "paddle" {text}'), 1, repository / name)
-        model.common_file = backends.python_based_file("paddle", None)
-        environment = prepare(model, 1 << 30)
-        model.interpreter = environment.python
-        request.addfinalizer(environment.release)
-        served = Served(backends.find_backend("paddle"), model)
-        request.addfinalizer(served.close)
-        return served
+        return serve_model("paddle", model, request.addfinalizer)
 
     return load
 

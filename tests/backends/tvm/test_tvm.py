@@ -1,17 +1,14 @@
 """Compiled models in the environment of the packaged backend, against numpy."""
 
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import backends
 from app.core.errors import InferError
 from backends.base import Model
-from deployments.environments.packaged import PackagedEnvironments
-from deployments.environments.prepare import prepare
+from tests.backends.packaged import serve_model, write_models
 from tests.unit.backend_harness import Served, config, infer
 
 Serve = Callable[[str, str], Served]
@@ -30,14 +27,8 @@ BOTH = 'parameters { key: "function" value { string_value: "both" } }'
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    lease = PackagedEnvironments().lease("tvm")
-    if lease is None:
-        pytest.skip("'nereid backends install tvm' has not been run")
     root = tmp_path_factory.mktemp("models")
-    python = lease.directory / "bin" / "python"
-    writer = Path(__file__).with_name("write_models.py")
-    subprocess.run([python, "-s", writer, root], check=True, capture_output=True, timeout=100)
-    lease.release()
+    write_models("tvm", Path(__file__).with_name("write_models.py"), root)
     (root / "dense" / "1" / "text.so").write_text("no library")
     return root
 
@@ -46,13 +37,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def serve(repository: Path, request: pytest.FixtureRequest) -> Iterator[Serve]:
     def load(name: str, text: str) -> Served:
         model = Model(config(f'name: "{name}" backend: "tvm" {text}'), 1, repository / name)
-        model.common_file = backends.python_based_file("tvm", None)
-        environment = prepare(model, 1 << 30)
-        request.addfinalizer(environment.release)
-        model.interpreter = environment.python
-        served = Served(backends.find_backend("tvm"), model)
-        request.addfinalizer(served.close)
-        return served
+        return serve_model("tvm", model, request.addfinalizer)
 
     yield load
 

@@ -1,0 +1,48 @@
+"""Models of a packaged backend: made and served in the environment that the backend has."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import backends
+from backends.base import Model
+from backends.python.backend import PythonBackend
+from deployments.environments.packaged import PackagedEnvironments
+from deployments.environments.prepare import prepare
+from tests.unit.backend_harness import Served
+
+_WRITER_S = 100
+_ROOM = 1 << 30
+
+
+def write_models(backend: str, writer: Path, root: Path) -> None:
+    """Run the script that makes models below `root`; skip where the backend is not installed."""
+    lease = PackagedEnvironments().lease(backend)
+    if lease is None:
+        pytest.skip(f"'nereid backends install {backend}' has not been run")
+    try:
+        python = lease.directory / "bin" / "python"
+        subprocess.run([python, "-s", writer, root], check=True, capture_output=True, timeout=_WRITER_S)
+    finally:
+        lease.release()
+
+
+def serve_model(
+    backend: str, model: Model, at_end: Callable[[Callable[[], None]], None], completed: bool = False
+) -> Served:
+    """Serve a model; `at_end` is given what must be called after the test, in the reverse order.
+
+    Args:
+        completed: complete its configuration first.
+    """
+    model.common_file = backends.python_based_file(backend, None)
+    environment = prepare(model, _ROOM)
+    at_end(environment.release)
+    model.interpreter = environment.python
+    if completed:
+        model.config = PythonBackend.auto_complete(model)
+    served = Served(backends.find_backend(backend), model)
+    at_end(served.close)
+    return served
