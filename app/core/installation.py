@@ -30,6 +30,11 @@ def install_command(extra: str) -> str:
     return f"{_quoted(sys.executable)} -m pip install {what}"
 
 
+def requirements_command(requirements: str | Path) -> str:
+    """Return the command that installs a file of requirements into this process's environment."""
+    return f"{_quoted(sys.executable)} -m pip install -r {_quoted(requirements)}"
+
+
 def compile_command() -> str:
     """Return the command that compiles the extension of this server again, with what is installed now."""
     if (_ROOT / "setup.py").is_file():  # a checkout

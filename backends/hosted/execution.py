@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from app.core.errors import InferError, internal, unsupported
+from app.core.installation import requirements_command
 from app.core.tensors import SequenceId
 from backends.base import Backend, Instance, Model, Request, SecondaryDevice
 from backends.hosted import schema
@@ -143,7 +144,7 @@ def _named(described: HostedInstance) -> Iterator[None]:
             raise
         raise unsupported(
             f"backend '{described.backend}' needs {title}, which the environment {sys.prefix} does not have:"
-            f" {sys.executable} -m pip install -r {described.requirements}"
+            f" {requirements_command(described.requirements)}"
         ) from error
 
 
