@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from nereid_client import retry
 from nereid_client.datatypes import Array, encode
@@ -20,7 +20,6 @@ from nereid_client.result import Result
 from nereid_client.signature import Signature, read_signature
 from nereid_client.transport import Tls, Transport
 
-T = TypeVar("T")
 _TIMEOUT: Final = 60.0
 _POLL: Final = 0.2
 
@@ -241,13 +240,20 @@ class AsyncModel:
     ) -> tuple[Response, Mapping[str, Array]]:
         placed = through(lease, pool, request, signature)
         try:
-            response = await self._sent(placed)
+            response = await self._sent_through(pool, placed)
+        except (DeadlineExceeded, asyncio.CancelledError):
+            lease.abandon()
+            raise
+        return response, {**response.arrays, **placed_arrays(lease, placed, response)}
+
+    async def _sent_through(self, pool: AsyncPool, placed: Request) -> Response:
+        try:
+            return await self._sent(placed)
         except ServerError as error:
             if pool.region not in error.message:
                 raise
-            await pool.open()  # the server has restarted since
-            response = await self._sent(placed)
-        return response, {**response.arrays, **placed_arrays(lease, placed, response)}
+        await pool.open()  # the server has restarted since
+        return await self._sent(placed)
 
 
 class AsyncSequence:

@@ -32,16 +32,14 @@ class GrpcTransport:
 
     def __init__(self, url: str, headers: Mapping[str, str], tls: Tls) -> None:
         parts = urlsplit(url)
-        target = parts.path if parts.scheme == "unix" else parts.netloc
-        if parts.scheme == "unix":
-            target = f"unix:{parts.path}"
         self._metadata = [(name.lower(), value) for name, value in headers.items()]
         if parts.scheme == "grpcs":
-            self._channel = grpc.aio.secure_channel(target, _credentials(tls), _OPTIONS)
+            self._channel = grpc.aio.secure_channel(parts.netloc, _credentials(tls), _OPTIONS)
         else:
-            self._channel = grpc.aio.insecure_channel(target, _OPTIONS)
-        call, messages = self._channel.unary_unary, pb.ModelInferResponse
-        self._infer = call(f"{_SERVICE}ModelInfer", None, messages.FromString)
+            self._channel = grpc.aio.insecure_channel(parts.netloc, _OPTIONS)
+        self._infer = self._channel.unary_unary(
+            f"{_SERVICE}ModelInfer", None, pb.ModelInferResponse.FromString
+        )
         self._stream = self._channel.stream_stream(
             f"{_SERVICE}ModelStreamInfer",
             pb.ModelInferRequest.SerializeToString,

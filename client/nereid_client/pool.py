@@ -69,8 +69,12 @@ class Lease:
         self.start, self._used = number * pool.slot_bytes, 0
         # Views of a ctypes object keep it; those of a memoryview keep only what is below.
         slot = pool.slot_type.from_buffer(pool.memory, self.start)
-        weakref.finalize(slot, pool.give_back, number)
+        self._end = weakref.finalize(slot, pool.give_back, number)
         self.memory = memoryview(slot).cast("B")
+
+    def abandon(self) -> None:
+        """Never use the slot again: a server that was not waited for may still write to it."""
+        self._end.detach()
 
     def take(self, size: int) -> int | None:
         """Return where `size` bytes of the slot begin; None if they are not left."""

@@ -1,6 +1,7 @@
 """What is sent again, and when: against a server that answers as it is told."""
 
 import asyncio
+import gc
 import itertools
 import json
 import tracemalloc
@@ -76,6 +77,8 @@ async def script() -> AsyncIterator[tuple[Script, str]]:
     application.router.add_get("/v2/models/m", _json(METADATA))
     application.router.add_get("/v2/models/m/config", _json({"max_batch_size": 4}))
     application.router.add_post("/v2/models/m/infer", played.infer)
+    for verb in ("register", "unregister"):
+        application.router.add_post(f"/v2/systemsharedmemory/region/{{name}}/{verb}", _json({}))
     runner = web.AppRunner(application, handler_cancellation=True)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -153,6 +156,21 @@ async def test_one_deadline_for_all_attempts(script: tuple[Script, str]) -> None
     async with AsyncServer(url, timeout=0.3) as server:
         with pytest.raises(Unavailable):
             await server.model("m")(X=[1, 2])
+
+
+async def test_a_slot_that_the_server_may_still_write_to_is_not_used_again(
+    script: tuple[Script, str],
+) -> None:
+    played, url = script
+    played.answers = [never]
+    async with AsyncServer(url, timeout=0.3) as server, server.pool(1, "1KiB") as pool:
+        model = server.model("m").via(pool)
+        with pytest.raises(DeadlineExceeded):
+            await model(X=[1, 2])
+        gc.collect()
+        await asyncio.sleep(0)
+        assert (await model(X=[1, 2]))["Y"].tolist() == [3, 4]
+        assert pool.missed == 1
 
 
 async def test_a_server_that_is_not_there() -> None:
