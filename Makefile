@@ -86,7 +86,7 @@ test-peer: $(VENV)/.installed-test models
 GPU_VENV := .venv-gpu
 test-gpu: $(GPU_VENV)/.installed
 	$(GPU_VENV)/bin/python -m pytest -m gpu -rs tests/gpu tests/unit/app/transport/memory/test_cuda_memory.py \
-		tests/unit/nereid/vision/test_tensors.py
+		tests/unit/client/vision/test_tensors.py
 
 # The files of cluster/. CRDS names a directory with definitions of KubeRay, KServe, KEDA and Prometheus's operator, in
 # any folders, to check against them too. The package that has Helm is large; without it the tests of the chart skip.

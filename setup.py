@@ -18,6 +18,8 @@ from app.native.sources import digest  # noqa: E402
 
 INTERNALS = ("app", "backends", "deployments")
 found = find_packages(include=[pattern for name in INTERNALS for pattern in (name, f"{name}.*")])
+# Beside its own distribution, which need not be installed where the server is.
+found += [f"client.{name}" for name in find_packages("client")]
 
 extension = Extension(
     "nereid._server.app.native.extension",
@@ -33,7 +35,7 @@ if compiler is not None:  # Python names the one that it was compiled with, whic
 
 setup(
     py_modules=["triton_python_backend_utils"],
-    packages=["nereid", "nereid.vision", *(f"nereid._server.{name}" for name in found)],
-    package_dir={f"nereid._server.{name}": name for name in INTERNALS},
+    packages=["nereid", *(f"nereid._server.{name}" for name in found)],
+    package_dir={f"nereid._server.{name}": name for name in (*INTERNALS, "client")},
     ext_modules=[extension],
 )

@@ -9,10 +9,12 @@ _HERE: Final = Path(__file__).resolve().parent
 # A wheel has the packages inside this one (setup.py), so that it installs no `app`; a checkout beside it.
 ROOT: Final = _HERE / "_server" if (_HERE / "_server").is_dir() else _HERE.parent
 PACKAGES: Final = ("app", "backends", "deployments")
+CLIENT: Final = ROOT / "client" / "nereid_client"
+"""The client library: tools and models use it, also where its own distribution is not installed."""
 
 
 def load_internals() -> None:
-    """Make `app`, `backends` and `deployments` mean the server's packages in this process.
+    """Make `app`, `backends` and `deployments` mean the server's packages here; find `nereid_client` too.
 
     Ray puts the directory in which a driver was started at the front of its workers' `sys.path`, where a
     package may have the same name.
@@ -30,6 +32,8 @@ def load_internals() -> None:
                 f"the package '{name}' of this process is {loaded}, not that of the Nereid server: start the"
                 " server in a process of its own, with the command `nereid`"
             )
+    if CLIENT.name not in sys.modules:  # the client's own distribution may be loaded: it is the same package
+        _load(CLIENT.name, CLIENT)
 
 
 def _load(name: str, folder: Path) -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from backends.bytetrack import kalman
 from backends.bytetrack.kalman import Array
-from nereid.vision import iou
+from nereid_client.vision import iou
 
 _LOW_LIMIT: Final = 0.5
 """Largest IoU distance at which a box of low score continues a track."""

@@ -64,7 +64,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     built_here = shutil.ignore_patterns("__pycache__", "*.so")
-    for package in ("app", "backends", "deployments", "nereid"):
+    for package in ("app", "backends", "client", "deployments", "nereid"):
         shutil.copytree(ROOT / package, source / package, ignore=built_here)
     for file in ("README.md", "pyproject.toml", "setup.py", "triton_python_backend_utils.py"):
         shutil.copy(ROOT / file, source)

@@ -14,7 +14,7 @@ from tests.unit.backend_harness import Served, config, infer
 from tests.unit.test_imports import modules
 
 PAGES = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{page.name}" for page in ROOT.glob("docs/*.md")))
-TREES = "app|backends|deployments|nereid|tests|benchmarks|examples|docs|model_repository"
+TREES = "app|backends|client|deployments|nereid|tests|benchmarks|examples|docs|model_repository"
 PATH = re.compile(rf"(?<![\w/.:-])(?:{TREES})/[\w./*-]*\w\*?/?")
 EXAMPLES = {"y.py", "utils.py", "setup.py"}
 """Names that stand for any file, or for none."""
@@ -48,8 +48,9 @@ def test_files_named_alone_exist(page: str) -> None:
 def test_modules_exist(page: str) -> None:
     """Modules that a page tells to run or to import."""
     text = (ROOT / page).read_text()
-    for module in re.findall(r"(?:-m|from) ((?:app|nereid|benchmarks|tests)[\w.]*)", text):
-        path = ROOT.joinpath(*module.split("."))
+    for module in re.findall(r"(?:-m|from) ((?:app|nereid|nereid_client|benchmarks|tests)\b[\w.]*)", text):
+        top = ROOT / "client" if module.startswith("nereid_client") else ROOT
+        path = top.joinpath(*module.split("."))
         assert path.is_dir() or path.with_suffix(".py").exists(), module
 
 

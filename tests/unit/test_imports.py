@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-TREES = ("app", "backends", "deployments", "nereid")
+TREES = ("app", "backends", "client/nereid_client", "deployments", "nereid")
 
 TABLE = """
 app.access: app.core app.core.observability app.protocol
@@ -62,7 +62,7 @@ app.transport.channel: app.core app.transport app.transport.memory app.transport
 app.transport.memory: app.core app.native app.transport
 app.transport.wire: app.core app.native app.transport app.transport.memory
 backends: app.core app.core.config
-backends.bytetrack: app.core app.core.config backends nereid.vision
+backends.bytetrack: app.core app.core.config backends nereid_client.vision
 backends.cpp: app.core app.core.config backends backends.python.api
 backends.cuda: app.core backends
 backends.fil: app.core app.core.config backends
@@ -116,7 +116,8 @@ deployments.scheduling.sequence: app.core app.core.config deployments.execution 
     deployments.scheduling.dynamic
 nereid:
 nereid.backend: app.core backends
-nereid.vision:
+nereid_client:
+nereid_client.vision:
 """
 """What each folder may import, besides itself; a module with a row of its own follows that instead."""
 
@@ -153,7 +154,7 @@ def modules() -> dict[str, Path]:
     for tree in TREES:
         for path in sorted((ROOT / tree).rglob("*.py")):
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-            found[name.removesuffix(".__init__")] = path
+            found[name.removeprefix("client.").removesuffix(".__init__")] = path
     return found
 
 
@@ -174,7 +175,7 @@ def imports(name: str) -> frozenset[str]:
 def folder(name: str) -> str:
     """The folder of one of our modules."""
     path = modules()[name]
-    return ".".join(path.parent.relative_to(ROOT).parts)
+    return ".".join(path.parent.relative_to(ROOT).parts).removeprefix("client.")
 
 
 RAY_USERS = {

@@ -6,6 +6,7 @@ packages and none of ours, so our modules are found by their location, and `sys.
 The syntax here is that of Python 3.6, so that an interpreter that is too old can report it.
 """
 
+import importlib.util
 import os
 import sys
 import types
@@ -21,12 +22,15 @@ def fail(text: str) -> None:
 
 
 def find_our_modules() -> None:
-    """Make `app` and `backends` importable, and nothing else of ours."""
+    """Make `app`, `backends` and `nereid_client.vision` importable, and nothing else of ours."""
     sys.path.pop(0)  # the folder of this file, whose modules the model must not find
     root = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
-    for name in ("app", "backends"):
+    folders = {name: os.path.join(root, name) for name in ("app", "backends")}
+    if importlib.util.find_spec("nereid_client") is None:
+        folders["nereid_client"] = os.path.join(root, "client", "nereid_client")
+    for name, folder in folders.items():
         package = types.ModuleType(name)
-        package.__path__ = [os.path.join(root, name)]
+        package.__path__ = [folder]
         sys.modules[name] = package
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from PIL import Image
 
-from nereid.vision import Detections, PictureError, decode, letterbox, nms, normalise
+from nereid_client.vision import Detections, PictureError, decode, letterbox, nms, normalise
 
 SIZE = 640, 640
 CELL = 4  # pixels

@@ -9,7 +9,7 @@ import json
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from nereid.vision import normalise, resize, text_boxes
+from nereid_client.vision import normalise, resize, text_boxes
 
 HEIGHT = 48
 SHORTEST = 32

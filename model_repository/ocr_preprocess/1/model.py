@@ -9,7 +9,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from PIL import Image
 
-from nereid.vision import PictureError, decode, normalise, resize
+from nereid_client.vision import PictureError, decode, normalise, resize
 
 STEP = 32
 

@@ -8,7 +8,7 @@ import os
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from nereid.vision import ctc_best_path
+from nereid_client.vision import ctc_best_path
 
 
 class TritonPythonModel:

@@ -1,4 +1,4 @@
-"""OpenCV behind the functions of `nereid.vision`, against Pillow and numpy."""
+"""OpenCV behind the functions of `nereid_client.vision`, against Pillow and numpy."""
 
 import io
 from typing import Any
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageFilter
 
-from nereid.vision import PictureError, decode, letterbox, nms, normalise, resize
+from nereid_client.vision import PictureError, decode, letterbox, nms, normalise, resize
 from tests.server import ROOT
 
 pytest.importorskip("cv2")

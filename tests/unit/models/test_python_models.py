@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from nereid.vision import letterbox, normalise
+from nereid_client.vision import letterbox, normalise
 from tests.unit.models.conftest import DATA, Load, Run
 from tests.unit.models.fake_pb_utils import Request
 

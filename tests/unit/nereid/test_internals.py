@@ -30,6 +30,11 @@ def test_location_wins_over_the_path(hostile: Path) -> None:
     assert done.stdout == f"{ROOT / 'backends' / '__init__.py'}\n", done.stderr
 
 
+def test_client_library_is_found_by_location(hostile: Path) -> None:
+    code = "from nereid import deployments; import nereid_client.vision; print(nereid_client.__file__)"
+    assert run(code, hostile).stdout == f"{ROOT / 'client/nereid_client/__init__.py'}\n"
+
+
 def test_public_names_leave_packages_of_the_same_names_alone(hostile: Path) -> None:
     done = run("import nereid, app; print(app.theirs, nereid.model_handle.__name__)", hostile)
     assert done.stdout == "True model_handle\n", done.stderr

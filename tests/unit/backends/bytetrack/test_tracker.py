@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from backends.bytetrack.tracker import Parameters, Tracked, Tracker
-from nereid.vision import iou
+from nereid_client.vision import iou
 
 Box = Sequence[float]
 

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from nereid.vision.arrays import Array, as_type, constant, library
-from nereid.vision.pictures import resize
+from nereid_client.vision.arrays import Array, as_type, constant, library
+from nereid_client.vision.pictures import resize
 
 
 class Letterbox(NamedTuple):

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from nereid.vision import anchor_free_head, anchor_head, detect
+from nereid_client.vision import anchor_free_head, anchor_head, detect
 
 Array = npt.NDArray[Any]
 

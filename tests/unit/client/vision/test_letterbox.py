@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nereid.vision import letterbox
+from nereid_client.vision import letterbox
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from nereid.vision.arrays import Array, as_type, backend_of, constant, library
+from nereid_client.vision.arrays import Array, as_type, backend_of, constant, library
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -63,7 +63,7 @@ def decode(
 
 
 def _by_opencv(file: bytes) -> Array:
-    from nereid.vision import on_opencv
+    from nereid_client.vision import on_opencv
 
     pixels = on_opencv.decode(file)
     if pixels is None:
@@ -104,7 +104,7 @@ def resize(
         case "torch":
             return _resized_tensor(pixels, size, method, box)
         case "opencv":
-            from nereid.vision import on_opencv
+            from nereid_client.vision import on_opencv
 
             return on_opencv.resize(_part(pixels, box), size, method)
     from PIL import Image
@@ -114,7 +114,7 @@ def resize(
 
 
 def _resized_tensor(pixels: Array, size: tuple[int, int], method: str, box: Box | None) -> Array:
-    from nereid.vision import on_torch
+    from nereid_client.vision import on_torch
 
     if pixels.device.type == "cpu":  # Pillow is the fastest there
         return library(pixels).from_numpy(resize(pixels.numpy(), size, method, box))
@@ -160,7 +160,7 @@ def normalise(
 
 def _looked_up(pixels: Array, mean: float | Sequence[float], scale: float | Sequence[float]) -> Array:
     """Normalise by a table of what becomes of each of the 256 values."""
-    from nereid.vision import on_opencv
+    from nereid_client.vision import on_opencv
 
     values = np.arange(256, dtype=np.float32)[:, np.newaxis].repeat(pixels.shape[-1], axis=1)
     return on_opencv.look_up(pixels, normalise(values, mean, scale, planes=False))

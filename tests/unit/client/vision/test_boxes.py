@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from nereid.vision import iou, nms, to_corners
+from nereid_client.vision import iou, nms, to_corners
 
 Array = npt.NDArray[Any]
 

@@ -5,8 +5,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from nereid.vision.arrays import Array, backend_of, library
-from nereid.vision.boxes import iou
+from nereid_client.vision.arrays import Array, backend_of, library
+from nereid_client.vision.boxes import iou
 
 _BLOCK: Final = 1024
 """Boxes compared with all others at once: bounds the memory of their overlaps in FP32."""
@@ -36,7 +36,7 @@ def nms(
         case "torch":
             return _all_at_once(boxes, scores, classes, iou_threshold)[:max_detections]
         case "opencv":
-            from nereid.vision import on_opencv
+            from nereid_client.vision import on_opencv
 
             return on_opencv.nms(boxes, scores, classes, iou_threshold)[:max_detections]
     return _one_by_one(boxes, scores, classes, iou_threshold, max_detections)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nereid.vision.arrays import Array, as_numpy
+from nereid_client.vision.arrays import Array, as_numpy
 
 
 class Ranked(NamedTuple):

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nereid.vision import (
+from nereid_client.vision import (
     detect,
     detect_with_extras,
     instance_masks,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nereid.vision import Ranked, ctc_best_path, top_k
+from nereid_client.vision import Ranked, ctc_best_path, top_k
 
 
 def reference(best: list[int], blank: int) -> list[int]:

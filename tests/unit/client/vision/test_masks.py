@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from nereid.vision import Letterbox, detect_with_extras, instance_masks, keypoints, letterbox
+from nereid_client.vision import Letterbox, detect_with_extras, instance_masks, keypoints, letterbox
 
 Array = npt.NDArray[Any]
 

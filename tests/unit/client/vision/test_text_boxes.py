@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
-from nereid.vision import text_boxes
-from nereid.vision.text_boxes import _hull, _regions
+from nereid_client.vision import text_boxes
+from nereid_client.vision.text_boxes import _hull, _regions
 
 Array = npt.NDArray[Any]
 

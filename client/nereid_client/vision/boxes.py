@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from nereid.vision.arrays import Array, library
+from nereid_client.vision.arrays import Array, library
 
 
 class Detections(NamedTuple):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nereid.vision import PictureError, decode, normalise, resize
+from nereid_client.vision import PictureError, decode, normalise, resize
 
 
 def encoded(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:

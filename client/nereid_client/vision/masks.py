@@ -2,8 +2,8 @@
 
 from math import ceil, floor, log
 
-from nereid.vision.arrays import Array, as_type, library
-from nereid.vision.letterbox import Letterbox
+from nereid_client.vision.arrays import Array, as_type, library
+from nereid_client.vision.letterbox import Letterbox
 
 
 def instance_masks(

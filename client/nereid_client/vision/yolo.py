@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nereid.vision.arrays import Array, as_type, library
-from nereid.vision.boxes import Detections, to_corners
-from nereid.vision.suppression import nms
+from nereid_client.vision.arrays import Array, as_type, library
+from nereid_client.vision.boxes import Detections, to_corners
+from nereid_client.vision.suppression import nms
 
 Matrix = npt.NDArray[Any]
 
