@@ -6,6 +6,7 @@ A plain class; `deployments/builder.py` makes it a Serve deployment.
 import gc
 import logging
 import os
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -181,6 +182,7 @@ def _model_calls(spec: ModelSpec, plane: LoopThread) -> "ModelCalls | None":
     from backends.python.api import server_api
     from deployments.bls.service import ModelCalls
 
+    sys.argv = [""]  # as in Triton's stub: a model that parses arguments must not find Ray's
     calls = ModelCalls(spec, plane)
     server_api.install(calls)
     return calls

@@ -8,7 +8,6 @@ import queue
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from app.core.errors import ErrorCode, Failure, FailureReason, unsupported
@@ -18,13 +17,11 @@ from backends.python.api.errors import TritonError
 from backends.python.api.event_loop import EventLoop
 from backends.python.api.request import NO_PARAMETERS, SEQUENCE_END, SEQUENCE_START, InferenceRequest
 from backends.python.api.response import InferenceResponse
+from backends.python.api.server_api import executing as executing
 from backends.python.api.tensor import Tensor
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as mc
-
-executing: ContextVar[Sequence[Request]] = ContextVar("executing", default=())
-"""The batch that the current thread, or a coroutine that it started, executes."""
 
 MAX_QUEUED: Final = 16384
 """Most responses of one call that are queued for its model."""

@@ -1,11 +1,20 @@
-"""The version directory of the Python model that this process serves, for `pb_utils.get_model_dir`."""
+"""The version directories of the Python models of this process, for `pb_utils.get_model_dir`."""
+
+from contextvars import ContextVar
 
 _loaded: list[str] = []
+_own: ContextVar[str] = ContextVar("own", default="")
+"""That of the model which the current thread loaded: an instance has a thread of its own."""
 
 
 def push(directory: str) -> None:
     """Add the directory of a model that was imported."""
     _loaded.append(directory)
+
+
+def use(directory: str) -> None:
+    """Have the current thread use the directory of a model that is imported."""
+    _own.set(directory)
 
 
 def remove(directory: str) -> None:
@@ -14,5 +23,11 @@ def remove(directory: str) -> None:
 
 
 def current() -> str:
-    """Return the directory of the model imported last, absolute; "" when none is loaded."""
+    """Return the directory of the current thread's model, else of the one imported last, absolute.
+
+    It is "" when none is loaded.
+    """
+    own = _own.get()
+    if own in _loaded:
+        return own
     return _loaded[-1] if _loaded else ""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from app.core.errors import unsupported
 from app.core.tensors import InferRequest, InferResponse, failed
@@ -106,13 +107,17 @@ def _not_available(function: str) -> TritonModelException:
     return TritonModelException(f"pb_utils.{function} is not available in this server")
 
 
+executing: ContextVar[Sequence[Request]] = ContextVar("executing", default=())
+"""The batch that the current thread, or a coroutine that it started, executes."""
+
+
 class _Installed:
     api: ServerApi = NoServerApi()
-    refused_in = ""
+    refused_in: ClassVar[list[str]] = []
 
 
 def install(api: ServerApi) -> None:
-    """Set the interface for the Python model of this process."""
+    """Set the interface for the Python models of this process."""
     _Installed.api = api
 
 
@@ -127,11 +132,16 @@ def no_calls(where: str) -> Iterator[None]:
 
     As in Triton: the called model may be waiting for the load of this one.
     """
-    outer, _Installed.refused_in = _Installed.refused_in, where
+    _Installed.refused_in.append(where)
     try:
         yield
     finally:
-        _Installed.refused_in = outer
+        _Installed.refused_in.remove(where)  # maybe not the last one: other models may load at the same time
+
+
+def _refused_in() -> str:
+    """Return where calls are refused; "" in the execution of a batch, while another model loads."""
+    return _Installed.refused_in[-1] if _Installed.refused_in and not executing.get() else ""
 
 
 def for_repository(model: str) -> ServerApi:
@@ -141,10 +151,8 @@ def for_repository(model: str) -> ServerApi:
         TritonModelException: within `no_calls`, for the model itself, which would wait for its own end.
     """
     api = _Installed.api
-    if _Installed.refused_in and model == api.caller:
-        raise TritonModelException(
-            f"Model '{model}' cannot load or unload itself in {_Installed.refused_in}."
-        )
+    if (where := _refused_in()) and model == api.caller:
+        raise TritonModelException(f"Model '{model}' cannot load or unload itself in {where}.")
     return api
 
 
@@ -154,6 +162,6 @@ def for_call(model: str) -> ServerApi:
     Raises:
         TritonModelException: within `no_calls`.
     """
-    if _Installed.refused_in:
-        raise TritonModelException(f"{_NO_CALLS} Model '{model}' was called in {_Installed.refused_in}.")
+    if where := _refused_in():
+        raise TritonModelException(f"{_NO_CALLS} Model '{model}' was called in {where}.")
     return _Installed.api

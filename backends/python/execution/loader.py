@@ -1,12 +1,15 @@
 """Import of a model's `model.py` as Triton's stub does it, and its complete removal.
 
 The module's name is `<version>.model`, and `model` for a Python-based backend; the version's and the model's
-directory are appended to `sys.path`. A process serves one Python model, but imports the module for
-auto-completion as well as for the instance, so loads of the same file share the import and are counted.
+directory are appended to `sys.path`. A module is imported for auto-completion as well as for the instance, so
+loads of the same file share the import and are counted. A replica serves one Python model; in a process that
+serves several, each is imported as if it were alone, so that helper modules may have the same names.
 """
 
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -20,10 +23,12 @@ from backends.python.execution.instance import PythonInstance
 OUR_FOLDER = str(Path(__file__).parents[1])
 
 _lock = threading.RLock()
-_loaded: dict[Path, "_Loaded"] = {}
+_loaded: list["_Loaded"] = []
 
 
 class _Loaded:
+    """A module that is imported, for the instances that use it."""
+
     def __init__(
         self, module: ModuleType, package: ModuleType | None, paths: list[str], directory: str
     ) -> None:
@@ -31,25 +36,33 @@ class _Loaded:
         self.directory = directory
         self.package = package
         self.paths = paths
-        self.users = 1
+        self.users: list[PythonInstance] = []
+
+    def serves(self, model: PythonInstance) -> bool:
+        """Whether it is of the same load as an instance: that of another instance beside it."""
+        return any(
+            user.file == model.file and user.config == model.config and user.name != model.name
+            for user in self.users
+        )
 
 
 def acquire(model: PythonInstance) -> Any:
-    """Import the model's file, unless it is imported, and return its class `TritonPythonModel`.
+    """Import the model's file, unless that is done for another instance, and return `TritonPythonModel`.
 
     Raises:
         InferError: UNAVAILABLE when there is no such file, INTERNAL with the text and place of an exception
             of the import.
     """
-    path = Path(model.file)
     with _lock:
-        if path in _loaded:
-            _loaded[path].users += 1
-        else:
-            _loaded[path] = _import(model, path)
-            model_directory.push(_loaded[path].directory)
+        loaded = next((each for each in _loaded if each.serves(model)), None)
+        if loaded is None:
+            loaded = _import(model, Path(model.file))
+            _loaded.append(loaded)
+            model_directory.push(loaded.directory)
+        loaded.users.append(model)
+        model_directory.use(loaded.directory)
         try:
-            return _loaded[path].module.TritonPythonModel
+            return loaded.module.TritonPythonModel
         except AttributeError as error:
             release(model)
             raise loading_failed(error, OUR_FOLDER) from error
@@ -57,14 +70,13 @@ def acquire(model: PythonInstance) -> Any:
 
 def release(model: PythonInstance) -> None:
     """Undo one `acquire`; the last one removes the module, and those beside it, from the process."""
-    path = Path(model.file)
     with _lock:
-        loaded = _loaded.get(path)
+        loaded = next((each for each in _loaded if any(user is model for user in each.users)), None)
         if loaded is None:
             return
-        loaded.users -= 1
+        loaded.users = [user for user in loaded.users if user is not model]
         if not loaded.users:
-            del _loaded[path]
+            _loaded.remove(loaded)
             model_directory.remove(loaded.directory)
             _remove(loaded)
 
@@ -82,14 +94,12 @@ def _import(model: PythonInstance, path: Path) -> _Loaded:
     directory = str(Path(model.directory) / model.version)
     paths = list(dict.fromkeys((str(path.parent), directory, model.directory)))
     loaded = _Loaded(module, package, paths, directory)
-    # As in Triton's stub: a model that parses arguments must not find those of the process that executes it.
-    sys.argv = [""]
-    sys.path.extend(paths)
-    sys.modules[module_name] = module
-    if package is not None:
-        sys.modules[package.__name__] = package
     try:
-        with server_api.no_calls(f"the import of {path.name}"):
+        with _alone(), server_api.no_calls(f"the import of {path.name}"):
+            sys.path.extend(paths)
+            sys.modules[module_name] = module
+            if package is not None:
+                sys.modules[package.__name__] = package
             spec.loader.exec_module(module)
     except BaseException as error:
         _remove(loaded)
@@ -97,6 +107,37 @@ def _import(model: PythonInstance, path: Path) -> _Loaded:
             raise loading_failed(error, OUR_FOLDER) from error
         raise
     return loaded
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Hide other models from an import, and the arguments of the process, as in Triton's stub."""
+    others: list[str] = []
+    modules = {name: module for each in _loaded for name, module in _modules_of(each)}
+    arguments, sys.argv = sys.argv, [""]
+    for folder in [folder for each in _loaded for folder in each.paths]:
+        if folder in sys.path:
+            sys.path.remove(folder)
+            others.append(folder)
+    for name in modules:
+        sys.modules.pop(name)
+    try:
+        yield
+    finally:
+        sys.path.extend(others)
+        for name, module in modules.items():
+            sys.modules.setdefault(name, module)
+        sys.argv = arguments
+
+
+def _modules_of(loaded: _Loaded) -> Iterator[tuple[str, ModuleType]]:
+    """Find the modules of a model, those beside it, and its version directory as a package."""
+    folders = tuple(folder + "/" for folder in loaded.paths)
+    for name, module in list(sys.modules.items()):
+        # Not by `getattr`, at which some modules import others. A package's content is found by its file.
+        origin = str(getattr(module, "__dict__", {}).get("__file__"))
+        if module is loaded.package or origin.startswith(folders):
+            yield name, module
 
 
 def _package(model: PythonInstance, path: Path) -> ModuleType | None:
@@ -115,12 +156,11 @@ def _register_utils() -> None:
 
 
 def _remove(loaded: _Loaded) -> None:
-    folders = tuple(folder + "/" for folder in loaded.paths)
     for folder in loaded.paths:
         if folder in sys.path:
             sys.path.remove(folder)
-    for name, module in list(sys.modules.items()):
-        # The next model may import modules of the same names from its own folders.
-        origin = str(getattr(module, "__file__", None))
-        if module is loaded.package or origin.startswith(folders):
+    for name, module in list(_modules_of(loaded)):  # the next model may import modules of the same names
+        if not any(
+            module is other.module for other in _loaded
+        ):  # a reload, which began before this one ended
             del sys.modules[name]

@@ -43,6 +43,7 @@ class Worker:
 
     def run(self) -> None:
         """Execute the requests of the replica until it says so, or has ended."""
+        sys.argv = [""]  # as in Triton's stub: a model that parses arguments must not find ours
         threading.Thread(target=self._serve, name="replica", daemon=True).start()
         self.link.send({"do": "hello", "python": sys.version.split()[0], "prefix": sys.prefix})
         self._first.get().run()  # in the main thread, as in Triton's stub
