@@ -4,6 +4,7 @@ A namespace is the path or address of a repository. Without namespaces an identi
 name has no slash and a namespace has one, so that an identifier can be split.
 """
 
+from hashlib import blake2b
 from typing import Final
 
 SEPARATOR: Final = "::"
@@ -22,3 +23,15 @@ def namespace_of(model: str) -> str:
 def name_of(model: str) -> str:
     """Return the model's name in an identifier: the name of its directory, which clients request."""
     return model[model.rindex("/") :].partition(SEPARATOR)[2] if "/" in model else model
+
+
+def base_name(model: str, version: int) -> str:
+    """Return `simple:1`, with a digest of the namespace if the model has one (`simple:1~8c0a3f12`)."""
+    namespace = namespace_of(model)
+    mark = f"~{blake2b(namespace.encode(), digest_size=4).hexdigest()}" if namespace else ""
+    return f"{name_of(model)}:{version}{mark}"
+
+
+def application_name(base: str, generation: int) -> str:
+    """Return `simple:1`, or `simple:1@2` for a second load of the version, which starts beside the first."""
+    return base if generation == 1 else f"{base}@{generation}"

@@ -12,7 +12,6 @@ from app.core.processes import Process, process
 from app.core.residency import ResidencyReport, UseReport
 from app.core.rollout.outcomes import OutcomeReport
 from app.core.rollout.status import RolloutChange, RolloutStatus
-from app.ray_adapter.node import node_id
 from app.routing.table import RoutingTable, decode_table
 
 logger = logging.getLogger(__name__)
@@ -95,6 +94,8 @@ class ManagerClient:
 
     async def process(self) -> Process | None:
         """Return the manager's process if it is on this node."""
+        from app.ray_adapter.node import node_id  # a process without a cluster has no Ray
+
         node, pid = await _result(self._handle.process.remote())
         return process(pid) if node == node_id() else None
 

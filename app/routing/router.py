@@ -11,7 +11,6 @@ from app.core.errors import unavailable
 from app.core.inference import Call, Sink
 from app.core.tensors import InferRequest
 from app.ray_adapter import replicas
-from app.ray_adapter.handles import open_handle
 from app.routing.pool import ReplicaPool
 from app.routing.repeated_call import RepeatedCall
 from app.routing.sequence_call import SequenceCall
@@ -312,6 +311,8 @@ class Router:
 
         Blocks on a call to the controller.
         """
+        from app.ray_adapter.handles import open_handle  # a process without a cluster has no Ray
+
         return open_handle(deployment, application)
 
     def _close(self, name: str, grace: float = _CLOSE_S) -> None:

@@ -20,8 +20,6 @@ from app.core.inference import Sink
 from app.core.statistics import EnsembleReports
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.ensemble.runner import EnsembleRunner
-from app.ray_adapter.handles import open_handle
-from app.ray_adapter.node import node_id
 from app.rollout.reporter import OutcomeReporter
 from app.rollout.traffic import RolloutTraffic
 from app.routing.manager_client import ManagerClient, follow
@@ -64,6 +62,9 @@ class Connection:
         Raises:
             InferError: UNAVAILABLE when the manager does not answer.
         """
+        from app.ray_adapter.handles import open_handle  # a process without a cluster has no Ray
+        from app.ray_adapter.node import node_id
+
         loop = asyncio.get_running_loop()
         # Opening a handle calls the controller, and blocks.
         handle = await loop.run_in_executor(None, open_handle, MANAGER, spec.manager)

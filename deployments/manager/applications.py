@@ -12,14 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import internal
-from app.core.identifiers import name_of, namespace_of
 from app.core.rollout.split import Split
 from app.ray_adapter.applications import (
     application_statuses,
@@ -62,18 +60,6 @@ class ModelApplication(NamedTuple):
     def base(self) -> str:
         """The result of `base_name`, which all generations share."""
         return self.application.removesuffix(f"@{self.generation}")
-
-
-def base_name(model: str, version: int) -> str:
-    """Return `simple:1`, with a digest of the namespace if the model has one (`simple:1~8c0a3f12`)."""
-    namespace = namespace_of(model)
-    mark = f"~{blake2b(namespace.encode(), digest_size=4).hexdigest()}" if namespace else ""
-    return f"{name_of(model)}:{version}{mark}"
-
-
-def application_name(base: str, generation: int) -> str:
-    """Return `simple:1`, or `simple:1@2` for a second load of the version, which starts beside the first."""
-    return base if generation == 1 else f"{base}@{generation}"
 
 
 def parse_application(name: str) -> tuple[str, int, int] | None:

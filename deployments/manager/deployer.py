@@ -6,13 +6,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
-from typing import Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from app.core.errors import InferError
+from app.core.identifiers import application_name, base_name
 from app.settings.settings import ServerSettings
-from deployments.manager import applications
 from deployments.manager.catalog import Candidate
 from deployments.manager.model_locks import ModelLocks
 from deployments.manager.routing_publisher import RoutingPublisher
@@ -26,12 +26,28 @@ ABANDON_S: Final = 2.0
 _ABANDONED: Final = "Unavailable: unloaded while it was loading"
 _TOO_LONG: Final = "Internal: not loaded within"
 
-Spawn = Callable[[Coroutine[None, None, None]], object]
+Spawn = Callable[[Coroutine[Any, Any, Any]], object]
 """Runs a coroutine in the background."""
 
 
 Room = Callable[[str, int, int], AbstractAsyncContextManager[None]]
 """Holds room for a load, see `deployments.residency.residency.Residency.room`."""
+
+
+class Applications(Protocol):
+    """Runs model versions: in Serve (`deployments.manager.applications`), or in this process."""
+
+    async def deploy(self, spec: ModelSpec) -> Description:
+        """Start a version and wait for the outcome of its load; raise `InferError` if it cannot start."""
+
+    async def update(self, spec: ModelSpec, previous: ModelSpec) -> Description:
+        """Change the instances of a running version; raise `InferError` if everything is as before."""
+
+    async def delete(self, application: str, kill: bool = False) -> bool:
+        """End a version after its requests, with `kill` at once; return whether it is gone."""
+
+    async def running_replicas(self, application: str, deployment: str) -> int:
+        """Return the number of running replicas of a deployment, such as the ingress."""
 
 
 class Deployer:
@@ -44,8 +60,15 @@ class Deployer:
     """
 
     def __init__(
-        self, settings: ServerSettings, publisher: RoutingPublisher, locks: ModelLocks, spawn: Spawn
+        self,
+        settings: ServerSettings,
+        publisher: RoutingPublisher,
+        locks: ModelLocks,
+        spawn: Spawn,
+        running: Applications,
     ) -> None:
+        """`running` runs the versions."""
+        self.running = running
         self._settings = settings
         self._publisher = publisher
         self._locks = locks
@@ -107,7 +130,7 @@ class Deployer:
 
     async def delete(self, application: str, kill: bool = False) -> None:
         """Delete an application after its replicas have drained, or with `kill` at once."""
-        if await applications.delete(application, kill):
+        if await self.running.delete(application, kill):
             self.applications.discard(application)
 
     async def update(self, candidate: Candidate, loaded: ModelSpec, replicas: int = 0) -> Description:
@@ -116,12 +139,12 @@ class Deployer:
         spec = msgspec.structs.replace(candidate.configured(loaded), revision=loaded.revision + 1)
         async with self._locks.load_slot(candidate.name):
             logger.info("updating instances: %s:%d", spec.name, spec.version)
-            return await self._outcome(spec, applications.update(spec, loaded))
+            return await self._outcome(spec, self.running.update(spec, loaded))
 
     def _next_spec(self, candidate: Candidate, version: int) -> ModelSpec:
         """Return the spec of a version with a name that is free, without its fingerprint."""
-        base = applications.base_name(candidate.name, version)
-        names = (applications.application_name(base, generation) for generation in count(1))
+        base = base_name(candidate.name, version)
+        names = (application_name(base, generation) for generation in count(1))
         application = next(name for name in names if name not in self.applications)
         return msgspec.structs.replace(candidate.template, version=version, application=application)
 
@@ -134,7 +157,7 @@ class Deployer:
             spec = await asyncio.to_thread(candidate.spec, version, application)
             log = self._publisher.log or spec.log
             given = msgspec.structs.replace(spec, log=log, replicas=replicas, loaded_at=time.time())
-            return await applications.deploy(given)
+            return await self.running.deploy(given)
 
         return await self._outcome(spec, deployed())
 

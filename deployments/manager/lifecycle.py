@@ -11,9 +11,9 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.errors import invalid_arg
 from app.routing.table import NO_VERSION, ModelState, VersionEntry
 from app.settings.settings import ServerSettings
-from deployments.manager import applications, load_messages
+from deployments.manager import load_messages
 from deployments.manager.catalog import Candidate, Catalog
-from deployments.manager.deployer import Deployer, Spawn
+from deployments.manager.deployer import Applications, Deployer, Spawn
 from deployments.manager.ensemble_loads import EnsembleLoads
 from deployments.manager.ensembles import effective, is_ensemble
 from deployments.manager.model_locks import ModelLocks
@@ -39,6 +39,7 @@ class Lifecycle:
         ingress: the application and deployment of the ingresses.
         spawn: runs a coroutine in the background.
         rollouts: choose the versions of a load, and split the requests of a model.
+        running: runs the versions.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Lifecycle:
         ingress: tuple[str, str],
         spawn: Spawn,
         rollouts: Rollouts,
+        running: Applications,
     ) -> None:
         self._settings = settings
         self._catalog = catalog
@@ -60,7 +62,7 @@ class Lifecycle:
         self.loaded: dict[str, ModelSpec] = {}
         """The specs of the deployed versions, by application."""
         self.locks = ModelLocks(settings.repository.load_threads)
-        self.deployer = Deployer(settings, publisher, self.locks, spawn)
+        self.deployer = Deployer(settings, publisher, self.locks, spawn, running)
         self.ensembles = EnsembleLoads(catalog, self.entries)
         self.initialised = False
         self.failed = False
@@ -139,10 +141,7 @@ class Lifecycle:
     def _count_failure(self, name: str) -> None:
         if name in self.entries:  # a client may request a load of any name
             self._publisher.load_failures[name] += 1
-            self._spawn(self._republish())  # an error ends the operation before it publishes
-
-    async def _republish(self) -> None:
-        await self.publish()
+            self._spawn(self.publish())  # an error ends the operation before it publishes
 
     async def _load(
         self, name: str, override: str | None, bundle: Bundle | None, path: tuple[str, ...]
@@ -392,7 +391,7 @@ class Lifecycle:
         """Publish the entries; return when every ingress routes by them."""
         number = await self.publish()
         try:
-            expected = await applications.running_replicas(*self._ingress)
+            expected = await self.deployer.running.running_replicas(*self._ingress)
         except Exception as error:  # without Serve's controller, the ingresses known so far must do
             logger.warning("cannot count the ingress replicas: %r", error)
             expected = 0

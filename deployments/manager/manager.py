@@ -8,12 +8,11 @@ import asyncio
 import logging
 import os
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from app.core.errors import InferError, invalid_arg, unavailable
-from app.core.identifiers import name_of
+from app.core.errors import InferError, unavailable
 from app.core.observability.log import VERBATIM, configure_logging
 from app.core.rollout.outcomes import OutcomeReport
 from app.core.rollout.status import RolloutChange
@@ -24,12 +23,13 @@ from app.routing.router import Router
 from app.routing.table import RoutingTable, encode_table
 from app.settings.settings import ServerSettings
 from deployments.manager import applications, load_messages
-from deployments.manager.catalog import Catalog, PollFailure, poll_failure
+from deployments.manager.catalog import Catalog
 from deployments.manager.lifecycle import Lifecycle
 from deployments.manager.model_locks import LONG_LOAD_S, requested_by
 from deployments.manager.nodes import NodeWatch, warn_of_nodes_out_of_reach
 from deployments.manager.polling import Poller
 from deployments.manager.recovery import recover
+from deployments.manager.requests import Requests
 from deployments.manager.routing_publisher import RoutingPublisher
 from deployments.model_store.cache import private_root
 from deployments.model_store.config_overrides import PREFIX, ConfigOverrides
@@ -78,14 +78,17 @@ class RepositoryManager:
         self._overrides = Overrides(private_root() / "overrides", limits.override_bytes)
         self._publisher = RoutingPublisher(settings.repository.namespacing)
         rollouts = Rollouts(Records(store))
-        self.lifecycle = Lifecycle(settings, self._catalog, self._publisher, ingress, self._spawn, rollouts)
+        self.lifecycle = Lifecycle(
+            settings, self._catalog, self._publisher, ingress, self._spawn, rollouts, applications
+        )
+        self._requests = Requests(self.lifecycle, self._catalog, self._configs, self._overrides)
         self._scaler = Autoscaler(self.lifecycle, self._channels, rollouts.is_on)
         executions = ExecutionReader(lambda: self.lifecycle.loaded, self._channels)
         self._rollouts = RolloutDriver(
             rollouts, self.lifecycle, judge, self._spawn, self._scaler.missing, executions
         )
         self._on_demand = OnDemand(settings, self.lifecycle, lambda: [each.name for each in rollouts.on()])
-        self._background: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[Any]] = set()
         self._start: asyncio.Task[None] | None = None
         self._recovered = asyncio.Event()
         self._stopping = False
@@ -121,8 +124,7 @@ class RepositoryManager:
         """Return name, version, state and reason of every model version, and names of models never loaded."""
         await self._ensure_recovered()
         self.table.require_started()
-        on_disk = await asyncio.to_thread(self._catalog.scan)
-        return load_messages.index_rows(self.lifecycle.effective, on_disk)
+        return await self._requests.index()
 
     async def load(
         self, name: str, config: str | None, files: Mapping[str, bytes], requester: str = ""
@@ -140,42 +142,12 @@ class RepositoryManager:
         """
         await self._require_explicit()
         with requested_by(requester):
-            await self._load_requested(name, config, files)
-
-    async def _load_requested(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
-        models = [name] if files else await asyncio.to_thread(self._catalog.identifiers, name)
-        if config and not files:
-            self._configs.check(models, config)
-        with self.lifecycle.ensembles.requested(models):
-            try:
-                if files:
-                    failure = await self._load_files(name, config, files)
-                else:
-                    failure = await self._load_each(models, config)
-            except PollFailure:
-                raise  # is logged
-            except InferError as error:
-                logger.error("%s", error.message.rstrip())
-                raise
-            finally:
-                await self._release_overrides()
-            await self.lifecycle.publish_and_wait()
-        if failure:
-            raise invalid_arg(failure)
+            await self._requests.load(name, config, files)
 
     async def unload(self, name: str, unload_dependents: bool = False, requester: str = "") -> None:
         """Take a model out of service; an unknown model is no error (as in Triton)."""
         await self._require_explicit()
-        models = [model for model in self.lifecycle.entries if name_of(model) == name] or [name]
-        unloads = (self.lifecycle.unload(model, unload_dependents) for model in models)
-        if requester:  # a load may wait for the request of a model, which must not wait for that load
-            with requested_by(requester):
-                await asyncio.gather(*unloads)
-        else:
-            async with self.lifecycle.deployer.abandoning(models):
-                await self.lifecycle.ensembles.wait_not_needed(models)
-                await asyncio.gather(*unloads)
-        await self._release_overrides()
+        await self._requests.unload(name, unload_dependents, requester)
 
     async def demand(self, name: str) -> None:
         """Have an idle model served, by its identifier; return when every ingress routes to a replica.
@@ -264,7 +236,7 @@ class RepositoryManager:
         self._recovered.set()
         self._spawn(self._rollouts.run(lambda: self._stopping))
         self._spawn(self._scaler.run(lambda: self._stopping))
-        await self._release_overrides()
+        await self._requests.release_files()
         on_disk = await self._scan_at_start()
         if on_disk is not None:
             await self._load_at_start(on_disk, lost)
@@ -360,39 +332,7 @@ class RepositoryManager:
         """Return adopted models whose channels have another key: they are from an earlier deployment."""
         return {spec.identifier for spec in self.lifecycle.loaded.values() if spec.key != self._key}
 
-    async def _load_files(self, name: str, config: str | None, files: Mapping[str, bytes]) -> str:
-        try:
-            if not config:
-                raise invalid_arg("Load parameter 'config' must be specified for model file override")
-            bundle = await asyncio.to_thread(self._overrides.open, name, files)
-        except InferError as error:
-            raise poll_failure(name, error) from error
-        try:
-            return await self.lifecycle.load(name, config, bundle)
-        finally:
-            self._overrides.close(bundle)
-
-    async def _load_each(self, models: Iterable[str], config: str | None) -> str:
-        """Load the models of one name, one in each namespace, all of them even if one fails.
-
-        Returns:
-            See `Lifecycle.load`.
-        """
-        outcomes = await asyncio.gather(
-            *(self.lifecycle.load(m, config) for m in models), return_exceptions=True
-        )
-        failures = []
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
-            failures.append(outcome)
-        return "\n".join(filter(None, failures))
-
-    async def _release_overrides(self) -> None:
-        served = {spec.bundle for spec in self.lifecycle.loaded.values()}
-        await asyncio.to_thread(self._overrides.retain, served)
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)

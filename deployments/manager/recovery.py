@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from app.core.errors import InferError
+from app.core.identifiers import base_name
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.split import Split
 from deployments.manager import applications
-from deployments.manager.applications import ModelApplication, base_name
+from deployments.manager.applications import ModelApplication
 from deployments.manager.catalog import Catalog
 from deployments.manager.deployer import Deployer, Spawn
 from deployments.manager.lifecycle import Lifecycle

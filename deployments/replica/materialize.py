@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from app.core.errors import unavailable
-from app.ray_adapter.handles import new_handle
 from deployments.model_store.cache import Lease, NodeCache, private_root
 from deployments.model_store.fingerprint import version_digest
 from deployments.spec import MANAGER, ModelSpec
@@ -95,6 +94,8 @@ def _fetch_overrides(spec: ModelSpec) -> LocalCopy:
 
 
 def _fetch(cache: NodeCache, spec: ModelSpec) -> Lease:
+    from app.ray_adapter.handles import new_handle  # where the manager is in this process, there is no Ray
+
     manager: Any = new_handle(MANAGER, spec.manager)
     try:
         listing: list[tuple[str, int]] = manager.override_listing.remote(spec.bundle).result()

@@ -14,8 +14,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
-from ray import serve
-
 from deployments.execution.instance_thread import Batch, InstanceThread
 
 logger = logging.getLogger(__name__)
@@ -34,6 +32,8 @@ MakeBatched = Callable[[Execute, int, int], ServeBatched]
 
 def serve_batched(execute: Execute, max_rows: int, concurrent: int) -> ServeBatched:
     """Decorate an executor with `@serve.batch`, which works inside a replica only."""
+    from ray import serve  # not where models run without a cluster
+
     decorated: Any = serve.batch(
         max_batch_size=max_rows,
         batch_wait_timeout_s=0,
@@ -41,6 +41,15 @@ def serve_batched(execute: Execute, max_rows: int, concurrent: int) -> ServeBatc
         batch_size_fn=lambda items: sum(batch.rows for _, batch in items),
     )(cast(Any, execute))
     return cast(ServeBatched, decorated)
+
+
+def without_serve(execute: Execute, max_rows: int, concurrent: int) -> ServeBatched:
+    """Return a form of an executor that passes each batch on, for a process that is no replica."""
+
+    async def execute_one(item: Item) -> None:
+        await execute([item])
+
+    return execute_one
 
 
 class ServeBatch:

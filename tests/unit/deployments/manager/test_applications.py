@@ -14,13 +14,12 @@ from ray import serve
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError
+from app.core.identifiers import application_name, base_name
 from app.ray_adapter import applications as adapter
 from app.ray_adapter.replicas import ReplicaAddress
 from deployments.manager import applications
 from deployments.manager.applications import (
     ModelApplication,
-    application_name,
-    base_name,
     deploy,
     parse_application,
     update,
