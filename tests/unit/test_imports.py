@@ -22,6 +22,10 @@ app.core:
 app.core.config: app.core
 app.core.observability: app.core
 app.core.rollout: app.core
+app.engine: app.core app.core.rollout app.ingress app.ingress.client_memory app.ingress.service app.native
+    app.ray_adapter app.routing app.settings app.transport app.transport.channel app.transport.memory
+    backends.python.api deployments deployments.bls deployments.manager deployments.model_store
+    deployments.replica deployments.rollout deployments.scheduling.dynamic
 app.ensemble: app.cache app.core app.core.config app.core.observability app.routing app.transport.channel
 app.ingress: app.access app.core app.core.observability app.ingress.access app.ingress.client_memory
     app.ingress.grpc app.ingress.metrics app.ingress.net app.ingress.rest app.ingress.service

@@ -1,0 +1,368 @@
+"""Nereid in one process, without Ray: loads models of repositories and answers requests of arrays.
+
+    with Engine.open(model_repository="/models", model_control_mode="explicit") as engine:
+        engine.load("resnet")
+        outputs = engine.infer("resnet", {"input": images})      # {"output": array}
+        future = engine.submit("resnet", {"input": images})      # a concurrent.futures.Future of the same
+        for outputs in engine.stream("words", {"text": [b"hello"]}): ...
+
+Configurations, auto-completion, versions, schedulers, ensembles, calls between models (BLS), sequences, the
+response cache and statistics are those of the server. What needs a cluster is missing: several replicas of a
+model, rollouts, and models on demand; a crash of a model is one of the process.
+
+Every public method may be called from any thread but the engine's own, which answers the requests.
+"""
+
+import logging
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Final, cast
+
+import numpy as np
+import numpy.typing as npt
+from tritonclient.grpc import model_config_pb2 as mc
+from tritonclient.grpc import service_pb2 as pb
+
+from app.core.datatypes import DATATYPES
+from app.core.inference import Call, Sink
+from app.core.private_files import private_root
+from app.core.tensors import (
+    InferRequest,
+    InferResponse,
+    Parameters,
+    RequestedOutput,
+    SequenceId,
+    Tensor,
+    failed,
+)
+from app.engine.calls import LocalCalls
+from app.engine.local_replica import LocalApplications
+from app.engine.local_router import LocalRouter
+from app.engine.repository import LocalRepository
+from app.ingress.client_memory.registry import SharedMemory
+from app.ingress.service.routed import RoutedInferenceService
+from app.native.choice import is_native
+from app.routing.manager_client import ManagerClient
+from app.routing.table import VersionEntry
+from app.settings.load import from_args
+from app.settings.settings import ServerSettings
+from app.transport.event_loop_thread import LoopThread
+from app.transport.memory.client_regions import use_mappings
+from backends.python.api import server_api
+from deployments.bls.service import Connection
+
+logger = logging.getLogger(__name__)
+
+Arrays = dict[str, npt.NDArray[Any]]
+_CLOSE_S: Final = 60.0
+
+
+class Engine:
+    """Models served in this process.
+
+    A process has one engine at a time whose Python models call other models.
+
+    Args:
+        settings: as of a server; those of its cluster and its fronts are not used.
+
+    Attributes:
+        settings: these settings.
+        plane: the thread that answers requests.
+        service: the interface under the fronts; used on the thread's loop.
+        repository: loads and unloads; used on the thread's loop.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.plane = LoopThread("engine")
+        self.plane.call(self._compose())
+        self._closed = False
+
+    @classmethod
+    def open(cls, **flags: object) -> "Engine":
+        """Start an engine by tritonserver's flags with underscores, and load the models of the start.
+
+        A model that cannot be loaded is listed by `index` with the reason; the others are served.
+
+        Raises:
+            SettingsError: an unknown or contradictory setting, in one line.
+            InferError: a repository cannot be read.
+        """
+        engine = cls(from_args(flags))
+        try:
+            engine.start()
+        except BaseException:
+            engine.close()
+            raise
+        return engine
+
+    async def _compose(self) -> None:
+        settings = self.settings
+        if is_native(settings.cluster.data_plane):
+            use_mappings(self.plane.loop.call_later)
+        self._applications = LocalApplications(self.plane, settings.server.exit_timeout_s)
+        self._router = LocalRouter(self._applications.replicas, settings.cluster.transport)
+        self.repository = LocalRepository(settings, self._applications, self._router)
+        regions = os.path.join(private_root(), f"regions-{secrets.token_hex(8)}")
+        shared_memory = SharedMemory(regions, settings.devices.allow_client_shm)
+        self.service = RoutedInferenceService(settings, self._router, self.repository, shared_memory)
+        connection = Connection(self._router, cast(ManagerClient, self.repository))
+        self._router.ensembles = connection.ensembles = self.service.ensembles
+        self._calls = LocalCalls(self.plane, connection)
+
+    def start(self) -> None:
+        """Load the models of the start. Blocks.
+
+        Raises:
+            InferError: a repository cannot be read.
+        """
+        server_api.install(self._calls)
+        self.plane.call(self.repository.start())
+
+    def close(self) -> None:
+        """Answer the requests in flight, unload every model and end the thread. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self.service.begin_exit()
+        self.plane.call(self._close())
+        if server_api.current() is self._calls:
+            server_api.install(server_api.NoServerApi())
+        self.plane.stop()
+
+    async def _close(self) -> None:
+        await self._applications.close()
+        await self.repository.close()
+        await self._router.close(1.0)
+        self.service.shared_memory.close()
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def load(self, name: str, config: str | None = None, files: Mapping[str, bytes] | None = None) -> None:
+        """Load or reload a model; needs `model_control_mode` explicit. Blocks.
+
+        Args:
+            name: the model.
+            config: a configuration as JSON instead of the one on disk.
+            files: files by path (`1/model.onnx`) instead of those on disk; they need a `config`.
+
+        Raises:
+            InferError: the load failed; versions that were served still are.
+        """
+        self.plane.call(self.service.load_model(name, config, files or {}))
+
+    def unload(self, name: str, dependents: bool = False) -> None:
+        """Unload a model, with `dependents` also those loaded only for it. Blocks until it is unloaded."""
+        self.plane.call(self.service.unload_model(name, dependents))
+
+    def index(self, ready: bool = False) -> list[tuple[str, str, str, str]]:
+        """Return name, version, state and reason of every version, and names of models never loaded."""
+        found = self.plane.call(self.service.repository_index(ready))
+        return [(model.name, model.version, model.state, model.reason) for model in found.models]
+
+    def ready(self, name: str, version: str = "") -> bool:
+        """Return whether a model could be called; raise `InferError` (NOT_FOUND) for an unknown one."""
+        ready: bool = self.on_loop(lambda: self.service.model_ready(name, version))
+        return ready
+
+    def config(self, name: str, version: str = "") -> mc.ModelConfig:
+        """Return the complete configuration of a model; raise `InferError` if it is not served."""
+        return self._router.resolve(name, version).model_config
+
+    def statistics(self, name: str = "", version: str = "") -> pb.ModelStatisticsResponse:
+        """Return the counters of a model, or of all; raise `InferError` if it is not served."""
+        return self.plane.call(self.service.statistics(name, version))
+
+    def infer(self, model: str, inputs: Mapping[str, npt.ArrayLike], **options: Any) -> Arrays:
+        """Make one request and wait for its response; see `request` for the options.
+
+        Returns:
+            The outputs by name, BYTES as object arrays of `bytes`; {} for a decoupled model that sends none.
+
+        Raises:
+            InferError: the request failed, with the code and text of the server.
+        """
+        responses: SimpleQueue[InferResponse] = SimpleQueue()
+        self.send(self.request(model, inputs, **options), responses.put)
+        return arrays(_only(responses))
+
+    def submit(self, model: str, inputs: Mapping[str, npt.ArrayLike], **options: Any) -> "Future[Arrays]":
+        """As `infer`, but return a future at once; cancelling it cancels the request."""
+        future: Future[Arrays] = Future()
+        received: list[InferResponse] = []
+
+        def put(response: InferResponse) -> None:
+            received.append(response)
+            if response.final and future.set_running_or_notify_cancel():
+                _settle(future, received)
+
+        cancel = self.send(self.request(model, inputs, **options), put)
+        future.add_done_callback(lambda done: cancel() if done.cancelled() else None)
+        return future
+
+    def stream(self, model: str, inputs: Mapping[str, npt.ArrayLike], **options: Any) -> Iterator[Arrays]:
+        """Make a request of a model with any number of responses; leaving the iterator cancels it.
+
+        Raises:
+            InferError: from the iterator; the request failed.
+        """
+        responses: SimpleQueue[InferResponse] = SimpleQueue()
+        cancel = self.send(self.request(model, inputs, **options), responses.put)
+        final = False
+        try:
+            while not final:
+                response = responses.get()
+                final = response.final
+                if not response.is_end_of_stream:
+                    yield arrays(response)
+        finally:
+            if not final:
+                cancel()
+
+    def request(
+        self,
+        model: str,
+        inputs: Mapping[str, npt.ArrayLike],
+        *,
+        version: str = "",
+        outputs: Sequence[str] = (),
+        parameters: Parameters | None = None,
+        request_id: str = "",
+        sequence_id: SequenceId = 0,
+        sequence_start: bool = False,
+        sequence_end: bool = False,
+        priority: int = 0,
+        timeout_us: int = 0,
+    ) -> InferRequest:
+        """Make a request of arrays.
+
+        Args:
+            model: its name.
+            inputs: arrays by input name, batch dimension included; strings or bytes for BYTES, uint16 bit
+                patterns for BF16. Large arrays are not copied: they must not change until the response.
+            version: the version; "" for the one that the version policy chooses.
+            outputs: names of the requested outputs; all of them by default.
+            parameters: custom parameters.
+            request_id: the request's id in logs and traces.
+            sequence_id: of a stateful model, with `sequence_start` and `sequence_end`.
+            priority: as in Triton's schedule policy.
+            timeout_us: the time in the queue after which the request fails, in microseconds.
+
+        Raises:
+            InferError: the model is not served.
+        """
+        known = self._router.resolve(model, version).inputs
+        tensors = tuple([_tensor(name, value, known) for name, value in inputs.items()])
+        wanted = tuple([RequestedOutput(name) for name in outputs])
+        return InferRequest(
+            model,
+            version,
+            tensors,
+            wanted,
+            request_id,
+            parameters or {},
+            sequence_id,
+            sequence_start,
+            sequence_end,
+            priority,
+            timeout_us,
+        )
+
+    def send(self, request: InferRequest, sink: Sink) -> Callable[[], None]:
+        """Send a request; return the function that cancels it. The sink is called on the engine's thread.
+
+        It gets every response; the last one is final, and always comes.
+        """
+        sent = _Sent(self, request, sink)
+        self.plane.loop.call_soon_threadsafe(sent.start)
+        return partial(self._on_loop_soon, sent.cancel)
+
+    def _on_loop_soon(self, call: Callable[[], None]) -> None:
+        self.plane.loop.call_soon_threadsafe(call)
+
+    def on_loop(self, call: Callable[[], Any]) -> Any:
+        """Return the result of a function that is to run on the engine's thread."""
+
+        async def work() -> Any:
+            return call()
+
+        return self.plane.call(work())
+
+    def entry(self, name: str, version: str = "") -> VersionEntry:
+        """Return the version that would answer a request; raise `InferError` if there is none."""
+        return self._router.resolve(name, version)
+
+
+class _Sent:
+    """A request on its way to the engine's thread."""
+
+    def __init__(self, engine: Engine, request: InferRequest, sink: Sink) -> None:
+        self._service = engine.service
+        self._request = request
+        self._sink = sink
+        self._call: Call | None = None
+        self._cancelled = False
+
+    def start(self) -> None:
+        """Submit the request, on the loop."""
+        request = self._request
+        try:
+            entry = self._service.resolve(request.model_name, request.model_version)
+            self._call = self._service.submit(entry, request, self._sink)
+        except Exception as error:
+            self._sink(failed(error, request.id))
+            return
+        if self._cancelled:
+            self._call.cancel()
+
+    def cancel(self) -> None:
+        """Cancel the request, on the loop."""
+        self._cancelled = True
+        if self._call is not None:
+            self._call.cancel()
+
+
+def arrays(response: InferResponse) -> Arrays:
+    """Return the outputs of a response by name.
+
+    Raises:
+        InferError: the request failed.
+    """
+    response.raise_error()
+    return {tensor.name: tensor.array() for tensor in response.outputs}
+
+
+def _only(responses: "SimpleQueue[InferResponse]") -> InferResponse:
+    """Wait for all responses; return the failed one, or the first."""
+    first = response = responses.get()
+    while not response.final:
+        response = responses.get()
+        if response.failure is not None:
+            return response
+    return first
+
+
+def _settle(future: "Future[Arrays]", received: Sequence[InferResponse]) -> None:
+    failure = next((response for response in received if response.failure is not None), received[0])
+    try:
+        future.set_result(arrays(failure))
+    except Exception as error:
+        future.set_exception(error)
+
+
+def _tensor(name: str, values: npt.ArrayLike, known: Mapping[str, Any]) -> Tensor:
+    """Wrap values as a tensor; plain lists get the data type that the model declares."""
+    spec = known.get(name)
+    datatype = "" if spec is None else spec.datatype
+    if not isinstance(values, np.ndarray | np.generic) and datatype not in ("", "BYTES", "BF16"):
+        values = np.asarray(values, dtype=DATATYPES[datatype].dtype)
+    array = np.asarray(values)
+    return Tensor.from_array(name, array, "BF16" if datatype == "BF16" and array.dtype == np.uint16 else "")

@@ -1,0 +1,156 @@
+"""Requests to a model of this process: what a channel is between processes, without one."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import msgspec
+
+from app.core.errors import ErrorCode, Failure, FailureReason, InferError, unavailable
+from app.core.inference import Sink
+from app.core.tensors import InferRequest, InferResponse, failed
+from app.ray_adapter.replicas import ReplicaAddress
+from app.routing.pool import ReplicaPool
+from app.transport.channel.client import DEADLINE_EXCEEDED, Channel, no_sink
+from app.transport.channel.deadlines import Deadlines
+from app.transport.channel.server import Handler
+from app.transport.settings import TransportSettings
+
+logger = logging.getLogger(__name__)
+
+HERE: Final = "here"
+"""The node of a process without a cluster, and the only replica of each of its models."""
+_CANCELLED: Final = Failure(ErrorCode.CANCELLED, "", FailureReason.CANCELED)
+_EXPIRED: Final = Failure(ErrorCode.UNAVAILABLE, DEADLINE_EXCEEDED)
+_BROKEN_SUBMIT: Final = Failure(ErrorCode.INTERNAL, "the model failed to take the request")
+_SETTINGS: Final = TransportSettings()
+
+
+class LocalCall:
+    """A request in flight."""
+
+    __slots__ = ("_channel", "_number", "bucket", "cancel_there", "request_id", "sink", "submitted")
+
+    def __init__(self, channel: "LocalChannel", number: int, sink: Sink, request_id: str) -> None:
+        self._channel = channel
+        self._number = number
+        self.sink = sink
+        self.request_id = request_id
+        self.bucket = 0
+        self.cancel_there: Callable[[], None] | None = None
+        self.submitted = False
+
+    def cancel(self) -> None:
+        """Cancel the request; see `ChannelCall.cancel`."""
+        self._channel.abort(self._number, _CANCELLED)
+
+    def on_response(self, response: InferResponse) -> None:
+        """Pass a response on, unless the request was cancelled or has expired."""
+        if not self.submitted:  # a sink is never called before `submit` has returned
+            asyncio.get_running_loop().call_soon(self.on_response, response)
+            return
+        if not self._channel.is_open(self._number):
+            return
+        sink = self.sink
+        if response.final:
+            self._channel.end(self._number)
+            self.sink = no_sink
+        sink(response)
+
+
+class LocalChannel:
+    """Has the interface of a `Channel`, and hands requests to a handler of this process by reference.
+
+    Attributes:
+        ready: whether the model reports itself ready.
+    """
+
+    local = True
+    suspected = ""
+    unreachable = False
+
+    def __init__(self, handler: Handler, model: str) -> None:
+        """Make a channel of the running loop; `model` is for error texts."""
+        self._handler = handler
+        self._model = model
+        self._loop = asyncio.get_running_loop()
+        self._calls: dict[int, LocalCall] = {}
+        self._next = 1
+        self._deadlines = Deadlines(self._loop, _SETTINGS.deadline_grace, self._expired)
+        self.ready = True
+        self.draining = self.closing = False
+
+    @property
+    def outstanding(self) -> int:
+        """Requests without their final response."""
+        return len(self._calls)
+
+    def submit(self, request: InferRequest, sink: Sink) -> LocalCall:
+        """Send a request; see `Channel.submit`."""
+        if self.closing or self.draining:
+            raise unavailable(f"model '{self._model}' is being unloaded")
+        number = self._next
+        self._next = number + 1
+        call = self._calls[number] = LocalCall(self, number, sink, request.id)
+        if request.deadline:
+            call.bucket = self._deadlines.add(number, request.deadline)
+        try:
+            call.cancel_there = self._handler.submit(request, call.on_response)
+        except InferError as error:
+            self._loop.call_soon(call.on_response, failed(error, request.id))
+        except Exception:
+            logger.exception("model '%s' failed on a request", self._model)
+            self._loop.call_soon(call.on_response, failed(_BROKEN_SUBMIT, request.id))
+        call.submitted = True
+        return call
+
+    async def control(self, verb: str, payload: Any = None, timeout: float | None = None) -> Any:
+        """Call a verb of the handler; see `Channel.control`."""
+        async with asyncio.timeout(timeout):
+            return msgspec.to_builtins(await self._handler.control(verb, payload))
+
+    def is_open(self, number: int) -> bool:
+        """Whether a request has neither ended nor been given up."""
+        return number in self._calls
+
+    def end(self, number: int) -> None:
+        """Forget a request."""
+        call = self._calls.pop(number)
+        if call.bucket:
+            self._deadlines.remove(number, call.bucket)
+
+    def abort(self, number: int, failure: Failure) -> None:
+        """Fail a request without waiting for the model, whose further responses are ignored."""
+        call = self._calls.get(number)
+        if call is None:
+            return
+        self.end(number)
+        if call.cancel_there is not None:
+            call.cancel_there()
+        sink, call.sink = call.sink, no_sink
+        self._loop.call_soon(sink, failed(failure, call.request_id))
+
+    def retire(self) -> None:
+        """Accept no new requests."""
+        self.draining = True
+
+    def close(self) -> None:
+        """Accept no new requests, and give up those in flight."""
+        self.closing = True
+        failure = Failure(ErrorCode.UNAVAILABLE, f"model '{self._model}' was unloaded")
+        for number in list(self._calls):
+            self.abort(number, failure)
+        self._deadlines.clear()
+
+    def _expired(self, number: int) -> None:
+        self.abort(number, _EXPIRED)
+
+
+class LocalPool(ReplicaPool):
+    """A pool of one channel, to a model of this process."""
+
+    def __init__(self, model: str, channel: LocalChannel) -> None:
+        super().__init__(model, HERE, b"", _SETTINGS)
+        self._wanted = {HERE: ReplicaAddress(HERE, HERE, "", "")}
+        self._add_channel(HERE, cast(Channel, channel))

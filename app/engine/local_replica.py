@@ -1,0 +1,149 @@
+"""Model versions loaded in this process, in place of Serve's replicas."""
+
+import asyncio
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import msgspec
+
+from app.core.errors import InferError
+from app.engine.local_channel import HERE, LocalChannel
+from app.transport.event_loop_thread import LoopThread
+from deployments.replica.control import ReplicaHandler
+from deployments.replica.loading import labels_of, load_model
+from deployments.replica.materialize import LocalCopy, materialize_model
+from deployments.replica.readiness import ReadinessWatch
+from deployments.replica.served_model import ServedModel
+from deployments.scheduling.dynamic.serve_batch import without_serve
+from deployments.spec import UPDATE, Description, ModelSpec
+
+logger = logging.getLogger(__name__)
+
+_STOP_S: Final = 5.0
+"""Time for each instance to end."""
+_POLL_S: Final = 0.01
+
+
+class LocalReplica:
+    """A loaded model version. Made by `load`, in any thread but the loop's; the rest runs on the loop."""
+
+    def __init__(
+        self, local: LocalCopy, served: ServedModel, channel: LocalChannel, readiness: ReadinessWatch
+    ) -> None:
+        """Use `load` instead."""
+        self.channel = channel
+        self._local = local
+        self._served = served
+        self._readiness = readiness
+
+    @classmethod
+    def load(cls, spec: ModelSpec, plane: LoopThread) -> "LocalReplica":
+        """Fetch the model's files and load it. Blocks.
+
+        Raises:
+            InferError: the model cannot be served.
+        """
+        local = materialize_model(spec)
+        served: ServedModel | None = None
+        try:
+            served = load_model(local.spec, plane, without_serve)
+            return plane.call(cls._open(local, served))
+        except BaseException:
+            if served is not None:
+                served.close(_STOP_S)
+            local.release()
+            raise
+
+    @classmethod
+    async def _open(cls, local: LocalCopy, served: ServedModel) -> "LocalReplica":
+        await served.open()
+        channel = LocalChannel(ReplicaHandler(served, node=HERE), served.model.name)
+
+        def announce(ready: bool) -> None:
+            channel.ready = ready
+
+        readiness = served.instances.watch_readiness(announce)
+        await readiness.start()
+        served.instances.watch_executions(announce)
+        return cls(local, served, channel, readiness)
+
+    def description(self, spec: ModelSpec) -> Description:
+        """Describe the load of a spec; reads the labels of classes."""
+        spec = msgspec.structs.replace(spec, config=self._served.instances.declared)
+        return Description(spec, self._served.config.SerializeToString(), labels_of(self._served.model))
+
+    async def close(self, grace_s: float) -> None:
+        """Unload once no request is in flight, or after some seconds."""
+        self.channel.retire()
+        deadline = time.monotonic() + grace_s
+        while self.channel.outstanding and time.monotonic() < deadline:
+            await asyncio.sleep(_POLL_S)
+        self.channel.close()
+        self._readiness.stop()
+        await asyncio.to_thread(self._served.close, _STOP_S)
+        self._local.release()
+
+
+class LocalApplications:
+    """The model versions of this process; `deployments.manager.deployer.Applications`.
+
+    All methods run on the data-plane loop.
+
+    Attributes:
+        replicas: the loaded versions, by application.
+    """
+
+    def __init__(self, plane: LoopThread, grace_s: float) -> None:
+        """`grace_s` are the seconds that a version's requests have to end when it is unloaded."""
+        self.replicas: dict[str, LocalReplica] = {}
+        self._plane = plane
+        self._grace_s = grace_s
+        # Apart from asyncio's default threads: loads take seconds, and may themselves wait for such a thread.
+        self._threads = ThreadPoolExecutor(64, "model-load")
+
+    async def deploy(self, spec: ModelSpec) -> Description:
+        """Load a version; a failure of the load is in the description."""
+        started = time.monotonic()
+        loop = asyncio.get_running_loop()
+        loading = loop.run_in_executor(self._threads, LocalReplica.load, spec, self._plane)
+        try:
+            replica = await asyncio.shield(loading)
+        except asyncio.CancelledError:
+            loading.add_done_callback(self._discard)  # a thread cannot be killed
+            raise
+        except InferError as error:
+            return Description(spec, error=error.with_code())
+        except Exception as error:
+            logger.exception("loading model '%s' version %s", spec.name, spec.version)
+            return Description(spec, error=f"Internal: {type(error).__name__}: {error}")
+        self.replicas[spec.application] = replica
+        described = await asyncio.to_thread(replica.description, spec)
+        return msgspec.structs.replace(described, load_seconds=time.monotonic() - started)
+
+    def _discard(self, loading: "asyncio.Future[LocalReplica]") -> None:
+        if not loading.cancelled() and loading.exception() is None:
+            self._closing = asyncio.ensure_future(loading.result().close(0))
+
+    async def update(self, spec: ModelSpec, previous: ModelSpec) -> Description:
+        """Change the instances of a version."""
+        replica = self.replicas[spec.application]
+        await replica.channel.control(UPDATE, spec.config)
+        return await asyncio.to_thread(replica.description, spec)
+
+    async def delete(self, application: str, kill: bool = False) -> bool:
+        """Unload a version, if it is loaded."""
+        replica = self.replicas.pop(application, None)
+        if replica is not None:
+            await replica.close(0 if kill else self._grace_s)
+        return True
+
+    async def running_replicas(self, application: str, deployment: str) -> int:
+        """Return 0: nobody else routes by this process's tables."""
+        return 0
+
+    async def close(self) -> None:
+        """Unload everything."""
+        await asyncio.gather(*(self.delete(application) for application in list(self.replicas)))
+        self._threads.shutdown(wait=False)

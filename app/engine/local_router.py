@@ -1,0 +1,57 @@
+"""Routing within one process, and the publication of its tables."""
+
+import asyncio
+from collections.abc import Mapping
+
+from app.core.rollout.split import Split
+from app.engine.local_channel import HERE, LocalPool
+from app.engine.local_replica import LocalReplica
+from app.routing.pool import ReplicaPool
+from app.routing.router import Router
+from app.routing.table import VersionEntry
+from app.transport.settings import TransportSettings
+from deployments.manager.routing_publisher import RoutingPublisher
+
+
+class LocalRouter(Router):
+    """A router whose pools are models of this process."""
+
+    def __init__(self, replicas: Mapping[str, LocalReplica], settings: TransportSettings) -> None:
+        """`replicas` are the loaded versions, by application."""
+        super().__init__(HERE, b"", settings)
+        self._replicas = replicas
+
+    def _open(
+        self, deployment: str, application: str, settings: TransportSettings, repeatable: bool = False
+    ) -> ReplicaPool:
+        pool = LocalPool(deployment, self._replicas[application].channel)
+        self._pools[application] = pool
+        return pool
+
+    def _close(self, name: str, grace: float = 60.0) -> None:
+        task = asyncio.get_running_loop().create_task(self._pools.pop(name).close(grace))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+class LocalPublisher(RoutingPublisher):
+    """Publishes to the router of this process: a published table is in use."""
+
+    def __init__(self, router: Router, namespacing: bool) -> None:
+        super().__init__(namespacing)
+        self._router = router
+        self._applying = asyncio.Lock()
+
+    async def publish(
+        self,
+        entries: tuple[VersionEntry, ...],
+        initialised: bool,
+        failed: bool = False,
+        all_loaded: bool = False,
+        splits: tuple[Split, ...] = (),
+    ) -> int:
+        number = await super().publish(entries, initialised, failed, all_loaded, splits)
+        async with self._applying:  # the router waits while it applies a table, and a newer one may come
+            if self._router.table.number < self.table.number:
+                await self._router.apply(self.table)
+        return number

@@ -1,0 +1,155 @@
+"""The repository manager of a process without a cluster."""
+
+import asyncio
+import glob
+import logging
+import os
+import secrets
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final
+
+from app.core.errors import unavailable, unsupported
+from app.core.rollout.status import RolloutChange, RolloutStatus
+from app.engine.local_replica import LocalApplications
+from app.engine.local_router import LocalPublisher
+from app.routing.router import Router
+from app.settings.settings import ServerSettings
+from deployments.manager.catalog import Catalog
+from deployments.manager.lifecycle import Lifecycle
+from deployments.manager.model_locks import requested_by
+from deployments.manager.requests import Requests
+from deployments.model_store.cache import private_root as cache_root
+from deployments.model_store.config_overrides import ConfigOverrides
+from deployments.model_store.overrides import Overrides
+from deployments.rollout.records import Records
+from deployments.rollout.rollouts import Rollouts
+from deployments.rollout.selection import Choice, Offer
+
+logger = logging.getLogger(__name__)
+
+_NOBODY: Final = ("", "")
+"""The application of the ingresses, of which there are none."""
+
+
+class LocalRepository:
+    """Loads and unloads the models of repositories. Runs on the data-plane loop.
+
+    The `Repository` of an inference service, and what models ask by `pb_utils.load_model`.
+
+    Args:
+        settings: the server's settings.
+        applications: runs the model versions.
+        router: routes by the published tables.
+
+    Attributes:
+        lifecycle: the state of each model.
+    """
+
+    def __init__(self, settings: ServerSettings, applications: LocalApplications, router: Router) -> None:
+        self._settings = settings
+        limits = settings.model_store
+        configs = ConfigOverrides(None, limits.config_override_bytes)
+        files = Overrides(cache_root() / "overrides", limits.override_bytes)
+        self.catalog = Catalog(settings, secrets.token_bytes(32), overrides=configs)
+        self.catalog.gpus = visible_gpus()
+        self._publisher = LocalPublisher(router, settings.repository.namespacing)
+        self.lifecycle = Lifecycle(
+            settings, self.catalog, self._publisher, _NOBODY, self.spawn, _AtOnce(), applications
+        )
+        self._requests = Requests(self.lifecycle, self.catalog, configs, files)
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a coroutine in the background."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def start(self) -> None:
+        """Load the models of the start; one that fails is listed as such.
+
+        Raises:
+            InferError: a repository cannot be read.
+        """
+        lifecycle = self.lifecycle
+        on_disk = await asyncio.to_thread(self.catalog.scan)
+        names = self.catalog.startup_models(on_disk)
+        await asyncio.gather(*(lifecycle.load_quietly(name) for name in names))
+        lifecycle.all_loaded = all(e.loaded for e in lifecycle.effective if e.name in names)
+        lifecycle.initialised = True
+        await lifecycle.publish()
+
+    async def index(self) -> list[tuple[str, str, str, str]]:
+        """Return name, version, state and reason of every version, and names of models never loaded."""
+        return await self._requests.index()
+
+    async def load(
+        self, name: str, config: str | None, files: Mapping[str, bytes], requester: str = ""
+    ) -> None:
+        """Load or reload a model; see `RepositoryManager.load`."""
+        self._require_explicit()
+        with requested_by(requester):
+            await self._requests.load(name, config, files)
+
+    async def unload(self, name: str, unload_dependents: bool = False, requester: str = "") -> None:
+        """Unload a model; see `RepositoryManager.unload`."""
+        self._require_explicit()
+        await self._requests.unload(name, unload_dependents, requester)
+
+    async def rollout(self, name: str) -> RolloutStatus:
+        """Refuse: rollouts need a cluster."""
+        raise unsupported("there are no rollouts in a server of one process")
+
+    async def change_rollout(self, name: str, change: RolloutChange, who: str) -> RolloutStatus:
+        """Refuse: rollouts need a cluster."""
+        raise unsupported("there are no rollouts in a server of one process")
+
+    async def configure(self, change: bytes, current: bytes) -> None:
+        """Change live settings, see `RoutingPublisher.configure`."""
+        self._publisher.configure(change, current)
+        await self.lifecycle.publish()
+
+    async def close(self) -> None:
+        """Wait for what runs in the background."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _require_explicit(self) -> None:
+        if self._settings.repository.control_mode != "explicit":
+            raise unavailable("explicit model load / unload is not allowed if polling is enabled")
+
+
+class _Nothing:
+    """A store that keeps nothing."""
+
+    def read(self, key: str) -> bytes | None:
+        return None
+
+    def write(self, key: str, value: bytes) -> None:
+        pass
+
+    def remove(self, key: str) -> None:
+        pass
+
+    def keys(self, prefix: str) -> list[str]:
+        return []
+
+
+class _AtOnce(Rollouts):
+    """Rollouts of a process that has none: a new version takes over at once, whatever `rollout.yaml` says."""
+
+    def __init__(self) -> None:
+        super().__init__(Records(_Nothing()))
+
+    async def select(self, offer: Offer) -> Choice:
+        return await super().select(offer._replace(policy=None))
+
+
+def visible_gpus() -> tuple[int, ...]:
+    """Return the CUDA ordinals of this process."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return tuple(range(len([each for each in visible.split(",") if each.strip() not in ("", "-1")])))
+    return tuple(range(len(glob.glob("/dev/nvidia[0-9]*"))))
