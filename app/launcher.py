@@ -105,6 +105,10 @@ def _check_ports(settings: ServerSettings) -> None:
             settings.metrics.port,
             False,
         ),
+        *(
+            (name, front.enabled, front.address, front.port, False)
+            for name, front in settings.clouds.fronts(settings.http).items()
+        ),
     )
     for service, allowed, address, port, shared in wanted:
         if not allowed or port == 0:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 
 from tests import environments
-from tests.server import ROOT, Server
+from tests.server import ROOT, Server, free_port
 
 # No deadline: a slow machine is no defect. `make test` takes fewer examples, and the same ones each time;
 # `make test-unit` takes new ones, `make fuzz` looks for long.
@@ -17,6 +17,10 @@ settings.register_profile("quick", deadline=None, max_examples=40, derandomize=T
 settings.load_profile("thorough")
 
 CONTRACT_MODELS = Path(__file__).parent / "contract" / "models"
+CLOUD_PORTS = {"sagemaker": free_port(), "vertex-ai": free_port()}
+"""The ports of the fronts for platforms."""
+VERTEX_AI_ROUTES = {"AIP_PREDICT_ROUTE": "/predict", "AIP_HEALTH_ROUTE": "/health"}
+_ENVIRONMENT = {"SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "simple", **VERTEX_AI_ROUTES}
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +32,9 @@ def nereid_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     environments.make(own / "environment")
     repositories = [ROOT / "model_repository", CONTRACT_MODELS, own.parent]
     arguments = [f"--model-repository={path}" for path in repositories]
-    server = Server([*arguments, "--allow-client-shm=true"], log).start()
+    arguments += ["--allow-client-shm=true", "--vertex-ai-default-model=simple"]
+    for platform, port in CLOUD_PORTS.items():
+        arguments += [f"--allow-{platform}=true", f"--{platform}-port={port}"]
+    server = Server(arguments, log, _ENVIRONMENT).start()
     yield server
     server.stop()

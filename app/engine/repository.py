@@ -85,12 +85,25 @@ class LocalRepository:
         return await self._requests.index()
 
     async def load(
-        self, name: str, config: str | None, files: Mapping[str, bytes], requester: str = ""
+        self,
+        name: str,
+        config: str | None,
+        files: Mapping[str, bytes],
+        requester: str = "",
+        *,
+        directory: str = "",
     ) -> None:
         """Load or reload a model; see `RepositoryManager.load`."""
         self._require_explicit()
         with requested_by(requester):
-            await self._requests.load(name, config, files)
+            if directory:
+                await self._requests.register(name, directory)
+            else:
+                await self._requests.load(name, config, files)
+
+    async def registered(self) -> dict[str, str]:
+        """Return the directories of models outside the repositories, by name."""
+        return self._requests.registered()
 
     async def unload(self, name: str, unload_dependents: bool = False, requester: str = "") -> None:
         """Unload a model; see `RepositoryManager.unload`."""

@@ -45,7 +45,7 @@ async def open_fronts(
     send_buffers: SendBufferLimit,
     guard: Guard | None = None,
 ) -> list[Front]:
-    """Listen for HTTP, gRPC and metrics; a front that is disabled is not imported.
+    """Listen for HTTP, gRPC, metrics and the protocols of clouds; a front that is disabled is not imported.
 
     Raises:
         OSError: an address or port cannot be used, or a certificate's file cannot be read.
@@ -58,6 +58,10 @@ async def open_fronts(
         fronts.append(await _open_grpc(settings.grpc, service, observer, send_buffers, guard))
     if settings.metrics.enabled:
         fronts.append(await _open_metrics(settings.metrics, metrics, guard))
+    if settings.clouds.allow_sagemaker:
+        fronts.append(await _open_sagemaker(settings, service, observer, send_buffers, guard))
+    if settings.clouds.allow_vertex_ai:
+        fronts.append(await _open_vertex_ai(settings, service, metrics, observer, send_buffers, guard))
     if settings.http.enabled:  # Last: a client that is told "ready" over HTTP may use the others.
         fronts.append(await _open_http(settings, service, observer, send_buffers, guard))
     return fronts
@@ -77,6 +81,39 @@ async def _open_http(
     tls = settings.http.certificates.context() if settings.http.certificates else None
     port = await front.start(settings.http.address, settings.http.port, tls=tls)
     logger.info("Started HTTPService at %s:%d", settings.http.address, port)
+    return front
+
+
+async def _open_sagemaker(
+    settings: ServerSettings,
+    service: InferenceService,
+    observer: Observer,
+    send_buffers: SendBufferLimit,
+    guard: Guard | None,
+) -> Front:
+    from app.ingress.clouds.sagemaker import SageMakerFront
+
+    place = settings.clouds.fronts(settings.http)["SageMaker"]
+    front = SageMakerFront(service, place, settings.clouds, observer, send_buffers, guard)
+    port = await front.start(place.address, place.port)
+    logger.info("Started Sagemaker HTTPService at %s:%d", place.address, port)
+    return front
+
+
+async def _open_vertex_ai(
+    settings: ServerSettings,
+    service: InferenceService,
+    metrics: Callable[[], Awaitable[bytes]],
+    observer: Observer,
+    send_buffers: SendBufferLimit,
+    guard: Guard | None,
+) -> Front:
+    from app.ingress.clouds.vertex_ai import VertexAiFront
+
+    place = settings.clouds.fronts(settings.http)["Vertex AI"]
+    front = VertexAiFront(service, place, settings.clouds, metrics, observer, send_buffers, guard)
+    port = await front.start(place.address, place.port)
+    logger.info("Started Vertex AI HTTPService at %s:%d", place.address, port)
     return front
 
 

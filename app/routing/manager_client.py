@@ -38,11 +38,26 @@ class ManagerClient:
         return rows
 
     async def load(
-        self, name: str, config: str | None, files: Mapping[str, bytes], requested_by: str = ""
+        self,
+        name: str,
+        config: str | None,
+        files: Mapping[str, bytes],
+        requested_by: str = "",
+        *,
+        directory: str = "",
     ) -> None:
-        """Load a model; `requested_by` is the replica that waits for it, "" for a client."""
+        """Load a model; `requested_by` is the replica that waits for it, "" for a client.
+
+        `directory`: see `Catalog.register`.
+        """
         size = sum(map(len, files.values()))
-        await self._call(self._handle.load, name, config, dict(files), requested_by, nbytes=size)
+        arguments = (name, config, dict(files), requested_by, directory)
+        await self._call(self._handle.load, *arguments, nbytes=size)
+
+    async def registered(self) -> dict[str, str]:
+        """Return the directories of registered models that are served, by name."""
+        found: dict[str, str] = await self._call(self._handle.registered)
+        return found
 
     async def unload(self, name: str, unload_dependents: bool, requested_by: str = "") -> None:
         await self._call(self._handle.unload, name, unload_dependents, requested_by)

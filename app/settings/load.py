@@ -1,11 +1,13 @@
 """Makes the settings from what a user wrote."""
 
+import os
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
 import msgspec
 
+from app.settings.clouds import platform_defaults
 from app.settings.deprecated import DEPRECATED, STRICT_MODEL_CONFIG, replace_deprecated
 from app.settings.errors import SettingsError
 from app.settings.flags import Label, Setting, build
@@ -49,6 +51,7 @@ def _read(given: Mapping[str, object], table: Mapping[str, Setting], label: Labe
 
 def _complete(values: dict[str, Any], label: Label) -> dict[str, Any]:
     """Add the defaults that are not constant."""
+    values = _read(platform_defaults(values, os.environ), SETTINGS, label) | values
     paths, must_exist = values.get("model_repository", ()), values.get("exit_on_error", True)
     repositories = directories(paths, label("model_repository"), must_exist)
     address = values.get("metrics_address") or values.get("http_address", SETTINGS["http_address"].default)

@@ -16,7 +16,7 @@ from app.core.observability.metrics_config import MetricsConfig
 from app.core.observability.trace_settings import TraceSetting
 from app.native import choice
 from app.settings import parsers
-from app.settings.clouds import CloudSettings
+from app.settings.clouds import CloudSettings, with_environment
 from app.settings.flags import NEREID, Flag, Section, table
 from app.settings.fronts import MIB, GrpcSettings, HttpSettings
 from app.settings.residency import ResidencySettings
@@ -372,7 +372,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = {}
     rate_limiter: A[RateLimiterSettings, Section("Rate limiter")] = RateLimiterSettings()
     devices: A[DeviceSettings, Section("Memory and devices")] = DeviceSettings()
-    clouds: A[CloudSettings, Section("Clouds")] = CloudSettings()
+    clouds: A[CloudSettings, Section("Clouds", combine=with_environment)] = CloudSettings()
     cluster: A[ClusterSettings, Section(NEREID)] = ClusterSettings()
     model_store: A[ModelStoreSettings, Section(NEREID)] = ModelStoreSettings()
     residency: A[ResidencySettings, Section(NEREID)] = ResidencySettings()
@@ -381,8 +381,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Messages for the user about flags given; not a setting."""
 
     def open_fronts(self) -> dict[str, HttpSettings | GrpcSettings]:
-        """Return the fronts that the network reaches, by name."""
-        fronts: dict[str, HttpSettings | GrpcSettings] = {"http": self.http, "grpc": self.grpc}
+        """Return the fronts that the network reaches, by the flags of their addresses."""
+        plain = (front for front in self.clouds.fronts(self.http).values() if front.enabled)
+        fronts: dict[str, HttpSettings | GrpcSettings] = {"http": next(plain, self.http), "grpc": self.grpc}
         return {n: front for n, front in fronts.items() if front.enabled and not is_loopback(front.address)}
 
     @property

@@ -1,5 +1,7 @@
 """Checks of settings against each other."""
 
+from collections.abc import Mapping
+
 from app.core.errors import InferError
 from app.core.identifiers import SEPARATOR
 from app.native.choice import is_native
@@ -53,6 +55,7 @@ def _check_repository(settings: RepositorySettings, on_demand: bool) -> None:
 def _check_listeners(settings: ServerSettings) -> None:
     fronts: dict[str, HttpSettings | GrpcSettings | MetricsSettings]
     fronts = {"HTTP": settings.http, "GRPC": settings.grpc, "metrics": settings.metrics}
+    fronts |= settings.clouds.fronts(settings.http)
     listening: dict[tuple[str, int], str] = {}
     for name, front in fronts.items():
         place = (front.address, front.port)
@@ -64,3 +67,17 @@ def _check_listeners(settings: ServerSettings) -> None:
                 f"address and port {front.address}:{front.port}"
             )
         listening[place] = name
+    _check_safe_ports(settings, listening)
+
+
+def _check_safe_ports(settings: ServerSettings, listening: Mapping[tuple[str, int], str]) -> None:
+    """Refuse another endpoint at SageMaker's address whose port is out of `--sagemaker-safe-port-range`."""
+    if settings.clouds.safe_ports is None or not settings.clouds.allow_sagemaker:
+        return
+    first, last = settings.clouds.safe_ports
+    for (address, port), name in listening.items():
+        if name != "SageMaker" and address == settings.http.address and not first <= port <= last:
+            raise SettingsError(
+                f"The server cannot listen to {name} requests at port {port}, allowed port range is "
+                f"[{first}, {last}]"
+            )

@@ -30,6 +30,7 @@ from deployments.model_store.layout import ModelEntry
 from deployments.model_store.mirror import Mirror
 from deployments.model_store.model_check import check_model, versions_of
 from deployments.model_store.overrides import Bundle
+from deployments.model_store.registered import RegisteredModels
 from deployments.parameters import replica_parameters
 from deployments.rollout.policy import read_policy
 from deployments.spec import ModelSpec
@@ -218,6 +219,7 @@ class Catalog:
             directory: place if settings.repository.namespacing else "" for directory, place in places.items()
         }
         """The namespace of each repository, by its directory."""
+        self._registered = RegisteredModels()
         self._key = key
         self.overrides = overrides or ConfigOverrides()
         self.gpus: tuple[int, ...] = ()
@@ -233,7 +235,15 @@ class Catalog:
         """Return the identifiers of the models of a name: one, or one in each namespace that has it."""
         if not self._settings.repository.namespacing:
             return [name]
-        return [entry.identifier for entry in self._find(self._namespaces, name)] or [name]
+        return [entry.identifier for entry in self._find(self._places, name)] or [name]
+
+    def register(self, name: str, directory: str) -> None:
+        """Serve a directory outside the repositories as a model; see `RegisteredModels.add`."""
+        self._registered.add(name, directory)
+
+    def unregister(self, name: str) -> None:
+        """Forget such a model, if there is one of this name."""
+        self._registered.discard(name)
 
     def fingerprints(self, on_disk: Mapping[str, ModelEntry]) -> dict[str, str]:
         """Return a text for each model, by identifier, that changes with its files and versions."""
@@ -280,14 +290,21 @@ class Catalog:
     def _entries(self, model: str) -> list[ModelEntry]:
         """Find the models that an identifier refers to."""
         space = namespace_of(model)
-        places = {path: namespace for path, namespace in self._namespaces.items() if namespace == space}
+        places = {path: namespace for path, namespace in self._places.items() if namespace == space}
         return self._find(places, name_of(model) if space else model)
+
+    @property
+    def _places(self) -> dict[Path, str]:
+        """The namespace of each directory that has models, those of registered models included."""
+        namespacing = self._settings.repository.namespacing
+        registered = {path: str(path) if namespacing else "" for path in self._registered.repositories}
+        return {**registered, **self._namespaces}
 
     def _find(self, places: Mapping[Path, str], name: str) -> list[ModelEntry]:
         for mirror in self._mirrors:
             if mirror.directory in places:
                 mirror.refresh(name)
-        return layout.find(places, name)
+        return [*layout.find(places, name), *self._registered.find(name, places)]
 
     def _configuration(self, entry: ModelEntry, override: str | None) -> mc.ModelConfig:
         for warning in entry.warnings:

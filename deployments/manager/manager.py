@@ -127,7 +127,12 @@ class RepositoryManager:
         return await self._requests.index()
 
     async def load(
-        self, name: str, config: str | None, files: Mapping[str, bytes], requester: str = ""
+        self,
+        name: str,
+        config: str | None,
+        files: Mapping[str, bytes],
+        requester: str = "",
+        directory: str = "",
     ) -> None:
         """Load or reload a model on request; return when every ingress routes to it.
 
@@ -136,13 +141,22 @@ class RepositoryManager:
             config: a configuration as JSON instead of the one on disk.
             files: files by path, instead of those on disk; they need a `config`.
             requester: see `requested_by`.
+            directory: of the model, outside the repositories; see `Requests.register`.
 
         Raises:
             InferError: the load failed (Triton's texts); versions that were served still are.
         """
         await self._require_explicit()
         with requested_by(requester):
-            await self._requests.load(name, config, files)
+            if directory:
+                await self._requests.register(name, directory)
+            else:
+                await self._requests.load(name, config, files)
+
+    async def registered(self) -> dict[str, str]:
+        """Return the directories of models that are served from outside the repositories, by name."""
+        await self._ensure_recovered()
+        return self._requests.registered()
 
     async def unload(self, name: str, unload_dependents: bool = False, requester: str = "") -> None:
         """Take a model out of service; an unknown model is no error (as in Triton)."""

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from app.core.errors import InferError, invalid_arg
 from app.core.identifiers import name_of
@@ -61,6 +62,21 @@ class Requests:
         if failure:
             raise invalid_arg(failure)
 
+    async def register(self, name: str, directory: str) -> None:
+        """Load a model from a directory outside the repositories, under a name of its own."""
+        await asyncio.to_thread(self._catalog.register, name, directory)
+        try:
+            await self.load(name, None, {})
+        except BaseException:
+            self._catalog.unregister(name)
+            raise
+
+    def registered(self) -> dict[str, str]:
+        """Return the directories of models that are served from outside the repositories, by name."""
+        specs = self._lifecycle.loaded.values()
+        # A model of a repository has the name of its directory.
+        return {spec.name: spec.directory for spec in specs if Path(spec.directory).name != spec.name}
+
     async def unload(self, name: str, unload_dependents: bool = False, requester: str = "") -> None:
         """Unload a model, in every namespace that has it; see `RepositoryManager.unload`."""
         lifecycle = self._lifecycle
@@ -73,6 +89,7 @@ class Requests:
             async with lifecycle.deployer.abandoning(models):
                 await lifecycle.ensembles.wait_not_needed(models)
                 await asyncio.gather(*unloads)
+        self._catalog.unregister(name)
         await self.release_files()
 
     async def release_files(self) -> None:

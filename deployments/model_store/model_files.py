@@ -54,7 +54,8 @@ def complete_config(entry: ModelEntry, config: mc.ModelConfig) -> mc.ModelConfig
     Raises:
         InferError: as `read_config`.
     """
-    config.name = config.name or entry.name
+    if not config.name or entry.directory.name != entry.name:  # a registered model has the name of its load
+        config.name = entry.name
     if config.name != entry.name:
         raise invalid_arg(
             f"unexpected directory name '{entry.name}' for model '{config.name}', "

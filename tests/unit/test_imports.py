@@ -28,12 +28,14 @@ app.engine: app.core app.core.rollout app.ingress app.ingress.client_memory app.
     deployments.replica deployments.rollout deployments.scheduling.dynamic
 app.ensemble: app.cache app.core app.core.config app.core.observability app.routing app.transport.channel
 app.ingress: app.access app.core app.core.observability app.ingress.access app.ingress.client_memory
-    app.ingress.grpc app.ingress.metrics app.ingress.net app.ingress.rest app.ingress.service
-    app.ingress.tracing app.native app.protocol app.ray_adapter app.rollout app.routing app.settings
-    app.transport app.transport.channel app.transport.memory
+    app.ingress.clouds app.ingress.grpc app.ingress.metrics app.ingress.net app.ingress.rest
+    app.ingress.service app.ingress.tracing app.native app.protocol app.ray_adapter app.rollout
+    app.routing app.settings app.transport app.transport.channel app.transport.memory
 app.ingress.access: app.access app.core app.core.rollout app.ingress.http1 app.ingress.http2
     app.ingress.service app.protocol app.protocol.grpc app.protocol.http app.routing
 app.ingress.client_memory: app.core app.transport.memory
+app.ingress.clouds: app.core app.ingress.access app.ingress.http1 app.ingress.metrics app.ingress.net
+    app.ingress.rest app.ingress.service app.ingress.tracing app.protocol app.protocol.http app.settings
 app.ingress.grpc: app.core app.core.observability app.ingress.access app.ingress.http2 app.ingress.net
     app.ingress.service app.ingress.tracing app.protocol app.protocol.grpc app.protocol.observability
     app.routing app.settings

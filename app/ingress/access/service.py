@@ -30,6 +30,7 @@ class GuardedService:
         self.server_metadata, self.model_metadata = service.server_metadata, service.model_metadata
         self.load_model, self.unload_model = service.load_model, service.unload_model
         self.rollout = service.rollout
+        self.register_model, self.registered_models = service.register_model, service.registered_models
         self.shared_memory = service.shared_memory
 
     def resolve(self, name: str, version: str = "") -> VersionEntry:

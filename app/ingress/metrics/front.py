@@ -61,11 +61,13 @@ class MetricsFront:
         if head.method != "GET":
             return METHOD_NOT_ALLOWED
         if head.path in ("/metrics", "/metrics/"):
-            return guarded_route(self._guard, _ASK, head, _MetricsRoute(self._collect, self._tasks))
+            return guarded_route(self._guard, _ASK, head, MetricsRoute(self._collect, self._tasks))
         return FixedRoute(200, _HEADERS, b"")
 
 
-class _MetricsRoute:
+class MetricsRoute:
+    """Answers with the metrics, in one of `tasks`."""
+
     def __init__(self, collect: Collect, tasks: set[asyncio.Task[None]]) -> None:
         self._collect = collect
         self._tasks = tasks

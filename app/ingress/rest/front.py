@@ -100,6 +100,12 @@ class HttpFront:
         route = self._refusal(head, ask) or self._free_route(head, match)
         return guarded_route(self._guard, ask, head, route)
 
+    def guarded(self, head: RequestHead, ask: Ask, route: Route) -> Route:
+        """Return a route of another protocol's management for clients that may, and no web page of others."""
+        if text := self._web_origins.refusal(head.get(b"origin"), head.get(b"host")):
+            route = FixedRoute(403, JSON_HEADERS, encode_error(text))
+        return guarded_route(self._guard, ask, head, self._refusal(head, ask) or route)
+
     def _free_route(self, head: RequestHead, match: re.Match[str] | None) -> Route:
         if match is None:
             return self._management_route(head)

@@ -65,6 +65,16 @@ class InferenceService(Protocol):
 
     async def unload_model(self, name: str, unload_dependents: bool = False) -> None: ...
 
+    async def register_model(self, name: str, directory: str) -> None:
+        """Load a model from a directory outside the repositories, under a name of its own.
+
+        Without a configuration of its own in it, the directory has models: the ensemble among them, or the
+        only one. Raises ALREADY_EXISTS for a name that is registered.
+        """
+
+    async def registered_models(self) -> dict[str, str]:
+        """Return the directories of models that were registered and are served, by name."""
+
     async def rollout(self, name: str) -> RolloutStatus:
         """Return the rollout of a model that is on, or its last one; raise NOT_FOUND if it has had none."""
 

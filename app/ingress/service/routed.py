@@ -53,7 +53,11 @@ class Repository(Protocol):
 
     async def index(self) -> list[tuple[str, str, str, str]]: ...
 
-    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None: ...
+    async def load(
+        self, name: str, config: str | None, files: Mapping[str, bytes], *, directory: str = ""
+    ) -> None: ...
+
+    async def registered(self) -> dict[str, str]: ...
 
     async def unload(self, name: str, unload_dependents: bool) -> None: ...
 
@@ -242,6 +246,12 @@ class RoutedInferenceService:
 
     async def unload_model(self, name: str, unload_dependents: bool = False) -> None:
         await self._repository.unload(name, unload_dependents)
+
+    async def register_model(self, name: str, directory: str) -> None:
+        await self._repository.load(name, None, {}, directory=directory)
+
+    async def registered_models(self) -> dict[str, str]:
+        return await self._repository.registered()
 
     async def rollout(self, name: str) -> RolloutStatus:
         return await self._repository.rollout(name)

@@ -41,6 +41,7 @@ class FakeService:
         self.calls: list[FakeCall] = []
         self.loaded: list[tuple[str, str | None, dict[str, bytes]]] = []
         self.unloaded: list[tuple[str, bool]] = []
+        self.registered: dict[str, str] = {}
         self.changes: list[tuple[RolloutChange, str]] = []
         self.indexed: list[bool] = []
         self.failure: Exception | None = None
@@ -118,6 +119,14 @@ class FakeService:
 
     async def unload_model(self, name: str, unload_dependents: bool = False) -> None:
         self.unloaded.append((name, unload_dependents))
+
+    async def register_model(self, name: str, directory: str) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.registered[name] = directory
+
+    async def registered_models(self) -> dict[str, str]:
+        return self.registered
 
     async def rollout(self, name: str) -> RolloutStatus:
         if self.failure is not None:

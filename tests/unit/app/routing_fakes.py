@@ -128,8 +128,11 @@ class FakeRepository:
     async def index(self) -> list[tuple[str, str, str, str]]:
         return self.rows
 
-    async def load(self, name: str, config: str | None, files: Any) -> None:
-        self.calls.append(("load", name, config, files))
+    async def load(self, name: str, config: str | None, files: Any, *, directory: str = "") -> None:
+        self.calls.append(("load", name, config, files, *filter(None, [directory])))
+
+    async def registered(self) -> dict[str, str]:
+        return {}
 
     async def unload(self, name: str, unload_dependents: bool) -> None:
         self.calls.append(("unload", name, unload_dependents))

@@ -108,6 +108,12 @@ class FakeService:
     async def unload_model(self, name: str, unload_dependents: bool = False) -> None:
         self.loads.append((name, unload_dependents))
 
+    async def register_model(self, name: str, directory: str) -> None:
+        raise NotImplementedError
+
+    async def registered_models(self) -> dict[str, str]:
+        raise NotImplementedError
+
     async def rollout(self, name: str) -> Any:
         raise not_found(f"model '{name}' has had no rollout")
 

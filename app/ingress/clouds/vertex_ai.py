@@ -1,0 +1,145 @@
+"""The front for Vertex AI: health and predictions, and v2 requests that a header asks for.
+
+Statuses and texts are tritonserver's (src/vertex_ai_server.cc), over the routes of v2: limits, restrictions
+and tokens are the same.
+"""
+
+import asyncio
+import re
+from typing import Final
+
+from app.core.errors import InferError, invalid_arg
+from app.ingress.access.guard import Ask, Guard
+from app.ingress.clouds.content_type import media_type, v2_head
+from app.ingress.clouds.exchange import PlatformRoute
+from app.ingress.http1.exchange import METHOD_NOT_ALLOWED, Exchange, FixedRoute, Route
+from app.ingress.metrics.front import Collect, MetricsRoute
+from app.ingress.net.slow_clients import SendBufferLimit
+from app.ingress.rest.front import HttpFront
+from app.ingress.service.interface import InferenceService
+from app.ingress.tracing.observer import Observer
+from app.protocol.http.http1 import RequestHead
+from app.protocol.http.v2 import JSON_HEADERS, encode_error
+from app.protocol.status import http_status
+from app.settings.clouds import CloudSettings
+from app.settings.fronts import HttpSettings
+
+_BINARY: Final = media_type("vertex-ai")
+_REDIRECT: Final = b"x-vertex-ai-triton-redirect"
+_MODEL: Final = r"v2/models/[^/]+(?:/versions/[0-9]+)?"
+_SHARED_MEMORY: Final = r"v2/(?:system|cuda)sharedmemory(?:/region/[^/]+)?"
+_POSTED: Final = re.compile(rf"{_MODEL}/infer|v2/repository(?:/[^/]+)?/index")
+_READ: Final = re.compile(
+    rf"v2|v2/health/(?:live|ready)|v2/models/stats|{_MODEL}(?:/(?:ready|config|stats))?"
+    rf"|{_SHARED_MEMORY}/status"
+)
+_FORBIDDEN: Final = re.compile(
+    rf"{_SHARED_MEMORY}/(?:register|unregister)|v2/repository(?:/[^/]+)?/models/[^/]+/(?:load|unload)"
+)
+
+
+class VertexAiFront(HttpFront):
+    """Serves Vertex AI's protocol.
+
+    Args:
+        service: answers requests.
+        settings: address and limits.
+        clouds: what the platform asks for.
+        metrics: returns the metrics in Prometheus text format.
+        observer, send_buffers, guard: as of `HttpFront`.
+    """
+
+    name = "vertex-ai"
+    service = "Vertex AI service connections"
+
+    def __init__(
+        self,
+        service: InferenceService,
+        settings: HttpSettings,
+        clouds: CloudSettings,
+        metrics: Collect,
+        observer: Observer,
+        send_buffers: SendBufferLimit,
+        guard: Guard | None = None,
+    ) -> None:
+        super().__init__(service, settings, observer, send_buffers, guard=guard)
+        self._clouds = clouds
+        self._metrics = metrics
+        self._only_model = ""
+
+    def route(self, head: RequestHead) -> Route:
+        """Return the route of a request."""
+        if head.path == self._clouds.vertex_ai_health:
+            return super().route(v2_head(head, "/v2/health/ready", _BINARY))
+        if head.path != self._clouds.vertex_ai_predict:
+            return FixedRoute(400, b"", b"")
+        redirect = head.get(_REDIRECT)
+        if redirect is not None:
+            return self._redirected(head, redirect)
+        if self._clouds.vertex_ai_default_model:
+            return self.inference(head, self._clouds.vertex_ai_default_model)
+        return _OnlyModelRoute(self, head)
+
+    def inference(self, head: RequestHead, model: str) -> Route:
+        """Return the route of a prediction by a model."""
+        return self._v2(head, f"v2/models/{model}/infer", "")
+
+    async def only_model(self) -> str:
+        """Return the model of the repository.
+
+        Raises:
+            InferError: INVALID_ARG unless exactly one is ready.
+        """
+        if not self._only_model:
+            index = await self._context.service.repository_index(ready=True)
+            names = {model.name for model in index.models}
+            if len(names) != 1:
+                raise invalid_arg(
+                    "Expect the model repository contains only a single model if default model is not "
+                    "specified"
+                )
+            self._only_model = names.pop()
+        return self._only_model
+
+    def run(self, exchange: Exchange, head: RequestHead, body: memoryview) -> None:
+        """Answer a prediction by the only model."""
+        task = asyncio.get_running_loop().create_task(self._predict(exchange, head, body))
+        self._context.tasks.add(task)
+        task.add_done_callback(self._context.tasks.discard)
+
+    async def _predict(self, exchange: Exchange, head: RequestHead, body: memoryview) -> None:
+        try:
+            route = self.inference(head, await self.only_model())
+            if not exchange.closed:
+                route.start(exchange, body)
+        except Exception as error:
+            exchange.fail(error)
+
+    def _redirected(self, head: RequestHead, target: str) -> Route:
+        if head.method != "POST":
+            return METHOD_NOT_ALLOWED
+        if target == "metrics":
+            ask = Ask("metrics")
+            return self.guarded(head, ask, MetricsRoute(self._metrics, self._context.tasks))
+        if _FORBIDDEN.fullmatch(target):
+            return FixedRoute(403, b"", b"")
+        if _POSTED.fullmatch(target):
+            return self._v2(head, target, "POST")
+        return self._v2(head, target, "GET") if _READ.fullmatch(target) else FixedRoute(400, b"", b"")
+
+    def _v2(self, head: RequestHead, target: str, method: str) -> Route:
+        try:
+            inner = v2_head(head, f"/{target}", _BINARY, method)
+        except InferError as error:
+            return FixedRoute(http_status(error), JSON_HEADERS, encode_error(error.message))
+        return PlatformRoute(super().route(inner), _BINARY)
+
+
+class _OnlyModelRoute:
+    def __init__(self, front: VertexAiFront, head: RequestHead) -> None:
+        self._front = front
+        self._head = head
+
+    def start(self, exchange: Exchange, body: memoryview) -> None:
+        """Find the model, then answer."""
+        self._front.run(exchange, self._head, body)

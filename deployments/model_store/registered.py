@@ -1,0 +1,78 @@
+"""Models that are served from directories outside the repositories, under names of their own."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from app.core.errors import ErrorCode, InferError, internal
+from deployments.model_store import layout
+from deployments.model_store.layout import CONFIG_FILE, ModelEntry
+from deployments.model_store.model_files import read_config
+
+
+class Place(NamedTuple):
+    """A model's directory: one of `repository`, which has the other models of an ensemble too."""
+
+    repository: Path
+    folder: str
+
+
+class RegisteredModels:
+    """Where registered models are, by their names."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, Place] = {}
+
+    def add(self, name: str, directory: str) -> None:
+        """Register a model; blocks on the disk.
+
+        A directory with a configuration, or with versions, is a model; another one has models, of which it is
+        the ensemble or the only one (as tritonserver's src/sagemaker_server.cc has it).
+
+        Raises:
+            InferError: ALREADY_EXISTS in tritonserver's words; INVALID_ARG for a name that no model may have;
+                INTERNAL for a directory without a model.
+        """
+        layout.check_model_name(name)
+        place = _place(Path(directory))
+        if any(name == taken or place == other for taken, other in self._places.items()):
+            text = f"model repository '{place.repository}' has already been registered"
+            raise InferError(ErrorCode.ALREADY_EXISTS, text)
+        self._places[name] = place
+
+    def discard(self, name: str) -> None:
+        """Forget a model, if there is one of this name."""
+        self._places.pop(name, None)
+
+    @property
+    def repositories(self) -> list[Path]:
+        """The directories that have the models."""
+        return [place.repository for place in self._places.values()]
+
+    def find(self, name: str, namespaces: Mapping[Path, str]) -> list[ModelEntry]:
+        """Return the model of a name; nothing unless its repository is among those given."""
+        place = self._places.get(name)
+        if place is None or place.repository not in namespaces:
+            return []
+        found = layout.find({place.repository: namespaces[place.repository]}, place.folder)
+        return [replace(entry, name=name) for entry in found]
+
+
+def _place(directory: Path) -> Place:
+    if not directory.is_dir():
+        raise internal(f"failed to open directory {directory}: No such file or directory")
+    if (directory / CONFIG_FILE).is_file() or any(each.name.isdigit() for each in directory.iterdir()):
+        return Place(directory.parent, directory.name)
+    models = list(layout.scan({directory: ""}).values())
+    ensembles = [model for model in models if _is_ensemble(model)] if len(models) > 1 else models
+    if len(ensembles) != 1:
+        raise internal(f"expected a model, or an ensemble with its models, in {directory}")
+    return Place(directory, ensembles[0].name)
+
+
+def _is_ensemble(model: ModelEntry) -> bool:
+    try:
+        return bool(read_config(model).platform == "ensemble")
+    except InferError:  # what is wrong with it is said when it is loaded
+        return False
