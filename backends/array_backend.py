@@ -7,7 +7,7 @@ each request alone.
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError, internal
@@ -23,6 +23,7 @@ from backends.batch_arrays import (
     view_input,
     wanted_outputs,
 )
+from backends.signature import Output
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +108,10 @@ def backend_failure(error: Exception) -> Failure:
 
 def _execute_alone(backend: ArrayBackend, instance: Instance, request: Request) -> None:
     try:
-        response = _execute(backend, instance, (request,))[0]
+        if instance.model.signature.ragged is None:
+            response = _execute_one(backend, instance, request)
+        else:
+            (response,) = _execute(backend, instance, (request,))
     except Exception as error:
         # An InferError is worded for the client, so its cause matters to developers only.
         level = logging.DEBUG if isinstance(error, InferError) else logging.ERROR
@@ -116,35 +120,54 @@ def _execute_alone(backend: ArrayBackend, instance: Instance, request: Request) 
     request.reply(response)
 
 
+def _execute_one(backend: ArrayBackend, instance: Instance, request: Request) -> InferResponse:
+    """Execute a request whose inputs need not be joined, nor its outputs split."""
+    model, infer = instance.model, request.infer
+    signature = model.signature
+    if instance.merged_inputs is not None:
+        feed = join_inputs((request,), signature, instance.merged_inputs)
+    elif signature.reshapes:
+        feed = {tensor.name: view_input(tensor, signature) for tensor in infer.inputs}
+    else:
+        feed = {}
+        for tensor in infer.inputs:  # a comprehension is a call
+            feed[tensor.name] = tensor.array()
+    wanted = signature.select(infer.outputs) if infer.outputs else signature.outputs
+    arrays = _run(backend, instance, feed, wanted)
+    outputs: tuple[Tensor, ...] = ()
+    for output in wanted:
+        outputs += (output_tensor(output, arrays[output.name]),)
+    return InferResponse(signature.model_name, model.version_text, outputs, infer.id)
+
+
 def _execute(backend: ArrayBackend, instance: Instance, requests: Sequence[Request]) -> list[InferResponse]:
     signature = instance.model.signature
     if signature.ragged is not None:
         feed = join_ragged(requests, signature, signature.ragged, instance.merged_inputs)
-        selections = [signature.select(request.infer.outputs) for request in requests]
-    elif len(requests) == 1 and instance.merged_inputs is None:
-        infer = requests[0].infer
-        feed = {tensor.name: view_input(tensor, signature) for tensor in infer.inputs}
-        selections = [signature.select(infer.outputs)]
     else:
         feed = join_inputs(requests, signature, instance.merged_inputs)
-        selections = [signature.select(request.infer.outputs) for request in requests]
-    wanted = wanted_outputs(selections, signature)
-    names = signature.names if wanted is signature.outputs else [output.name for output in wanted]
-    instance.begin_compute()
-    arrays = backend.execute(instance.state, feed, names)
-    instance.compute_end_ns = time.monotonic_ns()
-    for output in wanted:
-        if output.name not in arrays:
-            raise internal(f"model '{signature.model_name}' did not produce output '{output.name}'")
-        signature.check(output, arrays[output.name], backend.checks_dims)
-    if len(requests) == 1 and signature.ragged is None:
-        rows: Iterable[tuple[Tensor, ...]] = (
-            tuple([output_tensor(output, arrays[output.name]) for output in wanted]),
-        )
-    else:
-        rows = split_outputs(arrays, requests, selections, signature)
+    selections = [signature.select(request.infer.outputs) for request in requests]
+    arrays = _run(backend, instance, feed, wanted_outputs(selections, signature))
+    rows = split_outputs(arrays, requests, selections, signature)
     version = instance.model.version_text
     return [
         InferResponse(signature.model_name, version, outputs, request.infer.id)
         for request, outputs in zip(requests, rows, strict=True)
     ]
+
+
+def _run(
+    backend: ArrayBackend, instance: Instance, feed: Mapping[str, Array], wanted: Sequence[Output]
+) -> dict[str, Array]:
+    """Run the model once, and compare its outputs with the configuration."""
+    signature = instance.model.signature
+    names = signature.names if wanted is signature.outputs else [output.name for output in wanted]
+    instance.begin_compute()
+    arrays = backend.execute(instance.state, feed, names)
+    instance.compute_end_ns = time.monotonic_ns()
+    for output in wanted:
+        array = arrays.get(output.name)
+        if array is None:
+            raise internal(f"model '{signature.model_name}' did not produce output '{output.name}'")
+        signature.check(output, array, backend.checks_dims)
+    return arrays

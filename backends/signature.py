@@ -71,6 +71,7 @@ class Signature:
         self.outputs = tuple(self._output(spec, spec.name in kept) for spec in specs)
         self.names = [output.name for output in self.outputs]
         self.reshaped = self.reshapes or any(output.reshaped for output in self.outputs)
+        self._fitting: dict[str, Shape] = {}  # each output's last shape, which mostly is the next one's
 
     def select(self, requested: Sequence[RequestedOutput]) -> tuple[Output, ...]:
         """Return the outputs of a response to a request for `requested`; an empty list asks for all."""
@@ -96,19 +97,22 @@ class Signature:
         Raises:
             InferError: INTERNAL naming the output and both sides.
         """
-        dtype = array.dtype
+        dtype, shape = array.dtype, array.shape
+        if dtype is output.dtype and shape == self._fitting.get(output.name):
+            return
         check_dims = (check_dims or output.reshaped) and not output.scatter
-        if dtype is output.dtype and (not check_dims or _fits(array.shape, output.expected)):
+        if dtype is output.dtype and (not check_dims or _fits(shape, output.expected)):
+            self._fitting[output.name] = shape
             return
         if dtype != output.dtype and not (output.datatype == "BYTES" and dtype.kind in "SU"):
             raise internal(
                 f"unexpected datatype for output '{output.name}' of model '{self.model_name}': configuration"
                 f" expects {output.datatype}, model provides numpy dtype '{dtype}'"
             )
-        if check_dims and not _fits(array.shape, output.expected):
+        if check_dims and not _fits(shape, output.expected):
             raise internal(
                 f"unexpected shape for output '{output.name}' of model '{self.model_name}': configuration"
-                f" expects {dims_text(output.expected)}, model provides {dims_text(array.shape)}"
+                f" expects {dims_text(output.expected)}, model provides {dims_text(shape)}"
             )
 
     def _output(self, spec: TensorSpec, is_state: bool) -> Output:

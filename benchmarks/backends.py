@@ -65,12 +65,13 @@ def served(config: str, folder: Path, inputs: Mapping[str, np.ndarray[Any, Any]]
     backend.instance_initialize(instance)
     tensors = tuple(Tensor.from_array(name, array) for name, array in inputs.items())
     responses: list[InferResponse] = []
+    requests = [Request(InferRequest(declared.name, "", tensors), responses.append, lambda: False)]
 
     def call() -> None:
-        responses.clear()
-        request = Request(InferRequest(declared.name, "", tensors), responses.append, lambda: False)
-        backend.instance_execute(instance, [request])
-        assert responses[0].failure is None, responses[0].failure
+        requests[0].answered = False
+        backend.instance_execute(instance, requests)
+        response = responses.pop()
+        assert response.failure is None, response.failure
 
     return call
 

@@ -5,7 +5,7 @@ codec and classification view them as numpy.
 """
 
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -18,6 +18,10 @@ Buffer = bytes | bytearray | memoryview
 ParameterValue = bool | int | float | str
 Parameters = dict[str, ParameterValue]
 SequenceId = int | str
+
+_NUMERIC: Final = {name: row.dtype for name, row in DATATYPES.items() if name != "BYTES"}
+SMALL: Final = 2048
+"""Bytes up to which `flat_bytes` copies an array, because that costs less than a view of it."""
 
 
 class Tensor(msgspec.Struct, frozen=True, gc=False):
@@ -40,14 +44,15 @@ class Tensor(msgspec.Struct, frozen=True, gc=False):
             InferError: INVALID_ARG when a BYTES tensor's prefixes or element count are wrong.
             ValueError: when the byte count does not fit the shape.
         """
-        if self.datatype == "BYTES":
+        dtype = _NUMERIC.get(self.datatype)
+        if dtype is None:
             elements = unpack_bytes(self.data, prod(self.shape))
             array = np.empty(len(elements), dtype=object)
             array[:] = elements
             return array.reshape(self.shape)
         # Not np.ndarray(buffer=...): its base is the memory's first owner, not the view that keeps a slab of
         # shared memory in use.
-        return np.frombuffer(self.data, dtype=DATATYPES[self.datatype].dtype).reshape(self.shape)
+        return np.frombuffer(self.data, dtype).reshape(self.shape)
 
     @classmethod
     def from_array(cls, name: str, array: npt.NDArray[Any], datatype: str = "") -> "Tensor":
@@ -66,9 +71,9 @@ class Tensor(msgspec.Struct, frozen=True, gc=False):
 
 
 def flat_bytes(array: npt.NDArray[Any]) -> memoryview | bytes:
-    """View the bytes of a numeric array; copied first only when it is not contiguous."""
-    if not array.size:
-        return b""
+    """View the bytes of a numeric array; copied first only when it is small, or not contiguous."""
+    if array.nbytes <= SMALL:
+        return array.tobytes()
     if not array.flags.c_contiguous:
         array = np.ascontiguousarray(array)
     return array.data.cast("B")

@@ -79,6 +79,7 @@ class _Loaded:
         self.predict: Predictor = fastest(model.name, trees.model, forest, threads)
         self.explain = Explainer(trees.model, forest) if SHAP in self.shapes else None
         self.answer = _answer(trees, self.shapes.get(OUTPUT, (1,)))
+        self.is_plain = self.answer is None and self.shapes.get(OUTPUT) == (-1, forest.classes)
 
 
 class FilBackend(ArrayBackend):
@@ -102,7 +103,8 @@ class FilBackend(ArrayBackend):
         rows = _rows(inputs[INPUT], loaded.features)
         found: dict[str, Array] = {}
         if OUTPUT in outputs:
-            found[OUTPUT] = _shaped(loaded.answer(loaded.predict(rows)), loaded.shapes[OUTPUT])
+            answer = loaded.predict(rows)
+            found[OUTPUT] = answer if loaded.is_plain else _formed(loaded, answer)
         if SHAP in outputs and loaded.explain is not None:
             found[SHAP] = _shaped(loaded.explain(rows), loaded.shapes[SHAP])
         return found
@@ -132,14 +134,19 @@ def _find(model: Model) -> tuple[Path, str]:
     return path, model_type(model.config, names)
 
 
-def _answer(trees: _Trees, expected: tuple[int, ...]) -> Callable[[Array], Array]:
-    """Return what makes `output__0` of the forest's answers, float32[n, classes]."""
+def _formed(loaded: _Loaded, answers: Array) -> Array:
+    """Return `output__0` as the configuration wants it."""
+    return _shaped(answers if loaded.answer is None else loaded.answer(answers), loaded.shapes[OUTPUT])
+
+
+def _answer(trees: _Trees, expected: tuple[int, ...]) -> Callable[[Array], Array] | None:
+    """Return what makes `output__0` of answers, float32[n, classes]; None if that is the same."""
     settings, classes = trees.settings, trees.forest.classes
     if trees.is_classifier and not settings.predict_proba:
         return best_class if classes > 1 else partial(above, threshold=np.float32(settings.threshold))
     if trees.is_classifier and classes == 1 and expected[-1] != 1:
         return both_classes
-    return lambda answers: answers
+    return None
 
 
 def best_class(answers: Array) -> Array:

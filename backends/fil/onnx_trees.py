@@ -10,6 +10,7 @@ import onnxruntime as ort
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from backends.fil.forest import GREATER, GREATER_EQUAL, LESS, LESS_EQUAL, Array, Forest
+from backends.onnxruntime.session import run_of
 
 _MODES: Final = {
     LESS: b"BRANCH_LT",
@@ -40,17 +41,24 @@ class OnnxTrees:
     """
 
     def __init__(self, forest: Forest) -> None:
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 4
-        graph = _graph(forest).SerializeToString()
-        self._session = ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        session = open_session(forest)
+        self._run = run_of(session)
+        self._names = [output.name for output in session.get_outputs()]
 
     def __call__(self, rows: Array) -> Array:
         """Answer rows, float32[n, features], by float32[n, classes]."""
-        (answer,) = self._session.run(None, {"rows": rows})
-        return np.asarray(answer)
+        answer: Array = self._run(self._names, {"rows": rows}, None)[0]
+        return answer
+
+
+def open_session(forest: Forest) -> ort.InferenceSession:
+    """Return a session of one thread, whose input is `rows`."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    graph = _graph(forest).SerializeToString()
+    return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
 
 def is_expressible(forest: Forest) -> bool:

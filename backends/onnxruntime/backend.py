@@ -26,6 +26,7 @@ from backends.onnxruntime.session import (
     Provider,
     graph_level,
     providers,
+    run_of,
     run_options,
     session_options,
     uses_global_threads,
@@ -58,6 +59,7 @@ class _Loaded:
 
     def __init__(self, session: ort.InferenceSession, io: OnnxIO, model: Model) -> None:
         self.session = session
+        self.run = None if session is None else run_of(session)
         self.runs: CudaRuns | Runs | None = None
         self.options = run_options(model)
         tensors = {**io.optional, **io.inputs}
@@ -164,8 +166,8 @@ class OnnxRuntimeBackend(ArrayBackend):
         self, loaded: _Loaded, inputs: Mapping[str, Array], outputs: Sequence[str]
     ) -> dict[str, Array]:
         try:
-            if loaded.is_plain:
-                arrays = loaded.session.run(outputs, inputs, loaded.options)
+            if loaded.run is not None and loaded.is_plain:
+                arrays = loaded.run(outputs, inputs, loaded.options)
                 return dict(zip(outputs, arrays, strict=True))
             feed = {name: _prepare(loaded, name, array) for name, array in inputs.items()}
             if loaded.runs is not None:

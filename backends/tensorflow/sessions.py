@@ -1,7 +1,7 @@
 """Graphs and sessions of TensorFlow 1's interface, which also execute the SavedModels of TensorFlow 2."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 from app.core.errors import InferError, internal, unavailable
+from app.core.tensors import SMALL
 from backends.base import Instance
 from backends.tensorflow.graphs import load_graph
 from backends.tensorflow.options import SessionSettings, model_path, session_settings
@@ -66,8 +67,12 @@ class TfSession:
                 found = self._session.run([self.names.outputs[name] for name in outputs], feed)
         except Exception as error:
             raise explained(error) from error
-        given = list(inputs.values())
-        return {name: _own_array(value, given) for name, value in zip(outputs, found, strict=True)}
+        own = {}
+        for name, value in zip(outputs, found, strict=True):
+            if type(value) is not np.ndarray or value.nbytes > SMALL:  # else it is copied
+                value = _own_array(value, inputs.values())
+            own[name] = value
+        return own
 
     def _without_dims(self, name: str, array: Array) -> Array:
         return array.reshape(()) if name in self._scalars and array.size == 1 else array
@@ -182,7 +187,7 @@ def _make_callable(session: Any, names: TensorNames) -> Any:
     return make(config_pb2.CallableOptions(feed=names.inputs.values(), fetch=names.outputs.values()))
 
 
-def _own_array(value: Any, given: Sequence[Array]) -> Array:
+def _own_array(value: Any, given: Iterable[Array]) -> Array:
     """Return an output as an array of its own, of one element for a tensor without dimensions.
 
     TensorFlow returns such a tensor as a number or bytes. One that only passes through has the memory of its

@@ -55,11 +55,12 @@ def _beside_treelite(count: int, folder: Path) -> tuple[Call, Call]:
 
 def _beside_onnx(count: int, folder: Path) -> tuple[Call, Call]:
     from backends.fil.forest import read_forest
-    from backends.fil.onnx_trees import OnnxTrees
+    from backends.fil.onnx_trees import open_session
 
     _, asked = _trained(folder, count)
     ours = served(_CONFIG % ("output__0", 1), folder, {"input__0": asked})
-    return ours, partial(OnnxTrees(read_forest(_treelite(folder))), asked)
+    session = open_session(read_forest(_treelite(folder)))
+    return ours, lambda: session.run(None, {"rows": asked})
 
 
 def _beside_lightgbm(count: int, folder: Path) -> tuple[Call, Call]:

@@ -71,7 +71,7 @@ backends: app.core app.core.config
 backends.bytetrack: app.core app.core.config backends nereid_client.vision
 backends.cpp: app.core app.core.config backends backends.python.api
 backends.cuda: app.core backends
-backends.fil: app.core app.core.config backends
+backends.fil: app.core app.core.config backends backends.onnxruntime
 backends.hosted: app.core backends backends.python.execution backends.python.worker
 backends.onnxruntime: app.core app.core.config backends backends.cuda backends.openvino
 backends.openvino: app.core app.core.config backends

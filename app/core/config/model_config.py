@@ -6,6 +6,7 @@ Beside this module: `text` (text to message), `normalise` (defaults), `validatio
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tritonclient.grpc import model_config_pb2 as mc
@@ -54,11 +55,19 @@ class TensorSpec(NamedTuple):
         """Convert a backend's shape into the client's: the reverse of `backend_shape`, for outputs."""
         return tuple(shape) if self.reshape is None else self._swap(shape, self.reshape, self.dims)
 
-    def _swap(self, shape: Sequence[int], source: Sequence[int], target: Sequence[int]) -> tuple[int, ...]:
-        batch = len(self.shape) - len(self.dims)
-        # Validation checks that both sides have as many variable sizes, in the same order.
-        variable = iter([size for size, dim in zip(shape[batch:], source, strict=True) if dim == WILDCARD])
-        return (*shape[:batch], *_fill(target, variable))
+    def _swap(
+        self, shape: Sequence[int], source: tuple[int, ...], target: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        return _swapped(tuple(shape), len(self.shape) - len(self.dims), source, target)
+
+
+@lru_cache(1024)
+def _swapped(
+    shape: tuple[int, ...], batch: int, source: tuple[int, ...], target: tuple[int, ...]
+) -> tuple[int, ...]:
+    # Validation checks that both sides have as many variable sizes, in the same order.
+    variable = iter([size for size, dim in zip(shape[batch:], source, strict=True) if dim == WILDCARD])
+    return (*shape[:batch], *_fill(target, variable))
 
 
 def _fill(dims: Sequence[int], sizes: Iterator[int]) -> list[int]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from app.core.errors import ErrorCode, FailureReason
-from app.core.tensors import Tensor
+from app.core.tensors import SMALL, Tensor
 from app.transport.memory.shared_pool import SharedBufferPool
 from backends.array_backend import ArrayBackend
 from backends.base import Instance
@@ -235,6 +235,29 @@ def test_outputs_that_contradict_the_configuration(produced: dict[str, Any], tex
     (call,) = Served(Wrong, config(PLAIN))(infer({"I": rows(1)}))
     with pytest.raises(AssertionError, match=text):
         call.arrays  # noqa: B018
+
+
+def test_each_shape_of_an_output_is_compared() -> None:
+    class Growing(Recorder):
+        def execute(self, loaded: Any, inputs: Any, outputs: Any) -> Any:
+            loaded.append(None)
+            return {"O": rows(1), "P": np.ones((1, 4 if len(loaded) < 3 else 5), np.float32)}
+
+    served = Served(Growing, config(PLAIN))
+    assert [served(infer({"I": rows(1)}))[0].arrays["P"].shape for _ in range(2)] == [(1, 4)] * 2
+    assert "expects [-1,4], model provides [1,5]" in served(infer({"I": rows(1)}))[0].error
+
+
+@pytest.mark.parametrize("count", [1, 1000])
+def test_large_outputs_are_not_copied(count: int) -> None:
+    made = np.ones((count, 4), np.float32)
+
+    class Keeping(Recorder):
+        def execute(self, loaded: Any, inputs: Any, outputs: Any) -> Any:
+            return {"O": made, "P": made}
+
+    found = Served(Keeping, config(PLAIN))(infer({"I": made}))[0].arrays["O"]
+    assert np.shares_memory(found, made) == (made.nbytes > SMALL)
 
 
 def test_too_few_output_rows_fail_the_batch() -> None:
