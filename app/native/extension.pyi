@@ -1,5 +1,8 @@
 """What is compiled from the C files of this folder (setup.py)."""
 
+from collections.abc import Callable
+from typing import Any
+
 from typing_extensions import Buffer
 
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
@@ -68,3 +71,87 @@ class Messages:
 
     def read_response(self, meta: Buffer, final: bool, /) -> InferResponse | None:
         """Read the meta of a RESPONSE frame that has no payload."""
+
+class ClientEnd:
+    """The client's end of a channel: sends requests, and hands responses to the sinks of their calls.
+
+    It does what `app/transport/channel/client.py` does, for most small messages; others are left there.
+    """
+
+    frames: list[Any]
+    nbytes: int
+    flush_scheduled: bool
+    last_stream: int
+    """The attributes of a `SendQueue`."""
+
+    def __init__(
+        self,
+        messages: Messages,
+        connection: object,
+        calls: dict[int, Any],
+        flush: Callable[[], object],
+        deadlines: object,
+        call: type,
+        no_sink: Callable[[InferResponse], None],
+        limit: int,
+        max_frame: int,
+    ) -> None:
+        """Use what a `Channel` has.
+
+        Args:
+            calls: its calls in flight by stream, never replaced by another dictionary.
+            flush: schedules that frames are written.
+            deadlines: what the streams of calls with a bucket are removed from.
+            call: the class of calls.
+            no_sink: the sink of calls that have ended.
+            limit: bytes waiting to be sent beyond which requests are left to the channel.
+            max_frame: bytes of a frame beyond which it is left to the channel.
+
+        Raises:
+            TypeError: a class has its fields elsewhere than in slots.
+        """
+
+    def submit(self, request: InferRequest, sink: Callable[[InferResponse], object], /) -> Any:
+        """Send a request and return its call; None for one that the channel has to send or refuse."""
+
+    def take(self, buffer: Buffer, start: int, end: int, /) -> int:
+        """Handle responses in a buffer; return where the first frame that is left or incomplete begins."""
+
+class ServerEnd:
+    """The replica's end of a channel: hands requests to a handler, with functions that send their responses.
+
+    It does what `app/transport/channel/server.py` does, for most small messages; others are left there.
+    """
+
+    frames: list[Any]
+    nbytes: int
+    flush_scheduled: bool
+    last_stream: int
+    """The attributes of a `SendQueue`."""
+
+    def __init__(
+        self,
+        messages: Messages,
+        connection: object,
+        streams: dict[int, Callable[[], None]],
+        flush: Callable[[], object],
+        handler: object,
+        nothing: Callable[[], None],
+        limit: int,
+        max_frame: int,
+        max_streams: int,
+    ) -> None:
+        """Use what a server's connection has.
+
+        Args:
+            streams: cancel functions of requests in flight by stream, never replaced by another dictionary.
+            flush: schedules that frames are written.
+            handler: has `submit`.
+            nothing: the cancel function of a request that its handler has not accepted yet.
+            limit: bytes waiting to be sent beyond which the connection applies back-pressure.
+            max_frame: bytes of a frame beyond which it is left to the connection.
+            max_streams: requests in flight beyond which they are left to the connection.
+        """
+
+    def take(self, buffer: Buffer, start: int, end: int, /) -> int:
+        """Handle requests in a buffer; return where the first frame that is left, or incomplete, begins."""

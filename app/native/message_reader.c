@@ -2,8 +2,8 @@
 
 #include <stdint.h>
 
-/* Reading. Each function returns a new reference or a size; NULL and -1 are without a Python error, but for memory:
-`answer` makes None of them. */
+/* Reading. Each function returns a new reference or a size; NULL and -1 are without a Python error, but for memory,
+or with one that `message_of` clears. */
 
 struct reader {
     const unsigned char *at, *end;
@@ -128,18 +128,6 @@ static PyObject *get_output(const Messages *self, struct reader *from)
     return make(self, OUTPUT, &name, 1, NULL);
 }
 
-/* Return what was read; None for what only Python knows, or can tell what is wrong with. */
-static PyObject *answer(struct reader *from, PyObject *found)
-{
-    if (found != NULL && from->at == from->end)
-        return found;
-    Py_XDECREF(found);
-    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_MemoryError))
-        return NULL;
-    PyErr_Clear();
-    Py_RETURN_NONE;
-}
-
 static PyObject *get_request(const Messages *self, struct reader *from, PyObject *deadline)
 {
     if (get_array(self, from) != 5)
@@ -168,6 +156,28 @@ static PyObject *get_response(const Messages *self, struct reader *from, PyObjec
 
 typedef PyObject *(*get_message)(const Messages *, struct reader *, PyObject *);
 
+static PyObject *message_of(const Messages *self, const void *meta, size_t nbytes, PyObject *argument, get_message get)
+{
+    struct reader from = {meta, (const unsigned char *)meta + nbytes};
+    PyObject *found = get(self, &from, argument);
+    if (found != NULL && from.at == from.end)
+        return found;
+    Py_XDECREF(found);
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_MemoryError))
+        PyErr_Clear();
+    return NULL;
+}
+
+PyObject *request_of(const Messages *self, const void *meta, size_t nbytes, PyObject *deadline)
+{
+    return message_of(self, meta, nbytes, deadline, get_request);
+}
+
+PyObject *response_of(const Messages *self, const void *meta, size_t nbytes, PyObject *final)
+{
+    return message_of(self, meta, nbytes, final, get_response);
+}
+
 static PyObject *read_message(const Messages *self, PyObject *const *arguments, Py_ssize_t count, get_message get)
 {
     Py_buffer meta;
@@ -177,10 +187,9 @@ static PyObject *read_message(const Messages *self, PyObject *const *arguments, 
     }
     if (PyObject_GetBuffer(arguments[0], &meta, PyBUF_SIMPLE) < 0)
         return NULL;
-    struct reader from = {meta.buf, (const unsigned char *)meta.buf + meta.len};
-    PyObject *found = answer(&from, get(self, &from, arguments[1]));
+    PyObject *found = message_of(self, meta.buf, (size_t)meta.len, arguments[1], get);
     PyBuffer_Release(&meta);
-    return found;
+    return none_if_left(found);
 }
 
 PyObject *read_request(Messages *self, PyObject *const *arguments, Py_ssize_t count)

@@ -3,16 +3,6 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { HEADER_SIZE = 32 };
-enum kind { INFER = 1, RESPONSE = 2 };
-enum { FINAL = 1 };
-
-/* Return a field, borrowed; NULL where it has no value. */
-static inline PyObject *field(const Messages *self, enum struct_type type, PyObject *object, int number)
-{
-    return *(PyObject **)((char *)object + self->offsets[type][number]);
-}
-
 /* Writing: msgpack in its shortest form. `failed` once something has no plain encoding. */
 
 struct writer {
@@ -200,7 +190,7 @@ static void put_little_endian(unsigned char *place, uint64_t value, int width)
 static PyObject *finished(const Messages *self, struct writer *to, int kind, int flags, uint64_t stream, uint64_t left)
 {
     if (to->failed || (Py_ssize_t)to->size - HEADER_SIZE > self->max_meta)
-        Py_RETURN_NONE;
+        return NULL;
     memset(to->bytes, 0, HEADER_SIZE);
     to->bytes[0] = (unsigned char)kind;
     to->bytes[1] = (unsigned char)flags;
@@ -219,19 +209,12 @@ static int read_number(PyObject *object, uint64_t *number)
     return 0;
 }
 
-PyObject *write_request(Messages *self, PyObject *const *arguments, Py_ssize_t count)
+PyObject *request_frame(const Messages *self, PyObject *request, uint64_t stream, uint64_t left)
 {
     unsigned char bytes[HEADER_SIZE + (8 << 10)];
     struct writer to = {bytes, HEADER_SIZE, sizeof bytes, 0};
-    uint64_t stream, left;
-    if (count != 3) {
-        PyErr_SetString(PyExc_TypeError, "request, stream, microseconds left");
+    if (Py_TYPE(request) != self->types[REQUEST] || !are_unset(&self->request, request))
         return NULL;
-    }
-    PyObject *request = arguments[0];
-    if (Py_TYPE(request) != self->types[REQUEST] || !are_unset(&self->request, request) ||
-        !read_number(arguments[1], &stream) || !read_number(arguments[2], &left))
-        Py_RETURN_NONE;
     put_array(&to, 5);
     put_text(&to, field(self, REQUEST, request, 0));
     put_text(&to, field(self, REQUEST, request, 1));
@@ -241,27 +224,45 @@ PyObject *write_request(Messages *self, PyObject *const *arguments, Py_ssize_t c
     return finished(self, &to, INFER, 0, stream, left);
 }
 
-PyObject *write_response(Messages *self, PyObject *const *arguments, Py_ssize_t count)
+PyObject *response_frame(const Messages *self, PyObject *response, uint64_t stream)
 {
     unsigned char bytes[HEADER_SIZE + (8 << 10)];
     struct writer to = {bytes, HEADER_SIZE, sizeof bytes, 0};
-    uint64_t stream;
-    if (count != 2) {
-        PyErr_SetString(PyExc_TypeError, "response, stream");
+    if (Py_TYPE(response) != self->types[ANSWER])
         return NULL;
-    }
-    PyObject *response = arguments[0];
-    if (Py_TYPE(response) != self->types[ANSWER] || !read_number(arguments[1], &stream))
-        Py_RETURN_NONE;
     PyObject *final = field(self, ANSWER, response, 5);
     PyObject *parameters = field(self, ANSWER, response, 4);
     int plain = parameters != NULL && PyDict_CheckExact(parameters) && PyDict_GET_SIZE(parameters) == 0;
     if (!plain || !(final == Py_True || final == Py_False) || !are_unset(&self->response, response))
-        Py_RETURN_NONE;
+        return NULL;
     put_array(&to, 4);
     put_text(&to, field(self, ANSWER, response, 0));
     put_text(&to, field(self, ANSWER, response, 1));
     put_tensors(self, &to, field(self, ANSWER, response, 2));
     put_text(&to, field(self, ANSWER, response, 3));
     return finished(self, &to, RESPONSE, final == Py_True ? FINAL : 0, stream, 0);
+}
+
+PyObject *write_request(Messages *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    uint64_t stream, left;
+    if (count != 3) {
+        PyErr_SetString(PyExc_TypeError, "request, stream, microseconds left");
+        return NULL;
+    }
+    if (!read_number(arguments[1], &stream) || !read_number(arguments[2], &left))
+        Py_RETURN_NONE;
+    return none_if_left(request_frame(self, arguments[0], stream, left));
+}
+
+PyObject *write_response(Messages *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    uint64_t stream;
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "response, stream");
+        return NULL;
+    }
+    if (!read_number(arguments[1], &stream))
+        Py_RETURN_NONE;
+    return none_if_left(response_frame(self, arguments[0], stream));
 }

@@ -13,8 +13,7 @@ static const char *const fields[TYPES][FIELDS + 1] = {
     [ANSWER] = {"model_name", "model_version", "outputs", "id", "parameters", "final"},
 };
 
-/* Return where the instances of a type have a field; -1 with an error where it is no slot. */
-static Py_ssize_t offset_of(PyTypeObject *type, PyObject *name)
+Py_ssize_t offset_of(PyTypeObject *type, PyObject *name)
 {
     PyObject *member = PyObject_GetAttr((PyObject *)type, name);
     if (member == NULL)
@@ -29,16 +28,20 @@ static Py_ssize_t offset_of(PyTypeObject *type, PyObject *name)
     return offset;
 }
 
+Py_ssize_t named_offset(PyTypeObject *type, const char *text)
+{
+    PyObject *name = PyUnicode_FromString(text);
+    Py_ssize_t offset = name == NULL ? -1 : offset_of(type, name);
+    Py_XDECREF(name);
+    return offset;
+}
+
 static int bind(Messages *self, enum struct_type type, PyObject *given)
 {
     self->types[type] = (PyTypeObject *)Py_NewRef(given);
-    for (int i = 0; i < FIELDS && fields[type][i] != NULL; i++) {
-        PyObject *name = PyUnicode_FromString(fields[type][i]);
-        self->offsets[type][i] = name == NULL ? -1 : offset_of(self->types[type], name);
-        Py_XDECREF(name);
-        if (self->offsets[type][i] < 0)
+    for (int i = 0; i < FIELDS && fields[type][i] != NULL; i++)
+        if ((self->offsets[type][i] = named_offset(self->types[type], fields[type][i])) < 0)
             return -1;
-    }
     return 0;
 }
 
@@ -117,10 +120,10 @@ static PyType_Spec spec = {
     .slots = slots,
 };
 
+PyTypeObject *messages_type;
+
 int add_messages(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
-    int added = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
-    Py_XDECREF(type);
-    return added;
+    messages_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
+    return messages_type == NULL ? -1 : PyModule_AddType(module, messages_type);
 }

@@ -2,7 +2,12 @@
 and writes all others: every function here returns None for what it does not know, malformed bytes among that. */
 #include "module.h"
 
+#include <stdint.h>
+
 enum { FIELDS = 6, UNSET = 32 };
+enum { HEADER_SIZE = 32 };
+enum kind { INFER = 1, RESPONSE = 2 };
+enum { FINAL = 1 };
 
 enum struct_type { TENSOR, OUTPUT, REQUEST, ANSWER, TYPES };
 
@@ -19,6 +24,30 @@ typedef struct {
     Py_ssize_t max_meta, max_tensors, in_meta;
     PyObject *deadline; /* keyword names of a request with a deadline */
 } Messages;
+
+extern PyTypeObject *messages_type;
+
+/* Return a field, borrowed; NULL where it has no value. */
+static inline PyObject *field(const Messages *self, enum struct_type type, PyObject *object, int number)
+{
+    return *(PyObject **)((char *)object + self->offsets[type][number]);
+}
+
+/* Return what a method returns: None for what is left to Python. */
+static inline PyObject *none_if_left(PyObject *found)
+{
+    return found != NULL || PyErr_Occurred() ? found : Py_NewRef(Py_None);
+}
+
+/* Each returns a new reference; NULL with an error, or without one for what is left to Python. */
+PyObject *request_frame(const Messages *self, PyObject *request, uint64_t stream, uint64_t left);
+PyObject *response_frame(const Messages *self, PyObject *response, uint64_t stream);
+PyObject *request_of(const Messages *self, const void *meta, size_t nbytes, PyObject *deadline);
+PyObject *response_of(const Messages *self, const void *meta, size_t nbytes, PyObject *final);
+
+/* Return where the instances of a type have a field; -1 with an error where it is no slot. */
+Py_ssize_t offset_of(PyTypeObject *type, PyObject *name);
+Py_ssize_t named_offset(PyTypeObject *type, const char *name);
 
 /* Methods of the type. */
 PyObject *write_request(Messages *self, PyObject *const *arguments, Py_ssize_t count);

@@ -5,3 +5,4 @@
 /* Each returns 0, or -1 with a Python error. */
 int add_mapping(PyObject *module);
 int add_messages(PyObject *module);
+int add_ends(PyObject *module);

@@ -33,6 +33,7 @@ from app.protocol.http import v2 as http_v2
 from app.transport.protocol import ProtocolError
 from app.transport.settings import TransportSettings
 from app.transport.wire import compiled, control_messages, frames, messages
+from tests.channel_ends import called, served
 
 MODELS = Path(__file__).parents[2] / "model_repository"
 LIMIT = 1 << 16
@@ -174,6 +175,14 @@ def compiled_messages(data: bytes) -> None:
     assert response is None or response == messages.decode_response(frame, None)
 
 
+def channel_ends(data: bytes) -> None:
+    """The compiled ends of a channel and Python's do the same with any frames."""
+    if _compiled is None:
+        return
+    for end in (served, called):
+        assert end("native", data) == end("python", data)
+
+
 _READERS: dict[int, Callable[[frames.Frame], object]] = {
     frames.Kind.INFER: _read_request,
     frames.Kind.RESPONSE: lambda frame: messages.decode_response(frame, None),
@@ -232,15 +241,19 @@ def _channel_bytes() -> bytes:
     )
 
 
-def _message_metas() -> tuple[bytes, bytes]:
+def _message_frames() -> tuple[bytes, bytes]:
     tensor = Tensor("I", "INT32", (1, 300), b"abcd")
     request = InferRequest("m", "", (tensor,), (RequestedOutput("O"),), "id")
     queues: tuple[list[Buffer], list[Buffer]] = ([], [])
     encoder = messages.FrameEncoder(TransportSettings(data_plane="python"), None)
     encoder.request(queues[0], 1, request, 0)
     encoder.response(queues[1], 1, InferResponse("m", "1", (tensor,), "id"))
-    metas = [bytes(queue[0])[frames.HEADER_SIZE :] for queue in queues]
-    return metas[0], metas[1]
+    return bytes(queues[0][0]), bytes(queues[1][0])
+
+
+def _message_metas() -> tuple[bytes, bytes]:
+    request, response = _message_frames()
+    return request[frames.HEADER_SIZE :], response[frames.HEADER_SIZE :]
 
 
 _compiled = compiled.compiled_messages(TransportSettings())
@@ -313,6 +326,7 @@ TARGETS: dict[str, Target] = {
     "token_file": Target(token_file, (ValueError,), (b"# who\n\n" + encode(_TOKEN).encode() + b"\n",)),
     "channel": Target(channel, (ProtocolError,), (_channel_bytes(),)),
     "compiled_messages": Target(compiled_messages, (), _message_metas()),
+    "channel_ends": Target(channel_ends, (), _message_frames()),
     "config_pbtxt": Target(
         config_pbtxt, _OK, tuple(path.read_bytes() for path in sorted(MODELS.glob("*/config.pbtxt")))
     ),

@@ -11,6 +11,7 @@ from typing import Any, Final
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError, unavailable
 from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, failed
+from app.transport.channel.compiled_ends import client_end
 from app.transport.channel.connection import Connection
 from app.transport.channel.deadlines import Deadlines
 from app.transport.channel.handshake import Peer, check_key, greet_server
@@ -102,10 +103,12 @@ class Channel(Connection):
         self._on_close = on_close
         self._on_readiness = on_readiness
         self._lost_text = lost_text
-        self._next_stream = 1
         self._calls: dict[int, ChannelCall] = {}
         self._controls: dict[int, asyncio.Future[Any]] = {}
         self._deadlines = Deadlines(self._loop, settings.deadline_grace, self._expired)
+        self._end = client_end(self, self._loop, self._calls, self._deadlines, ChannelCall, no_sink)
+        if self._end is not None:
+            self._out, self._take = self._end, self._end.take
 
     @classmethod
     async def connect(
@@ -163,15 +166,18 @@ class Channel(Connection):
             InferError: UNAVAILABLE when the channel is closed, draining or has too much waiting to be sent;
                 INVALID_ARG when the request has no encoding. The sink is then never called.
         """
-        if self.closing or self.draining or self._queued_bytes > self.settings.max_buffered_bytes:
+        sent: ChannelCall | None = None if self._end is None else self._end.submit(request, sink)
+        if sent is not None:
+            return sent
+        if self.closing or self.draining or self._out.nbytes > self.settings.max_buffered_bytes:
             raise self._refusal()
-        stream = self._next_stream
+        stream = self._out.last_stream + 1
         left_us = 0
         if request.deadline:
             left = request.deadline - monotonic()
             left_us = int(max(left * 1e6, 1.0)) if left < _LONGEST_DEADLINE else 0
-        self.frame_queued(self.encoder.request(self._queue, stream, request, left_us))
-        self._next_stream = stream + 1
+        self.frame_queued(self.encoder.request(self._out.frames, stream, request, left_us))
+        self._out.last_stream = stream
         call = self._calls[stream] = ChannelCall(self, stream, sink, request.id)
         if left_us:
             call.bucket = self._deadlines.add(stream, request.deadline)
@@ -195,8 +201,7 @@ class Channel(Connection):
         """
         if self.closing:
             raise self._refusal()
-        stream = self._next_stream
-        self._next_stream = stream + 1
+        stream = self._out.last_stream = self._out.last_stream + 1
         self.send_frame(Kind.CONTROL, stream, encode_control(verb, payload))
         reply = self._controls[stream] = self._loop.create_future()
         try:
@@ -331,8 +336,9 @@ class Channel(Connection):
         self.suspected = (self._process.end() or str(cause) or type(cause).__name__) if cause else "closed"
         self._process.close()
         failure = Failure(ErrorCode.UNAVAILABLE, self._lost_text(self.suspected))
-        calls, self._calls = self._calls, {}
-        for call in calls.values():
+        calls = list(self._calls.values())
+        self._calls.clear()
+        for call in calls:
             self._fail(call, failure)
         for reply in self._controls.values():
             if not reply.done():

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from app.core.tensors import Buffer
 from app.transport.channel.handshake import Peer, map_peer_arena
@@ -16,10 +16,32 @@ from app.transport.wire.control_messages import decode_offer, decode_release, en
 from app.transport.wire.frames import Frame, FrameDecoder, Kind, encode_frame
 from app.transport.wire.messages import FrameEncoder
 
+if TYPE_CHECKING:
+    from app.native.extension import ClientEnd, ServerEnd
+
 _LENT_RELEASE_S: Final = 0.002
 """Seconds that the release of lent tensors may wait for another frame to be sent."""
 _JOIN_BELOW: Final = 16384
 """Buffers smaller than this are copied together; larger ones are handed to the transport as they are."""
+
+
+class SendQueue:
+    """What an end of a connection is going to send.
+
+    Attributes:
+        frames: buffers to be written.
+        nbytes: bytes of them.
+        flush_scheduled: whether they will be written without anybody asking for it again.
+        last_stream: the last stream that a client has opened.
+    """
+
+    __slots__ = ("flush_scheduled", "frames", "last_stream", "nbytes")
+
+    def __init__(self) -> None:
+        self.frames: list[Buffer] = []
+        self.nbytes = 0
+        self.flush_scheduled = False
+        self.last_stream = 0
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -28,6 +50,10 @@ class Connection(asyncio.BufferedProtocol):
     Frames queued in one iteration of the event loop are sent in one write: at the end of the received batch
     that caused them, or else in a callback at the next iteration. Not thread-safe, except that arena views
     may be dropped in any thread.
+
+    Where the extension is compiled, a subclass has an end of it (`ClientEnd`, `ServerEnd`) in place of the
+    `SendQueue`, which handles most small messages alone; a frame that it leaves, and those received with it
+    that follow, are handled here.
 
     Attributes:
         on_frame: the method that handles a kind of frame; subclasses add the kinds that they receive.
@@ -56,12 +82,10 @@ class Connection(asyncio.BufferedProtocol):
         self._decoder = FrameDecoder(
             settings.max_frame_bytes, settings.max_meta_bytes, settings.read_buffer_bytes
         )
-        # Buffers to be written, and their size in bytes. `_paused` while the transport has buffered enough.
-        self._queue: list[Buffer] = []
-        self._queued_bytes = 0
+        self._out: SendQueue | ClientEnd | ServerEnd = SendQueue()
+        self._take: Callable[[memoryview, int, int], int] | None = None
+        # While the transport has buffered enough.
         self._paused = False
-        # Whether a flush is scheduled, so that queueing need not schedule one.
-        self._flush_scheduled = False
         self._dropped: deque[int] = deque()
         self._release_scheduled = False
         self._trim_timer: asyncio.TimerHandle | None = None
@@ -77,13 +101,14 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def buffered_bytes(self) -> int:
         """Bytes queued or in the transport's send buffer."""
-        return self._queued_bytes + (0 if self.closed else self._transport.get_write_buffer_size())
+        return self._out.nbytes + (0 if self.closed else self._transport.get_write_buffer_size())
 
     def frame_queued(self, nbytes: int) -> None:
-        """Count a frame that was appended to `_queue`, and schedule a flush."""
-        self._queued_bytes += nbytes
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
+        """Count a frame that was appended to what is sent, and schedule a flush."""
+        out = self._out
+        out.nbytes += nbytes
+        if not out.flush_scheduled:
+            out.flush_scheduled = True
             self._loop.call_soon(self._flush)
 
     def send_frame(self, kind: Kind, stream: int = 0, meta: bytes = b"", flags: int = 0) -> None:
@@ -95,17 +120,19 @@ class Connection(asyncio.BufferedProtocol):
         if len(meta) > self.settings.max_meta_bytes:
             raise ValueError(f"{len(meta)} bytes are more than the maximum of {self.settings.max_meta_bytes}")
         frame = encode_frame(kind, stream, meta, flags)
-        self._queue.append(frame)
+        self._out.frames.append(frame)
         self.frame_queued(len(frame))
 
     def _flush(self) -> None:
-        self._flush_scheduled = False
-        if self._paused or self.closing or not self._queue:
+        out = self._out
+        out.flush_scheduled = False
+        queue = out.frames
+        if not queue or self._paused or self.closing:
             return
         if self._dropped:  # a release costs no write of its own here
             self._append_release()
-        queue, self._queue = self._queue, []
-        nbytes, self._queued_bytes = self._queued_bytes, 0
+        out.frames = []
+        nbytes, out.nbytes = out.nbytes, 0
         if nbytes <= _JOIN_BELOW or len(queue) == 1:
             self._transport.write(b"".join(queue) if len(queue) > 1 else queue[0])
         else:
@@ -140,11 +167,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         # Frames sent in response to this batch are written together at its end.
-        corked = not self._flush_scheduled
-        self._flush_scheduled = True
-        on_frame = self.on_frame
+        out = self._out
+        corked = not out.flush_scheduled
+        out.flush_scheduled = True
+        on_frame, decoder, take = self.on_frame, self._decoder, self._take
         try:
-            for frame in self._decoder.received(nbytes):
+            if take is not None:
+                if decoder.taken(nbytes, take) or self.closing:
+                    return
+                nbytes = 0
+            for frame in decoder.received(nbytes):
                 handle = on_frame.get(frame.kind)
                 if handle is None:
                     raise ProtocolError(f"this end does not accept frames of kind {frame.kind}")
@@ -191,7 +223,7 @@ class Connection(asyncio.BufferedProtocol):
         dropped = self._dropped
         offsets = [dropped.popleft() for _ in range(len(dropped))]
         frame = encode_frame(Kind.RELEASE, 0, encode_release(offsets))
-        self._queue.append(frame)
+        self._out.frames.append(frame)
         return len(frame)
 
     def _release_received(self, frame: Frame) -> None:
@@ -262,7 +294,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closing = self.closed = True
         if self._trim_timer is not None:
             self._trim_timer.cancel()
-        self._queue, self._queued_bytes = [], 0
+        self._out.frames, self._out.nbytes = [], 0
         self.peer_arena = None
         self.borrower.close()
         if self.lender is not None:

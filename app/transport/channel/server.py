@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError
 from app.core.tensors import InferRequest, InferResponse, failed
+from app.transport.channel.compiled_ends import server_end
 from app.transport.channel.connection import Connection
 from app.transport.channel.handshake import Peer, check_key, greet_client
 from app.transport.channel.sockets import adopt_socket, listen_tcp, listen_unix, tcp_address, tune_tcp
@@ -70,6 +71,9 @@ class _ServerConnection(Connection):
         self._streams: dict[int, Cancel] = {}
         self._controls: set[asyncio.Task[None]] = set()
         self._reading = True
+        end = server_end(self, self._loop, self._streams, self._handler, _nothing)
+        if end is not None:
+            self._out, self._take = end, end.take
 
     @property
     def outstanding(self) -> int:
@@ -95,14 +99,17 @@ class _ServerConnection(Connection):
             return
         try:
             cancel = self._handler.submit(request, reply)
-        except InferError as error:
-            reply(failed(error, request.id))
-        except Exception:
-            logger.exception("the handler failed on a request")
-            reply(failed(_BROKEN_SUBMIT, request.id))
+        except Exception as error:
+            self._refuse(reply, request, error)
         else:
             if stream in streams:
                 streams[stream] = cancel
+
+    def _refuse(self, reply: Reply, request: InferRequest, error: Exception) -> None:
+        """Answer a request with what the handler raised instead of accepting it."""
+        if not isinstance(error, InferError):
+            logger.error("the handler failed on a request", exc_info=error)
+        reply(failed(error if isinstance(error, InferError) else _BROKEN_SUBMIT, request.id))
 
     def _cancel_received(self, frame: Frame) -> None:
         cancel = self._streams.pop(frame.stream, None)
@@ -116,22 +123,22 @@ class _ServerConnection(Connection):
         elif stream not in self._streams:
             return
         try:
-            nbytes = self.encoder.response(self._queue, stream, response)
+            nbytes = self.encoder.response(self._out.frames, stream, response)
         except InferError as error:
             cancel = self._streams.pop(stream, None)
             if cancel is not None:  # the model may be about to send more responses
                 self._loop.call_soon(_run, cancel)
-            nbytes = self.encoder.response(self._queue, stream, failed(error, response.id))
+            nbytes = self.encoder.response(self._out.frames, stream, failed(error, response.id))
         self.frame_queued(nbytes)
-        if self._queued_bytes > self.settings.write_high_water:
+        if self._out.nbytes > self.settings.write_high_water:
             self._apply_back_pressure(nbytes)
 
     def _apply_back_pressure(self, newest: int) -> None:
         """Bound the send buffer; one response, the last one of `newest` bytes, may be of any size."""
         limit = self.settings.max_buffered_bytes
-        if self._queued_bytes > limit and not self._paused:
+        if self._out.nbytes > limit and not self._paused:
             self._flush()
-        if self._queued_bytes - newest > limit:
+        if self._out.nbytes - newest > limit:
             self.abort(ConnectionError("the client does not read its responses"))
         elif self._paused and self._reading and not self.closing:
             self._reading = False
@@ -178,8 +185,9 @@ class _ServerConnection(Connection):
 
     def connection_ended(self, cause: BaseException | None) -> None:
         self._server.connections.discard(self)
-        streams, self._streams = self._streams, {}
-        for cancel in streams.values():
+        cancels = list(self._streams.values())
+        self._streams.clear()
+        for cancel in cancels:
             _run(cancel)
         for task in self._controls:
             task.cancel()

@@ -13,7 +13,7 @@ control call. `deadline` is the time a request has left when it is written, 0 fo
 are never compared.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from struct import Struct
 from typing import Final
@@ -133,6 +133,24 @@ class FrameDecoder:
     def get_buffer(self) -> memoryview:
         """Return the memory to receive into; never empty."""
         return self._buffer[self._end :]
+
+    def taken(self, nbytes: int, take: Callable[[memoryview, int, int], int]) -> bool:
+        """Have frames handled that are completed by `nbytes` written to `get_buffer()`.
+
+        Args:
+            nbytes: as of `received`, which must be called with 0 for the rest.
+            take: handles frames between two places of a buffer; returns where the first one that it leaves
+                begins.
+
+        Returns:
+            Whether there is no rest.
+        """
+        end = self._end = self._end + nbytes
+        self._start = start = take(self._buffer, self._start, end)
+        if start < end or self._buffer is not self._shared:
+            return False
+        self._start = self._end = 0
+        return True
 
     def received(self, nbytes: int) -> Iterator[Frame]:
         """Yield each frame that is completed by `nbytes` written to `get_buffer()`.

@@ -19,7 +19,6 @@ from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tenso
 from app.transport.channel.client import DEADLINE_EXCEEDED, Channel
 from app.transport.channel.server import ChannelServer
 from app.transport.settings import TransportSettings
-from app.transport.wire.frames import Frame, Kind
 from app.transport.wire.tensors import IN_META
 from tests.unit.app.transport.conftest import KEY, Pair, Scripted, failure_of, infer, make_request
 from tests.waiting import until
@@ -127,23 +126,18 @@ async def test_unencodable_response_ends_its_stream(start: Start) -> None:
     assert pair.handler.cancelled == ["endless"]
 
 
-async def test_replies_after_the_final_one_are_not_sent(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_replies_after_the_final_one_are_not_sent(start: Start) -> None:
     pair = await start()
     channel = await pair.connect()
-    received: list[int] = []
-    handle = Channel.on_frame[Kind.RESPONSE]
-
-    def record(self: Channel, frame: Frame) -> None:
-        received.append(frame.stream)
-        handle(self, frame)
-
-    monkeypatch.setattr(channel, "on_frame", {**Channel.on_frame, Kind.RESPONSE: record}, raising=False)
     await infer(channel, make_request())
+    (connection,) = pair.server.connections
     pair.handler.replies[0](InferResponse("late"))
-    await infer(channel, make_request())
-    assert received == [1, 2]
+    assert connection.buffered_bytes == 0
+    answered = asyncio.create_task(infer(channel, make_request(model="hold")))
+    await until(lambda: len(pair.handler.replies) == 2)
+    pair.handler.replies[1](InferResponse("in time"))
+    assert connection.buffered_bytes > 0
+    assert (await answered).model_name == "in time"
 
 
 async def test_control(start: Start, scheme: str) -> None:
