@@ -17,7 +17,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models native test lint types test-unit test-contract test-slow test-backends test-sanitizers test-remote test-peer test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror zipf fuzz clean
+.PHONY: serve models native test lint types test-unit test-contract test-slow test-backends test-sanitizers test-remote test-peer test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror client-kills zipf fuzz clean
 
 serve: models
 	exec $(BIN)/nereid-serve serve_config.yaml
@@ -135,6 +135,10 @@ head-loss: $(VENV)/.installed-test models
 # Clients of a model all of whose requests are mirrored: answers are the same, and no process grows.
 mirror: $(VENV)/.installed-test models
 	$(BIN)/python -m tests.long.mirror
+
+# What programs that use the client library see when servers and replicas are killed under them.
+client-kills: $(VENV)/.installed-test models
+	PYTHONPATH=client $(BIN)/python -m tests.long.client_kills
 
 # Every expression of cluster/grafana and cluster/prometheus, asked of a Prometheus that reads a server under load.
 prometheus: $(VENV)/.installed-test models

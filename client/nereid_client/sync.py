@@ -23,8 +23,16 @@ from nereid_client.transport import Tls
 T = TypeVar("T")
 
 
-@cache
+_starting = threading.Lock()
+
+
 def _loop() -> asyncio.AbstractEventLoop:
+    with _starting:  # `cache` alone lets threads that call at once each start one
+        return _started()
+
+
+@cache
+def _started() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="nereid-client", daemon=True).start()
     return loop
