@@ -2,15 +2,18 @@
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from app.ingress.access.guard import Guard
 from app.ingress.access.service import GuardedService
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer
-from app.settings.fronts import GrpcSettings
+from app.settings.fronts import GrpcSettings, HttpSettings
 from app.settings.settings import MetricsSettings, ServerSettings
+
+if TYPE_CHECKING:
+    from app.ingress.rest.front import FindRoute
 
 logger = logging.getLogger(__name__)
 
@@ -77,11 +80,26 @@ async def _open_http(
     from app.ingress.rest.front import HttpFront
 
     metrics_port = settings.metrics.port if settings.metrics.enabled else 0
-    front = HttpFront(service, settings.http, observer, send_buffers, metrics_port, guard)
+    compatible = _compatible_protocols(settings.http)
+    front = HttpFront(service, settings.http, observer, send_buffers, metrics_port, guard, compatible)
     tls = settings.http.certificates.context() if settings.http.certificates else None
     port = await front.start(settings.http.address, settings.http.port, tls=tls)
     logger.info("Started HTTPService at %s:%d", settings.http.address, port)
     return front
+
+
+def _compatible_protocols(settings: HttpSettings) -> list["FindRoute"]:
+    """Return what finds the routes of other servers' protocols; those that are off are not imported."""
+    found: list[FindRoute] = []
+    if settings.tfserving:
+        from app.ingress.compatible import tfserving
+
+        found.append(tfserving.find_route)
+    if settings.torchserve:
+        from app.ingress.compatible import torchserve
+
+        found.append(torchserve.find_route)
+    return found
 
 
 async def _open_sagemaker(

@@ -149,6 +149,17 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ()
     certificates: A[Certificates | None, _tls("http")] = None
+    tfserving: A[
+        bool,
+        Flag(
+            "allow_tfserving",
+            "Serve TensorFlow Serving's APIs too, on the ports of HTTP and gRPC, and so KServe's V1.",
+            NEREID,
+        ),
+    ] = False
+    torchserve: A[
+        bool, Flag("allow_torchserve", "Serve TorchServe's inference API too, on the port of HTTP.", NEREID)
+    ] = False
     http1: A[Http1Settings, Section()] = Http1Settings()
 
 
@@ -294,4 +305,5 @@ class GrpcSettings(msgspec.Struct, frozen=True, kw_only=True):
     front: A[
         str, Flag("grpc_front", "The gRPC server.", NEREID, choices=("http2", "grpcio"), unused=True)
     ] = "http2"
+    tfserving: A[bool, SameAs("allow_tfserving")] = False
     stream: StreamLimits = StreamLimits()

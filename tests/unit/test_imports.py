@@ -28,16 +28,19 @@ app.engine: app.core app.core.rollout app.ingress app.ingress.client_memory app.
     deployments.replica deployments.rollout deployments.scheduling.dynamic
 app.ensemble: app.cache app.core app.core.config app.core.observability app.routing app.transport.channel
 app.ingress: app.access app.core app.core.observability app.ingress.access app.ingress.client_memory
-    app.ingress.clouds app.ingress.grpc app.ingress.metrics app.ingress.net app.ingress.rest
-    app.ingress.service app.ingress.tracing app.native app.protocol app.ray_adapter app.rollout
-    app.routing app.settings app.transport app.transport.channel app.transport.memory
+    app.ingress.clouds app.ingress.compatible app.ingress.grpc app.ingress.metrics app.ingress.net
+    app.ingress.rest app.ingress.service app.ingress.tracing app.native app.protocol app.ray_adapter
+    app.rollout app.routing app.settings app.transport app.transport.channel app.transport.memory
 app.ingress.access: app.access app.core app.core.rollout app.ingress.http1 app.ingress.http2
     app.ingress.service app.protocol app.protocol.grpc app.protocol.http app.routing
 app.ingress.client_memory: app.core app.transport.memory
 app.ingress.clouds: app.core app.ingress.access app.ingress.http1 app.ingress.metrics app.ingress.net
     app.ingress.rest app.ingress.service app.ingress.tracing app.protocol app.protocol.http app.settings
+app.ingress.compatible: app.core app.ingress.access app.ingress.http1 app.ingress.rest app.protocol
+    app.protocol.http app.protocol.tfserving app.routing
 app.ingress.grpc: app.core app.core.observability app.ingress.access app.ingress.http2 app.ingress.net
     app.ingress.service app.ingress.tracing app.protocol app.protocol.grpc app.protocol.observability
+    app.protocol.tfserving
     app.routing app.settings
 app.ingress.http1: app.core app.ingress.net app.protocol app.protocol.http app.settings app.transport.memory
 app.ingress.http2: app.core app.ingress.net app.protocol app.protocol.grpc app.settings app.transport.memory
@@ -55,6 +58,7 @@ app.native: app.core
 app.protocol: app.core app.core.rollout
 app.protocol.grpc: app.core app.core.rollout app.protocol app.protocol.http
 app.protocol.http: app.core app.core.config app.core.rollout app.protocol
+app.protocol.tfserving: app.core app.core.config app.protocol app.protocol.http
 app.protocol.observability: app.core app.core.observability app.protocol.http
 app.ray_adapter: app.core app.ray_adapter.local
 app.ray_adapter.local: app.core

@@ -113,6 +113,10 @@ class GrpcFront:
         found = {f"/{_INFERENCE}/{name}": method for name, method in methods.items()}
         found |= HealthService(self._is_serving, self._stopping).methods()
         found |= rollout_methods(self._service)
+        if self._settings.tfserving:
+            from app.ingress.grpc.tfserving import tfserving_methods
+
+            found |= tfserving_methods(self._service)
         if self._settings.reflection:
             from app.ingress.grpc.reflection import reflection_methods
 

@@ -3,6 +3,7 @@
 import re
 import socket
 import ssl
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from app.core.observability.live_settings import LiveSettings
@@ -25,6 +26,8 @@ from app.settings.fronts import HttpSettings
 
 _INFER_PATH: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/(infer|generate|generate_stream)")
 _DEFAULTS: Final = HttpSettings()
+FindRoute = Callable[[RouteContext, RequestHead], tuple[Ask, Route] | None]
+"""Returns what a request asks for, and its route; None for a request of another protocol."""
 _NOT_FOUND: Final = FixedRoute(404, JSON_HEADERS, encode_error("Not Found"))
 
 
@@ -38,6 +41,7 @@ class HttpFront:
         send_buffers: limit on response bytes buffered for slow clients, shared with other fronts.
         metrics_port: see `build_rest_api`.
         guard: decides who may do what; None if everybody may do everything.
+        compatible: find the routes of other servers' protocols, which come first.
     """
 
     name = "http"
@@ -51,6 +55,7 @@ class HttpFront:
         send_buffers: SendBufferLimit | None = None,
         metrics_port: int = 0,
         guard: Guard | None = None,
+        compatible: Iterable[FindRoute] = (),
     ) -> None:
         observer, send_buffers = observer or Observer(LiveSettings()), send_buffers or SendBufferLimit()
         self._guard = guard
@@ -62,6 +67,7 @@ class HttpFront:
         self._context = RouteContext(
             service, observer, settings.forwarder, settings.max_input_size, settings.http1, send_buffers
         )
+        self._compatible = tuple(compatible)
         self._server = HttpServer(self.route, settings.http1, send_buffers)
 
     @property
@@ -91,6 +97,9 @@ class HttpFront:
 
     def route(self, head: RequestHead) -> Route:
         """Return the route of a request."""
+        for find in self._compatible:
+            if (found := find(self._context, head)) is not None:
+                return guarded_route(self._guard, found[0], head, self._refusal(head, found[0]) or found[1])
         match = _INFER_PATH.fullmatch(head.path)
         if self._guard is None and not self._restrictions:
             return self._free_route(head, match)

@@ -1,0 +1,88 @@
+"""Routes of other servers' protocols: a task answers each request, and ends when its client leaves."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import Final
+
+from app.core.errors import internal
+from app.core.tensors import InferRequest, InferResponse
+from app.ingress.http1.exchange import Exchange
+from app.ingress.rest.context import RouteContext
+from app.routing.table import VersionEntry
+
+HEAVY: Final = 64 << 10
+"""Bytes from which a body is decoded, or tensors are encoded, in a thread."""
+
+
+class TaskRoute(ABC):
+    """Answers requests by a coroutine.
+
+    Args:
+        context: of the front.
+    """
+
+    def __init__(self, context: RouteContext) -> None:
+        self.context = context
+
+    def start(self, exchange: Exchange, body: memoryview) -> None:
+        """Answer a request."""
+        task = asyncio.get_running_loop().create_task(self._run(exchange, body))
+        exchange.on_disconnect = partial(_cancel, task)
+        self.context.tasks.add(task)
+        task.add_done_callback(self.context.tasks.discard)
+
+    async def _run(self, exchange: Exchange, body: memoryview) -> None:
+        try:
+            await self.respond(exchange, body)
+        except Exception as error:
+            exchange.fail(error)
+
+    @abstractmethod
+    async def respond(self, exchange: Exchange, body: memoryview) -> None:
+        """Answer a request; an exception is answered as an error."""
+
+    async def infer(self, exchange: Exchange, entry: VersionEntry, request: InferRequest) -> InferResponse:
+        """Return the one response to a request; cancel it with the task.
+
+        Raises:
+            InferError: the inference failed, or had another number of responses.
+        """
+        single = SingleResponse()
+        call = self.context.submit(exchange, entry, request, single.receive, "")
+        try:
+            return await single.future
+        finally:
+            if not single.future.done() or single.future.cancelled():
+                call.cancel()
+
+
+class SingleResponse:
+    """The sink of an inference with one response.
+
+    Attributes:
+        future: gets the response, or the failure as an exception.
+    """
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
+        self._held: InferResponse | None = None
+        self._count = 0
+
+    def receive(self, response: InferResponse) -> None:
+        """Receive a response."""
+        if not response.is_end_of_stream:
+            self._held = self._held or response
+            self._count += 1
+        if not response.final or self.future.done():
+            return
+        if self._held is None or self._count != 1:
+            self.future.set_exception(internal(f"expected a single response, got {self._count}"))
+        elif self._held.failure is not None:
+            self.future.set_exception(self._held.failure.error())
+        else:
+            self.future.set_result(self._held)
+
+
+def _cancel(task: "asyncio.Task[None]") -> None:
+    task.cancel()

@@ -1,0 +1,117 @@
+"""TensorFlow Serving's REST API, which is also KServe's V1: status, metadata, `:predict`."""
+
+import asyncio
+import re
+from typing import Any, Final
+from urllib.parse import unquote
+
+import msgspec
+
+from app.core.errors import ErrorCode, InferError, unsupported
+from app.ingress.access.guard import Ask
+from app.ingress.compatible.route import HEAVY, TaskRoute
+from app.ingress.http1.exchange import Exchange, Route
+from app.ingress.rest.context import RouteContext
+from app.protocol.http.http1 import RequestHead
+from app.protocol.http.v2 import JSON_HEADERS
+from app.protocol.tfserving import descriptions
+from app.protocol.tfserving.rest import decode_predict, encode_predictions
+from app.protocol.tfserving.signature import labelled_version, servable_not_found, signature_of
+from app.routing.table import VersionEntry
+from app.routing.waiting_room import resolve_loaded
+
+_MODEL: Final = r"/v1/models/([^/:]+)(?:/versions/([0-9]+)|/labels/([^/:]+))?"
+_POST: Final = re.compile(rf"{_MODEL}:(predict|classify|regress)")
+_GET: Final = re.compile(rf"{_MODEL}(?:/(metadata))?")
+
+
+def find_route(context: RouteContext, head: RequestHead) -> tuple[Ask, Route] | None:
+    """Return what a request asks for, and its route; None for a request of another protocol."""
+    pattern = {"POST": _POST, "GET": _GET}.get(head.method)
+    match = pattern.fullmatch(head.path) if pattern is not None else None
+    if match is None:
+        return None
+    model, version, label = unquote(match[1]), match[2] or "", unquote(match[3] or "")
+    if head.method == "GET":
+        return Ask("metadata", model), _DescribeRoute(context, model, version, label, bool(match[4]))
+    return Ask("inference", model), _PredictRoute(context, model, version, label, match[4])
+
+
+async def resolve(context: RouteContext, model: str, version: str, label: str) -> VersionEntry:
+    """Return the version that answers.
+
+    Raises:
+        InferError: NOT_FOUND in TensorFlow Serving's words, and what `resolve` of the service raises.
+    """
+    service = context.service
+    try:
+        if label:
+            version = labelled_version((await resolve_loaded(service, model, "")).model_config, label)
+        entry = await resolve_loaded(service, model, version)
+    except InferError as error:
+        if error.code is ErrorCode.NOT_FOUND:
+            raise servable_not_found(model, version) from None
+        raise
+    if entry.decoupled:
+        raise unsupported("predict doesn't support models with decoupled transaction policy")
+    return entry
+
+
+class _ModelRoute(TaskRoute):
+    """A route of a model; `label` names a version of it."""
+
+    def __init__(self, context: RouteContext, model: str, version: str, label: str) -> None:
+        super().__init__(context)
+        self._model = model
+        self._version = version
+        self._label = label
+
+    async def _resolve(self) -> VersionEntry:
+        return await resolve(self.context, self._model, self._version, self._label)
+
+
+class _DescribeRoute(_ModelRoute):
+    def __init__(
+        self, context: RouteContext, model: str, version: str, label: str, has_metadata: bool
+    ) -> None:
+        super().__init__(context, model, version, label)
+        self._has_metadata = has_metadata
+
+    async def respond(self, exchange: Exchange, body: memoryview) -> None:
+        found = await (self._metadata() if self._has_metadata else self._status())
+        exchange.respond(200, JSON_HEADERS, (msgspec.json.encode(found),))
+
+    async def _metadata(self) -> Any:
+        entry = await self._resolve()
+        return descriptions.metadata(self._model, entry.version, signature_of(entry.model_config))
+
+    async def _status(self) -> Any:
+        version = self._version
+        if self._label:
+            version = str((await self._resolve()).version)
+        index = await self.context.service.repository_index()
+        return descriptions.version_status(self._model, version, index.models)
+
+
+class _PredictRoute(_ModelRoute):
+    def __init__(self, context: RouteContext, model: str, version: str, label: str, verb: str) -> None:
+        super().__init__(context, model, version, label)
+        self._verb = verb
+
+    async def respond(self, exchange: Exchange, body: memoryview) -> None:
+        entry = await self._resolve()
+        if self._verb != "predict":
+            raise unsupported(f":{self._verb} is not served: call :predict with the inputs of the model")
+        signature = signature_of(entry.model_config)
+        decode = (self._model, str(entry.version), body, signature, self.context.max_input_size)
+        if len(body) > HEAVY:
+            predict = await asyncio.to_thread(decode_predict, *decode)
+        else:
+            predict = decode_predict(*decode)
+        response = await self.infer(exchange, entry, predict.request)
+        answer = (response, signature, predict.rows)
+        if sum(len(tensor.data) for tensor in response.outputs) > HEAVY:
+            encoded = await asyncio.to_thread(encode_predictions, *answer)
+        else:
+            encoded = encode_predictions(*answer)
+        exchange.respond(200, JSON_HEADERS, (encoded,))

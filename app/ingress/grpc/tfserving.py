@@ -1,0 +1,138 @@
+"""TensorFlow Serving's gRPC API: Predict, GetModelMetadata and GetModelStatus."""
+
+import asyncio
+from functools import partial
+from typing import Any, Final
+
+from app.core.errors import ErrorCode, InferError, internal, invalid_arg, unsupported
+from app.core.tensors import Buffer, InferRequest, InferResponse
+from app.ingress.access.caller import GRANT
+from app.ingress.grpc.rpc import Method
+from app.ingress.http2.call import UnaryCall
+from app.ingress.service.interface import InferenceService
+from app.protocol.tfserving import grpc as messages
+from app.protocol.tfserving.descriptions import version_status
+from app.protocol.tfserving.signature import labelled_version, servable_not_found, signature_of
+from app.routing.table import VersionEntry
+from app.routing.waiting_room import resolve_loaded
+
+_DECOUPLED: Final = "Predict doesn't support models with decoupled transaction policy"
+
+
+def tfserving_methods(service: InferenceService) -> dict[str, Method]:
+    """Return the methods by path."""
+    made = _Methods(service)
+    calls = {
+        f"/{messages.PREDICTION_SERVICE}/Predict": ("inference", made.predict),
+        f"/{messages.PREDICTION_SERVICE}/GetModelMetadata": ("metadata", made.metadata),
+        f"/{messages.MODEL_SERVICE}/GetModelStatus": ("metadata", made.status),
+    }
+    return {
+        path: Method(category, partial(UnaryCall, partial(_start, answer)), names_model=True)  # type: ignore[arg-type]
+        for path, (category, answer) in calls.items()
+    }
+
+
+def _start(answer: Any, call: UnaryCall, data: Buffer) -> None:
+    """Answer a call in a task, which ends with the call."""
+    task = asyncio.get_running_loop().create_task(_run(answer, call, data))
+    _RUNNING.add(task)
+    task.add_done_callback(_RUNNING.discard)
+    call.on_cancel = task.cancel
+
+
+_RUNNING: Final[set[asyncio.Task[None]]] = set()
+"""Tasks, so that they are not garbage collected; as many as there are calls, which the server limits."""
+
+
+async def _run(answer: Any, call: UnaryCall, data: Buffer) -> None:
+    try:
+        response = await answer(call, bytes(data))
+        if not call.over:
+            call.respond((response.SerializeToString(),))
+    except Exception as error:
+        call.fail(error)
+
+
+class _Methods:
+    def __init__(self, service: InferenceService) -> None:
+        self._service = service
+
+    async def predict(self, call: UnaryCall, data: bytes) -> Any:
+        request = _parsed(messages.PredictRequest, data)
+        entry = await self._resolve(request.model_spec)
+        if entry.decoupled:
+            raise unsupported(_DECOUPLED)
+        signature = signature_of(entry.model_config)
+        infer = messages.decode_predict(request, entry.version, signature, call.deadline)
+        response = await self._infer(entry, infer)
+        return messages.encode_predict(response, entry.version, signature)
+
+    async def metadata(self, call: UnaryCall, data: bytes) -> Any:
+        request = _parsed(messages.GetModelMetadataRequest, data)
+        if not request.metadata_field:
+            raise invalid_arg("GetModelMetadataRequest must specify at least one metadata_field")
+        for field in request.metadata_field:
+            if field != messages.SIGNATURE_DEF:
+                raise invalid_arg(f"Metadata field {field} is not supported")
+        entry = await self._resolve(request.model_spec)
+        signature = signature_of(entry.model_config)
+        return messages.encode_metadata(request.model_spec.name, entry.version, signature)
+
+    async def status(self, call: UnaryCall, data: bytes) -> Any:
+        spec = _parsed(messages.GetModelStatusRequest, data).model_spec
+        _require(spec.name)
+        version = str(spec.version.value) if spec.HasField("version") else ""
+        index = await self._service.repository_index()
+        return messages.encode_status(
+            version_status(spec.name, version, index.models)["model_version_status"]
+        )
+
+    async def _resolve(self, spec: Any) -> VersionEntry:
+        _require(spec.name)
+        version = str(spec.version.value) if spec.HasField("version") else ""
+        try:
+            if spec.version_label:
+                entry = await resolve_loaded(self._service, spec.name)
+                version = labelled_version(entry.model_config, spec.version_label)
+            return await resolve_loaded(self._service, spec.name, version)
+        except InferError as error:
+            if error.code is ErrorCode.NOT_FOUND:
+                raise servable_not_found(spec.name, version) from None
+            raise
+
+    async def _infer(self, entry: VersionEntry, request: InferRequest) -> InferResponse:
+        future: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
+
+        def receive(response: InferResponse) -> None:
+            if future.done():
+                return
+            if response.failure is not None:
+                future.set_exception(response.failure.error())
+            elif response.final:
+                future.set_result(response)
+            else:
+                future.set_exception(internal("expected a single response"))
+
+        call = self._service.submit(entry, request, receive)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+
+
+def _parsed(message_class: Any, data: bytes) -> Any:
+    try:
+        message = message_class.FromString(data)
+    except Exception:  # DecodeError, which protobuf's implementations derive from different classes
+        raise invalid_arg("the message cannot be parsed") from None
+    if not message.HasField("model_spec") or not message.model_spec.name:
+        raise invalid_arg("Missing ModelSpec")
+    return message
+
+
+def _require(model: str) -> None:
+    """Check that the token of the client is for a model."""
+    if (grant := GRANT.get()) is not None:
+        grant.require(model)

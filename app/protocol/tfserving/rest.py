@@ -1,0 +1,259 @@
+"""TensorFlow Serving's REST API: JSON to tensors and back, by rows (`instances`) or by columns (`inputs`).
+
+Rules and texts are those of its util/json_tensor.cc. Differences: a number of an output has all its digits,
+where TensorFlow Serving writes six, and strings that are not UTF-8 are written as {"b64": ...}.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from app.core.config.model_config import TensorSpec
+from app.core.datatypes import DATATYPES
+from app.core.errors import InferError, invalid_arg
+from app.core.tensors import InferRequest, InferResponse, Tensor
+from app.protocol.http.v2 import json_too_large
+from app.protocol.tfserving.signature import Signature
+
+_B64: Final = "b64"
+_BYTES_SUFFIX: Final = "_bytes"
+"""End of the names of outputs whose strings are bytes, which are written in base64."""
+_ACCEPTED: Final = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}
+"""The kinds of numpy arrays made of JSON that a kind of tensor accepts."""
+
+
+class Predict(NamedTuple):
+    """A decoded request; `rows`: its answer is by rows."""
+
+    request: InferRequest
+    rows: bool
+
+
+def decode_predict(
+    model: str, version: str, body: bytes | memoryview, signature: Signature, limit: int
+) -> Predict:
+    """Decode the body of `:predict`.
+
+    Args:
+        model, version: of the path.
+        body: JSON.
+        signature: of the model.
+        limit: bytes that the body may have.
+
+    Raises:
+        InferError: INVALID_ARG.
+    """
+    if len(body) > limit:
+        raise json_too_large(len(body), limit)
+    document = _parse(bytes(body))
+    name = document.get("signature_name", "")
+    if not isinstance(name, str):
+        raise invalid_arg("not formatted correctly. 'signature_name' key must be a string value.")
+    signature.require(name)
+    rows = "instances" in document
+    if rows and "inputs" in document:
+        raise invalid_arg(
+            "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist "
+        )
+    if not rows and "inputs" not in document:
+        raise invalid_arg("Missing 'inputs' or 'instances' key")
+    given = _by_rows(document["instances"], signature) if rows else _columns(document["inputs"], signature)
+    tensors = tuple(_tensor(signature.inputs[name], value) for name, value in given.items())
+    return Predict(InferRequest(model, version, tensors), rows)
+
+
+def _parse(body: bytes) -> dict[str, Any]:
+    if not body:
+        raise invalid_arg("JSON Parse error: The document is empty")
+    try:
+        document = json.loads(body)  # accepts NaN and Infinity, as TensorFlow Serving does
+    except (ValueError, RecursionError) as error:
+        raise invalid_arg(f"JSON Parse error: {error}") from None
+    if not isinstance(document, dict):
+        raise invalid_arg("JSON Value: is not object")
+    return document
+
+
+def _by_rows(instances: Any, signature: Signature) -> dict[str, list[Any]]:
+    if not isinstance(instances, list):
+        raise invalid_arg("Expecting 'instances' to be an list/array")
+    if not instances:
+        raise invalid_arg("No values in 'instances' array")
+    inputs = _required(signature)
+    if not _is_object(instances[0]):
+        if len(inputs) > 1:
+            raise invalid_arg(
+                "instances is a plain list, but expecting list of objects as multiple input tensors required "
+                "as per tensorinfo_map"
+            )
+        for number, item in enumerate(instances):
+            if _is_object(item):
+                raise invalid_arg(f"Expecting value/list but got object at item {number} of input list")
+        return {_only(signature): instances}
+    names = set(instances[0]) & set(signature.inputs)
+    for number, item in enumerate(instances):
+        if not _is_object(item):
+            raise invalid_arg(f"Expecting object but got list at item {number} of input list")
+        if set(item) != names or not inputs <= names:
+            raise invalid_arg(
+                f"Failed to process element: {number} of 'instances' list. JSON object: keys must be equal "
+                f"to: {','.join(sorted(inputs))}"
+            )
+    return {name: [item[name] for item in instances] for name in signature.inputs if name in names}
+
+
+def _columns(inputs: Any, signature: Signature) -> dict[str, Any]:
+    required = _required(signature)
+    if not _is_object(inputs):
+        if len(required) > 1:
+            raise invalid_arg(
+                "inputs is a plain value/list, but expecting an object as multiple input tensors required as "
+                "per tensorinfo_map"
+            )
+        return {_only(signature): inputs}
+    for name in required - set(inputs):
+        raise invalid_arg(f"Missing named input: {name} in 'inputs' object.")
+    return {name: value for name, value in inputs.items() if name in signature.inputs}
+
+
+def _required(signature: Signature) -> set[str]:
+    return {name for name, spec in signature.inputs.items() if not spec.optional}
+
+
+def _only(signature: Signature) -> str:
+    names = _required(signature) or set(signature.inputs)
+    if not names:
+        raise invalid_arg(f"Failed to get input map for signature: {signature.name}")
+    return min(names)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) != {_B64}
+
+
+def _tensor(spec: TensorSpec, value: Any) -> Tensor:
+    array = _strings(spec, value) if spec.datatype == "BYTES" else _numbers(spec, value)
+    try:
+        shape = spec.client_shape(array.shape)
+    except ValueError:
+        shape = array.shape  # another rank, which the check of the request names
+    return Tensor.from_array(spec.name, array.reshape(shape), spec.datatype)
+
+
+def _numbers(spec: TensorSpec, value: Any) -> npt.NDArray[Any]:
+    dtype = DATATYPES[spec.datatype].dtype
+    if spec.datatype == "BF16":
+        raise invalid_arg(f"Conversion of JSON Value to type: bfloat16 of input '{spec.name}'")
+    try:
+        array = np.array(value)
+    except (ValueError, RecursionError):
+        raise invalid_arg(f"input '{spec.name}': Encountered list at unexpected size") from None
+    if array.dtype.kind not in _ACCEPTED[dtype.kind] and array.size:
+        raise invalid_arg(f"JSON Value of input '{spec.name}' is not of expected type: {dtype.name}")
+    with np.errstate(over="ignore"):
+        converted = array.astype(dtype)
+    if dtype.kind in "iu" and not np.array_equal(converted, array):
+        raise invalid_arg(f"JSON Value of input '{spec.name}' is not of expected type: {dtype.name}")
+    return converted
+
+
+def _strings(spec: TensorSpec, value: Any) -> npt.NDArray[Any]:
+    leaves: list[bytes] = []
+    shape = _collect(spec.name, value, leaves, 0)
+    array = np.empty(len(leaves), dtype=object)
+    array[:] = leaves
+    return array.reshape(shape)
+
+
+def _collect(name: str, value: Any, leaves: list[bytes], level: int) -> tuple[int, ...]:
+    """Add the strings of a value to `leaves`; return its shape."""
+    if level > 64:
+        raise invalid_arg(f"input '{name}': Encountered list at unexpected level: {level}")
+    if not isinstance(value, list):
+        leaves.append(_string(name, value))
+        return ()
+    shapes = {_collect(name, item, leaves, level + 1) for item in value}
+    if len(shapes) > 1:
+        raise invalid_arg(f"input '{name}': Encountered list at unexpected size")
+    return (len(value), *(shapes.pop() if shapes else ()))
+
+
+def _string(name: str, value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    if isinstance(value, dict) and set(value) == {_B64} and isinstance(value[_B64], str):
+        try:
+            return base64.b64decode(value[_B64], altchars=None, validate=True)
+        except (binascii.Error, ValueError):
+            raise invalid_arg("Unable to base64 decode") from None
+    raise invalid_arg(f"JSON Value of input '{name}' is not of expected type: string")
+
+
+def encode_predictions(response: InferResponse, signature: Signature, rows: bool) -> bytes:
+    """Encode a successful response.
+
+    Raises:
+        InferError: INVALID_ARG when the outputs cannot be written by rows.
+    """
+    arrays = {tensor.name: model_array(tensor, signature) for tensor in response.outputs}
+    if not arrays:
+        raise invalid_arg("Cannot convert empty tensor map to JSON")
+    if rows:
+        _check_batches(arrays)
+    values = {name: _json_values(name, array) for name, array in arrays.items()}
+    only = next(iter(values.values())) if len(values) == 1 else None
+    answer: dict[str, Any]
+    if not rows:
+        answer = {"outputs": values if only is None else only}
+    elif only is not None:
+        answer = {"predictions": only}
+    else:
+        every = zip(*values.values(), strict=True)
+        answer = {"predictions": [dict(zip(values, row, strict=True)) for row in every]}
+    finite = all(array.dtype.kind != "f" or np.isfinite(array).all() for array in arrays.values())
+    return msgspec.json.encode(answer) if finite else json.dumps(answer).encode()
+
+
+def model_array(tensor: Tensor, signature: Signature) -> npt.NDArray[Any]:
+    """Return an output with the shape that the model behind the configuration gives it."""
+    array = tensor.array()
+    spec = signature.outputs.get(tensor.name)
+    return array if spec is None else array.reshape(spec.backend_shape(array.shape))
+
+
+def _check_batches(arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    expected = -1
+    for name, array in arrays.items():
+        if not array.ndim:
+            raise invalid_arg(f"Tensor name: {name} has no shape information ")
+        if expected not in (-1, len(array)):
+            raise _inconsistent(name, len(array), expected)
+        expected = len(array)
+
+
+def _inconsistent(name: str, found: int, expected: int) -> InferError:
+    return invalid_arg(f"Tensor name: {name} has inconsistent batch size: {found} expecting: {expected}")
+
+
+def _json_values(name: str, array: npt.NDArray[Any]) -> Any:
+    if array.dtype != object:
+        return array.tolist()
+    as_bytes = name.endswith(_BYTES_SUFFIX)
+    texts = np.empty(array.size, dtype=object)
+    texts[:] = [_json_string(value, as_bytes) for value in array.ravel().tolist()]
+    return texts.reshape(array.shape).tolist()
+
+
+def _json_string(value: bytes, as_bytes: bool) -> Any:
+    if not as_bytes:
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            pass
+    return {_B64: base64.b64encode(value).decode()}

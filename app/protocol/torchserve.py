@@ -1,0 +1,92 @@
+"""TorchServe's predictions: a body or a form to the tensors of a migrated model, its answer back.
+
+A migrated model (`nereid migrate torchserve`) has three inputs of strings with one element for each part of
+a request: its name, its content type and its bytes. A body that is no form is one part of the name "body".
+"""
+
+import email.policy
+import json
+from email.parser import BytesParser
+from typing import Final
+
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.datatypes import pack_bytes
+from app.core.errors import InferError, internal, invalid_arg, not_found
+from app.core.tensors import InferRequest, InferResponse, Tensor
+
+NAMES: Final = "names"
+TYPES: Final = "content_types"
+PARTS: Final = "parts"
+ANSWER: Final = "answer"
+ANSWER_TYPE: Final = "content_type"
+_BODY: Final = "body"
+_MAX_PARTS: Final = 1024
+_FORM: Final = "multipart/form-data"
+
+Part = tuple[str, str, bytes]
+"""Name, content type, bytes."""
+
+
+def decode_prediction(
+    model: str, version: str, body: bytes | memoryview, content_type: str, config: mc.ModelConfig
+) -> InferRequest:
+    """Return the request to a migrated model.
+
+    Raises:
+        InferError: INVALID_ARG for a form that cannot be read, and a model that was not migrated.
+    """
+    if {tensor.name for tensor in config.input} != {NAMES, TYPES, PARTS}:
+        raise invalid_arg(f"'{model}' is no model of TorchServe: call /v2/models/{model}/infer")
+    parts = _form(bytes(body), content_type) if content_type.startswith(_FORM) else []
+    parts = parts or [(_BODY, content_type, bytes(body))]
+    batch = (1,) if config.max_batch_size > 0 else ()
+    columns = zip((NAMES, TYPES, PARTS), zip(*parts, strict=True), strict=True)
+    return InferRequest(
+        model,
+        version,
+        tuple(Tensor(name, "BYTES", (*batch, len(values)), pack_bytes(values)) for name, values in columns),
+    )
+
+
+def _form(body: bytes, content_type: str) -> list[Part]:
+    """Return the parts of a form."""
+    head = b"Content-Type: %b\r\n\r\n" % content_type.encode("latin-1", "replace")
+    message = BytesParser(policy=email.policy.HTTP).parsebytes(head + body)
+    parts = list(message.iter_parts()) if message.is_multipart() else []
+    if not parts or len(parts) > _MAX_PARTS:
+        raise invalid_arg("expected a form of 1 to 1024 parts")
+    found = []
+    for part in parts:
+        name = part.get_param("name", header="content-disposition")
+        if not isinstance(name, str):
+            raise invalid_arg("a part of the form has no name")
+        content = part.get_payload(decode=True)
+        found.append((name, part.get_content_type(), content if isinstance(content, bytes) else b""))
+    return found
+
+
+def encode_prediction(response: InferResponse) -> tuple[bytes, bytes]:
+    """Return content type and body of an answer.
+
+    Raises:
+        InferError: INTERNAL for the outputs of another model.
+    """
+    outputs = {tensor.name: tensor for tensor in response.outputs}
+    if not outputs.keys() >= {ANSWER, ANSWER_TYPE}:
+        raise internal(f"the outputs '{ANSWER}' and '{ANSWER_TYPE}' are missing")
+    answer, content_type = (outputs[name].array().ravel()[0] for name in (ANSWER, ANSWER_TYPE))
+    return bytes(content_type).replace(b"\r", b"").replace(b"\n", b""), bytes(answer)
+
+
+def encode_failure(status: int, message: str) -> bytes:
+    """Return the body of an error, as TorchServe has it."""
+    kinds = {404: "ModelNotFoundException", 503: "ServiceUnavailableException", 400: "BadRequestException"}
+    return json.dumps({"code": status, "type": kinds[status], "message": message}, indent=2).encode() + b"\n"
+
+
+def model_not_found(model: str, version: str) -> InferError:
+    """Return the error for an unknown model or version, in TorchServe's words."""
+    if version:
+        return not_found(f"Model version: {version} does not exist for model: {model}")
+    return not_found(f"Model not found: {model}")
