@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from app.core.errors import InferError, internal, invalid_arg, unsupported
 from app.core.installation import install_command
+from backends.frameworks import FRAMEWORKS, PACKAGED
 
 if TYPE_CHECKING:
     from backends.base import Backend
@@ -43,12 +44,6 @@ BUILT_IN: Final[dict[str, str]] = {
 # Built-in backend and `runtime`: the file whose `TritonPythonModel` executes such models.
 _PYTHON_RUNTIMES: Final = {("pytorch", "model.py"): Path(__file__).parent / "pytorch" / "eager" / "model.py"}
 
-_PACKAGED_FOLDER: Final = Path(__file__).parent / "packaged"
-PACKAGED: Final = {
-    name: _PACKAGED_FOLDER / name / "model.py" for name in ("dali", "llm", "paddle", "tvm")
-}
-"""Backends with an environment of their own: the file whose `TritonPythonModel` executes their models."""
-
 ENVIRONMENT: Final = "environment"
 """The setting that says where a backend executes models: the path of an environment, "own" or `SERVER`."""
 
@@ -57,18 +52,6 @@ SERVER: Final = "server"
 
 HOSTED: Final = ("fil", "onnxruntime", "openvino", "pytorch", "tensorflow")
 """Built-in backends that a process of another environment can execute too."""
-
-# Built-in backend: (module it needs: title of that module in errors), and the extra that installs it.
-_FRAMEWORKS: Final[dict[str, tuple[dict[str, str], str]]] = {
-    "onnxruntime": ({"onnxruntime": "ONNX Runtime"}, "onnxruntime"),
-    "pytorch": ({"torch": "PyTorch"}, "pytorch"),
-    "tensorflow": ({"tensorflow": "TensorFlow"}, "tensorflow"),
-    "tensorrt": ({"tensorrt": "TensorRT", "torch": "PyTorch"}, "gpu"),
-    "fil": ({"treelite": "treelite"}, "fil"),
-    "openvino": ({"openvino": "OpenVINO"}, "openvino"),
-    "rtsp": ({"av": "PyAV"}, "video"),
-    "bytetrack": ({"lap": "lap"}, "video"),
-}
 
 _PYTHON: Final = "model.py"
 """The `runtime` of a model whose backend is Python-based."""
@@ -134,7 +117,7 @@ def hosted_backend(name: str) -> "type[Backend]":
     """Return the class that executes a backend of `HOSTED` in a process of another environment."""
     from backends.hosted.backend import hosted
 
-    return hosted(name, BUILT_IN[name], {**_FRAMEWORKS[name][0], "google": "protobuf"}, requirements_of(name))
+    return hosted(name, BUILT_IN[name], {**FRAMEWORKS[name][0], "google": "protobuf"}, requirements_of(name))
 
 
 def requirements_of(name: str) -> Path:
@@ -149,11 +132,6 @@ def backend_names(backend_directory: Path | None = None) -> list[str]:
     custom = {folder.name for folder in folders if is_custom(folder.name, backend_directory)}
     offered = {entry_point.name for entry_point in entry_points(group=ENTRY_POINT_GROUP)}
     return sorted({*custom, *offered, *PACKAGED, *filter(_is_installed, BUILT_IN)})
-
-
-def extra_of(name: str) -> str:
-    """Return the extra that installs the framework of a built-in backend; "" for one that needs none."""
-    return _FRAMEWORKS[name][1] if name in _FRAMEWORKS else ""
 
 
 def is_known(
@@ -207,7 +185,7 @@ def _has_backend(folder: Path) -> bool:
 
 
 def _is_installed(name: str) -> bool:
-    modules, _ = _FRAMEWORKS.get(name, ({}, ""))
+    modules, _ = FRAMEWORKS.get(name, ({}, ""))
     return all(find_spec(module) is not None for module in modules)
 
 
@@ -302,7 +280,7 @@ def _from_built_in(name: str) -> "type[Backend] | None":
     try:
         return _checked(name, getattr(import_module(module_name), attribute), BUILT_IN[name])
     except ImportError as error:
-        titles, extra = _FRAMEWORKS.get(name, ({}, ""))
+        titles, extra = FRAMEWORKS.get(name, ({}, ""))
         if error.name in titles:
             raise unsupported(
                 f"backend '{name}' needs {titles[error.name]}, which is not installed; install the extra:"

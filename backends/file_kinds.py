@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from app.core.installation import install_command
-from backends import PACKAGED, extra_of
+from backends.frameworks import PACKAGED, extra_of
 
 HEAD_BYTES: Final = 512
 """How much of a file is looked at."""

@@ -2,6 +2,7 @@
 
 import sys
 import venv
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,6 +21,21 @@ def borrow(folder: Path, *modules: str) -> Path:
         for found in (source, source.with_name(f"{name}.libs")):
             if found.exists():
                 (packages / found.name).symlink_to(found)
+    return python
+
+
+def borrow_pinned(folder: Path, requirements: Path) -> Path:
+    """An environment with the distributions that a file pins, of those that the tests' own has."""
+    python = make(folder, borrow_numpy=False)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for line in requirements.read_text().split():
+        try:
+            found = distribution(line.partition("==")[0])
+        except PackageNotFoundError:
+            continue
+        for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+            if not (packages / top).exists():
+                (packages / top).symlink_to(str(found.locate_file(top)))
     return python
 
 

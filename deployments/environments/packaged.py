@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-from backends import HOSTED, PACKAGED, requirements_of
+from backends import HOSTED, requirements_of
+from backends.frameworks import PACKAGED
 from deployments.environments.install import environment_key, install
 from deployments.model_store.cache import Lease, NodeCache
 

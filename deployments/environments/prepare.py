@@ -20,8 +20,9 @@ from typing import Final
 import msgspec
 
 from app.core.errors import InferError, internal, invalid_arg, unavailable, unsupported
-from backends import ENVIRONMENT, PACKAGED, SERVER, python_based_file
+from backends import ENVIRONMENT, SERVER, python_based_file
 from backends.base import Model
+from backends.frameworks import PACKAGED
 from deployments.environments.install import environment_key, install
 from deployments.environments.packaged import PackagedEnvironments
 from deployments.model_store.cache import Lease, NodeCache, private_root

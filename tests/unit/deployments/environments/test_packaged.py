@@ -8,6 +8,7 @@ import pytest
 import backends
 from app.commands import backends as command
 from app.core.errors import ErrorCode, InferError
+from backends import frameworks
 from backends.base import Instance, Model
 from deployments.environments import packaged
 from deployments.environments.packaged import PackagedEnvironments, data_directory
@@ -48,7 +49,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir(parents=True)
     (folder / "model.py").write_text(MODEL)
     (folder / "requirements.txt").write_text("numpy\n")
-    monkeypatch.setitem(backends.PACKAGED, "doubling", folder / "model.py")
+    monkeypatch.setitem(frameworks.PACKAGED, "doubling", folder / "model.py")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
     def install(name: str, requirements: Path, root: Path, final: Path, shown: bool) -> None:
@@ -160,7 +161,7 @@ def test_instances_of_one_process_share_what_was_loaded(shared: str) -> None:
 
 
 def test_packaged_backends_have_pinned_requirements() -> None:
-    for name, file in backends.PACKAGED.items():
+    for name, file in frameworks.PACKAGED.items():
         if name == "doubling":
             continue
         lines = (file.parent / "requirements.txt").read_text().split()
