@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, Final
@@ -110,6 +111,34 @@ class AsyncServer:
         """Return the server's name, version and extensions."""
         return await retry.repeated(self._transport.describe, self._options.timeout, self._options.retry)
 
+    async def statistics(self, model: str, version: str = "") -> Sequence[Mapping[str, Any]]:
+        """Return what the server has counted of a model, of each version, as the JSON of the protocol."""
+        return await self._transport.statistics(model, version, self._options.timeout)
+
+    async def index(self) -> Sequence[Mapping[str, Any]]:
+        """Return the models of the server's repositories: name, version, state, reason."""
+        return await self._transport.index(self._options.timeout)
+
+    async def load(
+        self,
+        model: str,
+        config: Mapping[str, Any] | None = None,
+        files: Mapping[str, bytes] | None = None,
+        timeout: float = 300.0,
+    ) -> None:
+        """Load a model, or load it again; needs a server in mode EXPLICIT.
+
+        Args:
+            config: instead of that of the repository.
+            files: contents by path, such as "1/model.onnx", instead of the repository's; need `config`.
+        """
+        text = "" if config is None else json.dumps(config)
+        await self._transport.load(model, text, files or {}, timeout)
+
+    async def unload(self, model: str, timeout: float = 300.0) -> None:
+        """Unload a model; needs a server in mode EXPLICIT."""
+        await self._transport.unload(model, timeout)
+
     def model(self, name: str, version: str | int = "") -> AsyncModel:
         """Return a model; its inputs and outputs are read at the first call."""
         return AsyncModel(self._transport, name, str(version), self._options)
@@ -159,11 +188,16 @@ class AsyncModel:
             self._signature = asyncio.ensure_future(self._read_signature())
         return await asyncio.shield(self._signature)
 
-    async def _read_signature(self) -> Signature:
-        async def attempt(left: float) -> Signature:
-            return read_signature(*await self._transport.describe_model(self.name, self.version, left))
+    async def described(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Return the model's metadata and configuration as the JSON of the protocol."""
+
+        async def attempt(left: float) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+            return await self._transport.describe_model(self.name, self.version, left)
 
         return await retry.repeated(attempt, self._options.timeout, self._options.retry)
+
+    async def _read_signature(self) -> Signature:
+        return read_signature(*await self.described())
 
     async def __call__(self, inputs: Mapping[str, Any] | None = None, /, **named: Any) -> Result:
         return await self._infer({**(inputs or {}), **named}, {})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Final
@@ -71,14 +71,14 @@ class GrpcTransport:
         return _as_dict(metadata), _as_dict(config.config)
 
     def encoded(self, request: Request) -> Any:
-        return _message(request).SerializeToString()
+        return encode_request(request)
 
     async def infer(self, encoded: Any, timeout: float) -> Response:
         try:
             answer = await self._infer(encoded, timeout=timeout, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             raise _error(error) from None
-        return _read_response(answer)
+        return read_response(answer)
 
     async def stream(self, request: Request, timeout: float) -> AsyncIterator[Response]:
         message = _message(request)
@@ -88,7 +88,7 @@ class GrpcTransport:
             async for answer in call:
                 if answer.error_message:
                     raise ServerError("UNKNOWN", answer.error_message)
-                response = _read_response(answer.infer_response)
+                response = read_response(answer.infer_response)
                 if response.arrays:
                     yield response
         except grpc.aio.AioRpcError as error:
@@ -103,6 +103,28 @@ class GrpcTransport:
     async def unregister(self, region: str, timeout: float) -> None:
         request = pb.SystemSharedMemoryUnregisterRequest(name=region)
         await self._call("SystemSharedMemoryUnregister", request, timeout)
+
+    async def statistics(self, model: str, version: str, timeout: float) -> Sequence[Mapping[str, Any]]:
+        request = pb.ModelStatisticsRequest(name=model, version=version)
+        answer = await self._call("ModelStatistics", request, timeout)
+        # As over HTTP: 64-bit numbers as numbers, and those that are 0 too.
+        found: Sequence[Mapping[str, Any]] = [_numbers(each) for each in answer.model_stats]
+        return found
+
+    async def index(self, timeout: float) -> Sequence[Mapping[str, Any]]:
+        answer = await self._call("RepositoryIndex", pb.RepositoryIndexRequest(), timeout)
+        return [_as_dict(model) for model in answer.models]
+
+    async def load(self, model: str, config: str, files: Mapping[str, bytes], timeout: float) -> None:
+        request = pb.RepositoryModelLoadRequest(model_name=model)
+        if config:
+            request.parameters["config"].string_param = config
+        for path, data in files.items():
+            request.parameters[f"file:{path}"].bytes_param = data
+        await self._call("RepositoryModelLoad", request, timeout)
+
+    async def unload(self, model: str, timeout: float) -> None:
+        await self._call("RepositoryModelUnload", pb.RepositoryModelUnloadRequest(model_name=model), timeout)
 
     async def _call(self, method: str, request: Any, timeout: float) -> Any:
         answer = getattr(pb, type(request).__name__.removesuffix("Request") + "Response")
@@ -125,6 +147,22 @@ def _as_dict(message: Any) -> Mapping[str, Any]:
     return found
 
 
+def _numbers(message: Any) -> Any:
+    """Return a message as a dictionary of its fields."""
+    fields = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.message_type is None:
+            fields[field.name] = value
+        elif field.message_type.GetOptions().map_entry:
+            fields[field.name] = {key: _numbers(each) for key, each in value.items()}
+        elif field.is_repeated:
+            fields[field.name] = [_numbers(each) for each in value]
+        else:
+            fields[field.name] = _numbers(value)
+    return fields
+
+
 def _error(error: grpc.aio.AioRpcError) -> ServerError:
     trailing = {key: value for key, value in error.trailing_metadata() or ()}
     try:
@@ -132,6 +170,11 @@ def _error(error: grpc.aio.AioRpcError) -> ServerError:
     except (TypeError, ValueError):
         retry_after = 0.0
     return server_error(error.code().name, error.details() or "", retry_after)
+
+
+def encode_request(request: Request) -> bytes:
+    """Return what is sent of an inference."""
+    return bytes(_message(request).SerializeToString())
 
 
 def _message(request: Request) -> pb.ModelInferRequest:
@@ -186,7 +229,8 @@ def _set(parameter: pb.InferParameter, value: Parameter) -> None:
         parameter.string_param = value
 
 
-def _read_response(message: pb.ModelInferResponse) -> Response:
+def read_response(message: pb.ModelInferResponse) -> Response:
+    """Return a response by its message."""
     arrays, placed = {}, {}
     for output, raw in zip(message.outputs, chain(message.raw_output_contents, repeat(b"")), strict=False):
         shape = tuple(output.shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
@@ -24,7 +25,9 @@ _MAX_EVENT: Final = 1 << 26
 """Bytes of one event of a stream."""
 
 
-class _Encoded(NamedTuple):
+class Encoded(NamedTuple):
+    """A request as it is sent; the parts of its body are not joined."""
+
     path: str
     headers: Mapping[str, str]
     body: Sequence[bytes | memoryview]
@@ -71,31 +74,22 @@ class HttpTransport:
         return await self._json("GET", path, timeout), await self._json("GET", f"{path}/config", timeout)
 
     def encoded(self, request: Request) -> Any:
-        head = json.dumps(_header(request)).encode()
-        data = [entry.data for entry in request.inputs if not isinstance(entry.data, Slice)]
-        size = len(head) + sum(map(len, data))
-        headers = {_JSON_SIZE: str(len(head)), "Content-Length": str(size)}
-        headers["Content-Type"] = "application/octet-stream"
-        path = _model_path(request.model, request.version) + "/infer"
-        return _Encoded(path, headers, [head, *data], size)
+        return encode_request(request)
 
     async def infer(self, encoded: Any, timeout: float) -> Response:
         _, headers, data = await self._checked(
             "POST", encoded.path, timeout, data=_body(encoded), headers=encoded.headers
         )
-        return _read_response(data, int(headers.get(_JSON_SIZE, len(data))))
+        return read_response(data, int(headers.get(_JSON_SIZE, len(data))))
 
     async def stream(self, request: Request, timeout: float) -> AsyncIterator[Response]:
         """Yield the responses; the extension for it knows no binary data, so tensors go as JSON."""
-        path = _model_path(request.model, request.version) + "/generate_stream"
-        values: dict[str, Any] = {"id": request.id} if request.id else {}
-        values.update(request.parameters)
-        values.update((entry.name, _as_json(entry)) for entry in request.inputs)
+        sent = encode_stream(request)
+        limit = aiohttp.ClientTimeout(timeout)
+        url = self._url + sent.path
         async with (
             _errors(),
-            self._session.post(
-                self._url + path, json=values, timeout=aiohttp.ClientTimeout(timeout)
-            ) as answer,
+            self._session.post(url, data=_body(sent), headers=sent.headers, timeout=limit) as answer,
         ):
             if answer.status != 200:
                 raise _answered(answer.status, answer.headers, await answer.read())
@@ -108,6 +102,24 @@ class HttpTransport:
 
     async def unregister(self, region: str, timeout: float) -> None:
         await self._json("POST", f"/v2/systemsharedmemory/region/{quote(region, '')}/unregister", timeout)
+
+    async def statistics(self, model: str, version: str, timeout: float) -> Sequence[Mapping[str, Any]]:
+        path = f"{_model_path(model, version)}/stats"
+        found: Sequence[Mapping[str, Any]] = (await self._json("GET", path, timeout))["model_stats"]
+        return found
+
+    async def index(self, timeout: float) -> Sequence[Mapping[str, Any]]:
+        found: Any = await self._json("POST", "/v2/repository/index", timeout)
+        return list(found)
+
+    async def load(self, model: str, config: str, files: Mapping[str, bytes], timeout: float) -> None:
+        parameters: dict[str, Any] = {"config": config} if config else {}
+        parameters.update({f"file:{path}": b64encode(data).decode() for path, data in files.items()})
+        path = f"/v2/repository/models/{quote(model, '')}/load"
+        await self._json("POST", path, timeout, json={"parameters": parameters} if parameters else {})
+
+    async def unload(self, model: str, timeout: float) -> None:
+        await self._json("POST", f"/v2/repository/models/{quote(model, '')}/unload", timeout)
 
     async def _json(self, method: str, path: str, timeout: float, **body: Any) -> Mapping[str, Any]:
         _, _, data = await self._checked(method, path, timeout, **body)
@@ -144,6 +156,28 @@ class _errors:
             raise DeadlineExceeded("DEADLINE_EXCEEDED", "there was no answer in time") from None
         if isinstance(error, aiohttp.ClientError | OSError):
             raise Unavailable("UNAVAILABLE", str(error) or type(error).__name__) from error
+
+
+def encode_request(request: Request) -> Encoded:
+    """Return what is sent of an inference."""
+    head = json.dumps(_header(request)).encode()
+    data = [entry.data for entry in request.inputs if not isinstance(entry.data, Slice)]
+    size = len(head) + sum(map(len, data))
+    headers = {_JSON_SIZE: str(len(head)), "Content-Length": str(size)}
+    headers["Content-Type"] = "application/octet-stream"
+    path = _model_path(request.model, request.version) + "/infer"
+    return Encoded(path, headers, [head, *data], size)
+
+
+def encode_stream(request: Request) -> Encoded:
+    """Return what is sent of a request with any number of responses."""
+    values: dict[str, Any] = {"id": request.id} if request.id else {}
+    values.update(request.parameters)
+    values.update((entry.name, _as_json(entry)) for entry in request.inputs)
+    body = json.dumps(values).encode()
+    headers = {"Content-Length": str(len(body)), "Content-Type": "application/json"}
+    path = _model_path(request.model, request.version) + "/generate_stream"
+    return Encoded(path, headers, [body], len(body))
 
 
 def _model_path(model: str, version: str) -> str:
@@ -185,7 +219,7 @@ def _output_header(output: Output) -> dict[str, Any]:
     return {"name": output.name, "parameters": parameters}
 
 
-def _body(encoded: _Encoded) -> Any:
+def _body(encoded: Encoded) -> Any:
     """Return what sends the body: in pieces, if it is long."""
     return b"".join(encoded.body) if encoded.size <= _JOINED else _pieces(encoded.body)
 
@@ -210,7 +244,12 @@ def _answered(status: int, headers: Mapping[str, str], data: bytes) -> Exception
     return http_error(status, text, retry_after)
 
 
-def _read_response(data: bytes, json_size: int) -> Response:
+def read_response(data: bytes, json_size: int) -> Response:
+    """Return a response by its body, which begins with so many bytes of JSON.
+
+    Raises:
+        ValueError: it is none.
+    """
     head = json.loads(memoryview(data)[:json_size].tobytes())
     arrays: dict[str, Array] = {}
     placed: dict[str, tuple[str, tuple[int, ...]]] = {}

@@ -95,6 +95,28 @@ class Server:
         """Return the server's name, version and extensions."""
         return _wait(self._server.metadata())
 
+    def statistics(self, model: str, version: str = "") -> list[Mapping[str, Any]]:
+        """Return what the server has counted of a model, of each version, as the JSON of the protocol."""
+        return list(_wait(self._server.statistics(model, version)))
+
+    def index(self) -> list[Mapping[str, Any]]:
+        """Return the models of the server's repositories: name, version, state, reason."""
+        return list(_wait(self._server.index()))
+
+    def load(
+        self,
+        model: str,
+        config: Mapping[str, Any] | None = None,
+        files: Mapping[str, bytes] | None = None,
+        timeout: float = 300.0,
+    ) -> None:
+        """Load a model, or load it again; see `AsyncServer.load`."""
+        _wait(self._server.load(model, config, files, timeout))
+
+    def unload(self, model: str, timeout: float = 300.0) -> None:
+        """Unload a model; needs a server in mode EXPLICIT."""
+        _wait(self._server.unload(model, timeout))
+
     def model(self, name: str, version: str | int = "") -> Model:
         """Return a model; its inputs and outputs are read at the first call."""
         return Model(self._server.model(name, version))
@@ -132,6 +154,10 @@ class Model:
     def via(self, pool: AsyncPool) -> Model:
         """Return the same model, called through the pool's shared memory."""
         return Model(self._model.via(pool))
+
+    def described(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Return the model's metadata and configuration as the JSON of the protocol."""
+        return _wait(self._model.described())
 
     def signature(self) -> Signature:
         """Return what the model takes and gives; read once."""

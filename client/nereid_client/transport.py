@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -50,6 +50,18 @@ class Transport(Protocol):
         self, model: str, version: str, timeout: float
     ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Return a model's metadata and configuration as the JSON of the protocol."""
+
+    async def statistics(self, model: str, version: str, timeout: float) -> Sequence[Mapping[str, Any]]:
+        """Return the statistics of a model's versions as the JSON of the protocol."""
+
+    async def index(self, timeout: float) -> Sequence[Mapping[str, Any]]:
+        """Return the models of the server's repositories: name, version, state, reason."""
+
+    async def load(self, model: str, config: str, files: Mapping[str, bytes], timeout: float) -> None:
+        """Load a model, with a configuration in JSON and files of its own if they are given."""
+
+    async def unload(self, model: str, timeout: float) -> None:
+        """Unload a model."""
 
     def encoded(self, request: Request) -> Any:
         """Return what `infer` sends of a request: built once, however often it is sent."""
