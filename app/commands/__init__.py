@@ -27,6 +27,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "backends": Command("app.commands.backends", "Install backends that run in an environment of their own."),
     "check": Command("app.commands.check", "Check the models of a repository without serving them."),
     "env": Command("app.commands.env", "Print the variables with which Ray's commands reach a server."),
+    "perf": Command("app.tools.perf.command.run", "Measure a model: latency over load, an SLO's rate."),
     "rollout": Command("app.commands.rollout", "Show, change and compare rollouts of new versions."),
     "status": Command("app.commands.status", "Print addresses, models and processes of a server."),
     "token": Command("app.commands.token", "Make, list and revoke tokens of clients."),

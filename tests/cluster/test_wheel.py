@@ -161,6 +161,27 @@ def test_installed_server_answers_beside_packages_of_its_names(server: Server) -
         assert b'"data":[3,3,' in response.read()
 
 
+def test_installed_command_measures_a_model(server: Server, commands: Path, project: Path) -> None:
+    done = subprocess.run(
+        [
+            str(commands / "nereid"),
+            "perf",
+            "-m",
+            "simple",
+            "-u",
+            server.http_url,
+            "--rate=20",
+            "--duration=0.5",
+        ],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0 and "20/s" in done.stdout, done.stderr
+
+
 def test_application_with_an_app_package_calls_models(server: Server, commands: Path, project: Path) -> None:
     env = {"RAY_ADDRESS": cluster_address(server), "RAY_AUTH_MODE": "token", "PYTHONPATH": ""}
     env["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # the cluster is on 127.0.0.1

@@ -67,6 +67,11 @@ app.routing: app.core app.core.config app.core.observability app.core.rollout ap
     app.transport.channel app.transport.memory nereid
 app.settings: app.access app.core app.core.config app.core.observability app.native app.protocol
     app.transport
+app.tools:
+app.tools.perf: app.tools.perf.generator nereid_client
+app.tools.perf.command: app.tools.perf app.tools.perf.generator app.tools.perf.report nereid_client
+app.tools.perf.generator: nereid_client
+app.tools.perf.report: app.tools.perf app.tools.perf.generator
 app.transport:
 app.transport.channel: app.core app.transport app.transport.memory app.transport.wire
 app.transport.memory: app.core app.native app.transport

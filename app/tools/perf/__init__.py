@@ -1,0 +1,1 @@
+"""A load generator for servers of the v2 protocol, Nereid and Triton: `nereid perf`."""

@@ -1,0 +1,276 @@
+"""Measurement of levels: one server, one model, the same bytes for all of them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from app.tools.perf import figures, payloads
+from app.tools.perf.generator.arrivals import draw, read_intervals, repeated
+from app.tools.perf.generator.job import Job, Level, Rows, Told, rows_of
+from app.tools.perf.generator.worker import NoConnection, Workers, shares
+from app.tools.perf.inputs import count, read_expected, read_inputs
+from app.tools.perf.options import Options, PerfError
+from app.tools.perf.result import Result, Seen, result_of
+from app.tools.perf.server_share import counts_of, models_of, share
+from nereid_client import Server, ServerError, Signature
+from nereid_client.datatypes import byte_size
+from nereid_client.messages import Request
+from nereid_client.pool import Lease
+
+_TICK_S: Final = 0.1
+_SEQUENCES: Final = 4
+Clock = Callable[[], float]
+
+
+class Progress(Protocol):
+    """Where it is told how far a measurement is."""
+
+    def tick(self, text: str, done: float, total: float) -> None:
+        """Tell it: seconds of seconds."""
+
+
+class Bench:
+    """A model that is measured. Use it as a context manager; then `measure` any number of levels.
+
+    Raises:
+        PerfError: from entering it: the server or model cannot be measured so.
+    """
+
+    def __init__(self, options: Options, progress: Progress) -> None:
+        self._options, self._progress = options, progress
+        self._stack = ExitStack()
+        self.server: Server
+
+    def __enter__(self) -> Bench:
+        try:
+            self._open()
+        except ServerError as error:
+            self._stack.close()
+            raise PerfError(f"{self._options.address.url}: {error.message}") from None
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    def _open(self) -> None:
+        options = self._options
+        address = options.address
+        self._workers = self._stack.enter_context(Workers(options.processes))
+        self.server = self._stack.enter_context(
+            Server(address.url, headers=options.headers, tls=address.tls, retry=False, timeout=10.0)
+        )
+        model = self.server.model(options.model, options.version)
+        signature = model.signature()
+        if signature.decoupled and not options.streaming:
+            raise PerfError(f"model '{options.model}' is decoupled: give --streaming")
+        self._models = models_of(self.server, options.model, options.version)
+        self._make_requests(signature)
+
+    def _make_requests(self, signature: Signature) -> None:
+        options = self._options
+        data = read_inputs(options, signature)
+        sequences = bool(options.sequences) or any(len(each) > 1 for each in data)
+        flat = [step for each in data for step in each]
+        requests = payloads.requests_of(options, signature, flat)
+        self._expected: tuple[Any, ...] = ()
+        if options.expect:
+            self._expected = self._expectation(signature, flat, requests, sequences)
+        if options.shared_memory != "none":
+            requests = self._in_shared_memory(requests, signature)
+        self._endpoint = payloads.endpoint_of(options)
+        self._sequences: list[list[Request]] = []
+        if sequences:
+            ends = np.cumsum([len(each) for each in data]).tolist()
+            self._sequences = [requests[end - len(each) : end] for each, end in zip(data, ends, strict=True)]
+            self._payloads: tuple[bytes, ...] = ()
+        else:
+            self._payloads = payloads.payloads_of(self._endpoint, requests)
+
+    def _expectation(
+        self, signature: Signature, flat: Sequence[Any], requests: Sequence[Request], sequences: bool
+    ) -> tuple[Any, ...]:
+        options = self._options
+        if sequences or options.streaming or options.shared_memory != "none":
+            raise PerfError("--expect checks answers of single requests in the body, no streams or sequences")
+        if options.expect == "first":
+            model = self.server.model(options.model, options.version)
+            return tuple(payloads.first_answers(lambda step: dict(model(step)), flat))
+        expected = read_expected(Path(options.expect), signature, options.batch)
+        if count(expected) != len(requests):
+            raise PerfError(f"--expect has {count(expected)} steps, the inputs have {len(requests)}")
+        return tuple(step for each in expected for step in each)
+
+    def _in_shared_memory(self, requests: Sequence[Request], signature: Signature) -> list[Request]:
+        if self._options.streaming and self._options.address.protocol == "http":
+            raise PerfError("streams over HTTP take no shared memory")
+        sizes = [
+            byte_size(
+                spec.datatype, (self._options.batch, *spec.shape[1:]) if signature.batched else spec.shape
+            )
+            for spec in signature.outputs.values()
+        ]
+        size = payloads.slot_bytes(requests, sum((each or 0) + 64 for each in sizes))
+        pool = self._stack.enter_context(self.server.pool(len(requests), size))
+        leases: list[Lease] = []
+        self._stack.callback(leases.clear)
+        return payloads.placed(requests, pool, signature, leases)
+
+    def job(self, level: Level, seconds: float) -> Job:
+        """Return the load of a level for so long."""
+        options = self._options
+        closed = level.kind == "concurrency"
+        number = max(options.sequences or _SEQUENCES, int(level.value) if closed else options.processes)
+        sequences = (
+            payloads.sequences_of(
+                self._endpoint, self._sequences, number, options.sequence_length, options.first_sequence
+            )
+            if self._sequences
+            else ()
+        )
+        return Job(
+            self._endpoint,
+            self._payloads,
+            sequences,
+            None if closed else self._arrivals(level.value, seconds),
+            int(level.value) if closed else 0,
+            options.connections,
+            options.timeout_s,
+            self._expected,
+            options.tolerance,
+        )
+
+    def _arrivals(self, rate: float, seconds: float) -> Any:
+        options = self._options
+        if options.intervals is not None:
+            return repeated(read_intervals(options.intervals), seconds)
+        moments = draw(options.distribution, rate, seconds, options.seed)
+        return moments[: options.requests] if options.requests else moments
+
+    def measure(self, level: Level, windows: int = 0, window_s: float = 0.0) -> Result:
+        """Measure a level: until windows agree, or as long as the options or arguments say.
+
+        Raises:
+            PerfError: the server cannot be reached.
+        """
+        plan = _Plan.of(self._options, level, windows, window_s)
+        jobs = shares(self.job(level, plan.warmup_s + plan.most_s + 1.0), self._options.processes)
+        before = counts_of(self.server, self._models, self._options.version)
+        try:
+            start = self._workers.begin(jobs)
+        except NoConnection as error:
+            raise PerfError(f"{self._options.address.url}: {error}") from None
+        cpu = [told.cpu_s for told in self._workers.tell()]
+        try:
+            took = self._watch(level, plan, start)
+        finally:
+            last = self._workers.stop()
+        took.add(last)
+        after = counts_of(self.server, self._models, self._options.version)
+        busy = max(
+            (told.cpu_s - begun) / max((took.end - start) / 1e9, 1e-9)
+            for told, begun in zip(last, cpu, strict=True)
+        )
+        return result_of(
+            Seen(
+                level,
+                took.rows(),
+                took.start,
+                took.end,
+                tuple(took.windows),
+                took.agreed,
+                self._options.batch,
+                took.errors,
+                busy,
+                share(before, after),
+                np.frombuffer(b"".join(took.gaps), np.int64) if self._options.streaming else None,
+                self._options.percentile,
+            )
+        )
+
+    def _watch(self, level: Level, plan: _Plan, start: int) -> _Took:
+        """Wait until the level is over."""
+        took = _Took(start + int(plan.warmup_s * 1e9))
+        for number in range(1, plan.windows + 1):
+            end = took.start + int(number * plan.window_s * 1e9)
+            while (left := (end - time.monotonic_ns()) / 1e9) > 0:
+                done = plan.warmup_s + number * plan.window_s - left
+                self._progress.tick(str(level), done, plan.warmup_s + plan.most_s)
+                time.sleep(min(left, _TICK_S))
+                if plan.requests and len(took.add(self._workers.tell()).rows()) >= plan.requests:
+                    took.end, took.agreed = time.monotonic_ns(), True
+                    return took
+            took.add(self._workers.tell())
+            took.end = end
+            took.windows.append(
+                figures.window(took.rows(), end - int(plan.window_s * 1e9), end, self._options.percentile)
+            )
+            closed = level.kind == "concurrency"
+            took.agreed = figures.agree(took.windows, plan.agreeing, self._options.stability, closed)
+            if took.agreed and plan.stops:
+                break
+        return took
+
+
+class _Plan:
+    """How long a level takes."""
+
+    def __init__(self, window_s: float, windows: int, agreeing: int, stops: bool, warmup_s: float) -> None:
+        self.window_s, self.windows, self.agreeing, self.stops = window_s, windows, agreeing, stops
+        self.warmup_s, self.requests = warmup_s, 0
+
+    @property
+    def most_s(self) -> float:
+        return self.window_s * self.windows
+
+    @classmethod
+    def of(cls, options: Options, level: Level, windows: int, window_s: float) -> _Plan:
+        if windows:
+            return cls(window_s or options.window_s, windows, windows, False, min(options.warmup_s, 0.5))
+        if options.requests:
+            seconds = 3600.0
+            if level.kind == "rate":
+                seconds = options.requests / level.value + options.timeout_s
+            made = cls(seconds, 1, 1, False, 0.0)
+            made.requests = options.requests
+            return made
+        if options.duration_s:
+            parts = max(math.floor(options.duration_s / options.window_s), options.agreeing)
+            return cls(options.duration_s / parts, parts, parts, False, options.warmup_s)
+        return cls(options.window_s, options.windows, options.agreeing, True, options.warmup_s)
+
+
+class _Took:
+    """What a level has taken so far; `start` and `end` in nanoseconds."""
+
+    def __init__(self, start: int) -> None:
+        self.start = self.end = start
+        self.windows: list[figures.Window] = []
+        self.agreed = False
+        self.errors: Counter[str] = Counter()
+        self.gaps: list[bytes] = []
+        self._told: list[Told] = []
+
+    def add(self, told: Sequence[Told]) -> _Took:
+        for each in told:
+            self.errors.update(each.errors)
+            self.gaps.append(each.gaps)
+            self._told.append(replace(each, gaps=b""))
+        return self
+
+    def rows(self) -> Rows:
+        """Return all records."""
+        rows = rows_of(self._told)
+        self._told = [Told(rows.tobytes())]
+        return rows

@@ -1,0 +1,1 @@
+"""The command `nereid perf`."""

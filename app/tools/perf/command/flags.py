@@ -1,0 +1,221 @@
+"""The command line of `nereid perf`: perf_analyzer's flags as its users know them, and our own."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from app.tools.perf.generator.arrivals import DISTRIBUTIONS, read_intervals
+from app.tools.perf.generator.job import Level
+from app.tools.perf.options import Options, PerfError, read_address, read_levels, read_shape
+from nereid_client import Tls
+
+ABOUT: Final = """Measure a model of a running server, Nereid or Triton.
+
+Requests begin at moments that are drawn before the run (--rate, an open loop), and a latency counts from
+that moment: when the server stalls, every request of that time is late, as for real clients. --concurrency is
+a closed loop, which begins a request when one is answered: it hides stalls, and shows what the server can do.
+Without either the closed loop measures the capacity, and open loops go up to 90% of it."""
+
+EXAMPLES: Final = """examples:
+  nereid perf -m simple                                     a curve of latency over load
+  nereid perf -m simple --rate 100,200,400 --html report.html
+  nereid perf -m simple --slo 'p99<20ms,errors<0.1%'        the highest rate that keeps it
+  nereid perf -m simple -i grpc --concurrency-range 1:16:5 -f report.csv
+  nereid perf -m simple --rate 200 --json new.json --compare old.json
+
+exit status: 0; 1 without a result or a verdict, or with wrong answers; 2 for a wrong command line; 3 if worse
+than --compare; 4 if no load keeps --slo."""
+
+_IGNORED: Final = ("--async", "-a", "--sync", "-v", "--verbose")
+_IGNORED_VALUES: Final = ("--max-threads", "--service-kind", "--client-backend")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser."""
+    made = argparse.ArgumentParser(
+        "nereid perf",
+        description=ABOUT,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    for add in (_add_target, _add_load, _add_data, _add_measurement, _add_output, _add_tls):
+        add(made)
+    hidden = made.add_argument_group()
+    hidden.add_argument(*_IGNORED, action="store_true", dest="ignored", help=argparse.SUPPRESS)
+    hidden.add_argument(*_IGNORED_VALUES, dest="ignored", help=argparse.SUPPRESS)
+    return made
+
+
+def _add_target(made: argparse.ArgumentParser) -> None:
+    group = made.add_argument_group("what")
+    group.add_argument("-m", "--model-name", metavar="NAME", required=True)
+    group.add_argument("-x", "--model-version", metavar="N", default="")
+    group.add_argument("-u", "--url", default="localhost", help="HOST:PORT, https://.., grpc://...")
+    group.add_argument("-i", "--protocol", type=str.lower, choices=("http", "grpc"), default="http")
+    group.add_argument("-H", "--header", action="append", default=[], metavar="NAME:VALUE")
+    group.add_argument("--token-file", type=Path, metavar="FILE", help="with the token to send")
+    group.add_argument("--streaming", action="store_true", help="any number of responses a request")
+
+
+def _add_load(made: argparse.ArgumentParser) -> None:
+    loads = made.add_argument_group("load")
+    group = loads.add_mutually_exclusive_group()
+    values = "5, 5,10,20 or START:END:STEP"
+    group.add_argument("--rate", "--request-rate-range", metavar="R", help=f"requests a second: {values}")
+    group.add_argument("--concurrency", "--concurrency-range", metavar="N", help=f"in flight: {values}")
+    group.add_argument("--request-intervals", type=Path, metavar="FILE", help="pauses in us, a line each")
+    loads.add_argument("--slo", default="", metavar="RULES", help="e.g. p99<20ms,errors<0.1%%")
+    loads.add_argument("--request-distribution", choices=DISTRIBUTIONS, default="poisson")
+    loads.add_argument("--num-of-sequences", type=_positive, default=0, metavar="N", help="at a time")
+    loads.add_argument("--sequence-length", type=_positive, default=20, metavar="N", help="steps (20)")
+    loads.add_argument("--sequence-id-range", default="1", metavar="FIRST[:LAST]")
+    loads.add_argument("-l", "--latency-threshold", type=float, metavar="MS", help="with --binary-search")
+    loads.add_argument("--binary-search", action="store_true", help="as --slo, by -l and --percentile")
+    loads.add_argument("--processes", type=_positive, default=1, metavar="N", help="generators (1)")
+    loads.add_argument("--connections", type=_positive, default=1024, metavar="N", help="at most (1024)")
+    loads.add_argument("--random-seed", type=int, default=0, metavar="N")
+
+
+def _add_data(made: argparse.ArgumentParser) -> None:
+    group = made.add_argument_group("data")
+    group.add_argument("-b", "--batch-size", type=_positive, default=1, metavar="N")
+    group.add_argument("--shape", action="append", default=[], metavar="NAME:D,D")
+    group.add_argument("--input-data", default="random", metavar="random|zero|FILE|DIRECTORY")
+    group.add_argument("-z", dest="input_data", action="store_const", const="zero", help="zeros")
+    group.add_argument("--string-data", default="", metavar="TEXT")
+    group.add_argument("--string-length", type=_positive, default=128, metavar="N")
+    group.add_argument("--shared-memory", choices=("none", "system"), default="none")
+    group.add_argument("--expect", default="", metavar="FILE|first", help="check answers")
+    group.add_argument("--tolerance", type=float, default=1e-5, help="of that check, relative (1e-5)")
+
+
+def _add_measurement(made: argparse.ArgumentParser) -> None:
+    group = made.add_argument_group("measurement")
+    group.add_argument("-p", "--measurement-interval", type=_positive, default=5000, metavar="MS")
+    group.add_argument("--measurement-mode", choices=("time_windows",), help=argparse.SUPPRESS)
+    group.add_argument("-s", "--stability-percentage", type=float, default=10, metavar="PERCENT")
+    group.add_argument("-r", "--max-trials", type=_positive, default=10, metavar="N", help="windows (10)")
+    group.add_argument("--percentile", type=int, default=0, metavar="N", help="for stability (the mean)")
+    group.add_argument("--duration", type=float, default=0, metavar="S", help="of a level, whatever happens")
+    group.add_argument("--request-count", type=_positive, default=0, metavar="N", help="of a level")
+    group.add_argument("--warmup", type=float, default=1.0, metavar="S", help="not measured (1)")
+    group.add_argument("--timeout", type=float, default=30.0, metavar="S", help="of a request (30)")
+
+
+def _add_output(made: argparse.ArgumentParser) -> None:
+    group = made.add_argument_group("output")
+    group.add_argument("--json", nargs="?", const="-", metavar="FILE", help="on standard output without FILE")
+    group.add_argument("-f", "--csv", type=Path, metavar="FILE", help="in perf_analyzer's columns")
+    group.add_argument("--verbose-csv", action="store_true", help="with more columns")
+    group.add_argument("--html", type=Path, metavar="FILE", help="one page with plots")
+    group.add_argument("--compare", type=Path, metavar="OLD.json", help="what --json wrote earlier")
+    group.add_argument("--threshold", type=float, default=10, metavar="PERCENT", help="of --compare (10)")
+
+
+def _add_tls(made: argparse.ArgumentParser) -> None:
+    group = made.add_argument_group("TLS")
+    ca = ("--ssl-https-ca-certificates-file", "--ssl-grpc-root-certifications-file")
+    key = ("--ssl-https-private-key-file", "--ssl-grpc-private-key-file")
+    own = ("--ssl-https-client-certificate-file", "--ssl-grpc-certificate-chain-file")
+    group.add_argument(*ca, type=Path, dest="ca", metavar="FILE")
+    group.add_argument(*key, type=Path, dest="key", metavar="FILE")
+    group.add_argument(*own, type=Path, dest="certificate", metavar="FILE")
+    group.add_argument("--ssl-grpc-use-ssl", action="store_true", dest="use_tls")
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return value
+
+
+def read_options(argv: Sequence[str]) -> tuple[Options, argparse.Namespace]:
+    """Return the run that a command line asks for, and the line itself for what is printed.
+
+    Raises:
+        PerfError: a value that cannot be used.
+        SystemExit: as argparse does.
+    """
+    given = parser().parse_args(argv)
+    tls = Tls(given.ca, given.certificate, given.key)
+    wanted = tls if given.use_tls or given.ca or given.certificate else None
+    return (
+        Options(
+            model=given.model_name,
+            address=read_address(given.url, given.protocol, wanted),
+            version=given.model_version,
+            headers=_headers(given),
+            levels=_levels(given),
+            slo=_slo(given),
+            distribution=given.request_distribution,
+            intervals=given.request_intervals,
+            batch=given.batch_size,
+            streaming=given.streaming,
+            data=given.input_data,
+            shapes=dict(read_shape(text) for text in given.shape),
+            string_data=given.string_data,
+            string_length=given.string_length,
+            shared_memory=given.shared_memory,
+            sequences=given.num_of_sequences,
+            sequence_length=given.sequence_length,
+            first_sequence=int(given.sequence_id_range.partition(":")[0]),
+            expect=given.expect,
+            tolerance=given.tolerance,
+            window_s=given.measurement_interval / 1e3,
+            windows=given.max_trials,
+            stability=given.stability_percentage / 100,
+            duration_s=given.duration,
+            requests=given.request_count,
+            warmup_s=given.warmup,
+            percentile=given.percentile,
+            processes=given.processes,
+            connections=given.connections,
+            timeout_s=given.timeout,
+            seed=given.random_seed,
+        ),
+        given,
+    )
+
+
+def _levels(given: argparse.Namespace) -> Any:
+    if given.request_intervals:
+        return (_rate_of(given.request_intervals),)
+    if given.rate:
+        return read_levels("rate", given.rate)
+    if given.concurrency:
+        return read_levels("concurrency", given.concurrency)
+    return ()
+
+
+def _rate_of(path: Path) -> Level:
+    try:
+        return Level("rate", round(1e9 / float(read_intervals(path).mean()), 1))
+    except (OSError, ValueError) as error:
+        raise PerfError(f"--request-intervals: {error}") from None
+
+
+def _slo(given: argparse.Namespace) -> str:
+    if given.binary_search and given.latency_threshold:
+        name = f"p{given.percentile}" if given.percentile else "mean"
+        return f"{name}<{given.latency_threshold:g}ms"
+    return str(given.slo)
+
+
+def _headers(given: argparse.Namespace) -> dict[str, str]:
+    headers = {}
+    for text in given.header:
+        name, colon, value = text.partition(":")
+        if not colon:
+            raise PerfError(f"'{text}' is no header: give NAME:VALUE")
+        headers[name.strip()] = value.strip()
+    if given.token_file:
+        try:
+            headers["Authorization"] = f"Bearer {given.token_file.read_text().strip()}"
+        except OSError as error:
+            raise PerfError(f"--token-file: {error}") from None
+    return headers

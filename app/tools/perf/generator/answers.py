@@ -1,0 +1,83 @@
+"""Whether answers are the expected ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import numpy as np
+
+from app.tools.perf.generator.call import Call
+from app.tools.perf.generator.job import End, Job
+from nereid_client.datatypes import Array
+
+_MAX_KNOWN: Final = 64
+
+
+class Answers:
+    """The check of answers: bytes that were right once are right again, others are decoded."""
+
+    def __init__(self, job: Job) -> None:
+        self._expected, self._tolerance = job.expected, job.tolerance
+        self._outputs = _reader(job.endpoint.protocol)
+        self._known: list[set[bytes]] = [set() for _ in job.expected]
+
+    def judged(self, call: Call) -> tuple[End, str]:
+        """Return how a request ended whose status is that of success."""
+        body = b"".join(call.body or ())
+        known = self._known[call.index]
+        if body in known:
+            return End.OK, ""
+        try:
+            answer = self._outputs(body)
+        except (ValueError, KeyError, IndexError) as error:
+            return End.WRONG, f"unreadable answer: {error}"
+        text = difference(answer, self._expected[call.index], self._tolerance)
+        if text:
+            return End.WRONG, f"wrong answer: {text}"
+        if len(known) < _MAX_KNOWN:
+            known.add(body)
+        return End.OK, ""
+
+
+def difference(answer: Mapping[str, Array], expected: Mapping[str, Array], tolerance: float) -> str:
+    """Return in what an answer differs from the expected outputs; "" if it does not.
+
+    Args:
+        tolerance: relative to each element, and absolute where that is smaller than 1.
+    """
+    for name, want in expected.items():
+        got = answer.get(name)
+        if got is None:
+            return f"output '{name}' is missing"
+        if got.size != want.size:
+            return f"output '{name}' has the shape {list(got.shape)}, not {list(want.shape)}"
+        got = got.reshape(want.shape)
+        if want.dtype == object or want.dtype == bool:
+            equal = got == want
+        else:
+            equal = np.isclose(got, want, rtol=tolerance, atol=tolerance, equal_nan=True)
+        if not np.all(equal):
+            place = int(np.argmin(np.asarray(equal).reshape(-1)))
+            first, second = got.reshape(-1)[place], want.reshape(-1)[place]
+            return f"output '{name}' has {first} at {place}, not {second}"
+    return ""
+
+
+def _reader(protocol: str) -> Callable[[bytes], Mapping[str, Array]]:
+    """Return what reads the body of an answer; the imports are done before the load begins."""
+    if protocol == "grpc":
+        from tritonclient.grpc import service_pb2
+
+        from nereid_client import grpc
+
+        return lambda body: grpc.read_response(service_pb2.ModelInferResponse.FromString(body[5:])).arrays
+    from nereid_client import http
+
+    def read(body: bytes) -> Mapping[str, Array]:
+        # A byte each character, so that the end of the JSON in the text is that in the body.
+        _, size = json.JSONDecoder().raw_decode(body.decode("latin-1"))
+        return http.read_response(body, size).arrays
+
+    return read

@@ -1,0 +1,95 @@
+"""A request in flight, and what a connection is to its generator."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic_ns
+from typing import Protocol
+
+from app.tools.perf.generator.job import End
+
+
+class Call:
+    """A request in flight.
+
+    Attributes:
+        index: of its payload.
+        slot: of its sequence.
+        body: pieces of its answer, where that is to be kept; else None.
+    """
+
+    __slots__ = (
+        "body",
+        "first",
+        "index",
+        "intended",
+        "last",
+        "noticed",
+        "payload",
+        "responses",
+        "sent",
+        "slot",
+    )
+
+    def __init__(self, intended: int, noticed: int) -> None:
+        self.intended, self.noticed = intended, noticed
+        self.sent = self.first = self.last = self.responses = self.index = self.slot = 0
+        self.payload = b""
+        self.body: list[bytes] | None = None
+
+
+class Owner(Protocol):
+    """What a connection tells."""
+
+    def opened(self, connection: Connection, seats: int) -> None:
+        """Take note of a connection that can have `seats` requests in flight."""
+
+    def finish(self, connection: Connection, call: Call, end: End, text: str = "") -> None:
+        """Take note of the end of a request; its seat is free."""
+
+    def lost(self, connection: Connection) -> None:
+        """Take note of the end of a connection, whose calls have ended before."""
+
+    def response(self, call: Call) -> None:
+        """Take note of one response of a stream."""
+
+
+class Connection(Protocol):
+    """A connection of a protocol; also an `asyncio.Protocol`."""
+
+    leaving: bool
+
+    def send(self, call: Call) -> None:
+        """Send the call's payload."""
+
+    def expire(self, before: int) -> None:
+        """End the calls that were sent before a moment."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+def note_response(owner: Owner, call: Call) -> None:
+    """Take note of the moment of a response of a stream."""
+    owner.response(call)
+    call.last = monotonic_ns()
+    call.first = call.first or call.last
+    call.responses += 1
+
+
+class Wire(asyncio.Protocol):
+    """What connections of both protocols share.
+
+    Attributes:
+        leaving: it takes no more calls.
+    """
+
+    def __init__(self, owner: Owner) -> None:
+        self.leaving = False
+        self.owner = owner
+        self.transport: asyncio.Transport | None = None
+
+    def close(self) -> None:
+        """Close it."""
+        if self.transport is not None:
+            self.transport.abort()

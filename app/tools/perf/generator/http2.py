@@ -1,0 +1,279 @@
+"""gRPC over HTTP/2, of messages that were made before.
+
+The server is told to use no dynamic table of headers, so that equal header blocks have equal bytes: each is
+decoded once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from struct import Struct
+from typing import Final
+from urllib.parse import unquote
+
+import hpack
+
+from app.tools.perf.generator.call import Call, Owner, Wire, note_response
+from app.tools.perf.generator.job import End, Endpoint
+
+_DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW, _CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
+_END_STREAM, _ACK, _END_HEADERS = 1, 1, 4
+_FRAME: Final = Struct(">IBI")
+"""Length and type of a frame, its flags, its stream."""
+_SETTING: Final = Struct(">HI")
+_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_MAX_WINDOW: Final = (1 << 31) - 1
+_BEGIN_WINDOW: Final = 65535
+_LAST_STREAM: Final = (1 << 31) - 3
+_SEATS: Final = 100
+_REFILL: Final = 1 << 30
+_MAX_BLOCKS: Final = 1024
+
+
+class _Waiting:
+    """What is left to send of a message that flow control holds back."""
+
+    def __init__(self, stream: int, data: bytes, window: int) -> None:
+        self.stream, self.data, self.window = stream, memoryview(data), window
+
+
+class GrpcConnection(Wire):
+    """See `Connection`.
+
+    Args:
+        seats: at most so many calls at a time.
+    """
+
+    def __init__(self, owner: Owner, endpoint: Endpoint, seats: int = _SEATS) -> None:
+        super().__init__(owner)
+        self._block = _header_block(endpoint)
+        self._streaming, self._seats = endpoint.streaming, seats
+        self._calls: dict[int, Call] = {}
+        self._messages: dict[int, bytes] = {}
+        self._headers: dict[int, dict[str, str]] = {}
+        self._block_parts = b""
+        self._buffer = b""
+        self._next, self._unread = 1, 0
+        self._window = self._first_window = _BEGIN_WINDOW
+        self._frame = 16384
+        self._waiting: deque[_Waiting] = deque()
+        self._announced = False
+        self._text = "connection lost"
+        self._blocks: dict[bytes, dict[str, str]] = {}
+
+    def connection_made(self, transport: object) -> None:
+        self.transport = transport  # type: ignore[assignment]
+        settings = b"".join(_SETTING.pack(*pair) for pair in ((1, 0), (2, 0), (4, _MAX_WINDOW)))
+        refill = (_MAX_WINDOW - _BEGIN_WINDOW).to_bytes(4)
+        self._write(_PREFACE + _frame(_SETTINGS, 0, 0, settings) + _frame(_WINDOW, 0, 0, refill))
+
+    def _write(self, data: bytes) -> None:
+        self.transport.write(data)  # type: ignore[union-attr]
+
+    def send(self, call: Call) -> None:
+        stream, data = self._next, call.payload
+        self._next += 2
+        self._calls[stream] = call
+        head = _FRAME.pack(len(self._block) << 8 | _HEADERS, _END_HEADERS, stream) + self._block
+        size = len(data)
+        if not self._waiting and size <= min(self._frame, self._window, self._first_window):
+            self._window -= size
+            self._write(b"".join((head, _FRAME.pack(size << 8 | _DATA, _END_STREAM, stream), data)))
+            return
+        self._write(head)
+        self._waiting.append(_Waiting(stream, data, self._first_window))
+        self._pump()
+
+    def _pump(self) -> None:
+        """Send what flow control allows."""
+        for _ in range(len(self._waiting)):
+            one = self._waiting.popleft()
+            while one.data and (size := min(len(one.data), self._frame, self._window, one.window)) > 0:
+                flags = _END_STREAM if size == len(one.data) else 0
+                self._write(_FRAME.pack(size << 8 | _DATA, flags, one.stream) + one.data[:size])
+                one.data = one.data[size:]
+                one.window -= size
+                self._window -= size
+            if one.data and one.stream in self._calls:
+                self._waiting.append(one)
+
+    def data_received(self, data: bytes) -> None:
+        if self._buffer:
+            data = self._buffer + data
+        position, size = 0, len(data)
+        while size - position >= 9:
+            head, flags, stream = _FRAME.unpack_from(data, position)
+            end = position + 9 + (head >> 8)
+            if end > size:
+                break
+            self._take(head & 0xFF, flags, stream, data[position + 9 : end])
+            position = end
+        self._buffer = data[position:]
+
+    def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        if kind == _DATA:
+            self._take_data(flags, stream, payload)
+        elif kind in (_HEADERS, _CONTINUATION):
+            self._take_headers(kind, flags, stream, payload)
+        elif kind == _SETTINGS and not flags & _ACK:
+            self._take_settings(payload)
+        elif kind == _WINDOW:
+            self._take_window(stream, int.from_bytes(payload))
+        elif kind == _PING and not flags & _ACK:
+            self._write(_frame(_PING, _ACK, 0, payload))
+        elif kind == _RESET:
+            self._end(stream, End.CUT, f"stream reset by the server, code {int.from_bytes(payload)}")
+        elif kind == _GOAWAY:
+            self._text = f"the server closes the connection: {payload[8:200].decode(errors='replace')}"
+            self._leave()
+
+    def _leave(self) -> None:
+        """Take no more calls, and close the connection after the last."""
+        self.leaving = True
+        if not self._calls:
+            self.close()
+
+    def _take_data(self, flags: int, stream: int, payload: bytes) -> None:
+        self._unread += len(payload)
+        if self._unread > _REFILL:
+            self._write(_frame(_WINDOW, 0, 0, self._unread.to_bytes(4)))
+            self._unread = 0
+        call = self._calls.get(stream)
+        if call is None:
+            return
+        if self._streaming:
+            self._take_responses(stream, call, payload)
+        elif call.body is not None:
+            call.body.append(payload)
+        if flags & _END_STREAM:
+            self._end(stream, End.CUT, "stream ended without a status")
+
+    def _take_responses(self, stream: int, call: Call, payload: bytes) -> None:
+        """Count the messages of a stream; one that begins with field 1 has an error's text."""
+        data = self._messages.pop(stream, b"") + payload
+        while len(data) >= 5 and len(data) >= (end := 5 + int.from_bytes(data[1:5])):
+            note_response(self.owner, call)
+            if data[5:6] == b"\x0a":
+                text = data[7:end].decode(errors="replace")
+                self._headers.setdefault(stream, {})["response"] = text
+            data = data[end:]
+        if data:
+            self._messages[stream] = data
+
+    def _take_headers(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        if kind == _HEADERS:
+            self._block_parts, self._ends = b"", flags & _END_STREAM
+        self._block_parts += payload
+        if not flags & _END_HEADERS:
+            return
+        fields = self._decoded(self._block_parts)
+        if not self._ends:
+            if fields.get(":status") != "200":
+                self._headers.setdefault(stream, {}).update(fields)
+            return
+        self._end_with(stream, {**self._headers.pop(stream, {}), **fields})
+
+    def _decoded(self, block: bytes) -> dict[str, str]:
+        fields = self._blocks.get(block)
+        if fields is None:
+            if len(self._blocks) >= _MAX_BLOCKS:
+                self._blocks.clear()
+            pairs = hpack.Decoder().decode(block, raw=True)
+            fields = {
+                bytes(name).decode("latin-1"): bytes(value).decode("latin-1") for name, value, *_ in pairs
+            }
+            self._blocks[block] = fields
+        return fields
+
+    def _end_with(self, stream: int, fields: Mapping[str, str]) -> None:
+        status = fields.get("grpc-status", "")
+        if status == "0" and "response" not in fields:
+            self._end(stream, End.OK, "")
+            return
+        text = fields.get("response") or unquote(fields.get("grpc-message", ""))
+        code = f"gRPC status {status}" if status else f"HTTP {fields.get(':status', '?')}"
+        self._end(stream, End.REFUSED, f"{code}: {text}")
+
+    def _take_settings(self, payload: bytes) -> None:
+        for position in range(0, len(payload) - 5, 6):
+            name, value = _SETTING.unpack_from(payload, position)
+            if name == 3:
+                self._seats = min(self._seats, value)
+            elif name == 4:
+                for one in self._waiting:
+                    one.window += value - self._first_window
+                self._first_window = value
+            elif name == 5:
+                self._frame = value
+        self._write(_frame(_SETTINGS, _ACK, 0, b""))
+        if not self._announced:
+            self._announced = True
+            self.owner.opened(self, self._seats)
+        self._pump()
+
+    def _take_window(self, stream: int, more: int) -> None:
+        if not stream:
+            self._window += more
+        for one in self._waiting:
+            if one.stream == stream:
+                one.window += more
+        self._pump()
+
+    def expire(self, before: int) -> None:
+        for stream, call in list(self._calls.items()):
+            if call.sent < before:
+                self._write(_frame(_RESET, 0, stream, (8).to_bytes(4)))
+                self._end(stream, End.LATE, "no answer in time")
+
+    def _end(self, stream: int, end: End, text: str) -> None:
+        call = self._calls.pop(stream, None)
+        self._messages.pop(stream, None)
+        self._headers.pop(stream, None)
+        if call is not None:
+            self.owner.finish(self, call, end, text)
+            if self.leaving or self._next > _LAST_STREAM:
+                self._leave()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        for stream in list(self._calls):
+            self._end(stream, End.CUT, f"{self._text}: {error}" if error else self._text)
+        self.owner.lost(self)
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return _FRAME.pack(len(payload) << 8 | kind, flags, stream) + payload
+
+
+def _header_block(endpoint: Endpoint) -> bytes:
+    """Return the headers of every request, without any table: the bytes never change."""
+    pairs = [
+        (":method", "POST"),
+        (":scheme", "https" if endpoint.tls else "http"),
+        (":path", endpoint.path),
+        (":authority", f"{endpoint.host}:{endpoint.port}"),
+        ("te", "trailers"),
+        ("content-type", "application/grpc"),
+        ("user-agent", "nereid-perf"),
+        *((name.lower(), value) for name, value in endpoint.headers),
+    ]
+    return b"".join(b"\x00" + _string(name) + _string(value) for name, value in pairs)
+
+
+def _string(text: str) -> bytes:
+    """Return a string of HPACK, its length in seven bits and more."""
+    data = text.encode("latin-1")
+    size = len(data)
+    if size < 127:
+        return bytes((size,)) + data
+    size -= 127
+    length = bytearray((127,))
+    while size >= 128:
+        length.append(size % 128 + 128)
+        size //= 128
+    return bytes(length) + bytes((size,)) + data
+
+
+def grpc_payload(message: bytes) -> bytes:
+    """Return a message as gRPC sends it."""
+    return b"\x00" + len(message).to_bytes(4) + message

@@ -1,0 +1,237 @@
+"""The load of one process: requests at moments of their own (open loop), or one after the other (closed)."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from array import array
+from collections import Counter, deque
+from time import monotonic_ns
+from typing import Any, Final
+
+from app.tools.perf.generator.answers import Answers
+from app.tools.perf.generator.call import Call, Connection
+from app.tools.perf.generator.http1 import HttpConnection
+from app.tools.perf.generator.http2 import GrpcConnection
+from app.tools.perf.generator.job import End, Job, Told
+from app.tools.perf.generator.pacer import Pacer
+from app.tools.perf.generator.source import Cycle, Sequences
+from nereid_client import Tls
+
+_SWEEP_S: Final = 0.1
+_OPENING: Final = 32
+"""Connections that are being opened at a time."""
+_PAUSE_S: Final = 0.05
+"""After a connection that failed."""
+_MAX_TEXTS: Final = 20
+_FIRST_CONNECTIONS: Final = {"http": 8, "grpc": 2}
+"""That an open loop begins with; it opens more when requests wait for one."""
+
+
+class Generator:
+    """Sends the requests of a job, and keeps a record of each.
+
+    Call `open`, `begin`, and at last `stop`; `told` tells what has happened since it was last called.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._source = Sequences(job.sequences) if job.sequences else Cycle(job.payloads)
+        self._answers = Answers(job) if job.expected else None
+        self._free: deque[Connection] = deque()
+        self._connections: set[Connection] = set()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._backlog: deque[tuple[int, int]] = deque()
+        self._in_flight: set[Call] = set()
+        self._records, self._gaps = array("q"), array("q")
+        self._errors: Counter[str] = Counter()
+        self._pacer: Pacer | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._stopped = False
+        self._limit = job.concurrency or job.connections
+
+    async def open(self) -> None:
+        """Open the first connections.
+
+        Raises:
+            OSError: that failed.
+        """
+        _allow_files(self._limit)
+        first = self._job.concurrency or _FIRST_CONNECTIONS[self._job.endpoint.protocol]
+        self._loop = asyncio.get_running_loop()
+        self._announced = asyncio.Event()
+        first = min(first, self._limit)
+        for start in range(0, first, _OPENING):
+            await asyncio.gather(*(self._connect() for _ in range(min(_OPENING, first - start))))
+        async with asyncio.timeout(self._job.timeout_s):
+            while len(self._connections) < first:
+                self._announced.clear()
+                await self._announced.wait()
+
+    def begin(self, start: int) -> None:
+        """Begin at a moment of the monotonic clock, in nanoseconds."""
+        job = self._job
+        moments = [start] * job.concurrency if job.arrivals is None else (job.arrivals + start).tolist()
+        self._pacer = Pacer(self._loop, moments, self._arrive)
+        self._sweep()
+
+    async def stop(self) -> None:
+        """Begin no request any more, and wait for those that are in flight; the rest is late."""
+        self._stopped = True
+        if self._pacer is not None:
+            self._pacer.close()
+        end = time.monotonic() + self._job.timeout_s
+        while (self._in_flight or self._backlog) and time.monotonic() < end:
+            await asyncio.sleep(0.01)
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self._fail_waiting(monotonic_ns())
+        for call in list(self._in_flight):
+            self._record(call, End.LATE, "no answer in time")
+        for task in self._opening:
+            task.cancel()
+        for connection in list(self._connections):
+            connection.close()
+
+    def told(self) -> Told:
+        """Return what has happened since the last call."""
+        told = Told(self._records.tobytes(), self._gaps.tobytes(), self._errors, time.process_time())
+        self._records, self._gaps, self._errors = array("q"), array("q"), Counter()
+        return told
+
+    def _arrive(self, intended: int, noticed: int) -> None:
+        self._backlog.append((intended, noticed))
+        self._pump()
+
+    def _pump(self) -> None:
+        """Send what waits, as far as there are connections."""
+        backlog, free, source = self._backlog, self._free, self._source
+        while backlog and source.ready():
+            if not free:
+                self._grow()
+                return
+            connection = free.popleft()
+            if connection.leaving:
+                continue
+            call = Call(*backlog.popleft())
+            source.fill(call)
+            if self._answers is not None:
+                call.body = []
+            self._in_flight.add(call)
+            call.sent = monotonic_ns()
+            connection.send(call)
+
+    def finish(self, connection: Connection, call: Call, end: End, text: str = "") -> None:
+        """See `Owner`."""
+        if call not in self._in_flight:
+            return
+        if self._answers is not None and end is End.OK:
+            end, text = self._answers.judged(call)
+        self._record(call, end, text)
+        self._source.free(call, end is End.OK)
+        if not connection.leaving:
+            self._free.append(connection)
+        if self._job.concurrency and not self._stopped:
+            if end is End.CUT:  # do not turn in circles
+                self._loop.call_later(_PAUSE_S, self._again)
+                return
+            now = monotonic_ns()
+            self._backlog.append((now, now))
+        if self._backlog:
+            self._pump()
+
+    def _again(self) -> None:
+        now = monotonic_ns()
+        if not self._stopped:
+            self._arrive(now, now)
+
+    def _record(self, call: Call, end: End, text: str) -> None:
+        self._in_flight.discard(call)
+        row = (call.intended, call.noticed, call.sent, monotonic_ns(), end, call.first, call.responses)
+        self._records.extend(row)
+        if end:
+            known = text in self._errors or len(self._errors) < _MAX_TEXTS
+            self._errors[text if known else "others"] += 1
+
+    def response(self, call: Call) -> None:
+        """See `Owner`."""
+        if call.last:
+            self._gaps.append(monotonic_ns() - call.last)
+
+    def opened(self, connection: Connection, seats: int) -> None:
+        """See `Owner`."""
+        self._connections.add(connection)
+        self._announced.set()
+        self._free.extend([connection] * (1 if self._job.concurrency else seats))
+        self._pump()
+
+    def lost(self, connection: Connection) -> None:
+        """See `Owner`."""
+        self._connections.discard(connection)
+        connection.leaving = True
+        self._pump()
+
+    def _grow(self) -> None:
+        """Open connections for requests that wait."""
+        room = self._limit - len(self._connections) - len(self._opening)
+        for _ in range(min(room, len(self._backlog), _OPENING - len(self._opening))):
+            task = self._loop.create_task(self._try_connect())
+            self._opening.add(task)
+            task.add_done_callback(self._opened_or_not)
+
+    def _opened_or_not(self, task: asyncio.Task[None]) -> None:
+        self._opening.discard(task)
+        self._pump()
+
+    async def _try_connect(self) -> None:
+        try:
+            await self._connect()
+        except OSError as error:
+            await asyncio.sleep(_PAUSE_S)
+            if self._backlog:
+                self._fail(f"no connection: {error.strerror or error}", End.CUT)
+
+    def _fail(self, text: str, end: End) -> None:
+        """Fail the request that waits longest."""
+        call = Call(*self._backlog.popleft())
+        call.sent = monotonic_ns()
+        self._record(call, end, text)
+        if self._job.concurrency and not self._stopped:
+            self._loop.call_later(_PAUSE_S, self._again)
+
+    async def _connect(self) -> None:
+        endpoint = self._job.endpoint
+        kind: Any = HttpConnection if endpoint.protocol == "http" else GrpcConnection
+        await self._loop.create_connection(
+            lambda: kind(self, endpoint), endpoint.host, endpoint.port, ssl=_context(endpoint.tls, kind)
+        )
+
+    def _sweep(self) -> None:
+        """End what is late."""
+        before = monotonic_ns() - int(self._job.timeout_s * 1e9)
+        for connection in list(self._connections):
+            connection.expire(before)
+        self._fail_waiting(before)
+        self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+
+    def _fail_waiting(self, before: int) -> None:
+        while self._backlog and self._backlog[0][0] < before:
+            self._fail("no connection was free in time", End.LATE)
+
+
+def _context(tls: Tls | None, kind: type) -> Any:
+    if tls is None:
+        return None
+    context = tls.context()
+    if kind is GrpcConnection:
+        context.set_alpn_protocols(["h2"])
+    return context
+
+
+def _allow_files(connections: int) -> None:
+    """Let this process have as many files as connections, where that may be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + 256
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))

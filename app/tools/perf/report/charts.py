@@ -1,0 +1,133 @@
+"""Charts as inline SVG; their colours are the page's, the pointer shows their figures. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import escape
+from typing import Final, NamedTuple
+
+Point = tuple[float, float]
+Series = Mapping[str, Sequence[Point]]
+"""Points of each line by its name."""
+
+_WIDTH: Final = 640
+_HEIGHT: Final = 260
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 620, 14, 214
+_COLORS: Final = 8
+_NINES: Final = 5.0
+
+
+class Axis(NamedTuple):
+    """Where values go: `at` maps one to a place between 0 and 1; `ticks` are values with their texts."""
+
+    at: Callable[[float], float]
+    ticks: Sequence[tuple[float, str]]
+    label: str
+
+
+def linear(values: Sequence[float], label: str) -> Axis:
+    """Return an axis from 0 to the largest value."""
+    top = max(values, default=0.0) or 1.0
+    step = _round_step(top / 5)
+    count = math.ceil(top / step)
+    ticks = [(i * step, f"{i * step:g}") for i in range(count + 1)]
+    return Axis(lambda value: value / (count * step), ticks, label)
+
+
+def logarithmic(values: Sequence[float], label: str) -> Axis:
+    """Return an axis from the smallest value to the largest."""
+    known = [value for value in values if value > 0] or [1.0]
+    low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
+    high = max(high, low + 1)
+    ticks = [(10.0**e, f"{10.0**e:g}") for e in range(low, high + 1)]
+    if high - low < 3:
+        ticks += [(f * 10.0**e, f"{f * 10.0**e:g}") for e in range(low, high) for f in (2, 5)]
+
+    def at(value: float) -> float:
+        return (math.log10(max(value, 10.0**low)) - low) / (high - low)
+
+    return Axis(at, ticks, label)
+
+
+def nines(label: str) -> Axis:
+    """Return an axis of percentiles on which 90, 99 and 99.9 are at the same distance."""
+
+    def at(percent: float) -> float:
+        return min(-math.log10(max(1 - percent / 100, 10**-_NINES)) / _NINES, 1.0)
+
+    return Axis(at, [(p, f"{p:g}") for p in (0, 50, 90, 99, 99.9, 99.99)], label)
+
+
+def lines(series: Series, x: Axis, y: Axis) -> str:
+    """Return a line for each series, with a legend."""
+    shapes = [*_grid(x, y)]
+    for number, (name, points) in enumerate(series.items()):
+        color = f"c{number % _COLORS}"
+        places = [(_across(x.at(a)), _down(y.at(b))) for a, b in points]
+        path = " ".join(f"{a:.1f},{b:.1f}" for a, b in places)
+        shapes.append(f'<polyline class="line {color}" points="{path}"/>')
+        radius = 3 if len(points) <= 12 else 1.5
+        if len(points) <= 100:
+            for (a, b), (left, top) in zip(points, places, strict=True):
+                about = escape(f"{name}: {b:.3g} {y.label} at {a:.4g} {x.label}")
+                circle = f'<circle class="{color}" cx="{left:.1f}" cy="{top:.1f}" r="{radius}">'
+                shapes.append(f"{circle}<title>{about}</title></circle>")
+    return _svg(f"{y.label} over {x.label}", _HEIGHT, shapes) + legend(list(series))
+
+
+def bars(rows: Mapping[str, Mapping[str, float]], label: str) -> str:
+    """Return a bar for each row, made of its parts, with a legend."""
+    top = max((sum(parts.values()) for parts in rows.values()), default=0.0) or 1.0
+    shapes, left = [], 150
+    for number, (name, parts) in enumerate(rows.items()):
+        y, place = 8 + 30 * number, float(left)
+        shapes.append(f'<text x="{left - 8}" y="{y + 15}" text-anchor="end">{escape(name)}</text>')
+        for color, (part, value) in enumerate(parts.items()):
+            width = value / top * (_RIGHT - left - 60)
+            about = escape(f"{name}, {part}: {value:.3g} {label}")
+            shapes.append(
+                f'<rect class="c{color}" x="{place:.1f}" y="{y}" width="{width:.1f}" height="20">'
+                f"<title>{about}</title></rect>"
+            )
+            place += width
+        shapes.append(f'<text x="{place + 6:.1f}" y="{y + 15}">{sum(parts.values()):,.0f}</text>')
+    first = next(iter(rows.values()), {})
+    return _svg(label, 16 + 30 * len(rows), shapes) + legend(list(first))
+
+
+def legend(names: Sequence[str]) -> str:
+    """Return the names of colours, in their order."""
+    keys = (f'<span class="key c{i % _COLORS}">{escape(name)}</span>' for i, name in enumerate(names))
+    return f'<p class="legend">{" ".join(keys)}</p>'
+
+
+def _grid(x: Axis, y: Axis) -> Iterator[str]:
+    for value, text in y.ticks:
+        top = _down(y.at(value))
+        yield f'<line class="axis" x1="{_LEFT}" x2="{_RIGHT}" y1="{top:.1f}" y2="{top:.1f}"/>'
+        yield f'<text x="{_LEFT - 6}" y="{top + 4:.1f}" text-anchor="end">{text}</text>'
+    for value, text in x.ticks:
+        yield f'<text x="{_across(x.at(value)):.1f}" y="{_BOTTOM + 16}" text-anchor="middle">{text}</text>'
+    middle = (_LEFT + _RIGHT) / 2
+    yield f'<text x="{middle}" y="{_BOTTOM + 36}" text-anchor="middle">{escape(x.label)}</text>'
+    yield f'<text x="{_LEFT}" y="{_TOP - 4}">{escape(y.label)}</text>'
+
+
+def _across(place: float) -> float:
+    return _LEFT + place * (_RIGHT - _LEFT)
+
+
+def _down(place: float) -> float:
+    return _BOTTOM - place * (_BOTTOM - _TOP - 4)
+
+
+def _round_step(step: float) -> float:
+    """Return the smallest of 1, 2, 5, 10, ... that is not below a step."""
+    power = 10.0 ** math.floor(math.log10(step))
+    return next(power * f for f in (1, 2, 5, 10) if power * f >= step * 0.999)
+
+
+def _svg(about: str, height: float, shapes: Sequence[str]) -> str:
+    inside = "".join(shapes)
+    return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(about)}">{inside}</svg>'

@@ -1,0 +1,323 @@
+"""The generator, against real servers in this process: one of HTTP, one of gRPC."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from itertools import chain, repeat
+from typing import Any
+
+import grpc.aio
+import numpy as np
+import pytest
+
+from app.tools.perf import figures
+from app.tools.perf.generator.arrivals import draw
+from app.tools.perf.generator.http1 import http_request
+from app.tools.perf.generator.http2 import grpc_payload
+from app.tools.perf.generator.job import End, Endpoint, Job, Rows, rows_of
+from app.tools.perf.generator.load import Generator
+
+Answer = Callable[[bytes], Awaitable[bytes]]
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+REFUSED = b'HTTP/1.1 400 Bad Request\r\nContent-Length: 15\r\n\r\n{"error":"why"}'
+STREAM = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+class HttpServer:
+    """Answers each request by a function of its body; "" cuts the connection."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self.connections = 0
+
+    async def start(self) -> Endpoint:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return Endpoint("http", "127.0.0.1", self._server.sockets[0].getsockname()[1], "/v2/models/m/infer")
+
+    async def stop(self) -> None:
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                size = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
+                answer = await self._answer(await reader.readexactly(size))
+                if not answer:
+                    break
+                writer.write(answer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Callable[[Answer], Awaitable[Endpoint]]]:
+    servers: list[HttpServer] = []
+
+    async def start(answer: Answer) -> Endpoint:
+        servers.append(HttpServer(answer))
+        return await servers[-1].start()
+
+    yield start
+    for server in servers:
+        await server.stop()
+
+
+async def ok(body: bytes) -> bytes:
+    return OK
+
+
+def job(endpoint: Endpoint, **fields: Any) -> Job:
+    return Job(
+        endpoint, (http_request(endpoint, {}, b"{}"),), timeout_s=fields.pop("timeout_s", 5.0), **fields
+    )
+
+
+async def run(load: Job, seconds: float) -> tuple[Rows, dict[str, int]]:
+    """Run a job; return the records and the texts of failures."""
+    generator = Generator(load)
+    await generator.open()
+    generator.begin(time.monotonic_ns())
+    await asyncio.sleep(seconds)
+    await generator.stop()
+    told = generator.told()
+    return rows_of([told]), dict(told.errors)
+
+
+async def test_open_loop_begins_requests_at_their_moments(serve: Any) -> None:
+    moments = draw("constant", 200, 0.25, 0)
+    rows, errors = await run(job(await serve(ok), arrivals=moments), 0.3)
+    assert len(rows) == len(moments) and not errors
+    np.testing.assert_array_equal(np.diff(np.sort(rows[:, 0])), np.diff(moments))
+    assert (figures.lateness(rows) >= 0).all() and (figures.latencies(rows) > 0).all()
+
+
+class Stalling:
+    """A server that answers nothing from a request on, for a time."""
+
+    def __init__(self, at: int, seconds: float) -> None:
+        self._at, self._seconds, self._count = at, seconds, 0
+        self._until = 0.0
+
+    async def answer(self, body: bytes) -> bytes:
+        self._count += 1
+        loop = asyncio.get_running_loop()
+        if self._count == self._at:
+            self._until = loop.time() + self._seconds
+        await asyncio.sleep(max(0.0, self._until - loop.time()))
+        return OK
+
+
+async def test_stall_makes_every_request_of_its_time_late_in_an_open_loop_alone(serve: Any) -> None:
+    open_loop = job(await serve(Stalling(20, 0.3).answer), arrivals=draw("constant", 200, 0.6, 0))
+    rows, _ = await run(open_loop, 0.65)
+    late = figures.latencies(rows) > 50e6
+    assert 40 <= late.sum() <= 60  # 200/s for 0.25 s
+    closed_loop = job(await serve(Stalling(20, 0.3).answer), concurrency=1)
+    rows, _ = await run(closed_loop, 0.65)
+    assert (figures.latencies(rows) > 50e6).sum() == 1
+
+
+async def test_closed_loop_keeps_so_many_in_flight(serve: Any) -> None:
+    now, most = 0, 0
+
+    async def counted(body: bytes) -> bytes:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.002)
+        now -= 1
+        return OK
+
+    rows, errors = await run(job(await serve(counted), concurrency=3), 0.1)
+    assert most == 3 and len(rows) > 20 and not errors
+
+
+async def test_requests_wait_for_a_connection_and_their_latency_counts_it(serve: Any) -> None:
+    async def slow(body: bytes) -> bytes:
+        await asyncio.sleep(0.02)
+        return OK
+
+    rows, _ = await run(job(await serve(slow), arrivals=draw("constant", 1000, 0.02, 0), connections=2), 0.03)
+    latencies = np.sort(figures.latencies(rows)) / 1e6
+    assert len(rows) == 20 and latencies[-1] > 150  # 20 requests, 2 at a time, 20 ms each
+    assert np.median(figures.service_times(rows)) / 1e6 < 100
+
+
+async def test_errors_are_counted_by_their_texts(serve: Any) -> None:
+    answers = chain([OK, REFUSED, b"", OK, b"nonsense\r\n\r\n"], repeat(OK))
+
+    async def answer(body: bytes) -> bytes:
+        return next(answers)
+
+    rows, errors = await run(job(await serve(answer), concurrency=1), 0.3)
+    assert errors["HTTP 400: why"] == 1 and sum(errors.values()) == 3, errors
+    assert (rows[:, 4] == End.REFUSED).sum() == 1 and (rows[:, 4] == End.CUT).sum() == 2
+    assert rows[-1, 4] == End.OK  # it goes on over new connections
+
+
+async def test_request_without_an_answer_in_time_has_failed(serve: Any) -> None:
+    async def never(body: bytes) -> bytes:
+        await asyncio.sleep(30)
+        return OK
+
+    load = job(await serve(never), arrivals=np.array([0]), timeout_s=0.15)
+    rows, errors = await run(load, 0.3)
+    assert rows[:, 4].tolist() == [End.LATE] and errors == {"no answer in time": 1}
+    assert 0.15 <= figures.latencies(rows)[0] / 1e9 < 0.5
+
+
+async def test_server_that_is_not_there() -> None:
+    server = HttpServer(ok)
+    endpoint = await server.start()
+    await server.stop()
+    with pytest.raises(OSError):
+        await Generator(job(endpoint, concurrency=1)).open()
+
+
+async def test_server_that_goes_away_fails_requests_without_a_pause(serve: Any) -> None:
+    server = HttpServer(ok)
+    generator = Generator(job(await server.start(), arrivals=draw("constant", 100, 1, 0)))
+    await generator.open()
+    generator.begin(time.monotonic_ns())
+    await asyncio.sleep(0.1)
+    await server.stop()
+    for connection in list(generator._connections):
+        connection.close()
+    await asyncio.sleep(0.3)
+    await generator.stop()
+    told = generator.told()
+    assert any("no connection" in text for text in told.errors), told.errors
+
+
+async def test_answers_are_checked(serve: Any) -> None:
+    body = b'{"outputs":[{"name":"Y","datatype":"INT32","shape":[2],"data":[1,%d]}]}'
+    values = chain([2, 2, 3], repeat(2))
+
+    async def answer(_: bytes) -> bytes:
+        data = body % next(values)
+        return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(data) + data
+
+    expected = ({"Y": np.array([1, 2], np.int32)},)
+    rows, errors = await run(job(await serve(answer), concurrency=1, expected=expected), 0.1)
+    assert errors == {"wrong answer: output 'Y' has 3 at 1, not 2": 1} and figures.wrong(rows) == 1
+
+
+async def test_steps_of_a_sequence_begin_after_the_one_before(serve: Any) -> None:
+    got: list[bytes] = []
+    now: set[bytes] = set()
+
+    async def answer(body: bytes) -> bytes:
+        got.append(body)
+        assert body[:1] not in now
+        now.add(body[:1])
+        await asyncio.sleep(0.005)
+        now.discard(body[:1])
+        return OK
+
+    endpoint = await serve(answer)
+    steps = tuple(
+        tuple(http_request(endpoint, {}, name + b"%d" % step) for step in range(3)) for name in (b"a", b"b")
+    )
+    load = replace(job(endpoint, arrivals=draw("constant", 1000, 0.05, 0)), sequences=steps)
+    rows, _ = await run(load, 0.1)
+    assert len(rows) == 50
+    for name in (b"a", b"b"):
+        own = [body for body in got if body[:1] == name]
+        assert own == [name + b"%d" % (i % 3) for i in range(len(own))] and len(own) > 20
+
+
+async def test_stream_of_events(serve: Any) -> None:
+    async def answer(body: bytes) -> bytes:
+        chunks = [b"data: {}\n\n", b"data: {", b"}\n\n", b'data: {}\n\ndata: {"x":1}\n\n']
+        return STREAM + b"".join(b"%x\r\n%s\r\n" % (len(c), c) for c in chunks) + b"0\r\n\r\n"
+
+    endpoint = replace(await serve(answer), streaming=True)
+    rows, errors = await run(job(endpoint, arrivals=np.arange(5) * 10_000_000), 0.1)
+    assert figures.responses(rows) == 20 and not errors and len(figures.first_responses(rows)) == 5
+
+
+class Grpc:
+    """A gRPC server whose `ModelInfer` echoes bytes, and whose `ModelStreamInfer` sends three of them."""
+
+    async def start(self) -> Endpoint:
+        self._server = grpc.aio.server()
+        handlers = {
+            "ModelInfer": grpc.unary_unary_rpc_method_handler(self._echo),
+            "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(self._thrice),
+        }
+        service = "inference.GRPCInferenceService"
+        self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, handlers)])
+        port = self._server.add_insecure_port("127.0.0.1:0")
+        await self._server.start()
+        return Endpoint("grpc", "127.0.0.1", port, f"/{service}/ModelInfer", (("X-Key", "v" * 200),))
+
+    async def _echo(self, request: bytes, context: Any) -> bytes:
+        assert dict(context.invocation_metadata())["x-key"] == "v" * 200
+        if request == b"bad":
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "why: 100% bad")
+        return request
+
+    async def _thrice(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        async for request in requests:
+            for _ in range(3):
+                yield b"\x0a\x03why" if request == b"bad" else request
+
+    async def stop(self) -> None:
+        await self._server.stop(0)
+
+
+@pytest.fixture
+async def grpc_endpoint() -> AsyncIterator[Endpoint]:
+    server = Grpc()
+    yield await server.start()
+    await server.stop()
+
+
+def grpc_job(endpoint: Endpoint, *messages: bytes, **fields: Any) -> Job:
+    return Job(endpoint, tuple(map(grpc_payload, messages)), timeout_s=5.0, **fields)
+
+
+@pytest.mark.parametrize("size", [10, 16_384, 3_000_000])  # one frame, more than one, more than any window
+async def test_grpc_calls(grpc_endpoint: Endpoint, size: int) -> None:
+    rows, errors = await run(grpc_job(grpc_endpoint, bytes(size), concurrency=2), 0.1)
+    assert len(rows) > 2 and not errors
+
+
+async def test_grpc_calls_share_connections_in_an_open_loop(grpc_endpoint: Endpoint) -> None:
+    load = grpc_job(grpc_endpoint, b"x", arrivals=draw("constant", 500, 0.1, 0), connections=1)
+    rows, errors = await run(load, 0.15)
+    assert len(rows) == 50 and not errors
+
+
+async def test_grpc_errors_have_their_texts(grpc_endpoint: Endpoint) -> None:
+    rows, errors = await run(grpc_job(grpc_endpoint, b"x", b"bad", concurrency=1), 0.1)
+    assert set(errors) == {"gRPC status 3: why: 100% bad"}
+    assert (rows[:, 4] == End.REFUSED).sum() == pytest.approx(len(rows) / 2, abs=1)
+
+
+async def test_grpc_streams(grpc_endpoint: Endpoint) -> None:
+    path = grpc_endpoint.path.replace("ModelInfer", "ModelStreamInfer")
+    endpoint = replace(grpc_endpoint, path=path, streaming=True)
+    rows, errors = await run(grpc_job(endpoint, b"x", bytes(100_000), arrivals=np.arange(6) * 5_000_000), 0.1)
+    assert figures.responses(rows) == 18 and not errors
+    rows, errors = await run(grpc_job(endpoint, b"bad", arrivals=np.array([0])), 0.05)
+    assert errors == {"gRPC status 0: why": 1}
+
+
+async def test_grpc_connection_that_is_cut_fails_its_calls() -> None:
+    server = Grpc()
+    generator = Generator(grpc_job(await server.start(), b"x", concurrency=2))
+    await generator.open()
+    generator.begin(time.monotonic_ns())
+    await asyncio.sleep(0.05)
+    await server.stop()
+    await asyncio.sleep(0.2)
+    await generator.stop()
+    told = generator.told()
+    assert told.errors and rows_of([told])[0, 4] == End.OK

@@ -1,0 +1,88 @@
+"""What a run looks like: CSV, tables, page."""
+
+import csv
+from html.parser import HTMLParser
+
+from app.tools.perf.compare import Change
+from app.tools.perf.generator.job import Level
+from app.tools.perf.report import charts, text
+from app.tools.perf.report.csv import csv_text
+from app.tools.perf.report.page import page
+from app.tools.perf.server_share import Share
+from tests.unit.app.tools.perf.rows import result
+
+SHARE = Share(100, 0, 400, 50, 3000.0, 1000.0, 100.0, 1500.0, 50.0, 0, {"step<1>": Share(100, total_us=7)})
+COLUMNS = (
+    "Concurrency,Inferences/Second,Client Send,Network+Server Send/Recv,Server Queue,Server Compute Input,"
+    "Server Compute Infer,Server Compute Output,Client Recv,p50 latency,p90 latency,p95 latency,p99 latency"
+)
+
+
+def test_csv_has_the_columns_of_perf_analyzer() -> None:
+    got = csv_text([result([5] * 100, Level("concurrency", 4), server=SHARE, batch=2)])
+    head, row = got.splitlines()
+    assert head == COLUMNS
+    assert row == "4,200,0,2350,1000,100,1500,50,0,5000,5000,5000,5000"
+
+
+def test_csv_of_rates_and_a_percentile_of_ones_own() -> None:
+    got = csv_text([result([5] * 100)], percent=75, verbose=True)
+    row = next(csv.DictReader(got.splitlines()))
+    assert row["Request Rate"] == "100" and row["p75 latency"] == "5000" and row["Failed"] == "0"
+    assert row["Network+Server Send/Recv"] == "5000" and row["Server Queue"] == "0"
+
+
+def test_table_and_notes_tell_what_is_wrong() -> None:
+    stalled = result([1] * 100 + [2000 - 10 * i for i in range(200)] + [1] * 100)
+    closed = result([5] * 100, Level("concurrency", 4), server=SHARE)
+    console = text.console()
+    with console.capture() as captured:
+        console.print(text.results_table([stalled, closed]))
+        console.print(text.share_table([stalled, closed]))
+    printed = captured.get()
+    assert "unstable" in printed and "4 in flight" in printed and "step<1>" in printed and "8.00" in printed
+    assert list(text.notes([stalled, closed])) == ["100/s: no answer for 2.00 s, from 1.0 s on", text.CLOSED]
+
+
+class Tags(HTMLParser):
+    """Counts tags, and finds what a page would fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.fetched: list[str] = []
+        self.titles: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in ("meta", "link", "img"):
+            self.open.append(tag)
+        self.fetched += [name for name, _ in attrs if name in ("src", "href")]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "h2":
+            self.titles.append(data)
+
+
+def test_page_is_whole_and_fetches_nothing() -> None:
+    names = ("url", "server", "distribution", "when")
+    document = {"model": "<b>m</b>", "batch": 1, "slo": None, **{name: "x" for name in names}}
+    levels = [result([5, 7] * 50, Level("rate", rate), server=SHARE) for rate in (100, 200)]
+    made = page(document, levels, [Change("100/s", "p99", 5, 7, "worse")])
+    tags = Tags()
+    tags.feed(made)
+    assert tags.open == [] and tags.fetched == [] and "<b>" not in made and "NaN" not in made
+    assert (
+        tags.titles[:3] == ["Loads", "Beside the earlier run", "Latency over load"] and len(tags.titles) == 6
+    )
+
+
+def test_axes_place_values() -> None:
+    axis = charts.linear([0, 87], "ms")
+    assert axis.at(0) == 0 and axis.at(100) == 1 and axis.ticks[-1] == (100.0, "100")
+    axis = charts.logarithmic([2, 300], "ms")
+    assert axis.at(1) == 0 and axis.at(1000) == 1
+    nines = charts.nines("percentile")
+    assert round(nines.at(99) - nines.at(90), 6) == round(nines.at(99.9) - nines.at(99), 6) == 0.2
